@@ -22,6 +22,7 @@ from test_live import SECONDS, Page, browser, wait_until  # noqa: F401 (a fixtur
 from caffelite.web.playground import setting as choices
 from caffelite.web.playground.data import CLASSES, DATA, NUMBERS
 from caffelite.web.playground.engine import AS_FAST, GRID, SMALL, Engine
+from caffelite.web.playground.follow import followed
 from caffelite.web.playground.program import made, program_of
 from caffelite.web.playground.setting import Setting
 
@@ -223,6 +224,46 @@ def test_a_cosine_ends_the_training(frames):
     assert played.take(3)["step"] == 3
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_weights_gradient_is_that_of_central_differences_and_of_its_numbers(seed):
+    setting = drawn(seed)
+    names = made(setting)
+    model, x, y = names["model"], names["x"], names["y"]
+    loss = cl.SoftmaxLoss() if setting.is_classes else cl.MSELoss()
+    model.fit(x, y, loss=loss, optimizer=names["optimizer"], epochs=2, batch_size=setting.batch_size, verbose=0)
+    before = model.state_dict()
+    rng = np.random.default_rng(seed)
+    sizes = [2, *setting.layers, setting.outputs]
+    layer = int(rng.integers(len(sizes) - 1))
+    place = (layer, int(rng.integers(sizes[layer])), int(rng.integers(sizes[layer + 1])))
+    found = followed(model, x, y, place)
+    assert found["gradient"] == pytest.approx(found["difference"], rel=1e-3, abs=1e-6)
+    for row in found["rows"]:
+        assert row["product"] == row["h"] * row["delta"]
+    linear = [f for f in model.functions if isinstance(f, cl.Linear)][layer]
+    assert found["value"] == linear.weight.data[place[1:]]
+    if layer == 0:
+        np.testing.assert_allclose([row["h"] for row in found["rows"]], x[:3, place[1]])
+    np.testing.assert_equal(model.state_dict(), before)
+
+
+def test_a_weight_that_is_followed_is_in_the_frames_until_another_net_begins(frames):
+    played = frames(Setting())
+    played.engine.follow((1, 2, 3))
+    wait_until(lambda: played.last["followed"])
+    for _ in range(5):
+        frame = played.take(1)
+    assert frame["followed"]["steps"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert frame["followed"]["values"][-1] == frame["weights"][1][2, 3]
+    played.engine.follow(None)
+    wait_until(lambda: played.last["followed"] is None)
+    played.engine.follow((1, 2, 3))
+    wait_until(lambda: played.last["followed"])
+    played.engine.begin(Setting(layers=()))
+    wait_until(lambda: len(played.last["weights"]) == 1)
+    assert played.last["followed"] is None
+
+
 def test_the_lesson_has_ten_settings_that_can_be_chosen():
     from caffelite.web.server import FILES
 
@@ -269,6 +310,9 @@ def test_pages_agree_and_what_is_no_request_is_refused(program):
         ("set", {}),
         ("speed", {"value": -1}),
         ("speed", {"value": "x"}),
+        ("follow", {"place": [9, 0, 0]}),
+        ("follow", {"place": [0, 2, 0]}),
+        ("follow", {"place": ["0", 0, 0]}),
         ("fly", {}),
         (None, {}),
     ]:
@@ -357,7 +401,19 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):  # noqa: 
     page.wait_for_function("() => Number(document.querySelector('#losses').dataset.held) < 0.1")
     page.click("#play")
     has("#play", "Play")
-    page.hover("#graph", position={"x": page.evaluate("document.querySelector('#graph').clientWidth") / 4, "y": 100})
+    width, height = page.evaluate(
+        "[document.querySelector('#graph').clientWidth, document.querySelector('#graph').clientHeight]"
+    )
+    for up in range(5, int(height), 4):  # until there is a link
+        page.click("#graph", position={"x": width / 4, "y": up})
+        if "Click to follow" in page.inner_text("#pointed"):
+            break
+    page.wait_for_selector("#follow:not(.hidden)")
+    gradients = [float(page.inner_text(f"#{name}")) for name in ("gradient", "difference")]
+    assert gradients[0] == pytest.approx(gradients[1], rel=0.01, abs=1e-6)
+    assert page.locator("#products tr").count() == 3
+    page.click("#leave")
+    page.wait_for_selector("#follow.hidden", state="attached")
     page.click("#tab-code")
     has("#text", "x, y = circles(300, 0.1, np.random.default_rng(3))")
     has("#text", "cl.SGD(model.parameters(), lr=0.1, momentum=0.9)")

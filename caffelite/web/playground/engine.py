@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from caffelite.functions import Linear, MSELoss, SoftmaxLoss
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.callbacks import Training
 from caffelite.training.history import History
+from caffelite.web.playground.follow import followed
 from caffelite.web.playground.program import made
 from caffelite.web.playground.setting import Setting
 from caffelite.web.watch import points
@@ -27,6 +29,7 @@ FRAME = 1 / 30  # seconds between two frames
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
 RANGE = 1.25  # the plane reaches from −RANGE to RANGE
 MOST_EPOCHS = 10**7
+MOST_VALUES = 1000  # of a weight that is followed
 AS_FAST = math.inf  # steps a second
 
 
@@ -46,6 +49,7 @@ class Engine:
         self.until: int | None = None  # the step after which it pauses
         self.steps = 0
         self.problem: str | None = None
+        self.followed: tuple[int, int, int] | None = None  # the weight that frames explain
         self.ended = False
         self._anew = self._due = False  # whether to begin again, and whether a frame is wanted
         self._changed = threading.Condition()
@@ -84,6 +88,12 @@ class Engine:
             self._due = True
             self._changed.notify_all()
 
+    def follow(self, place: tuple[int, int, int] | None) -> None:
+        """Have frames explain this weight: its layer, and the units that it leads from and to."""
+        with self._changed:
+            self.followed, self._due = place, True
+            self._changed.notify_all()
+
     def stop(self) -> None:
         """End for good."""
         with self._changed:
@@ -97,7 +107,7 @@ class Engine:
     def _work(self) -> None:
         while not self.ended:
             with self._changed:
-                self._anew, self.steps, self.problem = False, 0, None
+                self._anew, self.steps, self.problem, self.followed = False, 0, None, None
                 setting = self.setting
             try:
                 self._train(setting)
@@ -111,7 +121,7 @@ class Engine:
 
     def _train(self, setting: Setting) -> None:
         names = made(setting)
-        self.player = Player(self, setting, names["model"])
+        self.player = Player(self, setting, names["model"], names["x"], names["y"])
         names["model"].fit(
             names["x"],
             names["y"],
@@ -156,8 +166,9 @@ class Engine:
 class Player:
     """The callback: it takes steps as the engine wants them, and makes frames."""
 
-    def __init__(self, engine: Engine, setting: Setting, model: Any) -> None:
-        self.engine, self.setting, self.model = engine, setting, model
+    def __init__(self, engine: Engine, setting: Setting, model: Any, x: np.ndarray, y: np.ndarray) -> None:
+        self.engine, self.setting, self.model, self.x, self.y = engine, setting, model, x, y
+        self.values: deque[tuple[int, float]] = deque(maxlen=MOST_VALUES)  # of the weight that is followed
         self.history = History(loss=[])
         self.rate, self._next, self._shown = 0.0, 0.0, 0.0
         self._counted = (0.0, 0)  # when the rate was measured, and the steps then
@@ -244,7 +255,21 @@ class Player:
             "units": units,
             "weights": [f.weight.data.copy() for f in linear],
             "biases": [f.bias.data.copy() for f in linear if f.bias is not None],
+            "followed": self._followed(),
         }
+
+    def _followed(self) -> dict[str, Any] | None:
+        """The weight that is followed, with its values at the last frames."""
+        place = self.engine.followed
+        if place is None:
+            self.values.clear()
+            return None
+        found = followed(self.model, self.x, self.y, place)
+        if self.values and self.values[-1][0] == self.engine.steps:
+            self.values.pop()
+        self.values.append((self.engine.steps, found["value"]))
+        steps, values = np.array(self.values).T
+        return {**found, "steps": steps, "values": values}
 
     def _units(self) -> list[np.ndarray]:
         """Of each layer the maps of its units over the plane, uint8 (units, SMALL, SMALL); 128 is 0.

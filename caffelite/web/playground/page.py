@@ -98,11 +98,26 @@ class Playground:
             engine.take(engine.setting.steps - engine.steps % engine.setting.steps)
         elif what == "speed":
             engine.at_speed(_speed(message.get("value")))
+        elif what == "follow":
+            engine.follow(_place(message.get("place"), engine.setting))
         elif what == "program":
             epochs = max(1, math.ceil(engine.steps / engine.setting.steps))
             channel.send("program", {"text": program_of(engine.setting, epochs), "epochs": epochs})
         else:
             raise ValueError(f"there is nothing called {what!r:.40}")
+
+
+def _place(place: Any, setting: Setting) -> tuple[int, int, int] | None:
+    """The place of a weight. ValueError if the net has none there."""
+    if place is None:
+        return None
+    sizes = [2, *setting.layers, setting.outputs]
+    if not isinstance(place, list) or len(place) != 3 or any(type(i) is not int for i in place):
+        raise ValueError(f"expected a layer and two units, got {place!r:.40}")
+    layer, source, target = place
+    if not 0 <= layer < len(sizes) - 1 or not (0 <= source < sizes[layer] and 0 <= target < sizes[layer + 1]):
+        raise ValueError(f"there is no weight {place}")
+    return layer, source, target
 
 
 def _speed(value: Any) -> float:

@@ -69,7 +69,8 @@ function draw(canvas) {
   const [first, last] = [Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)];
   const place = (x) => LEFT + ((x - first) / (last - first)) * (width - LEFT - RIGHT);
   const level = (y) => TOP + (1 - (shown(y) - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-  axes(pen, width, { low, high, first, last, place, log: options.log });
+  const unit = options.unit ?? "epoch";
+  axes(pen, width, { low, high, first, last, place, log: options.log, unit });
   for (const line of lines) {
     pen.strokeStyle = colour(line.colour);
     pen.lineWidth = 1.8;
@@ -89,10 +90,10 @@ function draw(canvas) {
   }
   pen.globalAlpha = 1;
   pen.setLineDash([]);
-  if (canvas.pointer != null) values(pen, canvas, { width, first, last, place });
+  if (canvas.pointer != null) values(pen, canvas, { width, first, last, place, unit });
 }
 
-function axes(pen, width, { low, high, first, last, place, log }) {
+function axes(pen, width, { low, high, first, last, place, log, unit }) {
   pen.strokeStyle = colour("--line");
   pen.fillStyle = colour("--soft");
   pen.lineWidth = 1;
@@ -113,10 +114,10 @@ function axes(pen, width, { low, high, first, last, place, log }) {
   pen.textAlign = "right";
   pen.fillText(Math.round(last).toLocaleString("en"), place(last), HEIGHT - 8);
   pen.textAlign = "center";
-  pen.fillText("epoch", (LEFT + width - RIGHT) / 2, HEIGHT - 8);
+  pen.fillText(unit, (LEFT + width - RIGHT) / 2, HEIGHT - 8);
 }
 
-function values(pen, canvas, { width, first, last, place }) {
+function values(pen, canvas, { width, first, last, place, unit }) {
   const share = Math.min(1, Math.max(0, (canvas.pointer - LEFT) / (width - LEFT - RIGHT)));
   const x = Math.round(first + share * (last - first));
   const found = canvas.lines.map((line) => {
@@ -124,7 +125,7 @@ function values(pen, canvas, { width, first, last, place }) {
     if (i < 0) i = line.x.length - 1;
     return `${line.name} ${text(line.y[i])}`;
   });
-  const said = [`epoch ${x.toLocaleString("en")}`, ...found];
+  const said = [`${unit} ${x.toLocaleString("en")}`, ...found];
   const wide = Math.max(...said.map((line) => pen.measureText(line).width)) + 16;
   const left = place(x) + wide + 8 > width ? place(x) - wide - 8 : place(x) + 8;
   pen.strokeStyle = colour("--soft");

@@ -138,6 +138,7 @@ function draw() {
   drawRegions();
   drawNet();
   drawCurves();
+  drawFollowed();
   document.body.dataset.frames = Number(document.body.dataset.frames ?? 0) + 1;
 }
 
@@ -299,8 +300,8 @@ function drawUnit(pen, layer, j, x, y, page) {
   pen.strokeRect(left, top, UNIT, UNIT);
 }
 
-$("graph").onpointermove = (event) => {
-  if (layout === null) return;
+function nearestLink(event) {
+  if (layout === null) return null;
   let nearest = null, least = 9;
   for (const link of layout.links) {
     const t = (event.offsetX - link.x) / (link.xx - link.x);
@@ -308,12 +309,44 @@ $("graph").onpointermove = (event) => {
     const u = 1 - t, away = Math.abs(u ** 3 * link.y + 3 * u * u * t * link.y + 3 * u * t * t * link.yy + t ** 3 * link.yy - event.offsetY);
     if (away < least) [nearest, least] = [link, away];
   }
-  if (nearest === null) return;
-  const from = nearest.layer === 0 ? ["x₁", "x₂"][nearest.i] : `unit ${nearest.i + 1} of layer ${nearest.layer}`;
-  const isLast = nearest.layer === layout.sizes.length - 2;
-  const to = isLast ? `output ${nearest.j + 1}` : `unit ${nearest.j + 1} of layer ${nearest.layer + 1}`;
-  $("pointed").textContent = `The weight from ${from} to ${to} is ${nearest.value.toFixed(4)}.`;
+  return nearest;
+}
+
+function named(layer, i, j) {
+  const from = layer === 0 ? ["x₁", "x₂"][i] : `unit ${i + 1} of layer ${layer}`;
+  const to = layer === layout.sizes.length - 2 ? `output ${told.classes ? j : "y"}` : `unit ${j + 1} of layer ${layer + 1}`;
+  return `The weight from ${from} to ${to}`;
+}
+
+$("graph").onpointermove = (event) => {
+  const link = nearestLink(event);
+  if (link) $("pointed").textContent = `${named(link.layer, link.i, link.j)} is ${link.value.toFixed(4)}. Click to follow it.`;
 };
+$("graph").onclick = (event) => {
+  const link = nearestLink(event);
+  if (link) ask({ ask: "follow", place: [link.layer, link.i, link.j] });
+};
+$("leave").onclick = () => ask({ ask: "follow", place: null });
+
+function drawFollowed() {
+  const found = frame.followed;
+  $("follow").classList.toggle("hidden", !found);
+  if (!found) return;
+  $("followtitle").textContent = named(...found.place);
+  $("value").textContent = found.value.toPrecision(6);
+  $("gradient").textContent = text(found.gradient);
+  $("difference").textContent = text(found.difference);
+  $("epsilon").textContent = found.epsilon;
+  $("count").textContent = found.points;
+  const rows = found.rows.map(({ x, h, delta, product }) => {
+    const row = document.createElement("tr");
+    const cells = [`(${x.map((a) => a.toFixed(2)).join(", ")})`, text(h), text(delta), text(product)];
+    row.append(...cells.map((cell, i) => Object.assign(document.createElement("td"), { textContent: cell, className: i ? "number" : "" })));
+    return row;
+  });
+  $("products").replaceChildren(...rows);
+  chart($("values"), [{ name: "value", x: found.steps, y: found.values, colour: "--strong" }], { label: "value of the weight", unit: "step" });
+}
 
 // ---- lesson and program ----
 
