@@ -17,6 +17,7 @@ slowly, it misses messages: a newer one takes the place of an older one of its k
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import secrets
 import socket
@@ -119,7 +120,8 @@ class Server:
             Route("/static/{name}", self._file),
             WebSocketRoute("/socket", self._talk),
         ]
-        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
+        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "log_level": "critical"}
+        options |= {"server_header": False, "date_header": False}
         options |= {"ws_max_size": LONGEST, "ws_max_queue": 4, "ws_per_message_deflate": False}
         options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
         config = uvicorn.Config(OwnHosts(Starlette(routes=routes), self.hosts), **options)
@@ -135,9 +137,11 @@ class Server:
     def start(self) -> None:
         """Begin to serve."""
         self._thread.start()
+        atexit.register(self.stop)
 
     def stop(self) -> None:
         """End. Pages are told that the server has gone, as their socket closes."""
+        atexit.unregister(self.stop)
         self._server.should_exit = True
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
@@ -180,8 +184,9 @@ class Server:
             return
         finally:
             self.pages -= 1
-            sending.cancel()
             self.room.left(channel)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def _receive(self, page: WebSocket, channel: Channel) -> None:
         text = await page.receive_text()

@@ -25,7 +25,7 @@ from caffelite.web.playground.program import made
 from caffelite.web.playground.setting import Setting
 from caffelite.web.watch import points
 
-FRAME = 1 / 30  # seconds between two frames
+FRAME = 1 / 40  # seconds between two frames, at least
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
 RANGE = 1.25  # the plane reaches from −RANGE to RANGE
 MOST_EPOCHS = 10**7
@@ -184,9 +184,9 @@ class Player:
 
     def steps_until_due(self) -> float:
         engine = self.engine
-        if engine.speed < 1 / FRAME:
+        if engine.speed < 4 / FRAME:
             return 1
-        ahead = max(1, int(min(self.rate, engine.speed) * FRAME / 2)) if self.rate else 1
+        ahead = max(1, int(min(self.rate, engine.speed) * FRAME / 4)) if self.rate else 1
         return ahead if engine.until is None else max(1, min(ahead, engine.until - engine.steps))
 
     def steps_done(self, count: int) -> None:
