@@ -33,6 +33,7 @@ from caffelite.look import plots
 from caffelite.look.graph import graph
 from caffelite.look.inspection import inspect
 from caffelite.look.machine_code import machine_code
+from caffelite.look.trace import trace
 from caffelite.model.loading import load
 from caffelite.model.many import fit_many, predict_many
 from caffelite.model.mlp import MLP
@@ -85,6 +86,7 @@ __all__ = [
     "set_num_threads",
     "show_config",
     "sources",
+    "trace",
 ]
 __all__ += functions.__all__
 __all__ += optimizers.__all__
