@@ -84,6 +84,13 @@ def axes(**counts: int) -> dict[str, int]:
     return {index: count for index, count in counts.items() if count > 1}
 
 
+def indexed(function: Any, shape: Shape) -> dict[str, int]:
+    """All axes of an array that a Function reads or makes, by their indices; TypeError if there are too many."""
+    if len(shape) > len(INDICES):
+        raise TypeError(f"export: there is no C for {function!r} of rows with more than {len(INDICES)} axes")
+    return dict(zip(INDICES, shape, strict=False))
+
+
 def dims(counts: Mapping[str, int]) -> Shape:
     """The shape of an array with these axes, as C sees it."""
     return tuple(counts.values()) or (1,)

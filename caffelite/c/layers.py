@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import INDICES, Shape, at, axes, dims, literal, loop, loops
+from caffelite.c.code import Shape, at, axes, dims, indexed, literal, loop, loops
 from caffelite.c.int8 import KINDS, as_int8
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
@@ -101,8 +101,8 @@ def side_by_side(f: Any, *shapes: Shape) -> Layer:
 
 def pad(f: functions.PadAxes, x: Shape, y: Shape) -> Layer:
     """A number everywhere first, then x inside; or elements of x, from tables of their places."""
-    along, mode = list(zip(INDICES, x, f.pairs(1 + len(x))[1:], strict=False)), f.modes[f.mode]
-    from_x, to_y = dict(zip(INDICES, x, strict=False)), dict(zip(INDICES, y, strict=False))
+    from_x, to_y, mode = indexed(f, x), indexed(f, y), f.modes[f.mode]
+    along = list(zip(from_x, x, f.pairs(1 + len(x))[1:], strict=True))
     if mode == "constant":
         inside = "".join(f"[{i} + {before}]" if before else f"[{i}]" for i, _, (before, _) in along)
         body = [*loops(to_y, f"y{at(to_y)} = {literal(f.value)};"), *loops(from_x, f"y{inside} = x{at(from_x)};")]

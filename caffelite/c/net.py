@@ -19,7 +19,6 @@ from caffelite import functions
 from caffelite.c import layers, operators, sequences
 from caffelite.c.code import (
     HELPERS,
-    INDICES,
     Shape,
     as_comment,
     as_pointer,
@@ -175,8 +174,6 @@ class Net:
         elif self.is_written(a):
             if any(0 in shape for shape in a.shapes):
                 raise ValueError(f"export: {a.function!r} makes an array without elements, as it is used in {of!r}")
-            if max(map(len, a.shapes)) > 1 + len(INDICES):
-                raise TypeError(f"export: there is no C for {a.function!r} of rows with more than {len(INDICES)} axes")
             if not all(map(_is_of_rows, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {of!r}")
             if a.kind in STACKS:
@@ -282,7 +279,9 @@ class Net:
         if isinstance(source, Result):
             steps = self.leaves[source.application].steps
             source = same_values([data_of(step.outputs[source.place]) for step in steps], repr(steps[0].function))
-        return source.values if source.shape is None or _is_of_rows(source.shape) else N
+        if source.shape is None:
+            return source.values
+        return source.values[0] if _is_of_rows(source.shape) else N  # each row has the same
 
     # ---- calls --------------------------------------------------------------------------------------------------
 
