@@ -160,4 +160,8 @@ def defined(head: str, array: np.ndarray) -> str:
 
 
 def as_comment(text: str) -> str:
-    return re.sub(" +\n", "\n", text.replace("*/", "* /").replace("/*", "/ *").replace("\n", "\n * "))
+    """Lines of a comment. Nothing in them ends it, begins another, or makes a compiler warn."""
+    text = "".join([x if x.isprintable() or x == "\n" else x.encode("unicode_escape").decode() for x in text])
+    for wrong in ("*/", "/*", "??/"):
+        text = text.replace(wrong, f"{wrong[:-1]} {wrong[-1]}")
+    return re.sub(" +\n", "\n", text.replace("\n", "\n * "))
