@@ -1,0 +1,302 @@
+// Line charts on a canvas: linear or logarithmic, smoothed, with values under the pointer or the arrow keys, and all of
+// it in words for who does not see the canvas.
+
+import { colour, lineColour } from "./theme.js";
+
+const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22; // pixels around the plot
+
+/** Write a number with about four digits. */
+export function numberText(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e-", "e−").replace("e+", "e");
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return String(Number(value.toPrecision(4))).replace("-", "−");
+}
+
+/** An exponential moving average that does not begin at 0; NaN stays a gap. `weight` 0 changes nothing. */
+export function smoothed(values, weight) {
+  if (weight === 0) return values;
+  const result = new Float32Array(values.length);
+  let sum = 0, mass = 0;
+  for (let i = 0; i < values.length; i++) {
+    if (Number.isNaN(values[i])) {
+      result[i] = NaN;
+      continue;
+    }
+    sum = weight * sum + (1 - weight) * values[i];
+    mass = weight * mass + (1 - weight);
+    result[i] = sum / mass;
+  }
+  return result;
+}
+
+/** Round numbers at which an axis has its marks. */
+export function ticks(low, high, count) {
+  const rough = (high - low) / Math.max(1, count);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step);
+  return found;
+}
+
+function logTicks(low, high) {
+  const decades = [];
+  for (let e = Math.floor(low); e <= Math.ceil(high); e++) decades.push(e);
+  const multiples = high - low < 1 ? [1, 2, 3, 5, 7] : high - low < 2.5 ? [1, 2, 5] : [1];
+  const step = Math.ceil((high - low) / 6);
+  return decades
+    .filter((e) => e % step === 0 || multiples.length > 1)
+    .flatMap((e) => multiples.map((m) => e + Math.log10(m)))
+    .filter((e) => e >= low && e <= high);
+}
+
+let drawn = 0; // frames of all charts, for tests and curious readers
+
+export class LineChart {
+  /**
+   * Put a chart into `host`. `options`: `title`, `unit` of x, such as "epoch", `log` and `smoothing` to begin with, and
+   * `height` in pixels.
+   */
+  constructor(host, { title, unit = "epoch", log = false, smoothing = 0, height = 180, caption = null }) {
+    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null, asked: false });
+    this.figure = document.createElement("figure");
+    this.figure.className = "chart";
+    this.figure.dataset.chart = title;
+    this.legend = document.createElement("figcaption");
+    this.heading = document.createElement("h3");
+    this.heading.textContent = title;
+    this.keys = document.createElement("span");
+    this.keys.className = "keys";
+    this.legend.append(this.heading, this.keys);
+    this.canvas = document.createElement("canvas");
+    this.canvas.style.height = `${height}px`;
+    this.canvas.tabIndex = 0;
+    this.canvas.setAttribute("role", "img");
+    this.words = document.createElement("p");
+    this.words.className = "hidden";
+    this.figure.append(this.legend, this.canvas, this.words);
+    if (caption) {
+      const note = document.createElement("p");
+      note.className = "note";
+      note.textContent = caption;
+      this.figure.append(note);
+    }
+    host.append(this.figure);
+    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+    this.canvas.addEventListener("pointermove", ({ offsetX }) => this.point(offsetX));
+    this.canvas.addEventListener("pointerleave", () => this.point(null));
+    this.canvas.addEventListener("blur", () => this.point(null));
+    this.canvas.addEventListener("keydown", (event) => this.walk(event));
+  }
+
+  /** Show lines: `{name, x, y, low, high, faint, dashed, key}`. `low` and `high` are a band around y, or missing. */
+  show(series) {
+    this.series = series.filter(({ y }) => y.length > 0);
+    this.figure.hidden = this.series.length === 0;
+    this.redraw();
+  }
+
+  set(options) {
+    Object.assign(this, options);
+    this.redraw();
+  }
+
+  /** Draw in the next frame, once. */
+  redraw() {
+    if (this.asked) return;
+    this.asked = true;
+    requestAnimationFrame(() => {
+      this.asked = false;
+      this.draw();
+    });
+  }
+
+  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic. */
+  ranges() {
+    let left = Infinity, right = -Infinity, low = Infinity, high = -Infinity;
+    for (const { x, y } of this.lines) {
+      for (let i = 0; i < x.length; i++) {
+        const value = this.log ? Math.log10(y[i]) : y[i];
+        if (!Number.isFinite(value)) continue;
+        left = Math.min(left, x[i]);
+        right = Math.max(right, x[i]);
+        low = Math.min(low, value);
+        high = Math.max(high, value);
+      }
+    }
+    if (left > right) return null;
+    if (left === right) [left, right] = [left - 0.5, right + 0.5];
+    const margin = (high - low || Math.abs(high) * 0.1 || 0.5) * 0.06;
+    return { left, right, low: low - margin, high: high + margin };
+  }
+
+  draw() {
+    const { width, height } = this.canvas.getBoundingClientRect();
+    const scale = window.devicePixelRatio || 1;
+    if (width === 0) return;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+    }
+    const pen = this.canvas.getContext("2d");
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    this.lines = this.series.map((line, i) => ({
+      ...line,
+      y: line.faint ? line.y : smoothed(line.y, this.smoothing),
+      colour: lineColour(line.key ?? i),
+    }));
+    const range = (this.range = this.ranges());
+    this.say();
+    if (range === null) return;
+    const across = (x) => LEFT + ((x - range.left) / (range.right - range.left)) * (width - LEFT - RIGHT);
+    const up = (y) => height - BOTTOM - ((y - range.low) / (range.high - range.low)) * (height - TOP - BOTTOM);
+    Object.assign(this, { across, width });
+    this.drawAxes(pen, width, height, range, across, up);
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT, TOP - 2, width - LEFT - RIGHT + 2, height - TOP - BOTTOM + 4);
+    pen.clip();
+    for (const line of this.lines) this.drawLine(pen, line, across, up);
+    pen.restore();
+    if (this.cursor !== null) this.drawCursor(pen, height, across, up);
+    this.figure.dataset.frames = String(++drawn);
+  }
+
+  drawAxes(pen, width, height, { left, right, low, high }, across, up) {
+    pen.font = `11px ${colour("--font")}`;
+    pen.lineWidth = 1;
+    pen.textBaseline = "middle";
+    pen.textAlign = "right";
+    const marks = this.log ? logTicks(low, high) : ticks(low, high, (height - TOP - BOTTOM) / 34);
+    for (const mark of marks) {
+      const y = Math.round(up(mark)) + 0.5;
+      pen.strokeStyle = colour("--grid");
+      pen.beginPath();
+      pen.moveTo(LEFT, y);
+      pen.lineTo(width - RIGHT, y);
+      pen.stroke();
+      pen.fillStyle = colour("--quiet");
+      pen.fillText(numberText(this.log ? Number((10 ** mark).toPrecision(3)) : Number(mark.toPrecision(6))), LEFT - 7, y);
+    }
+    pen.textBaseline = "alphabetic";
+    const steps = ticks(left, right, (width - LEFT - RIGHT) / 80);
+    for (const mark of steps) {
+      pen.textAlign = across(mark) > width - 24 ? "right" : "center";
+      pen.fillText(numberText(Number(mark.toPrecision(6))), Math.min(across(mark), width - 2), height - 5);
+    }
+  }
+
+  drawLine(pen, { x, y, low, high, colour: ink, faint, dashed }, across, up) {
+    const place = (value) => up(this.log ? Math.log10(value) : value);
+    pen.strokeStyle = pen.fillStyle = ink;
+    if (low && this.smoothing === 0) {
+      pen.globalAlpha = 0.16;
+      pen.beginPath();
+      for (let i = 0; i < x.length; i++) pen.lineTo(across(x[i]), place(high[i]));
+      for (let i = x.length - 1; i >= 0; i--) pen.lineTo(across(x[i]), place(low[i]));
+      pen.fill();
+    }
+    pen.globalAlpha = faint ? 0.35 : 1;
+    pen.lineWidth = faint ? 1 : 1.75;
+    pen.lineJoin = "round";
+    pen.setLineDash(dashed ? [5, 4] : []);
+    pen.beginPath();
+    let isDown = false;
+    for (let i = 0; i < x.length; i++) {
+      const at = place(y[i]);
+      if (Number.isFinite(at)) isDown ? pen.lineTo(across(x[i]), at) : pen.moveTo(across(x[i]), at);
+      isDown = Number.isFinite(at);
+    }
+    pen.stroke();
+    pen.setLineDash([]);
+    if (x.length === 1 && isDown) {
+      pen.beginPath();
+      pen.arc(across(x[0]), place(y[0]), 3, 0, 7);
+      pen.fill();
+    }
+    pen.globalAlpha = 1;
+  }
+
+  drawCursor(pen, height, across, up) {
+    const x = Math.round(across(this.cursor)) + 0.5;
+    pen.strokeStyle = colour("--quiet");
+    pen.beginPath();
+    pen.moveTo(x, TOP);
+    pen.lineTo(x, height - BOTTOM);
+    pen.stroke();
+    for (const line of this.lines.filter(({ faint }) => !faint)) {
+      const i = nearest(line.x, this.cursor);
+      pen.fillStyle = line.colour;
+      pen.beginPath();
+      pen.arc(across(line.x[i]), up(this.log ? Math.log10(line.y[i]) : line.y[i]), 3.5, 0, 7);
+      pen.fill();
+    }
+  }
+
+  /** Move the cursor to a place in pixels, or take it away. */
+  point(at) {
+    if (at === null || !this.range || !this.across) {
+      this.cursor = null;
+    } else {
+      const share = (at - LEFT) / (this.width - LEFT - RIGHT);
+      const wanted = this.range.left + Math.min(1, Math.max(0, share)) * (this.range.right - this.range.left);
+      const longest = this.longest();
+      this.cursor = longest.x[nearest(longest.x, wanted)];
+    }
+    this.redraw();
+  }
+
+  longest() {
+    return this.lines.filter(({ faint }) => !faint).reduce((a, b) => (b.x.length > a.x.length ? b : a));
+  }
+
+  walk(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (step === undefined || !this.range) return;
+    event.preventDefault();
+    const { x } = this.longest();
+    const now = this.cursor === null ? x.length - 1 : nearest(x, this.cursor) + step;
+    this.cursor = x[Math.min(x.length - 1, Math.max(0, now))];
+    this.redraw();
+  }
+
+  /** Write the legend with the values at the cursor, or the newest, and the same in words. */
+  say() {
+    const shown = this.lines.filter(({ faint }) => !faint);
+    while (this.keys.children.length > shown.length) this.keys.lastChild.remove();
+    const values = {};
+    shown.forEach((line, i) => {
+      const at = this.cursor === null ? line.y.length - 1 : nearest(line.x, this.cursor);
+      let key = this.keys.children[i];
+      if (!key) {
+        key = document.createElement("span");
+        key.className = "key";
+        key.append(document.createElement("i"), document.createElement("span"), document.createElement("b"));
+        this.keys.append(key);
+      }
+      key.firstChild.style.background = line.colour;
+      key.children[1].textContent = line.name;
+      key.lastChild.textContent = numberText(line.y[at]);
+      values[line.name] = line.y[at];
+    });
+    const where = this.cursor === null ? "" : ` at ${this.unit} ${numberText(this.cursor)}`;
+    const text = shown.map(({ name }) => `${name} ${numberText(values[name])}`).join(", ");
+    this.words.textContent = `${this.title}${where}: ${text || "nothing yet"}.`;
+    this.canvas.setAttribute("aria-label", this.words.textContent);
+    this.figure.dataset.values = JSON.stringify(values);
+    this.figure.dataset.scale = this.log ? "log" : "linear";
+    this.figure.dataset.cursor = this.cursor ?? "";
+  }
+}
+
+function nearest(x, wanted) {
+  let low = 0, high = x.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    x[middle] < wanted ? (low = middle) : (high = middle);
+  }
+  return Math.abs(x[low] - wanted) <= Math.abs(x[high] - wanted) ? low : high;
+}
