@@ -116,8 +116,9 @@ def as_bytes(kind: str, message: dict[str, Any]) -> bytes:
 class Server:
     """Serves the pages of a room at `address`, on a thread of its own, until `stop` or the end of the program.
 
-    `port` is 0 for one that is free. `longest` is the most bytes of a message from a page. A server that takes the place
-    of an earlier one gets its `token`, so that open pages find it. Raises OSError if another program has the port.
+    `port` is 0 for one that is free. `longest` is the most bytes of a message from a page. If a server takes the place
+    of an earlier one, give it the earlier one's `token`: then open pages find it. Raises OSError if another program has
+    the port.
     """
 
     def __init__(self, room: Room, port: int = 0, *, longest: int = LONGEST, token: str | None = None) -> None:
