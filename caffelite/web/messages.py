@@ -2,7 +2,7 @@
 
     4 bytes      the length of the header, an unsigned integer, little-endian
     the header   JSON in UTF-8, filled up with blanks to a multiple of 8 bytes. In the place of an array it has
-                 {"array": shape, "type": "float32", "at": where its bytes begin behind the header}
+                 {"$array": shape, "type": "float32", "at": where its bytes begin behind the header}
     the bytes    of each array, in C order, each at a multiple of 8
 
 `static/messages.js` reads them.
@@ -37,7 +37,7 @@ def _plain(x: Any, parts: list[bytes]) -> Any:
         array = np.ascontiguousarray(x, x.dtype if x.dtype == np.uint8 else TYPES[x.dtype.kind])
         place = sum(map(len, parts))
         parts.append(array.tobytes() + b"\0" * (-array.nbytes % ALIGNED))
-        return {"array": list(array.shape), "type": array.dtype.name, "at": place}
+        return {"$array": list(array.shape), "type": array.dtype.name, "at": place}
     if isinstance(x, dict):
         return {str(name): _plain(value, parts) for name, value in x.items()}
     if isinstance(x, list | tuple):

@@ -128,6 +128,7 @@ class Server:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(("127.0.0.1", port))
+            self._socket.listen()  # so that a page may come before the thread has begun
         except OSError as error:
             self._socket.close()
             raise OSError(error.errno, f"{error.strerror}: give another port, or port=0", f"127.0.0.1:{port}") from None
