@@ -89,18 +89,23 @@ __all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """Look up `minimize`, `live` and `__version__` only on demand.
+    """Look up `live`, `minimize` and `__version__` only on demand.
 
-    `minimize` needs SciPy, and `live` a server. The metadata with the version takes longer to read than everything else
-    here to import.
-    For names of Keras and PyTorch, the error gives caffelite's name.
+    `live` needs the extra `web`, and `minimize` needs SciPy. The metadata with the version takes longer to read than
+    everything else here to import. For names of Keras and PyTorch, the error gives caffelite's name.
     """
     if name == "minimize":
         from caffelite.model.minimize import minimize
 
         return minimize
     if name == "live":
-        return _live()
+        try:
+            from caffelite.web.live import live
+        except ModuleNotFoundError as error:
+            missing = f"cl.live needs {error.name}, which is not installed: pip install 'caffelite[web]'"
+            raise ImportError(missing) from error
+
+        return live
     if name != "__version__":
         from caffelite.core.hints import hint
 
@@ -108,13 +113,3 @@ def __getattr__(name: str) -> Any:
     from caffelite.core.version import installed_version
 
     return installed_version()
-
-
-def _live() -> Any:
-    try:
-        from caffelite.web.live import live
-    except ImportError as error:
-        if (error.name or "").startswith("caffelite"):
-            raise
-        raise ImportError(f"cl.live needs {error.name}: pip install 'caffelite[web]'", name=error.name) from error
-    return live

@@ -94,10 +94,10 @@ def decoded(content):
     assert start % 8 == 0
 
     def filled(value):
-        if isinstance(value, dict) and "array" in value:
-            count = int(np.prod(value["array"]))
+        if isinstance(value, dict) and "$array" in value:
+            count = int(np.prod(value["$array"]))
             found = np.frombuffer(content, value["type"], count, start + value["at"])
-            return found.reshape(value["array"])
+            return found.reshape(value["$array"])
         if isinstance(value, dict):
             return {name: filled(x) for name, x in value.items()}
         return [filled(x) for x in value] if isinstance(value, list) else value

@@ -33,9 +33,10 @@ from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server, as_bytes
 
 OFTEN = 0.1  # seconds between two updates of a part
-SHARE = 0.002  # of the time, for each part
+SHARE = 0.002  # of the time, for each part; twice that for the units
 FREE = 0.05  # seconds for a part at the end, if it has not had its share
 LARGEST = 2**29  # bytes of a model that the page may save
+ALONE = 5.0  # seconds after which a training that is paused goes on, if there is no page
 PATIENCE = 5.0  # seconds that a training which has ended waits for the page that it has opened
 
 PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
@@ -57,13 +58,14 @@ ROWS_OF = {
 class Part:
     """A part of the page: when it is due, so that it takes no more than its share of the time."""
 
-    def __init__(self, estimate: float = 0.0, begun: float = 0.0) -> None:
-        self.due = begun + estimate / SHARE if estimate > OFTEN * SHARE else 0.0
-        self.fails = False
+    def __init__(self, share: float) -> None:
+        self.share, self.due = share, 0.0
+        self.fails = self.is_made = False
 
     def took(self, seconds: float, now: float) -> None:
         """Note how long it took."""
-        self.due = now + max(OFTEN, seconds / SHARE)
+        self.is_made = True
+        self.due = now + max(OFTEN, seconds / self.share)
 
 
 class Live:
@@ -132,8 +134,11 @@ class Live:
         self._wakes = threading.Event()
         self._channels: set[Channel] = set()
         self._was_seen = self._opened = False
+        self._unsent: dict[str, bytes] = {}
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for pages and files
-        self._due: dict[str, Part] = {name: Part() for name in ("status", "layers", "filters", "runs", "file")}
+        self._due: dict[str, Part] = {
+            name: Part(SHARE * (1 + (name == "units"))) for name in ("status", *PARTS, "runs", "file")
+        }
 
     def _open(self, address: str) -> None:
         with suppress(Exception):
@@ -213,23 +218,23 @@ class Live:
         self._note_results()
         if not self._channels and not at_end and self.runs.folder is None:
             return
+        if at_end:
+            self._due["status"].due = 0.0
         self._make("status", self._status, at_end)
         for name, make in PARTS.items():
-            if name not in self._due:
-                self._begin_part(name)
-            if name in self._due:
+            if self._due[name].is_made or self._has_time_for(name):
                 self._make(name, functools.partial(make, self._watched), at_end)
         if self._channels:
             self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.name}, at_end)
         if self.runs.folder is not None and not at_end:
             self._make("file", self._keep, False)
+        self._send()
 
-    def _begin_part(self, name: str) -> None:
-        """Guess what a part takes from the time of a step, as soon as that is known."""
-        rate = self._rate()
-        if not math.isnan(rate):
-            rows = getattr(self._watched.training.batches, "batch_size", 32)
-            self._due[name] = Part(ROWS_OF[name] / (rate * rows), self._begun)
+    def _has_time_for(self, name: str) -> bool:
+        """Whether a part that was never made will not take more than its share. A step on as many rows takes longer."""
+        rows = getattr(self._training.batches, "batch_size", 32)
+        seconds = self._now - self._begun - self._waited
+        return ROWS_OF.get(name, 0.0) / rows <= max(FREE, SHARE * seconds) * self._rate()
 
     def _make(self, name: str, make: Callable[[], dict[str, Any] | None], at_end: bool) -> None:
         part = self._due[name]
@@ -246,17 +251,22 @@ class Live:
         else:
             self._publish(name, message)
         part.took(time.perf_counter() - begun, self._now)
-        if name == "status":
-            part.due = 0.0  # every update
 
     def _publish(self, kind: str, message: dict[str, Any]) -> None:
+        message = {"run": self.name, **message}
         with self._lock:
             self._messages[kind] = message
+        if self._channels:
+            self._unsent[kind] = as_bytes(kind, message)
+
+    def _send(self) -> None:
+        """Send what was published. Then the server's thread works while the training replays steps without Python."""
+        with self._lock:
             channels = [*self._channels]
-        if channels:
-            content = as_bytes(kind, message)
+        for kind, content in self._unsent.items():
             for channel in channels:
                 channel.send(kind, content)
+        self._unsent.clear()
 
     def _keep(self) -> None:
         part = self._due["file"]
@@ -383,7 +393,10 @@ class Live:
             except Exception as error:  # the page is told so, and the training goes on
                 if channel is not None:
                     channel.send("refused", {"why": f"{error}" or type(error).__name__})
-        self._state = "paused" if self._pauses else "running"
+        state = "paused" if self._pauses else "running"
+        if state != self._state:
+            self._state = state
+            self._due["status"].due = 0.0
 
     def _set_rate(self, rate: float) -> None:
         optimizer = self._training.optimizer
@@ -406,6 +419,7 @@ class Live:
     def _time_kernels(self) -> None:
         begun = time.monotonic()
         self._publish("kernels", watch.kernels(self._watched))
+        self._send()
         self._note_wait(time.monotonic() - begun)
 
     def _note_wait(self, seconds: float) -> None:
@@ -417,6 +431,7 @@ class Live:
         """Wait until pages want the training to go on."""
         done = self._training.epochs is not None and self._training.history.epochs >= self._training.epochs
         begun, told = time.monotonic(), None
+        seen = begun
         try:
             while self._pauses and not self._ends and not done:
                 if self._wanted > 0 or self._until_epoch > self._training.history.epochs:
@@ -424,6 +439,10 @@ class Live:
                 self._wakes.wait(0.25)
                 self._wakes.clear()
                 self._now = time.monotonic()
+                if self._channels:
+                    seen = self._now
+                elif self._now - seen > ALONE:
+                    self._asked.append((None, {"kind": "go"}))
                 now_told = len(self._channels), len(self._asked)
                 self._obey()
                 if now_told != told:

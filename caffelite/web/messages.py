@@ -64,9 +64,9 @@ def _filled(x: Any, behind: memoryview) -> Any:
         return [_filled(item, behind) for item in x]
     if not isinstance(x, dict):
         return x
-    if x.keys() != {"array", "type", "at"}:
+    if x.keys() != {"$array", "type", "at"}:
         return {name: _filled(value, behind) for name, value in x.items()}
-    shape, place, dtype = x["array"], x["at"], np.dtype(TYPES_BY_NAME[x["type"]])
+    shape, place, dtype = x["$array"], x["at"], np.dtype(TYPES_BY_NAME[x["type"]])
     if not all(type(n) is int and n >= 0 for n in (*shape, place)):
         raise ValueError("shapes and places are counts")
     array = np.frombuffer(behind[place : place + math.prod(shape) * dtype.itemsize], dtype)

@@ -1,17 +1,28 @@
 // Line charts on a canvas: linear or logarithmic, smoothed, with values under the pointer or the arrow keys, and all of
 // it in words for who does not see the canvas.
 
-import { colour, lineColour } from "./theme.js";
+/** The value of a CSS variable, such as "--ink". */
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const LINES = ["--blue", "--orange", "--green", "--violet", "--red", "--sky", "--grey"];
+const lineColour = (key) => colour(typeof key === "string" ? key : LINES[key % LINES.length]);
 
 const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22; // pixels around the plot
 
 /** Write a number with about four digits. */
-export function numberText(value) {
+export function text(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e-", "e−").replace("e+", "e");
-  if (Number.isInteger(value)) return value.toLocaleString("en");
+  if (Number.isInteger(value) || size >= 1000) return Math.round(value).toLocaleString("en");
   return String(Number(value.toPrecision(4))).replace("-", "−");
+}
+
+/** Write a number at an axis, with as few digits as it takes. */
+function mark(value) {
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-3 && size < 1e6)) return value.toLocaleString("en", { maximumSignificantDigits: 6 });
+  return value.toExponential().replace("e-", "e−").replace("e+", "e");
 }
 
 /** An exponential moving average that does not begin at 0; NaN stays a gap. `weight` 0 changes nothing. */
@@ -75,11 +86,11 @@ export class LineChart {
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "img");
     this.words = document.createElement("p");
-    this.words.className = "hidden";
+    this.words.className = "only-read";
     this.figure.append(this.legend, this.canvas, this.words);
     if (caption) {
       const note = document.createElement("p");
-      note.className = "note";
+      note.className = "soft small";
       note.textContent = caption;
       this.figure.append(note);
     }
@@ -91,7 +102,10 @@ export class LineChart {
     this.canvas.addEventListener("keydown", (event) => this.walk(event));
   }
 
-  /** Show lines: `{name, x, y, low, high, faint, dashed, key}`. `low` and `high` are a band around y, or missing. */
+  /**
+   * Show lines: `{name, x, y, low, high, faint, dashed, key}`. `low` and `high` are a band around y, or missing; `key`
+   * is the number of a colour, or the name of a CSS variable.
+   */
   show(series) {
     this.series = series.filter(({ y }) => y.length > 0);
     this.figure.hidden = this.series.length === 0;
@@ -128,7 +142,7 @@ export class LineChart {
     }
     if (left > right) return null;
     if (left === right) [left, right] = [left - 0.5, right + 0.5];
-    const margin = (high - low || Math.abs(high) * 0.1 || 0.5) * 0.06;
+    const margin = (high - low) * 0.06 || Math.abs(high) * 0.5 || 0.5;
     return { left, right, low: low - margin, high: high + margin };
   }
 
@@ -166,26 +180,28 @@ export class LineChart {
   }
 
   drawAxes(pen, width, height, { left, right, low, high }, across, up) {
-    pen.font = `11px ${colour("--font")}`;
+    pen.font = "11px system-ui, sans-serif";
     pen.lineWidth = 1;
     pen.textBaseline = "middle";
     pen.textAlign = "right";
-    const marks = this.log ? logTicks(low, high) : ticks(low, high, (height - TOP - BOTTOM) / 34);
-    for (const mark of marks) {
-      const y = Math.round(up(mark)) + 0.5;
-      pen.strokeStyle = colour("--grid");
+    const marks = this.log ? logTicks(low, high) : ticks(low, high, (height - TOP - BOTTOM) / 26);
+    for (const at of marks) {
+      const y = Math.round(up(at)) + 0.5;
+      pen.strokeStyle = colour("--line");
       pen.beginPath();
       pen.moveTo(LEFT, y);
       pen.lineTo(width - RIGHT, y);
       pen.stroke();
-      pen.fillStyle = colour("--quiet");
-      pen.fillText(numberText(this.log ? Number((10 ** mark).toPrecision(3)) : Number(mark.toPrecision(6))), LEFT - 7, y);
+      pen.fillStyle = colour("--soft");
+      pen.fillText(mark(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 1 : 6))), LEFT - 7, y);
     }
     pen.textBaseline = "alphabetic";
-    const steps = ticks(left, right, (width - LEFT - RIGHT) / 80);
-    for (const mark of steps) {
-      pen.textAlign = across(mark) > width - 24 ? "right" : "center";
-      pen.fillText(numberText(Number(mark.toPrecision(6))), Math.min(across(mark), width - 2), height - 5);
+    pen.fillText(this.unit, LEFT - 7, height - 5);
+    for (const at of ticks(left, right, (width - LEFT - RIGHT) / 70)) {
+      const words = mark(Number(at.toPrecision(6))), half = pen.measureText(words).width / 2;
+      if (across(at) - half < LEFT - 4) continue;
+      pen.textAlign = across(at) + half > width ? "right" : "center";
+      pen.fillText(words, Math.min(across(at), width), height - 5);
     }
   }
 
@@ -222,7 +238,7 @@ export class LineChart {
 
   drawCursor(pen, height, across, up) {
     const x = Math.round(across(this.cursor)) + 0.5;
-    pen.strokeStyle = colour("--quiet");
+    pen.strokeStyle = colour("--soft");
     pen.beginPath();
     pen.moveTo(x, TOP);
     pen.lineTo(x, height - BOTTOM);
@@ -279,17 +295,24 @@ export class LineChart {
       }
       key.firstChild.style.background = line.colour;
       key.children[1].textContent = line.name;
-      key.lastChild.textContent = numberText(line.y[at]);
+      key.lastChild.textContent = text(line.y[at]);
       values[line.name] = line.y[at];
     });
-    const where = this.cursor === null ? "" : ` at ${this.unit} ${numberText(this.cursor)}`;
-    const text = shown.map(({ name }) => `${name} ${numberText(values[name])}`).join(", ");
-    this.words.textContent = `${this.title}${where}: ${text || "nothing yet"}.`;
+    const where = this.cursor === null ? "" : ` at ${this.unit} ${text(this.cursor)}`;
+    const all = shown.map(({ name }) => `${name} ${text(values[name])}`).join(", ");
+    this.words.textContent = `${this.title}${where}: ${all || "nothing yet"}.`;
     this.canvas.setAttribute("aria-label", this.words.textContent);
     this.figure.dataset.values = JSON.stringify(values);
     this.figure.dataset.scale = this.log ? "log" : "linear";
     this.figure.dataset.cursor = this.cursor ?? "";
   }
+}
+
+/** Draw lines `{name, x, y, colour, dash, faint}` into an element, with options `{log, smooth, label}`. */
+export function chart(element, lines, { log, smooth, label }) {
+  element.lineChart ??= new LineChart(element, { title: label });
+  Object.assign(element.lineChart, { log, smoothing: smooth });
+  element.lineChart.show(lines.map((line) => ({ ...line, key: line.colour, dashed: line.dash > 0 })));
 }
 
 function nearest(x, wanted) {

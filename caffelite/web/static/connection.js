@@ -1,49 +1,47 @@
-// The page's way to the server: it comes back when it was lost, and says how it is.
+// The socket to the server. If it closes, the page says so, and tries again.
 
 import { decode } from "./messages.js";
 
-const FULL = 4001; // the server has too many pages
-const FIRST_WAIT = 500, LONGEST_WAIT = 8000; // milliseconds before it tries again
+const AGAIN = 1000, SELDOM = 10000; // milliseconds before it tries again, at first and at last
 
-export class Connection {
-  /**
-   * `handlers` has a function for each kind of message. `onState(state, why)` is called with "connecting",
-   * "connected", "lost" (it tries again) and "full".
-   */
-  constructor(handlers, onState) {
-    this.handlers = handlers;
-    this.onState = onState;
-    this.wait = FIRST_WAIT;
-    this.token = new URLSearchParams(location.search).get("token") ?? "";
-    this.open();
-  }
-
-  open() {
-    this.onState("connecting", "");
-    this.socket = new WebSocket(`ws://${location.host}/socket?token=${encodeURIComponent(this.token)}`);
-    this.socket.binaryType = "arraybuffer";
-    this.socket.onopen = () => {
-      this.wait = FIRST_WAIT;
-      this.onState("connected", "");
+/** Connect, and call `handle(message, bytes)` for each message. Returns a function that sends one. */
+export function connect(handle, gone) {
+  const token = new URLSearchParams(location.search).get("token") ?? "";
+  let socket = null, wait = AGAIN;
+  const open = () => {
+    socket = new WebSocket(`ws://${location.host}/socket?token=${encodeURIComponent(token)}`);
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => {
+      wait = AGAIN;
+      gone(null);
     };
-    this.socket.onmessage = ({ data }) => {
-      const message = decode(data);
-      this.handlers[message.kind]?.(message, data);
+    socket.onmessage = (event) => handle(decode(event.data), event.data);
+    socket.onclose = (event) => {
+      gone(event.reason || "The program that trains has ended, or does not answer. This page shows what it last said.");
+      if (event.code !== 4001) setTimeout(open, wait);
+      wait = Math.min(2 * wait, SELDOM);
     };
-    this.socket.onclose = ({ code, reason }) => {
-      this.onState(code === FULL ? "full" : "lost", reason);
-      setTimeout(() => this.open(), this.wait);
-      this.wait = Math.min(2 * this.wait, LONGEST_WAIT);
-    };
-  }
+  };
+  open();
+  return (message) => {
+    if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
+  };
+}
 
-  get isOpen() {
-    return this.socket.readyState === WebSocket.OPEN;
-  }
-
-  /** Send a message. Return false if there is no connection. */
-  send(kind, message = {}) {
-    if (this.isOpen) this.socket.send(JSON.stringify({ kind, ...message }));
-    return this.isOpen;
-  }
+/** A button that changes between light and dark, and remembers it. */
+export function themeButton(button, redraw) {
+  const kept = localStorage.getItem("theme");
+  if (kept) document.documentElement.dataset.theme = kept;
+  const isDark = () =>
+    (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) ===
+    "dark";
+  const name = () => { button.textContent = isDark() ? "Light" : "Dark"; };
+  button.onclick = () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    localStorage.setItem("theme", document.documentElement.dataset.theme);
+    name();
+    redraw();
+  };
+  name();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { name(); redraw(); });
 }
