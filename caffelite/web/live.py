@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite.core.arrays import boolean
 from caffelite.core.terminal import say
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, texts_of
@@ -34,7 +35,8 @@ from caffelite.web.server import Channel, Server, as_bytes
 
 OFTEN = 0.1  # seconds between two updates of a part
 SHARE = 0.002  # of the time, for each part; twice that for the units
-FREE = 0.05  # seconds for a part at the end, if it has not had its share
+FREE = 0.2  # seconds that a part may take at the end, and while the training is paused
+EARLY = 0.05  # seconds that a part may take once in the first seconds, before it has had its share
 LARGEST = 2**29  # bytes of a model that the page may save
 ALONE = 5.0  # seconds after which a training that is paused goes on, if there is no page
 PATIENCE = 5.0  # seconds that a training which has ended waits for the page that it has opened
@@ -63,7 +65,7 @@ class Part:
         self.fails = self.is_made = False
 
     def took(self, seconds: float, now: float) -> None:
-        """Note how long it took."""
+        """Note how long it took, without the time for which the thread has waited for others."""
         self.is_made = True
         self.due = now + max(OFTEN, seconds / self.share)
 
@@ -108,6 +110,7 @@ class Live:
             raise
         self.port, self._token = self.server.port, self.server.token
         self.server.start()
+        self._begun = time.monotonic()
         say(f"live: {self.server.address}", flush=True)
         if self.open_browser and _has_screen():
             threading.Thread(target=self._open, args=(self.server.address,), daemon=True).start()
@@ -127,7 +130,7 @@ class Live:
         self._outer_error = sys.exc_info()[1]
         self._begun = self._now = time.monotonic()
         self._waited = 0.0
-        self._state, self._why = "running", ""
+        self._state, self._why, self._is_over = "running", "", False
         self._pauses, self._wanted, self._until_epoch, self._ends = False, 0, 0, False
         self._next = 0.0
         self._asked: deque[tuple[Channel | None, dict[str, Any]]] = deque(maxlen=64)
@@ -170,7 +173,7 @@ class Live:
         if self._now >= self._next or self._asked or self._pauses:
             self._next = self._now + OFTEN
             self._obey()
-            self._update()
+            self._update(at_once=self._pauses)
             if self._pauses:
                 self._wait()
         return self._ends
@@ -183,7 +186,8 @@ class Live:
         try:
             self._now = time.monotonic()
             self._state, self._why = self._end_of(None if error is self._outer_error else error)
-            self._update(at_end=True)
+            self._is_over = True
+            self._update(at_once=True)
             with suppress(OSError):
                 self.runs.keep(self.name, self._messages)
             self._say_goodbye()
@@ -213,34 +217,33 @@ class Live:
 
     # ---- updates ------------------------------------------------------------------------------------------------
 
-    def _update(self, at_end: bool = False) -> None:
-        """Make the parts that are due."""
+    def _update(self, at_once: bool) -> None:
+        """Make the parts that are due. At once: also those that are not, if they take little time."""
         self._note_results()
-        if not self._channels and not at_end and self.runs.folder is None:
+        if not self._channels and not self._is_over and self.runs.folder is None:
             return
-        if at_end:
-            self._due["status"].due = 0.0
-        self._make("status", self._status, at_end)
+        self._make("status", self._status, at_once)
         for name, make in PARTS.items():
-            if self._due[name].is_made or self._has_time_for(name):
-                self._make(name, functools.partial(make, self._watched), at_end)
+            if self._due[name].is_made or self._has_time_for(name, at_once):
+                self._make(name, functools.partial(make, self._watched), at_once)
         if self._channels:
-            self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.name}, at_end)
-        if self.runs.folder is not None and not at_end:
+            self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.name}, at_once)
+        if self.runs.folder is not None and not self._is_over:
             self._make("file", self._keep, False)
         self._send()
 
-    def _has_time_for(self, name: str) -> bool:
-        """Whether a part that was never made will not take more than its share. A step on as many rows takes longer."""
+    def _has_time_for(self, name: str, at_once: bool) -> bool:
+        """Whether a part that was never made has its time. The time of steps on as many rows is a guess of it."""
         rows = getattr(self._training.batches, "batch_size", 32)
         seconds = self._now - self._begun - self._waited
-        return ROWS_OF.get(name, 0.0) / rows <= max(FREE, SHARE * seconds) * self._rate()
+        free = FREE if at_once else SHARE * seconds + min(EARLY, 0.01 * seconds)
+        return name not in ROWS_OF or ROWS_OF[name] / rows <= free * self._rate()
 
-    def _make(self, name: str, make: Callable[[], dict[str, Any] | None], at_end: bool) -> None:
+    def _make(self, name: str, make: Callable[[], dict[str, Any] | None], at_once: bool) -> None:
         part = self._due[name]
-        if part.fails or not (self._now >= part.due or (at_end and part.due - self._now <= FREE / SHARE)):
+        if part.fails or not (self._now >= part.due or (at_once and part.due - self._now <= FREE / part.share)):
             return
-        begun = time.perf_counter()
+        begun = time.thread_time()
         try:
             message = make()
         except Exception as error:  # a picture that cannot be drawn is no reason to end a training
@@ -250,7 +253,7 @@ class Live:
             part.fails = True
         else:
             self._publish(name, message)
-        part.took(time.perf_counter() - begun, self._now)
+        part.took(time.thread_time() - begun, self._now)
 
     def _publish(self, kind: str, message: dict[str, Any]) -> None:
         message = {"run": self.name, **message}
@@ -430,8 +433,8 @@ class Live:
     def _wait(self) -> None:
         """Wait until pages want the training to go on."""
         done = self._training.epochs is not None and self._training.history.epochs >= self._training.epochs
-        begun, told = time.monotonic(), None
-        seen = begun
+        begun = seen = time.monotonic()
+        told = len(self._channels), 0
         try:
             while self._pauses and not self._ends and not done:
                 if self._wanted > 0 or self._until_epoch > self._training.history.epochs:
@@ -448,7 +451,7 @@ class Live:
                 if now_told != told:
                     self._note_wait(self._now - begun)
                     begun, told = self._now, now_told
-                    self._update()
+                    self._update(at_once=True)
         finally:
             self._note_wait(time.monotonic() - begun)
             self._now = time.monotonic()
@@ -486,7 +489,7 @@ class Live:
 
 def _as_rate(value: Any) -> float:
     """The learning rate that a page has sent. Raises ValueError if it is not a possible one."""
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+    if type(value) not in (int, float) or not 0 <= value < 1e9:
         raise ValueError(f"a learning rate is a number, 0 or more, got {value!r:.80}")
     return float(value)
 
@@ -517,7 +520,9 @@ def live(port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str
     The training computes the same bits as without it, unless a page changes the rate or ends the training. It takes
     less than 2 % of the time. The server ends with the training; a page that is open keeps what it shows.
 
-    Needs the extra `web`: `pip install 'caffelite[web]'`. When the training begins, it raises OSError if the port is
-    taken, or if the folder cannot be written.
+    Needs the extra `web`: `pip install 'caffelite[web]'`. Raises ValueError for a port outside 0 … 65535. When the
+    training begins, it raises OSError if the port is taken, or if the folder cannot be written.
     """
-    return Live(port, open_browser, folder)
+    if type(port) is not int or not 0 <= port <= 65535:
+        raise ValueError(f"live: port is an integer of 0 … 65535, got {port!r}")
+    return Live(port, boolean("live: open_browser", open_browser), folder)

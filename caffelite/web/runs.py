@@ -32,14 +32,22 @@ class Runs:
     def new_name(self) -> str:
         """Return the name of a run that begins now. Makes the folder; OSError if it cannot be written."""
         name = first = time.strftime("%Y-%m-%d_%H-%M-%S")
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            files.check_place(self._path(name))
         number = 1
-        while name in self._kept or (self.folder is not None and self._path(name).exists()):
+        while not self._takes(name):
             number += 1
             name = f"{first}-{number}"
         return name
+
+    def _takes(self, name: str) -> bool:
+        """Take a name for a run that begins. Return False if another run has it."""
+        if self.folder is None:
+            return name not in self._kept
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(self._path(name), "xb"):  # a file of no bytes, so that no other program takes the name
+                return True
+        except FileExistsError:
+            return False
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None

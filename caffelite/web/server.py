@@ -215,7 +215,7 @@ class Server:
             if not isinstance(message, dict):
                 raise ValueError("expected an object")
             self.room.received(channel, message)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
             channel.send("refused", {"why": str(error) or type(error).__name__})
 
     async def _send(self, page: WebSocket, channel: Channel) -> None:

@@ -313,9 +313,18 @@ def kernels(watched: Watched) -> dict[str, Any]:
         optimizer.step()
 
     program = capture(step, *inputs, *targets)
-    head, *rows = program.profile(REPLAYS).cells
-    microseconds = [float(row[2]) for row in rows]
-    return {"head": list(head), "rows": [list(row) for row in rows], "times": np.array(microseconds), "of": len(x)}
+    *rows, total = program.profile(REPLAYS).cells[1:]
+    times: dict[str, list[float]] = {}
+    for name, _, microseconds, *_ in rows:
+        times.setdefault(name, []).append(float(microseconds))
+    found = sorted(times.items(), key=lambda item: -sum(item[1]))
+    return {
+        "names": [name for name, _ in found],
+        "calls": [len(times) for _, times in found],
+        "times": np.array([sum(times) for _, times in found]),
+        "total": float(total[2]),
+        "of": len(x[0] if isinstance(x, tuple) else x),
+    }
 
 
 def described(model: Function) -> str:

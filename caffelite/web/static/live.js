@@ -272,19 +272,19 @@ function drawUnits({ units }) {
 
 function drawKernels({ kernels }) {
   if (!kernels || !isNew("kernels", kernels)) return;
-  const most = kernels.times.slice(0, -1).reduce((a, b) => Math.max(a, b), 1e-9);
-  const total = kernels.times[kernels.times.length - 1];
-  $("times").replaceChildren(...kernels.rows.slice(0, -1).map(([name, shapes, microseconds], i) => {
-    const made = Object.assign(document.createElement("div"), { className: "kernel", title: `${name} ${shapes}` });
+  const most = kernels.times[0] || 1, calls = kernels.calls.reduce((a, b) => a + b, 0);
+  $("times").replaceChildren(...kernels.names.map((name, i) => {
+    const made = Object.assign(document.createElement("div"), { className: "kernel" });
     const bar = Object.assign(document.createElement("div"), { className: "bar-of" });
     bar.style.width = `${(100 * kernels.times[i]) / most}%`;
+    const times = kernels.calls[i] > 1 ? ` × ${kernels.calls[i]}` : "";
     made.append(
-      Object.assign(document.createElement("span"), { className: "name mono", textContent: name }), bar,
-      Object.assign(document.createElement("span"), { className: "time", textContent: `${microseconds} µs` }),
+      Object.assign(document.createElement("span"), { className: "name mono", textContent: `${name}${times}`, title: name }), bar,
+      Object.assign(document.createElement("span"), { className: "time", textContent: `${text(kernels.times[i])} µs` }),
     );
     return made;
   }));
-  $("kernels-text").textContent = `A step on ${kernels.of} rows: ${text(total)} µs in ${kernels.rows.length - 1} kernels, in their order.`;
+  $("kernels-text").textContent = `A step on ${kernels.of} rows takes ${text(kernels.total)} µs in ${calls} kernels.`;
 }
 
 // ---- runs -------------------------------------------------------------------------------------------------------------
