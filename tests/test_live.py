@@ -1,448 +1,493 @@
-"""`cl.live()`: who may reach its server, what its page shows, and that a training is the same with it."""
+"""`cl.live()`: what a training shows, what a page may do to it, and the page itself in a real browser."""
 
 import contextlib
-import http.client
+import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import bits
-
-import caffelite as cl
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
-client = pytest.importorskip("websockets.sync.client")
-exceptions = pytest.importorskip("websockets.exceptions")
+pytest.importorskip("websockets")
 
-from caffelite.web import live as live_module  # noqa: E402
-from caffelite.web import server as server_module  # noqa: E402
-from caffelite.web.messages import encode  # noqa: E402
-from caffelite.web.server import Server  # noqa: E402
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+import caffelite as cl
+from caffelite.web import watch
+from caffelite.web.curves import MOST, Curve
+from caffelite.web.messages import decode
+from caffelite.web.runs import Runs
+from caffelite.web.server import as_bytes
+
+live_module = importlib.import_module("caffelite.web.live")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-SECONDS = 20  # that anything may take
-
-
-def decoded(content):
-    """A message as the page reads it."""
-    length = int.from_bytes(content[:4], "little")
-    start = 4 + length
-
-    def revived(x):
-        if isinstance(x, list):
-            return [revived(item) for item in x]
-        if isinstance(x, dict) and "$array" in x:
-            size = int(np.prod(x["$array"]))
-            return np.frombuffer(content, x["type"], size, start + x["at"]).reshape(x["$array"])
-        return {name: revived(value) for name, value in x.items()} if isinstance(x, dict) else x
-
-    return revived(json.loads(content[4:start]))
-
-
-# ---- messages -------------------------------------------------------------------------------------------------------
-
-
-def test_messages_carry_arrays_of_any_shape():
-    message = {
-        "kind": "é",
-        "a": np.arange(6.0).reshape(2, 3),
-        "b": [np.array([True, False]), {"c": np.array([1, -2]), "d": np.zeros((0, 3), np.uint8)}],
-        "e": [None, 1, 2.5, float("nan"), np.float32(0.5), np.int64(7)],
-    }
-    found = decoded(encode(message))
-    np.testing.assert_array_equal(found["a"], message["a"])
-    assert found["a"].dtype == np.float32
-    np.testing.assert_array_equal(found["b"][0], [1, 0])
-    np.testing.assert_array_equal(found["b"][1]["c"], [1, -2])
-    assert found["b"][1]["d"].shape == (0, 3)
-    assert found["kind"] == "é"
-    assert found["e"] == [None, 1, 2.5, None, 0.5, 7]
-
-
-# ---- the server -----------------------------------------------------------------------------------------------------
-
-
-class Echo:
-    """A room that sends back what it gets."""
-
-    page = "live.html"
-
-    def __init__(self):
-        self.channels, self.got = [], []
-
-    def joined(self, channel):
-        self.channels.append(channel)
-        channel.send("hello", {"x": np.arange(3)})
-
-    def received(self, channel, message):
-        self.got.append(message)
-        if message.get("bad"):
-            raise ValueError("it is bad")
-        channel.send("echo", message)
-
-    def left(self, channel):
-        self.channels.remove(channel)
-
-
-@pytest.fixture
-def room():
-    return Echo()
-
-
-@pytest.fixture
-def server(room):
-    server = Server(room)
-    server.start()
-    wait_until(lambda: server._server.started)
-    yield server
-    server.stop()
-
-
-def wait_until(is_done, seconds=SECONDS):
-    end = time.monotonic() + seconds
-    while not is_done():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def connected(server, origin=None, token=None, host=None, **options):
-    token = server.token if token is None else token
-    origin = f"http://127.0.0.1:{server.port}" if origin is None else origin
-    address = f"ws://{host or '127.0.0.1'}:{server.port}/socket?token={token}"
-    return client.connect(address, origin=origin or None, open_timeout=SECONDS, **options)
-
-
-def answer(server, path, host=None):
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=SECONDS)) as connection:
-        connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{server.port}"})
-        response = connection.getresponse()
-        return response.status, response.headers, response.read()
-
-
-def test_the_page_needs_the_token(server):
-    path = server.address.removeprefix(f"http://127.0.0.1:{server.port}")
-    status, headers, content = answer(server, path)
-    assert status == 200
-    assert b"<!doctype html>" in content
-    policy = headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
-    assert "unsafe" not in policy
-    for wrong in ("/", "/?token=", "/?token=x", path[:-1]):
-        status, headers, content = answer(server, wrong)
-        assert status == 403
-        assert b"<!doctype" not in content
-        assert headers["Content-Security-Policy"] == policy
-
-
-def test_only_files_of_the_pages_are_served(server):
-    assert answer(server, "/static/live.js")[0] == 200
-    assert answer(server, "/static/style.css")[1]["Content-Type"].startswith("text/css")
-    for path in (
-        "/static/live.html",
-        "/static/..%2fserver.py",
-        "/static/../server.py",
-        "/static/none.js",
-        "/static/",
-        "/etc",
-    ):
-        assert answer(server, path)[0] == 404
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "0.0.0.0:{port}"])
-def test_another_host_is_not_answered(host, server):
-    path = server.address.removeprefix(f"http://127.0.0.1:{server.port}")
-    status, _, content = answer(server, path, host.format(port=server.port))
-    assert (status, content) == (421, b"This is another host.")
-
-
-@pytest.mark.parametrize(
-    "origin", ["http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1:1", "null", ""]
-)
-def test_a_socket_of_another_origin_is_refused(origin, server, room):
-    with (
-        pytest.raises(exceptions.InvalidStatus, match="403"),
-        connected(server, origin=origin.format(port=server.port)),
-    ):
-        pass
-    assert room.channels == []
-
-
-def test_a_socket_with_a_wrong_token_is_refused(server):
-    for token in ("", "x", server.token[:-1], server.token + "x"):
-        with pytest.raises(exceptions.InvalidStatus, match="403"), connected(server, token=token):
-            pass
-
-
-def test_a_socket_talks_both_ways_and_what_is_no_message_is_refused(server, room):
-    with connected(server) as page:
-        assert decoded(page.recv())["kind"] == "hello"
-        page.send(json.dumps({"a": 1}))
-        assert decoded(page.recv()) == {"kind": "echo", "a": 1}
-        for text in ("nonsense", "[1]", '{"bad": 1}', "[" * 100_000):
-            page.send(text)
-            assert decoded(page.recv())["kind"] == "refused"
-    wait_until(lambda: room.channels == [])
-
-
-def test_a_message_that_is_too_long_ends_the_page_alone(server):
-    with connected(server) as page, connected(server) as other:
-        page.recv()
-        page.send("x" * (server_module.LONGEST + 1))
-        with pytest.raises(exceptions.ConnectionClosedError, match="1009"):
-            page.recv(timeout=SECONDS)
-        other.recv()
-        other.send("{}")
-        assert decoded(other.recv(timeout=SECONDS))["kind"] == "echo"
-
-
-def test_a_page_too_many_is_told_so(server, monkeypatch):
-    monkeypatch.setattr(server_module, "MOST_PAGES", 3)
-    with contextlib.ExitStack() as stack:
-        pages = [stack.enter_context(connected(server)) for _ in range(100)]
-        assert decoded(pages[0].recv())["kind"] == "hello"
-        for page in pages[3:]:
-            with pytest.raises(exceptions.ConnectionClosedError, match="3 pages are open already"):
-                page.recv(timeout=SECONDS)
-    wait_until(lambda: server.pages == 0)
-
-
-def test_a_page_that_reads_slowly_misses_messages_and_memory_stays_bounded(server, room):
-    with connected(server, max_queue=1) as page:
-        wait_until(lambda: room.channels)
-        (channel,) = room.channels
-        array = np.zeros(100_000)
-        for i in range(300):  # 120 MB in all
-            channel.send("numbers", {"i": i, "array": array})
-        assert len(channel._waiting) <= 2
-        found = []
-        while not found or found[-1] < 299:
-            message = decoded(page.recv(timeout=SECONDS))
-            if message["kind"] == "numbers":
-                found.append(message["i"])
-        assert len(found) < 300
-        assert found == sorted(found)
-
-
-def test_a_server_that_stops_does_so_at_once_and_again(room):
-    server = Server(room)
-    server.start()
-    wait_until(lambda: server._server.started)
-    with connected(server) as page:
-        page.recv()
-        began = time.monotonic()
-        server.stop()
-        assert time.monotonic() - began < 5
-        with pytest.raises(exceptions.ConnectionClosed):
-            page.recv(timeout=SECONDS)
-    server.stop()
-    channel = server_module.Channel(server_module.asyncio.new_event_loop())
-    channel._loop.close()
-    channel.send("numbers", {})  # to nobody
-
-
-def test_a_port_that_is_taken_is_named(server):
-    with pytest.raises(OSError, match=f"give another port, or port=0: '127.0.0.1:{server.port}'"):
-        Server(Echo(), server.port)
-
-
-# ---- the callback ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def watching(monkeypatch):
-    """A callback whose server ends with the test."""
-    monkeypatch.setattr(live_module, "_servers", {})
-    yield cl.live(open_browser=False)
-    for page in live_module._servers.values():
-        page.server.stop()
-
-
-def train(callbacks, epochs=30, seed=0, **options):
-    x, y = cl.datasets.spiral(seed=seed)
-    model = cl.Model(
-        [cl.Linear(2, 16), cl.ReLU(), cl.Dropout(0.1), cl.Linear(16, 8), cl.Tanh(), cl.Linear(8, 3)], seed=seed
-    )
-    given = {"loss": cl.SoftmaxLoss(), "optimizer": cl.Adam(model.parameters(), lr=0.01), "verbose": 0, **options}
-    history = model.fit(x, y, epochs=epochs, metrics=["accuracy"], validation_split=0.2, callbacks=callbacks, **given)
-    return model, history
+SECONDS = 15  # that a test waits at most
+X, Y = cl.datasets.spiral(seed=0)
 
 
 class Page:
-    """A page in Python: the last message of each kind, and what it asks for."""
+    """A page without a browser: it keeps the newest message of each kind, and all names of kinds."""
 
-    def __init__(self, address):
-        origin, _, token = address.partition("/?")
+    def __init__(self, live):
+        self.messages, self.kinds, self.changed = {}, [], threading.Condition()
+        address = live if isinstance(live, str) else live.address
+        origin, _, token = address.partition("/?token=")
+        place = f"{origin.replace('http', 'ws')}/socket?token={token}"
         self.stack = contextlib.ExitStack()
-        address = f"{origin.replace('http', 'ws')}/socket?{token}"
-        self.socket = self.stack.enter_context(client.connect(address, origin=origin, max_size=None))
-        self.last, self.count = {}, 0
+        self.socket = self.stack.enter_context(
+            connect(place, origin=origin, compression=None, proxy=None, max_size=None)
+        )
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
     def _read(self):
-        with contextlib.suppress(exceptions.ConnectionClosed):
+        try:
             for content in self.socket:
-                message = decoded(content)
-                self.last[message["kind"]] = message
-                self.count += 1
+                message = decode(content)
+                with self.changed:
+                    self.messages[message["kind"]] = message
+                    self.kinds.append(message["kind"])
+                    self.changed.notify_all()
+        except ConnectionClosed:
+            pass
 
-    def ask(self, what, **more):
-        self.socket.send(json.dumps({"ask": what, **more}))
+    def ask(self, kind, **more):
+        self.socket.send(json.dumps({"kind": kind, **more}))
 
-    def wait_for(self, kind, is_right=lambda message: True):
-        wait_until(lambda: kind in self.last and is_right(self.last[kind]))
-        return self.last[kind]
+    def wait_for(self, kind, condition=lambda message: True):
+        """The newest message of a kind, as soon as the condition holds."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: kind in self.messages and condition(self.messages[kind]), SECONDS), (
+                f"no such {kind}: {self.messages.get(kind)}"
+            )
+            return self.messages[kind]
+
+    def wait_for_state(self, state):
+        return self.wait_for("status", lambda status: status["state"] == state)
 
     def close(self):
         self.stack.close()
         self.thread.join(SECONDS)
 
 
-@contextlib.contextmanager
-def looking(watching, **options):
-    """A training that takes long, in a thread, and a page that looks at it. Yields the page and what comes of it."""
-    found = {}
+def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **options):
+    model = cl.MLP(2, [20, 3], seed=0) if model is None else model
+    optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9) if optimizer is None else optimizer
+    options = {"loss": cl.SoftmaxLoss(), "verbose": 0} | options
+    history = model.fit(x, y, optimizer=optimizer, epochs=epochs, callbacks=[*callbacks], **options)
+    return model, history
 
-    def run():
+
+class Looking:
+    """A training that goes on, in another thread, until the block ends, with a page that looks at it."""
+
+    def __init__(self, live=None, **options):
+        self.live = cl.live(open_browser=False) if live is None else live
+        self.options = {"epochs": 10**8} | options
+        self.error = self.result = None
+
+    def _train(self):
         try:
-            found["model"], found["history"] = train([watching], 200_000, **options)
+            self.result = fit([self.live], **self.options)
         except BaseException as error:
-            found["error"] = error
+            self.error = error
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_until(lambda: watching.address is not None or "error" in found)
-    page = Page(watching.address)
-    try:
-        yield page, found
-    finally:
-        page.ask("stop")
-        thread.join(SECONDS)
-        page.close()
-    assert not thread.is_alive()
-    assert "error" not in found, found.get("error")
+    def __enter__(self):
+        self.thread = threading.Thread(target=self._train, daemon=True)
+        self.thread.start()
+        end = time.monotonic() + SECONDS
+        while self.live.address is None or self.live._training is None:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        self.page = Page(self.live)
+        return self
 
-
-def test_a_training_with_a_page_has_the_bits_of_one_without(watching, capsys):
-    alone, _ = train([], 300)
-    train([watching], 1)
-    assert capsys.readouterr().out == f"caffelite: the training is shown at {watching.address}\n"
-    page = Page(watching.address)
-    shown, history = train([watching], 300)
-    progress = page.wait_for("progress", lambda message: message["state"] == "ended")
-    assert bits(shown) == bits(alone)
-    assert (progress["epoch"], progress["epochs"], progress["step"]) == (300, 300, 300 * 8)
-    assert capsys.readouterr().out == ""  # the same page
-    for name, curve in progress["curves"].items():
-        assert curve["epoch"][-1] == 300
-        np.testing.assert_allclose(curve["value"], np.array(history[name])[curve["epoch"] - 1], rtol=1e-6)
-    page.close()
+    def __exit__(self, *exception):
+        if self.thread.is_alive():
+            Page(self.live).ask("stop") if not self.page.thread.is_alive() else self.page.ask("stop")
+        self.thread.join(SECONDS)
+        assert not self.thread.is_alive()
+        self.page.close()
 
 
-def test_the_page_shows_layers_and_the_plane(watching):
-    with looking(watching) as (page, _):
-        run = page.wait_for("run")
-        layers = page.wait_for("layers")["layers"]
-        plane = page.wait_for("plane")
-    assert run["parameters"] == 2 * 16 + 16 + 16 * 8 + 8 + 8 * 3 + 3
-    assert run["view"] == "plane"
-    assert [layer["name"] for layer in layers] == [
-        f"{i} {name}" for i, name in enumerate(["Linear", "ReLU", "Dropout", "Linear", "Tanh", "Linear"])
-    ]
-    assert all(layer["weights"] > 0 and layer["gradients"] > 0 for layer in layers if layer["size"])
-    assert 0 <= layers[1]["dead"] <= 1
-    assert 0 <= layers[4]["saturated"] <= 1
-    np.testing.assert_allclose(plane["scores"].sum(axis=-1), 1, rtol=1e-5)
-    assert plane["x"].shape == (240, 2)
-    assert set(plane["y"]) == {0, 1, 2}
+# ---- curves ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_pauses_takes_a_step_goes_on_changes_the_rate_saves_and_stops(watching, tmp_path):
-    with looking(watching) as (page, found):
-        page.wait_for("progress", lambda message: message["epoch"] > 3)
+@pytest.mark.parametrize("parts", [[1] * 50, [5000], [1, 1000, 3, 1024, 7, 40_000]])
+def test_a_curve_keeps_means_and_extremes_in_bounded_memory(parts):
+    rng = np.random.default_rng(0)
+    values, curve, done = rng.normal(size=sum(parts)), Curve(), 0
+    for count in parts:
+        curve.extend(np.arange(done + 1, done + count + 1), values[done : done + count])
+        done += count
+    assert len(curve) <= MOST
+    found, width = curve.message(), curve._width
+    blocks = [values[i : i + width] for i in range(0, len(values), width)]
+    np.testing.assert_allclose(found["y"], [block.mean() for block in blocks], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(found["x"][-1], len(values))
+    if width > 1:
+        np.testing.assert_allclose(found["low"], [block.min() for block in blocks], rtol=1e-6)
+        np.testing.assert_allclose(found["high"], [block.max() for block in blocks], rtol=1e-6)
+
+
+# ---- the training ---------------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not():
+    alone, history = fit(epochs=4000, metrics=["accuracy"], validation_split=0.2)
+    live = cl.live(open_browser=False)
+    pages = []
+
+    def look(step, training):
+        if not pages:
+            pages.append(Page(live))
+
+    watched, other = fit([live, cl.callbacks.Each(100, look)], 4000, metrics=["accuracy"], validation_split=0.2)
+    assert [p.data.tobytes() for p in watched.parameters()] == [p.data.tobytes() for p in alone.parameters()]
+    assert dict(history) == dict(other)
+    pages[0].wait_for_state("finished")
+    pages[0].close()
+
+
+def test_it_does_not_bring_each_epoch_back_to_python():
+    live, calls = cl.live(open_browser=False), []
+    live.begin = lambda training, begin=live.begin: begin(training)
+    original = live_module.Live.steps_done
+    live.steps_done = lambda count: (calls.append(count), original(live, count))
+    fit([live], 5000)
+    assert len(calls) < 500
+
+
+def test_it_prints_its_address_and_ends_with_the_training(capsys):
+    live = cl.live(open_browser=False)
+    assert live.address is None
+    fit([live], 3)
+    assert re.fullmatch(r"live: http://127\.0\.0\.1:\d+/\?token=\S+\n", capsys.readouterr().out)
+    assert not live.server._thread.is_alive()
+    assert [thread for thread in threading.enumerate() if thread.name == "caffelite.web"] == []
+
+
+def test_fit_after_fit_has_the_same_address_and_lists_the_runs_before():
+    live = cl.live(open_browser=False)
+    fit([live], 50)
+    address = live.address
+    with Looking(live) as looking:
+        assert live.address == address
+        runs = looking.page.wait_for("runs", lambda message: message["runs"])
+        assert [(run["state"], run["epoch"]) for run in runs["runs"]] == [("finished", 50)]
+        looking.page.ask("run", name=runs["runs"][0]["name"])
+        assert looking.page.wait_for("run")["parts"]["status"]["epoch"] == 50
+
+
+def test_one_callback_shows_one_training_at_a_time():
+    with Looking() as looking, pytest.raises(RuntimeError, match=r"shows another training now"):
+        fit([looking.live], 1)
+
+
+def test_a_port_that_is_taken_ends_fit_before_its_first_step():
+    with Looking() as looking:
+        model = cl.MLP(2, [20, 3], seed=0)
+        before = [p.data.copy() for p in model.parameters()]
+        with pytest.raises(OSError, match="give another port, or port=0"):
+            fit([cl.live(port=looking.live.port, open_browser=False)], 1, model=model)
+        assert all((p.data == old).all() for p, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("port", [-1, 65536, True, "1", 1.5])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises((ValueError, TypeError), match="port"):
+        cl.live(port=port)
+
+
+def test_without_the_extra_it_is_said_what_to_install():
+    program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "ImportError: cl.live needs uvicorn, which is not installed: pip install 'caffelite[web]'" in done.stderr
+
+
+def test_importing_caffelite_imports_nothing_of_it():
+    program = "import sys, caffelite; print([m for m in sys.modules if m.split('.')[0] in ('starlette', 'uvicorn')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_training_that_fails_says_so():
+    with Looking(epochs=50, optimizer=None, y=Y, metrics=[lambda outputs, targets: 1 / 0]) as looking:
+        looking.thread.join(SECONDS)
+    assert isinstance(looking.error, ZeroDivisionError)
+    live, page = cl.live(open_browser=False), []
+    with pytest.raises(KeyError):
+        fit([live, lambda epoch, history: page.append(Page(live)) if epoch == 0 else {}["no"]], 5)
+    status = page[0].wait_for_state("failed")
+    assert "KeyError" in status["why"]
+    page[0].close()
+
+
+def test_early_stopping_is_an_end_like_others():
+    live, page = cl.live(open_browser=False), []
+    fit([live, lambda epoch, history: page.append(Page(live)) or epoch == 0], 5)
+    assert page[0].wait_for_state("finished")["why"] == "after 1 of 5 epochs"
+    page[0].close()
+
+
+def test_minimize_is_shown_too():
+    pytest.importorskip("scipy")
+    live, page = cl.live(open_browser=False), []
+    model = cl.MLP(2, [5, 3], seed=0)
+    cl.minimize(model, X, Y, loss=cl.SoftmaxLoss(), max_iterations=5, verbose=0,
+                callbacks=[live, lambda epoch, history: None if page else page.append(Page(live))])  # fmt: skip
+    assert page[0].wait_for_state("finished")["epoch"] == 5
+    page[0].close()
+
+
+# ---- what a page may ask for ----------------------------------------------------------------------------------------
+
+
+def test_a_page_pauses_makes_steps_and_epochs_and_goes_on():
+    with Looking() as looking:
+        page = looking.page
         page.ask("pause")
-        paused = page.wait_for("progress", lambda message: message["state"] == "paused")
-        time.sleep(0.3)
-        assert page.last["progress"]["step"] == paused["step"]
+        first = page.wait_for_state("paused")["step"]
         for i in range(1, 4):
             page.ask("step")
-            page.wait_for(
-                "progress", lambda message, i=i: message["step"] == paused["step"] + i and message["state"] == "paused"
-            )
-        page.ask("rate", value=0.002)
-        page.wait_for("progress", lambda message: abs(message["lr"] - 0.002) < 1e-9)
-        page.ask("save")
-        saved = page.wait_for("model")
-        path = tmp_path / "model.safetensors"
-        path.write_bytes(saved["bytes"].tobytes())
-        assert repr(cl.load(path)).startswith("Model([Linear(2, 16)")
+            assert page.wait_for("status", lambda s, i=i: s["step"] >= first + i)["step"] == first + i
+        epoch = page.messages["status"]["epoch"]
+        page.ask("epoch")
+        status = page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
+        time.sleep(0.3)
+        assert page.messages["status"]["step"] == status["step"]
+        assert status["step"] % 10 == 0  # it ended with an epoch
         page.ask("go")
-        page.wait_for("progress", lambda message: message["epoch"] > paused["epoch"] + 3)
-        for wrong in ({"what": "rate", "value": -1}, {"what": "rate", "value": "x"}, {"what": "fly"}):
-            page.last.pop("refused", None)
-            page.ask(wrong.pop("what"), **wrong)
-            page.wait_for("refused")
-        page.ask("stop")
-        page.wait_for("progress", lambda message: message["state"] == "stopped")
-    assert found["history"].epochs < 200_000
+        page.wait_for("status", lambda s: s["state"] == "running" and s["epoch"] > epoch + 10)
 
 
-def test_a_page_that_is_closed_while_the_training_waits_lets_it_go_on(watching):
-    with looking(watching) as (page, _):
+def test_a_page_ends_the_training_in_the_middle_of_an_epoch():
+    model = cl.MLP(2, [20, 3], seed=0)
+    with Looking(model=model, batch_size=1, x=np.repeat(X, 3000, axis=0), y=np.repeat(Y, 3000)) as looking:
+        looking.page.wait_for("status", lambda s: s["step"] > 0)
+        looking.page.ask("stop")
+        status = looking.page.wait_for_state("stopped")
+        assert (status["epoch"], status["why"]) == (0, "from a page")
+    assert looking.error is None
+    assert looking.result[1].epochs == 0
+
+
+def test_a_page_changes_the_rate_and_a_schedule_keeps_its_form():
+    model = cl.MLP(2, [20, 3], seed=0)
+    optimizer = cl.SGD(model.parameters(), lr=0.05)
+    with Looking(model=model, optimizer=optimizer) as looking:
+        looking.page.ask("rate", value=0.01)
+        assert looking.page.wait_for("status", lambda s: s["lr"] == 0.01)["scheduled"] is False
+    assert optimizer.lr == 0.01
+    optimizer = cl.SGD(model.parameters(), lr=cl.schedules.linear(0.05, 10**6))
+    with Looking(model=model, optimizer=optimizer, epochs=10**5) as looking:
+        looking.page.ask("pause")
+        before = looking.page.wait_for_state("paused")["lr"]
+        looking.page.ask("rate", value=before / 2)
+        assert looking.page.wait_for("status", lambda s: s["lr"] < before)["scheduled"] is True
+        looking.page.ask("step")
+        looking.page.wait_for("status", lambda s: s["lr"] < before / 2)
+
+
+def test_a_page_saves_the_model(tmp_path):
+    with Looking() as looking:
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        looking.page.ask("save")
+        saved = looking.page.wait_for("saved")
+        path = tmp_path / saved["name"]
+        path.write_bytes(saved["content"].tobytes())
+        model = cl.load(path)
+    assert re.fullmatch(r"model-.*-epoch-\d+\.safetensors", saved["name"])
+    assert model.predict(X).shape == (300, 3)
+
+
+def test_a_page_times_the_kernels_and_the_training_is_as_before():
+    with Looking() as looking:
+        page = looking.page
         page.ask("pause")
-        paused = page.wait_for("progress", lambda message: message["state"] == "paused")
-        page.close()
-        page.__init__(watching.address)
-        page.wait_for("progress", lambda message: message["state"] == "running" and message["step"] > paused["step"])
+        step = page.wait_for_state("paused")["step"]
+        before = looking.live._training.model.state_dict()
+        before = {name: array.copy() for name, array in before.items()}
+        page.ask("kernels")
+        kernels = page.wait_for("kernels")
+        assert sum(kernels["calls"]) >= len(kernels["names"]) > 5
+        assert (kernels["times"] > 0).all()
+        assert "sgd" in kernels["names"]
+        after = looking.live._training.model.state_dict()
+        assert all((after[name] == array).all() for name, array in before.items())
+        assert page.messages["status"]["step"] == step
 
 
-def test_two_pages_agree_and_one_that_comes_late_sees_a_training_that_has_ended(watching):
-    with looking(watching) as (page, _):
-        other = Page(watching.address)
-        other.ask("pause")
-        states = [p.wait_for("progress", lambda message: message["state"] == "paused") for p in (page, other)]
-        assert states[0]["step"] == states[1]["step"]
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"kind": "format"}, {"kind": ["go"]}, {"kind": "rate"}, {"kind": "rate", "value": -1},
+     {"kind": "rate", "value": "1"}, {"kind": "rate", "value": True}, {"kind": "rate", "value": 10**400},
+     {"kind": "run", "name": "../../etc/passwd"}, {"kind": "run", "name": 3}, {"kind": "run", "name": "x" * 10**5}],
+)  # fmt: skip
+def test_other_requests_are_refused_and_harm_nothing(message, tmp_path):
+    with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
+        looking.page.socket.send(json.dumps(message))
+        assert looking.page.wait_for("refused")["why"]
+        step = looking.page.wait_for("status")["step"]
+        looking.page.wait_for("status", lambda s: s["step"] > step)
+    assert looking.error is None
+
+
+def test_a_paused_training_goes_on_when_its_pages_have_gone(monkeypatch):
+    monkeypatch.setattr(live_module, "ALONE", 0.3)
+    with Looking() as looking:
+        looking.page.ask("pause")
+        step = looking.page.wait_for_state("paused")["step"]
+        looking.page.close()
+        end = time.monotonic() + SECONDS
+        while looking.live._steps == step:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_pause_is_no_time_of_the_training():
+    with Looking() as looking:
+        looking.page.ask("pause")
+        seconds = looking.page.wait_for_state("paused")["seconds"]
+        time.sleep(1)
+        looking.page.ask("step")
+        later = looking.page.wait_for("status", lambda s, n=looking.page.messages["status"]["step"]: s["step"] > n)
+        assert later["seconds"] - seconds < 0.5
+
+
+def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
+    waited = []
+    monkeypatch.setattr("caffelite.training.progress.Progress.waited", lambda self, seconds: waited.append(seconds))
+    with Looking(verbose=2, epochs=10**6) as looking:
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        time.sleep(0.5)
+    assert sum(waited) > 0.4
+
+
+def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing():
+    with Looking() as looking:
+        other = Page(looking.live)
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        other.wait_for_state("paused")
+        assert looking.page.messages["status"]["step"] == other.messages["status"]["step"]
         other.close()
-        page.ask("stop")
-    late = Page(watching.address)
-    assert late.wait_for("progress")["state"] == "stopped"
-    assert late.wait_for("plane")["classes"] is True
-    late.ask("pause")
-    assert late.wait_for("refused")["why"] == "the training has ended"
-    late.ask("save")
-    assert len(late.wait_for("model")["bytes"]) > 1000
-    late.close()
+        looking.page.ask("go")
+        looking.page.wait_for_state("running")
+    live = cl.live(open_browser=False)
+    made = []
+    live._make = lambda name, *more: made.append(name)
+    fit([live], 20_000)
+    assert len([name for name in made if name == "status"]) <= 1  # at the end
 
 
-def test_images_show_mistakes_and_filters(watching):
+# ---- what it shows --------------------------------------------------------------------------------------------------
+
+
+def test_it_shows_curves_layers_units_and_the_plane():
+    with Looking(metrics=["accuracy"], validation_split=0.2) as looking:
+        curves = looking.page.wait_for("curves", lambda m: len(m["curves"].get("val_accuracy", {"y": ()})["y"]) > 50)
+        layers = looking.page.wait_for("layers")
+        units, regions = looking.page.wait_for("units"), looking.page.wait_for("regions")
+        looking.page.wait_for("curves", lambda m: len(m["sizes"]) == 2)
+    history = looking.result[1]
+    assert {"loss", "val_loss", "accuracy", "val_accuracy", "learning rate", "steps per second"} <= curves[
+        "curves"
+    ].keys()
+    np.testing.assert_allclose(curves["curves"]["loss"]["y"][0], history["loss"][0], rtol=0.7)
+    assert [row["name"] for row in layers["rows"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(row["size"] > 0 and row["gradient"] > 0 for row in layers["rows"])
+    assert [row["function"] for row in units["rows"]] == ["Linear(2, 20)", "ReLU()", "Linear(20, 3)"]
+    assert (regions["classes"], regions["labels"].shape, regions["held_out"]) == (3, (watch.GRID, watch.GRID), True)
+    assert len(regions["points"]) == 60
+    assert 0 <= regions["right"] <= 1
+
+
+def watched(model, x, y, loss, optimizer=True, **options):
+    """A Watched of a training that has made an epoch."""
+    found = []
+
+    class Keep:
+        def begin(self, training):
+            self.training = training
+
+        def __call__(self, epoch, history):
+            found.append(watch.Watched(self.training))
+
+    optimizer = cl.SGD(model.parameters(), lr=0.01)
+    model.fit(x, y, loss=loss, optimizer=optimizer, verbose=0, callbacks=[Keep()], **options)
+    return found[0]
+
+
+def test_the_plane_of_two_classes_by_one_output_and_of_numbers():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(64, 1, 8, 8)), rng.integers(0, 10, 64)
-    model = cl.Model([cl.Conv2d(1, 4, 3), cl.ReLU(), cl.Flatten(), cl.Linear(4 * 36, 10)], seed=0)
-    given = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=1e-4), "verbose": 0}
-    model.fit(x, y, epochs=1, callbacks=[watching], **given)
-    page = Page(watching.address)
-    model.fit(x, y, epochs=2, callbacks=[watching], **given)
-    images = page.wait_for("images")
-    page.close()
-    guesses = model.predict(x).argmax(axis=1)
-    wrong = np.flatnonzero(guesses != y)
-    assert (images["wrong"], images["of"]) == (len(wrong), 64)
-    np.testing.assert_array_equal(images["truth"], y[wrong[:24]])
-    np.testing.assert_array_equal(images["guesses"], guesses[wrong[:24]])
-    assert images["images"].shape == (min(24, len(wrong)), 8, 8, 1)
-    assert images["filters"].shape == (4, 3, 3, 1)
+    x = rng.normal(size=(50, 2))
+    model = cl.MLP(2, [5, 1], seed=0)
+    found = watch.regions(watched(model, x, (x[:, :1] > 0).astype(float), cl.SigmoidLoss()))
+    assert found["classes"] == 2
+    assert found["right"] == ((model.predict(x) > 0) == (x[:, :1] > 0)).mean()
+    found = watch.regions(watched(model, x, x[:, :1], cl.MSELoss()))
+    assert found["values"].shape == (watch.GRID, watch.GRID)
+    assert (
+        watch.regions(watched(cl.MLP(3, [1], seed=0), rng.normal(size=(9, 3)), np.zeros((9, 1)), cl.MSELoss())) is None
+    )
 
 
-@pytest.mark.parametrize("data", ["tokens", "frame", "batches", "two inputs", "call"])
-def test_any_training_can_be_shown(data, watching):
+@pytest.mark.parametrize("kind", ["convolution", "linear", "in colour"])
+def test_images_have_filters_and_mistakes(kind):
+    rng = np.random.default_rng(0)
+    channels = 3 if kind == "in colour" else 1
+    x, y = rng.normal(size=(40, channels, 6, 7)), rng.integers(0, 3, 40)
+    first = [cl.Flatten(), cl.Linear(42, 8)] if kind == "linear" else [cl.Conv2d(channels, 8, 3), cl.Flatten()]
+    model = cl.Model([*first, cl.ReLU(), cl.Linear(8 if kind == "linear" else 160, 3)], seed=0)
+    found = watched(model, x, y, cl.SoftmaxLoss())
+    filters, mistakes = watch.filters(found), watch.mistakes(found)
+    weight = first[1 if kind == "linear" else 0].weight.data
+    if kind == "linear":
+        np.testing.assert_array_equal(filters["filters"][2, :, :, 0], weight[:, 2].reshape(6, 7))
+    else:
+        np.testing.assert_array_equal(filters["filters"], np.moveaxis(weight, 1, -1))
+    wrong = model.predict(x).argmax(axis=1) != y
+    assert (mistakes["wrong"], mistakes["of"]) == (wrong.sum(), 40)
+    assert mistakes["images"].shape == (min(18, wrong.sum()), 6, 7, channels)
+    assert (np.diff(mistakes["sure"]) <= 1e-6).all()
+    assert (mistakes["truth"] != mistakes["taken_for"]).all()
+
+
+@pytest.mark.parametrize("characters", [True, False])
+def test_a_model_of_text_writes(characters):
+    text = "the cat sat on the mat. " * 40
+    vocabulary = cl.Vocabulary([text], characters=characters)
+    tokens = vocabulary.encode(text)
+    count = (len(tokens) - 1) // 8
+    x, y = tokens[: 8 * count].reshape(count, 8), tokens[1 : 8 * count + 1].reshape(count, 8)
+    size = len(vocabulary)
+    layers = [cl.Embedding(size, 8), cl.TransformerBlock(8, heads=2, causal=True), cl.Linear(8, size)]
+    model = cl.Model(layers, seed=0)
+    found = watched(model, x, y, cl.SoftmaxLoss())
+    assert watch.text(found) is None
+    model.vocabulary = vocabulary
+    written = watch.text(found)
+    assert written["given"] == vocabulary.decode(x[0])
+    assert set(written["written"]) <= set(text) | set("[unknown]\ufffd")
+    assert len(written["written"]) > 40
+
+
+@pytest.mark.parametrize("data", ["tokens", "frame", "batches", "two inputs", "call", "sparse"])
+def test_any_training_can_be_shown(data):
     class Two(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
@@ -460,78 +505,101 @@ def test_any_training_can_be_shown(data, watching):
         model = cl.Model([cl.Splines(x, 4), cl.ReLU(), cl.Linear(4, 1)], seed=0)
     if data in ("two inputs", "call"):
         x, model = (x, x) if data == "two inputs" else x, Two()
+    if data == "sparse":
+        x = pytest.importorskip("scipy.sparse").csr_matrix(x)
+    live, page = cl.live(open_browser=False), []
     given = {"loss": loss, "optimizer": cl.SGD(model.parameters(), lr=0.01), "verbose": 0, "epochs": 3}
     batches = [(x[:10], y[:10]), (x[10:], y[10:])] if data == "batches" else None
-    train([watching], 1)
-    page = Page(watching.address)
-    model.fit(*([batches] if batches else [x, y]), callbacks=[watching], **given)
-    progress = page.wait_for("progress", lambda message: message["state"] == "ended" and message["epochs"] == 3)
-    layers = page.wait_for(
-        "layers", lambda message: len(message["layers"]) == (len(model.functions) if model.is_sequence() else 1)
-    )
-    assert progress["epoch"] == 3
-    assert sum(layer["size"] for layer in layers["layers"]) == sum(p.size for p in model.parameters())
-    page.close()
+    callbacks = [live, lambda epoch, history: None if page else page.append(Page(live))]
+    model.fit(*([batches] if batches else [x, y]), callbacks=callbacks, **given)
+    status = page[0].wait_for_state("finished")
+    assert (status["epoch"], status["parameters"]) == (3, sum(p.size for p in model.parameters()))
+    if data != "batches":
+        units = page[0].wait_for("units")
+        assert "error" not in units, units
+    page[0].close()
 
 
-def test_curves_of_a_folder_are_kept_and_shown_beside_the_next_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_module, "_servers", {})
-    monkeypatch.setattr(live_module, "NAME", "first")
+def test_a_part_that_cannot_be_made_says_so_and_the_training_goes_on(monkeypatch):
+    def fails(watched):
+        raise ArithmeticError("no picture")
+
+    monkeypatch.setitem(live_module.PARTS, "regions", fails)
+    with Looking() as looking:
+        assert looking.page.wait_for("regions")["error"] == "ArithmeticError: no picture"
+    assert looking.error is None
+    assert looking.page.kinds.count("regions") == 1
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
     folder = tmp_path / "runs"
-    watching = cl.live(open_browser=False, folder=folder)
-    _, history = train([watching], 5)
-    content = json.loads((folder / "first.json").read_text())
-    assert content["history"] == dict(history)
-    (folder / "other.json").write_text("{}")
-    (folder / "broken.json").write_text("{")
-    monkeypatch.setattr(live_module, "NAME", "second")
-    page = Page(watching.address)
-    train([watching], 6)
-    run = page.wait_for("run", lambda message: message["name"] == "second")
-    assert [(other["name"], len(other["history"]["loss"])) for other in run["earlier"]] == [("first", 5)]
-    page.close()
-    live_module._servers[0].server.stop()
+    fit([cl.live(open_browser=False, folder=folder)], 30)
+    (path,) = folder.glob("*.run")
+    kept = decode(path.read_bytes())
+    assert (kept["kind"], kept["name"], kept["parts"]["status"]["state"]) == ("run", path.stem, "finished")
+    (folder / "other.run").write_bytes(b"{}")
+    (folder / "empty.run").write_bytes(b"")
+    (folder / "huge.run").write_bytes(b"\xff" * 100)
+    (folder / "secret.txt").write_text("secret")
+    with Looking(cl.live(open_browser=False, folder=folder)) as looking:
+        runs = looking.page.wait_for("runs", lambda m: m["runs"])
+        assert path.stem in [run["name"] for run in runs["runs"]]
+        assert {run["name"] for run in runs["runs"]} <= {path.stem, runs["now"]}
+        looking.page.ask("run", name=path.stem)
+        run = looking.page.wait_for("run")
+        np.testing.assert_array_equal(
+            run["parts"]["curves"]["curves"]["loss"]["y"], kept["parts"]["curves"]["curves"]["loss"]["y"]
+        )
+        looking.page.ask("run", name="secret")
+        looking.page.wait_for("refused")
+    assert len([*folder.glob("*.run")]) == 5
+    assert [*folder.glob("*.part")] == []
 
 
-def test_early_stopping_beside_a_page_that_nobody_looks_at_stays_without_python(watching, monkeypatch):
-    looks = []
-    monkeypatch.setattr(cl.callbacks.EarlyStopping, "look", lambda self, *given: looks.append(1))
-    calls = []
-    call = cl.callbacks.EarlyStopping.call
-    monkeypatch.setattr(
-        cl.callbacks.EarlyStopping, "call", lambda self, others: calls.append(call(self, others)) or calls[-1]
-    )
-    train([cl.callbacks.EarlyStopping(patience=3000), watching], 3000)
-    assert any(made is not None for made in calls)
-    assert len(calls) < 1000
+def test_files_that_are_no_runs_are_left_out(tmp_path):
+    runs, rng = Runs(tmp_path), np.random.default_rng(0)
+    whole = as_bytes("run", {"name": "a", "parts": {"status": {"state": "finished"}, "curves": {"curves": {}}}})
+    for i in range(300):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(damaged), 3):
+            damaged[place] = rng.integers(256)
+        (tmp_path / f"run-{i}.run").write_bytes(bytes(damaged[: rng.integers(len(damaged) + 1)]))
+    assert runs.listed() == []
 
 
-@pytest.mark.parametrize("given", [{"port": -1}, {"port": 65536}, {"port": True}, {"port": "1"}])
-def test_a_port_that_is_none_is_refused(given):
-    with pytest.raises(ValueError, match=r"live: port: expected an integer of 0 … 65535"):
-        cl.live(**given)
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit([cl.live(open_browser=False)], 30)
+    assert [*tmp_path.iterdir()] == []
 
 
-def test_without_the_extra_it_is_said_what_to_install():
-    program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "ImportError: cl.live needs uvicorn, which is not installed: pip install 'caffelite[web]'" in done.stderr
+def test_a_folder_that_cannot_be_written_ends_fit_before_its_first_step(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError, match="file"):
+        fit([cl.live(open_browser=False, folder=tmp_path / "file")], 1)
 
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
+import sys
 import caffelite as cl
 x, y = cl.datasets.spiral(seed=0)
 model = cl.MLP(2, [30, 3], seed=0)
 model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=10**8, verbose=0,
-          validation_split=0.2, metrics=["accuracy"], callbacks=[cl.live(open_browser=False)])
+          validation_split=0.2, metrics=["accuracy"], callbacks=[cl.live(open_browser=False, folder=sys.argv[1])])
 """
 
 
 @pytest.fixture
-def program():
+def program(tmp_path):
     """A program that trains until it is interrupted, and the address of its page."""
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "runs")]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cl.__file__).parents[1]
     )
     process.address = process.stdout.readline().rpartition(" ")[2].strip()
     yield process
@@ -540,17 +608,18 @@ def program():
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_ctrl_c_ends_all(is_paused, program):
+def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
     page = Page(program.address)
+    page.wait_for("status")
     if is_paused:
         page.ask("pause")
-        page.wait_for("progress", lambda message: message["state"] == "paused")
+        page.wait_for_state("paused")
     program.send_signal(signal.SIGINT)
     _, errors = program.communicate(timeout=SECONDS)
     assert "KeyboardInterrupt" in errors.splitlines()[-1]
+    assert page.wait_for_state("stopped")["why"] == "Ctrl-C"
     page.thread.join(SECONDS)
     assert not page.thread.is_alive()
-    page.close()
 
 
 # ---- a real browser -------------------------------------------------------------------------------------------------
@@ -573,62 +642,153 @@ def opened(browser, address, said, **options):
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(address)
-    page.wait_for_function("() => document.querySelector('#state').textContent === 'running'")
+    wait_for_state(page, "running")
     return page
 
 
+def wait_for_state(page, state):
+    page.wait_for_function(f"() => document.querySelector('#state').textContent === '{state}'")
+
+
+def number(page, name):
+    """A number of the page, as text."""
+    return page.inner_text(f'#numbers [data-number="{name}"] dd')
+
+
+def values(page, chart):
+    return json.loads(page.get_attribute(f'[data-chart="{chart}"]', "data-values"))
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_the_page_works_in_a_browser(width, scheme, browser, program, tmp_path):
+def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, program, tmp_path):
     said = []
     page = opened(browser, program.address, said, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.wait_for_selector("[data-name=accuracy] canvas")
-    page.wait_for_function("() => document.querySelectorAll('#rows tr').length === 3")
+    page.wait_for_selector("#layers tr")
     page.wait_for_function("() => Number(document.querySelector('#plane').dataset.drawn) > 1")
-    assert float(page.get_attribute("[data-name=loss]", "data-validation")) > 0
-    assert "training" in page.get_attribute("[data-name=loss] canvas", "aria-label")
+    page.wait_for_function("() => document.querySelectorAll('#size-charts [data-values]').length === 2")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
     page.click("#pause")
-    page.wait_for_function("() => document.querySelector('#state').textContent === 'paused'")
-    epoch = page.inner_text("#epoch")
+    wait_for_state(page, "paused")
+    page.wait_for_timeout(300)
+    assert page.inner_text("#pause") == "Go on"
+    step, epoch = (int(number(page, name).split()[0].replace(",", "")) for name in ("Steps", "Epoch"))
     page.click("#step")
-    page.wait_for_function("() => document.querySelector('#state').textContent === 'paused'")
-    page.fill("#newrate", "0.01")
-    page.click("#setrate")
-    page.wait_for_function("() => document.querySelector('#lr').textContent === '0.01'")
+    page.wait_for_function(f"() => document.querySelector('[data-number=Steps] dd').textContent === '{step + 1:,}'")
+    page.click("#epoch")
+    page.wait_for_function(
+        f"() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('{epoch + 1:,} ')"
+    )
+    page.fill("#new-rate", "0.01")
+    page.click("#rate button")
+    page.wait_for_function("() => document.querySelector('[data-number=\"Learning rate\"] dd').textContent === '0.01'")
+    page.fill("#new-rate", "fast")
+    page.click("#rate button")
+    assert "A learning rate is a number" in page.inner_text("#said")
+
+    found = values(page, "loss")
+    assert found.keys() == {"training", "held out"}
+    assert 0 < found["training"] < 1
+    assert 0.5 < values(page, "accuracy")["held out"] <= 1
+    assert "training" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
     page.check("#log")
-    page.select_option("#smooth", "0.9")
-    page.hover("[data-name=loss] canvas")
+    page.wait_for_selector('[data-chart="loss"][data-scale="log"]')
+    page.fill("#smoothing", "0.9")
+    page.focus('[data-chart="loss"] canvas')
+    page.keyboard.press("Home")
+    page.wait_for_function("() => document.querySelector('[data-chart=loss]').dataset.cursor !== ''")
+    assert "at epoch" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
+    page.hover('[data-chart="loss"] canvas')
+
+    page.click("#time")
+    page.wait_for_selector(".kernel")
+    assert "sgd" in page.inner_text("#times")
+    assert re.search(r"A step on 32 rows takes [\d.]+ µs in \d+ kernels", page.inner_text("#kernels-text"))
     with page.expect_download() as download:
         page.click("#save")
-    model = tmp_path / "model.safetensors"
-    download.value.save_as(model)
-    assert repr(cl.load(model)) == "Model([Linear(2, 30), ReLU(), Linear(30, 3)])"
+    download.value.save_as(tmp_path / "model.safetensors")
+    assert repr(cl.load(tmp_path / "model.safetensors")) == "Model([Linear(2, 30), ReLU(), Linear(30, 3)])"
     with page.expect_download() as download:
         page.click("#keep")
-    curves = tmp_path / "curves.json"
-    download.value.save_as(curves)
-    content = json.loads(curves.read_text())
-    assert content["history"].keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
-    page.set_input_files("#open", curves)
-    page.wait_for_function("() => document.querySelector('#legend').textContent.includes('Faint')")
-    assert (
-        page.evaluate("getComputedStyle(document.body).backgroundColor")
-        == {"light": "rgb(246, 245, 241)", "dark": "rgb(21, 24, 28)"}[scheme]
-    )
-    before = page.inner_text("#theme")
+    kept = tmp_path / "kept.run"
+    download.value.save_as(kept)
+    content = decode(kept.read_bytes())
+    assert content["parts"]["status"]["epoch"] == epoch + 1
+    assert content["parts"]["regions"]["labels"].shape == (watch.GRID, watch.GRID)
+    bad = tmp_path / "bad.run"
+    bad.write_text("no")
+    page.set_input_files("#open", bad)
+    page.wait_for_function("() => document.querySelector('#said').textContent.startsWith('bad.run cannot be opened')")
+
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
-    assert page.inner_text("#theme") != before
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
     page.click("#pause")
-    page.wait_for_function("() => document.querySelector('#state').textContent === 'running'")
-    page.wait_for_function(f"() => document.querySelector('#epoch').textContent !== '{epoch}'")
+    wait_for_state(page, "running")
     page.click("#stop")
-    page.wait_for_function("() => document.querySelector('#state').textContent === 'stopped'")
+    wait_for_state(page, "stopped")
+    page.wait_for_function(
+        "() => document.querySelector('#said').textContent.includes('This page keeps what it shows')"
+    )
+    assert page.is_disabled("#pause")
+    assert page.is_enabled("#keep")
+    assert [line for line in said if "WebSocket" not in line] == []  # which tries to come back
+
+
+def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path):
+    said = []
+    fit([cl.live(open_browser=False, folder=tmp_path / "runs")], 40)
+    (name,) = [
+        p.stem for p in (tmp_path / "runs").glob("*.run") if decode(p.read_bytes())["parts"]["status"]["epoch"] == 40
+    ]
+    page = opened(browser, program.address, said, viewport={"width": 1440, "height": 900})
+    page.check(f'[aria-label="draw {name} beside"]')
+    page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{name}')")
+    page.click(f'[aria-label="look at {name}"]')
+    page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('40 ')")
+    assert page.inner_text("#state") == "finished"
+    assert page.is_disabled("#pause")
+    page.click('tr:first-child [aria-label^="look at"]')
+    wait_for_state(page, "running")
+    assert page.is_enabled("#pause")
     assert said == []
 
 
-def test_a_page_says_that_the_program_has_ended(browser, program):
+def test_a_page_says_that_the_program_is_gone(browser, program):
     page = opened(browser, program.address, [])
     program.kill()
-    page.wait_for_selector("#gone:not(.hidden)")
-    assert page.inner_text("#gone").startswith("The program that trains has ended")
+    page.wait_for_selector("#said.bad")
+    assert page.inner_text("#said").startswith("The program that trains has ended")
     assert page.is_disabled("#pause")
+
+
+def contrast(one, other):
+    def light(colour):
+        parts = [int(n) / 255 for n in re.findall(r"\d+", colour)[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted([light(one), light(other)], reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_and_controls_have_names(scheme, browser, program):
+    page = opened(browser, program.address, [], color_scheme=scheme)
+    page.wait_for_selector("#layers tr")
+    words = "h1, h2, h3, p, dt, dd, td, th, button, label, span, li"
+    pairs = page.evaluate(
+        f"() => [...document.querySelectorAll('{words}')]"
+        + """
+        .filter((e) => e.innerText?.trim() && e.checkVisibility() && !e.disabled)
+        .map((e) => {
+          let ground = e;
+          while (getComputedStyle(ground).backgroundColor === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
+          return [e.innerText, getComputedStyle(e).color, getComputedStyle(ground).backgroundColor];
+        })"""
+    )
+    assert len(pairs) > 40
+    assert [(text, round(contrast(a, b), 2)) for text, a, b in pairs if contrast(a, b) < 4.5] == []
+    unnamed = page.evaluate("""() => [...document.querySelectorAll('button, input, canvas')].filter(
+        (e) => !(e.innerText?.trim() || e.getAttribute('aria-label') || e.labels?.length)).map((e) => e.outerHTML)""")
+    assert unnamed == []

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from caffelite import cli
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
-from test_live import SECONDS, Page, browser, wait_until  # noqa: F401 (a fixture)
+
+from test_live import CHROMIUM, SECONDS
+from test_live import Page as LivePage
 
 from caffelite.web.playground import setting as choices
 from caffelite.web.playground.data import CLASSES, DATA, NUMBERS
@@ -25,6 +28,35 @@ from caffelite.web.playground.engine import AS_FAST, GRID, SMALL, Engine
 from caffelite.web.playground.follow import followed
 from caffelite.web.playground.program import made, program_of
 from caffelite.web.playground.setting import Setting
+
+
+class Page(LivePage):
+    """A page without a browser."""
+
+    @property
+    def last(self):
+        return self.messages
+
+    def ask(self, what, **more):
+        self.socket.send(json.dumps({"ask": what, **more}))
+
+
+def wait_until(is_done):
+    end = time.monotonic() + SECONDS
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def drawn(seed):
@@ -362,7 +394,7 @@ def test_the_command_says_what_is_missing_or_wrong(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_the_page_works_in_a_browser(width, scheme, browser, program):  # noqa: F811
+def test_the_page_works_in_a_browser(width, scheme, browser, program):
     said = []
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.on("console", lambda message: said.append(message.text))
@@ -409,7 +441,7 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):  # noqa: 
         if "Click to follow" in page.inner_text("#pointed"):
             break
     page.wait_for_selector("#follow:not(.hidden)")
-    gradients = [float(page.inner_text(f"#{name}")) for name in ("gradient", "difference")]
+    gradients = [float(page.inner_text(f"#{name}").replace("−", "-")) for name in ("gradient", "difference")]
     assert gradients[0] == pytest.approx(gradients[1], rel=0.01, abs=1e-6)
     assert page.locator("#products tr").count() == 3
     page.click("#leave")

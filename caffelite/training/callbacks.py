@@ -9,7 +9,8 @@ have any of these methods:
                                data are in memory, `fit` replays the epochs up to there in one go, and calls it for
                                the last completed one. Without this method, it is called after each epoch.
     between_steps()            called now and then between two steps: after a batch, or about every 50 ms of replayed
-                               steps. With several ranks (`caffelite.mpi`), all call it after the same step.
+                               steps. With several ranks (`caffelite.mpi`), all call it after the same step. If it
+                               returns True, on all ranks, the training ends now, in the middle of an epoch.
     steps_until_due()          returns after how many more steps, at least 1, `between_steps` must be called.
     steps_done(count)          called when `count` more steps are done, before the calls that follow them.
     end()                      called at the end, also after an exception, in the order of the callbacks. Each callback
@@ -72,6 +73,10 @@ class Training(NamedTuple):
     metrics: Mapping[str, Metric | OfOutput] = {}  #: The metrics, by name.
     batches: Any = None  #: What the model is trained on: a DataGenerator, or another iterable of batches.
     epochs: int | None = None  #: The number of epochs, with those before. None: it is not known.
+    validation: Any = None  #: What the model is evaluated on after each epoch, None if there is nothing.
+    loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
+    steps_per_epoch: int | None = None  #: None: it is not known.
+    waited: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
 
     @property
     def leads(self) -> bool:
@@ -189,14 +194,18 @@ class Callbacks:
             callback.steps_done(count)
 
     @property
-    def between_steps(self) -> Callable[[], None] | None:
-        """A function to call now and then between two steps, or None. It calls callbacks that count steps first."""
+    def between_steps(self) -> Callable[[], bool] | None:
+        """A function to call now and then between two steps, or None. It calls callbacks that count steps first.
+
+        It returns whether one of them ends the training.
+        """
         others = [callback for callback in self.callbacks if not hasattr(callback, "steps_done")]
         wanted = [x.between_steps for x in (*self._counting, *others) if hasattr(x, "between_steps")]
 
-        def call_all() -> None:
+        def call_all() -> bool:
             for call in wanted:
-                call()
+                self.ended |= call() is True
+            return self.ended
 
         return call_all if wanted else None
 

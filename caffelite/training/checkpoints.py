@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -75,6 +76,10 @@ class Checkpoints:
         """Remember the frozen parameters and the schedules, because a callback may change them."""
         self._frozen = [p for p in self.training.model.parameters() if not p.requires_grad]
         self._schedules = _digests_of_schedules(self.training.optimizer)
+
+    def loss_so_far(self) -> float:
+        """Return the mean loss of the current epoch, or NaN before its first step."""
+        return math.nan if self.epochs is None else self.epochs.loss()
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the training as it is now; see `files.write`. All ranks call this, and rank 0 writes."""

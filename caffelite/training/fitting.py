@@ -120,7 +120,13 @@ class Fitting:
             listeners.append(EndingSchedule(optimizer))
         if checkpoints is not None:
             restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
-            training = checkpoints.training._replace(write=checkpoints.write)
+            training = checkpoints.training._replace(
+                write=checkpoints.write,
+                validation=validation,
+                loss_so_far=checkpoints.loss_so_far,
+                steps_per_epoch=count,
+                waited=functools.partial(_waited, listeners),
+            )
             listeners.append(Called(self.called, training, restore))
 
         def make_epochs() -> Epochs:
@@ -156,6 +162,11 @@ class Fitting:
         facts = functools.partial(checkpoints.facts_of_fit, self.until, start is not None)
         self.team.begin(self.model, self.optimizer, data, facts)
         return checkpoints, None if start is None else start.restore(checkpoints)
+
+
+def _waited(listeners: list[Listener], seconds: float) -> None:
+    for listener in listeners:
+        listener.waited(seconds)
 
 
 def _length(batches: Iterable) -> int | None:

@@ -77,6 +77,9 @@ class Shown(Listener):
         self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
         return False
 
+    def waited(self, seconds: float) -> None:
+        self.progress.waited(seconds)
+
     def end(self) -> None:
         self.progress.__exit__()
 
@@ -159,9 +162,8 @@ class Called(Listener):
         with noting(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):
             return self.callbacks(loop.history.epochs - 1, loop.history)
 
-    def between_steps(self) -> None:
-        if self.call_between_steps is not None:
-            self.call_between_steps()
+    def between_steps(self) -> bool:
+        return self.call_between_steps is not None and self.call_between_steps()
 
     def end(self) -> None:
         self.callbacks.__exit__()

@@ -48,8 +48,14 @@ class Listener:
         """Called when `count` more epochs are done and in the history. Return True to end the training."""
         return False
 
-    def between_steps(self) -> None:
-        """Called between two steps, when all state of the training is complete and may be saved."""
+    def between_steps(self) -> bool | None:
+        """Called between two steps, when all state of the training is complete and may be saved.
+
+        Return True to end the training.
+        """
+
+    def waited(self, seconds: float) -> None:
+        """Called when the training has waited so long, so that its time is no time of steps."""
 
     def end(self) -> None:
         """Called when the training is over, also if an exception ended it."""
@@ -122,7 +128,7 @@ class Loop:
             raise stopped
         if not self.ended:
             for listener in self.listeners:
-                listener.between_steps()
+                self.ended |= listener.between_steps() is True
 
     def next_due(self, done: int) -> float:
         """Return the earliest epoch after which a listener needs Python. The epochs make the calls of the others."""

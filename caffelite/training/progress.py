@@ -63,6 +63,10 @@ class Progress:
         if 0 < self.printed < self.epoch:
             self._print_line(now, self._time_taken(now))
 
+    def waited(self, seconds: float) -> None:
+        """Leave these seconds out of the time that the steps have taken."""
+        self.started += seconds
+
     def steps_done(self, count: int, loss: Callable[[], float]) -> None:
         """Note `count` more steps. `loss()` is the current epoch's mean loss, or NaN before its first step."""
         self.done += count

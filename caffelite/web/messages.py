@@ -18,6 +18,7 @@ import numpy as np
 
 ALIGNED = 8  # bytes
 TYPES = {"f": np.float32, "i": np.int32, "u": np.uint8, "b": np.uint8}  # by the kind of a dtype
+TYPES_BY_NAME = {"float32": np.float32, "int32": np.int32, "uint8": np.uint8}
 
 
 def encode(message: Any) -> bytes:
@@ -44,3 +45,29 @@ def _plain(x: Any, parts: list[bytes]) -> Any:
     if isinstance(x, float | np.floating):
         return float(x) if math.isfinite(x) else None
     return int(x) if isinstance(x, np.integer) else x
+
+
+def decode(content: bytes) -> Any:
+    """Return the message that `encode` made these bytes of. Raises ValueError if they are none."""
+    length = int.from_bytes(content[:4], "little")
+    start = 4 + length
+    if len(content) < 4 or start > len(content):
+        raise ValueError("the message is cut off")
+    try:
+        return _filled(json.loads(content[4:start]), memoryview(content)[start:])
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"this is not a message: {error}") from None
+
+
+def _filled(x: Any, behind: memoryview) -> Any:
+    if isinstance(x, list):
+        return [_filled(item, behind) for item in x]
+    if not isinstance(x, dict):
+        return x
+    if x.keys() != {"$array", "type", "at"}:
+        return {name: _filled(value, behind) for name, value in x.items()}
+    shape, place, dtype = x["$array"], x["at"], np.dtype(TYPES_BY_NAME[x["type"]])
+    if not all(type(n) is int and n >= 0 for n in (*shape, place)):
+        raise ValueError("shapes and places are counts")
+    array = np.frombuffer(behind[place : place + math.prod(shape) * dtype.itemsize], dtype)
+    return array.reshape(shape)

@@ -78,14 +78,23 @@ class Channel:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._waiting, self._lock = loop, dict[str, bytes](), threading.Lock()
         self._wakes = asyncio.Event()
+        self._sent = threading.Event()  # nothing waits, and nothing is on its way
 
-    def send(self, kind: str, message: dict[str, Any]) -> None:
-        """Send a message, from any thread. It takes the place of one of its kind that still waits."""
-        content = encode({"kind": kind, **message})
+    def send(self, kind: str, message: dict[str, Any] | bytes) -> None:
+        """Send a message, from any thread. It takes the place of one of its kind that still waits.
+
+        For several pages, encode it once, by `as_bytes`.
+        """
+        content = message if isinstance(message, bytes) else as_bytes(kind, message)
         with self._lock:
             self._waiting[kind] = content
+            self._sent.clear()
         with suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(self._wakes.set)
+
+    def wait_until_sent(self, seconds: float) -> None:
+        """Wait, on another thread than the server's, until the page has got all, or for so many seconds."""
+        self._sent.wait(seconds)
 
     async def _next(self) -> list[bytes]:
         await self._wakes.wait()
@@ -94,16 +103,28 @@ class Channel:
             found, self._waiting = list(self._waiting.values()), {}
         return found
 
+    def _note_sent(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._sent.set()
+
+
+def as_bytes(kind: str, message: dict[str, Any]) -> bytes:
+    """Return a message of this kind as `Channel.send` sends it."""
+    return encode({"kind": kind, **message})
+
 
 class Server:
     """Serves the pages of a room at `address`, on a thread of its own, until `stop` or the end of the program.
 
-    `port` is 0 for one that is free. Raises OSError if another program has the port.
+    `port` is 0 for one that is free. `longest` is the most bytes of a message from a page. If a server takes the place
+    of an earlier one, give it the earlier one's `token`: then open pages find it. Raises OSError if another program has
+    the port.
     """
 
-    def __init__(self, room: Room, port: int = 0) -> None:
+    def __init__(self, room: Room, port: int = 0, *, longest: int = LONGEST, token: str | None = None) -> None:
         self.room = room
-        self.token = secrets.token_urlsafe(24)
+        self.token = token or secrets.token_urlsafe(24)
         self._socket = socket.socket()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,9 +141,9 @@ class Server:
             Route("/static/{name}", self._file),
             WebSocketRoute("/socket", self._talk),
         ]
-        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "log_level": "critical"}
-        options |= {"server_header": False, "date_header": False}
-        options |= {"ws_max_size": LONGEST, "ws_max_queue": 4, "ws_per_message_deflate": False}
+        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
+        options |= {"log_level": "critical"}  # who attacks does not write on the user's terminal
+        options |= {"ws_max_size": longest, "ws_max_queue": 4, "ws_per_message_deflate": False}
         options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
         config = uvicorn.Config(OwnHosts(Starlette(routes=routes), self.hosts), **options)
         self._server = uvicorn.Server(config)
@@ -175,18 +196,21 @@ class Server:
             return
         self.pages += 1
         channel = Channel(asyncio.get_running_loop())
-        sending = asyncio.create_task(self._send(page, channel))
+        ways = [asyncio.create_task(way) for way in (self._send(page, channel), self._receive_all(page, channel))]
         try:
-            self.room.joined(channel)
-            while True:
-                await self._receive(page, channel)
-        except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the other task has closed it
-            return
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.pages -= 1
             self.room.left(channel)
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _receive_all(self, page: WebSocket, channel: Channel) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: it has sent bytes, not text
+            self.room.joined(channel)
+            while True:
+                await self._receive(page, channel)
 
     async def _receive(self, page: WebSocket, channel: Channel) -> None:
         text = await page.receive_text()
@@ -195,17 +219,16 @@ class Server:
             if not isinstance(message, dict):
                 raise ValueError("expected an object")
             self.room.received(channel, message)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
             channel.send("refused", {"why": str(error) or type(error).__name__})
 
     async def _send(self, page: WebSocket, channel: Channel) -> None:
-        try:
+        """Send what waits, until the page has gone, or takes too long to read."""
+        with suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
             while True:
                 for content in await channel._next():
                     await asyncio.wait_for(page.send_bytes(content), PATIENCE)
-        except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
-            with suppress(WebSocketDisconnect, RuntimeError):  # it is closed already
-                await page.close()
+                channel._note_sent()
 
 
 class OwnHosts:

@@ -23,13 +23,13 @@ from caffelite.training.history import History
 from caffelite.web.playground.follow import followed
 from caffelite.web.playground.program import made
 from caffelite.web.playground.setting import Setting
-from caffelite.web.watch import points
 
 FRAME = 1 / 40  # seconds between two frames, at least
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
 RANGE = 1.25  # the plane reaches from −RANGE to RANGE
 MOST_EPOCHS = 10**7
 MOST_VALUES = 1000  # of a weight that is followed
+MOST_POINTS = 1000  # of a curve
 AS_FAST = math.inf  # steps a second
 
 
@@ -250,7 +250,7 @@ class Player:
             "epoch": engine.steps / setting.steps,
             "rate": self.rate if engine.playing else 0.0,
             "problem": engine.problem,
-            "curves": points(self.history),
+            "curves": _points(self.history),
             "output": output.reshape(GRID, GRID, -1),
             "units": units,
             "weights": [f.weight.data.copy() for f in linear],
@@ -286,6 +286,17 @@ class Player:
             h = f(h)
             found[-1] = h.numpy()
         return [_as_bytes(values) for values in found]
+
+
+def _points(history: History) -> dict[str, Any]:
+    """The curves of a history by name: epochs and values, at most MOST_POINTS of them, with the first and the last."""
+    epochs = history.epochs
+    kept = np.unique(np.linspace(0, epochs - 1, min(epochs, MOST_POINTS)).astype(int))
+    places = kept.tolist()
+    return {
+        name: {"epoch": kept + 1, "value": np.array([values[i] for i in places], np.float64)}
+        for name, values in history.items()
+    }
 
 
 def _grid(n: int) -> np.ndarray:

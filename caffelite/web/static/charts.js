@@ -1,143 +1,325 @@
-// Line charts on a canvas: several lines, linear or logarithmic, smoothed, with the values under the pointer.
+// Line charts on a canvas: linear or logarithmic, smoothed, with values under the pointer or the arrow keys, and all of
+// it in words for who does not see the canvas.
 
+/** The value of a CSS variable, such as "--ink". */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-const DASHES = [[], [5, 4], [2, 3], [8, 3, 2, 3]];
-const HEIGHT = 190, LEFT = 60, RIGHT = 10, TOP = 10, BOTTOM = 26; // pixels
+const LINES = ["--blue", "--orange", "--green", "--violet", "--red", "--sky", "--grey"];
+const lineColour = (key) => colour(typeof key === "string" ? key : LINES[key % LINES.length]);
 
-/** A number as a reader wants it: 0.0123, 12.3, 1.2e-7. */
+const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22; // pixels around the plot
+
+/** Write a number with about four digits. */
 export function text(value) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  if (value === 0) return "0";
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(2);
-  return String(Number(value.toPrecision(4)));
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e-", "e−").replace("e+", "e");
+  if (Number.isInteger(value) || size >= 1000) return Math.round(value).toLocaleString("en");
+  return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
-/** The running mean that forgets: m ← s m + (1 − s) x, begun at the first value. */
-export function smoothed(values, share) {
-  if (!share) return values;
-  const found = new Float64Array(values.length);
-  let mean = NaN;
-  values.forEach((value, i) => {
-    mean = Number.isFinite(mean) ? share * mean + (1 - share) * value : value;
-    found[i] = mean;
-  });
+/** Write a number at an axis, with as few digits as it takes. */
+function mark(value) {
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-3 && size < 1e6)) return value.toLocaleString("en", { maximumSignificantDigits: 6 });
+  return value.toExponential().replace("e-", "e−").replace("e+", "e");
+}
+
+/** An exponential moving average that does not begin at 0; NaN stays a gap. `weight` 0 changes nothing. */
+export function smoothed(values, weight) {
+  if (weight === 0) return values;
+  const result = new Float32Array(values.length);
+  let sum = 0, mass = 0;
+  for (let i = 0; i < values.length; i++) {
+    if (Number.isNaN(values[i])) {
+      result[i] = NaN;
+      continue;
+    }
+    sum = weight * sum + (1 - weight) * values[i];
+    mass = weight * mass + (1 - weight);
+    result[i] = sum / mass;
+  }
+  return result;
+}
+
+/** Round numbers at which an axis has its marks. */
+export function ticks(low, high, count) {
+  const rough = (high - low) / Math.max(1, count);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step);
   return found;
 }
 
-/** Draw a chart into an element, made once. Lines are {name, x, y, colour, dash}; options {log, smooth, label}. */
-export function chart(element, lines, options) {
-  const canvas = element.querySelector("canvas") ?? made(element);
-  canvas.lines = lines.map((line) => ({ ...line, y: smoothed(line.y, options.smooth) }));
-  canvas.options = options;
-  draw(canvas);
-  const last = lines.map((line) => `${line.name} ${text(line.y[line.y.length - 1])}`).join(", ");
-  canvas.setAttribute("aria-label", `${options.label}: ${last || "no values yet"}`);
+function logTicks(low, high) {
+  const decades = [];
+  for (let e = Math.floor(low); e <= Math.ceil(high); e++) decades.push(e);
+  const multiples = high - low < 1 ? [1, 2, 3, 5, 7] : high - low < 2.5 ? [1, 2, 5] : [1];
+  const step = Math.ceil((high - low) / 6);
+  return decades
+    .filter((e) => e % step === 0 || multiples.length > 1)
+    .flatMap((e) => multiples.map((m) => e + Math.log10(m)))
+    .filter((e) => e >= low && e <= high);
 }
 
-function made(element) {
-  const canvas = document.createElement("canvas");
-  canvas.setAttribute("role", "img");
-  element.append(canvas);
-  canvas.onpointermove = (event) => { canvas.pointer = event.offsetX; draw(canvas); };
-  canvas.onpointerleave = () => { canvas.pointer = null; draw(canvas); };
-  new ResizeObserver(() => canvas.lines && draw(canvas)).observe(element);
-  return canvas;
-}
+let drawn = 0; // frames of all charts, for tests and curious readers
 
-function draw(canvas) {
-  const { lines, options } = canvas;
-  const width = canvas.parentElement.clientWidth, ratio = devicePixelRatio || 1;
-  canvas.width = width * ratio;
-  canvas.height = HEIGHT * ratio;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${HEIGHT}px`;
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  pen.font = "12px system-ui, sans-serif";
-  const shown = (y) => (options.log ? (y > 0 ? Math.log10(y) : NaN) : y);
-  const ys = lines.flatMap((line) => Array.from(line.y, shown)).filter(Number.isFinite);
-  const xs = lines.flatMap((line) => [line.x[0], line.x[line.x.length - 1]]).filter(Number.isFinite);
-  if (!ys.length) {
-    pen.fillStyle = colour("--soft");
-    pen.fillText("Nothing is measured yet.", LEFT, HEIGHT / 2);
-    return;
+export class LineChart {
+  /**
+   * Put a chart into `host`. `options`: `title`, `unit` of x, such as "epoch", `log` and `smoothing` to begin with, and
+   * `height` in pixels.
+   */
+  constructor(host, { title, unit = "epoch", log = false, smoothing = 0, height = 180, caption = null }) {
+    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null, asked: false });
+    this.figure = document.createElement("figure");
+    this.figure.className = "chart";
+    this.figure.dataset.chart = title;
+    this.legend = document.createElement("figcaption");
+    this.heading = document.createElement("h3");
+    this.heading.textContent = title;
+    this.keys = document.createElement("span");
+    this.keys.className = "keys";
+    this.legend.append(this.heading, this.keys);
+    this.canvas = document.createElement("canvas");
+    this.canvas.style.height = `${height}px`;
+    this.canvas.tabIndex = 0;
+    this.canvas.setAttribute("role", "img");
+    this.words = document.createElement("p");
+    this.words.className = "only-read";
+    this.figure.append(this.legend, this.canvas, this.words);
+    if (caption) {
+      const note = document.createElement("p");
+      note.className = "soft small";
+      note.textContent = caption;
+      this.figure.append(note);
+    }
+    host.append(this.figure);
+    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+    this.canvas.addEventListener("pointermove", ({ offsetX }) => this.point(offsetX));
+    this.canvas.addEventListener("pointerleave", () => this.point(null));
+    this.canvas.addEventListener("blur", () => this.point(null));
+    this.canvas.addEventListener("keydown", (event) => this.walk(event));
   }
-  let [low, high] = [Math.min(...ys), Math.max(...ys)];
-  if (high - low < 1e-12) [low, high] = [low - 0.5, high + 0.5];
-  const [first, last] = [Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)];
-  const place = (x) => LEFT + ((x - first) / (last - first)) * (width - LEFT - RIGHT);
-  const level = (y) => TOP + (1 - (shown(y) - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-  const unit = options.unit ?? "epoch";
-  axes(pen, width, { low, high, first, last, place, log: options.log, unit });
-  for (const line of lines) {
-    pen.strokeStyle = colour(line.colour);
-    pen.lineWidth = 1.8;
-    pen.setLineDash(DASHES[line.dash ?? 0]);
-    pen.globalAlpha = line.faint ? 0.45 : 1;
+
+  /**
+   * Show lines: `{name, x, y, low, high, faint, dashed, key}`. `low` and `high` are a band around y, or missing; `key`
+   * is the number of a colour, or the name of a CSS variable.
+   */
+  show(series) {
+    this.series = series.filter(({ y }) => y.length > 0);
+    this.figure.hidden = this.series.length === 0;
+    this.redraw();
+  }
+
+  set(options) {
+    Object.assign(this, options);
+    this.redraw();
+  }
+
+  /** Draw in the next frame, once. */
+  redraw() {
+    if (this.asked) return;
+    this.asked = true;
+    requestAnimationFrame(() => {
+      this.asked = false;
+      this.draw();
+    });
+  }
+
+  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic. */
+  ranges() {
+    let left = Infinity, right = -Infinity, low = Infinity, high = -Infinity;
+    for (const { x, y } of this.lines) {
+      for (let i = 0; i < x.length; i++) {
+        const value = this.log ? Math.log10(y[i]) : y[i];
+        if (!Number.isFinite(value)) continue;
+        left = Math.min(left, x[i]);
+        right = Math.max(right, x[i]);
+        low = Math.min(low, value);
+        high = Math.max(high, value);
+      }
+    }
+    if (left > right) return null;
+    if (left === right) [left, right] = [left - 0.5, right + 0.5];
+    const margin = (high - low) * 0.06 || Math.abs(high) * 0.5 || 0.5;
+    return { left, right, low: low - margin, high: high + margin };
+  }
+
+  draw() {
+    const { width, height } = this.canvas.getBoundingClientRect();
+    const scale = window.devicePixelRatio || 1;
+    if (width === 0) return;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+    }
+    const pen = this.canvas.getContext("2d");
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    this.lines = this.series.map((line, i) => ({
+      ...line,
+      y: line.faint ? line.y : smoothed(line.y, this.smoothing),
+      colour: lineColour(line.key ?? i),
+    }));
+    const range = (this.range = this.ranges());
+    this.say();
+    if (range === null) return;
+    const across = (x) => LEFT + ((x - range.left) / (range.right - range.left)) * (width - LEFT - RIGHT);
+    const up = (y) => height - BOTTOM - ((y - range.low) / (range.high - range.low)) * (height - TOP - BOTTOM);
+    Object.assign(this, { across, width });
+    this.drawAxes(pen, width, height, range, across, up);
+    pen.save();
     pen.beginPath();
-    let down = false;
-    for (let i = 0; i < line.y.length; i++) {
-      const y = level(line.y[i]);
-      if (!Number.isFinite(y)) { down = false; continue; }
-      if (down) pen.lineTo(place(line.x[i]), y);
-      else pen.moveTo(place(line.x[i]), y);
-      down = true;
+    pen.rect(LEFT, TOP - 2, width - LEFT - RIGHT + 2, height - TOP - BOTTOM + 4);
+    pen.clip();
+    for (const line of this.lines) this.drawLine(pen, line, across, up);
+    pen.restore();
+    if (this.cursor !== null) this.drawCursor(pen, height, across, up);
+    this.figure.dataset.frames = String(++drawn);
+  }
+
+  drawAxes(pen, width, height, { left, right, low, high }, across, up) {
+    pen.font = "11px system-ui, sans-serif";
+    pen.lineWidth = 1;
+    pen.textBaseline = "middle";
+    pen.textAlign = "right";
+    const marks = this.log ? logTicks(low, high) : ticks(low, high, (height - TOP - BOTTOM) / 26);
+    for (const at of marks) {
+      const y = Math.round(up(at)) + 0.5;
+      pen.strokeStyle = colour("--line");
+      pen.beginPath();
+      pen.moveTo(LEFT, y);
+      pen.lineTo(width - RIGHT, y);
+      pen.stroke();
+      pen.fillStyle = colour("--soft");
+      pen.fillText(mark(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 1 : 6))), LEFT - 7, y);
+    }
+    pen.textBaseline = "alphabetic";
+    pen.fillText(this.unit, LEFT - 7, height - 5);
+    for (const at of ticks(left, right, (width - LEFT - RIGHT) / 70)) {
+      const words = mark(Number(at.toPrecision(6))), half = pen.measureText(words).width / 2;
+      if (across(at) - half < LEFT - 4) continue;
+      pen.textAlign = across(at) + half > width ? "right" : "center";
+      pen.fillText(words, Math.min(across(at), width), height - 5);
+    }
+  }
+
+  drawLine(pen, { x, y, low, high, colour: ink, faint, dashed }, across, up) {
+    const place = (value) => up(this.log ? Math.log10(value) : value);
+    pen.strokeStyle = pen.fillStyle = ink;
+    if (low && this.smoothing === 0) {
+      pen.globalAlpha = 0.16;
+      pen.beginPath();
+      for (let i = 0; i < x.length; i++) pen.lineTo(across(x[i]), place(high[i]));
+      for (let i = x.length - 1; i >= 0; i--) pen.lineTo(across(x[i]), place(low[i]));
+      pen.fill();
+    }
+    pen.globalAlpha = faint ? 0.35 : 1;
+    pen.lineWidth = faint ? 1 : 1.75;
+    pen.lineJoin = "round";
+    pen.setLineDash(dashed ? [5, 4] : []);
+    pen.beginPath();
+    let isDown = false;
+    for (let i = 0; i < x.length; i++) {
+      const at = place(y[i]);
+      if (Number.isFinite(at)) isDown ? pen.lineTo(across(x[i]), at) : pen.moveTo(across(x[i]), at);
+      isDown = Number.isFinite(at);
     }
     pen.stroke();
-    if (line.y.length === 1) pen.fillRect(place(line.x[0]) - 1.5, level(line.y[0]) - 1.5, 3, 3);
+    pen.setLineDash([]);
+    if (x.length === 1 && isDown) {
+      pen.beginPath();
+      pen.arc(across(x[0]), place(y[0]), 3, 0, 7);
+      pen.fill();
+    }
+    pen.globalAlpha = 1;
   }
-  pen.globalAlpha = 1;
-  pen.setLineDash([]);
-  if (canvas.pointer != null) values(pen, canvas, { width, first, last, place, unit });
-}
 
-function axes(pen, width, { low, high, first, last, place, log, unit }) {
-  pen.strokeStyle = colour("--line");
-  pen.fillStyle = colour("--soft");
-  pen.lineWidth = 1;
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
-  for (let i = 0; i <= 3; i++) {
-    const y = TOP + (i / 3) * (HEIGHT - TOP - BOTTOM);
-    const value = high - (i / 3) * (high - low);
+  drawCursor(pen, height, across, up) {
+    const x = Math.round(across(this.cursor)) + 0.5;
+    pen.strokeStyle = colour("--soft");
     pen.beginPath();
-    pen.moveTo(LEFT, y);
-    pen.lineTo(width - RIGHT, y);
+    pen.moveTo(x, TOP);
+    pen.lineTo(x, height - BOTTOM);
     pen.stroke();
-    pen.fillText(text(Number((log ? 10 ** value : value).toPrecision(3))), LEFT - 6, y);
+    for (const line of this.lines.filter(({ faint }) => !faint)) {
+      const i = nearest(line.x, this.cursor);
+      pen.fillStyle = line.colour;
+      pen.beginPath();
+      pen.arc(across(line.x[i]), up(this.log ? Math.log10(line.y[i]) : line.y[i]), 3.5, 0, 7);
+      pen.fill();
+    }
   }
-  pen.textBaseline = "alphabetic";
-  pen.textAlign = "left";
-  pen.fillText(Math.round(first).toLocaleString("en"), place(first), HEIGHT - 8);
-  pen.textAlign = "right";
-  pen.fillText(Math.round(last).toLocaleString("en"), place(last), HEIGHT - 8);
-  pen.textAlign = "center";
-  pen.fillText(unit, (LEFT + width - RIGHT) / 2, HEIGHT - 8);
+
+  /** Move the cursor to a place in pixels, or take it away. */
+  point(at) {
+    if (at === null || !this.range || !this.across) {
+      this.cursor = null;
+    } else {
+      const share = (at - LEFT) / (this.width - LEFT - RIGHT);
+      const wanted = this.range.left + Math.min(1, Math.max(0, share)) * (this.range.right - this.range.left);
+      const longest = this.longest();
+      this.cursor = longest.x[nearest(longest.x, wanted)];
+    }
+    this.redraw();
+  }
+
+  longest() {
+    return this.lines.filter(({ faint }) => !faint).reduce((a, b) => (b.x.length > a.x.length ? b : a));
+  }
+
+  walk(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (step === undefined || !this.range) return;
+    event.preventDefault();
+    const { x } = this.longest();
+    const now = this.cursor === null ? x.length - 1 : nearest(x, this.cursor) + step;
+    this.cursor = x[Math.min(x.length - 1, Math.max(0, now))];
+    this.redraw();
+  }
+
+  /** Write the legend with the values at the cursor, or the newest, and the same in words. */
+  say() {
+    const shown = this.lines.filter(({ faint }) => !faint);
+    while (this.keys.children.length > shown.length) this.keys.lastChild.remove();
+    const values = {};
+    shown.forEach((line, i) => {
+      const at = this.cursor === null ? line.y.length - 1 : nearest(line.x, this.cursor);
+      let key = this.keys.children[i];
+      if (!key) {
+        key = document.createElement("span");
+        key.className = "key";
+        key.append(document.createElement("i"), document.createElement("span"), document.createElement("b"));
+        this.keys.append(key);
+      }
+      key.firstChild.style.background = line.colour;
+      key.children[1].textContent = line.name;
+      key.lastChild.textContent = text(line.y[at]);
+      values[line.name] = line.y[at];
+    });
+    const where = this.cursor === null ? "" : ` at ${this.unit} ${text(this.cursor)}`;
+    const all = shown.map(({ name }) => `${name} ${text(values[name])}`).join(", ");
+    this.words.textContent = `${this.title}${where}: ${all || "nothing yet"}.`;
+    this.canvas.setAttribute("aria-label", this.words.textContent);
+    this.figure.dataset.values = JSON.stringify(values);
+    this.figure.dataset.scale = this.log ? "log" : "linear";
+    this.figure.dataset.cursor = this.cursor ?? "";
+  }
 }
 
-function values(pen, canvas, { width, first, last, place, unit }) {
-  const share = Math.min(1, Math.max(0, (canvas.pointer - LEFT) / (width - LEFT - RIGHT)));
-  const x = Math.round(first + share * (last - first));
-  const found = canvas.lines.map((line) => {
-    let i = line.x.findIndex((value) => value >= x);
-    if (i < 0) i = line.x.length - 1;
-    return `${line.name} ${text(line.y[i])}`;
-  });
-  const said = [`${unit} ${x.toLocaleString("en")}`, ...found];
-  const wide = Math.max(...said.map((line) => pen.measureText(line).width)) + 16;
-  const left = place(x) + wide + 8 > width ? place(x) - wide - 8 : place(x) + 8;
-  pen.strokeStyle = colour("--soft");
-  pen.beginPath();
-  pen.moveTo(place(x), TOP);
-  pen.lineTo(place(x), HEIGHT - BOTTOM);
-  pen.stroke();
-  pen.fillStyle = colour("--card");
-  pen.strokeStyle = colour("--line");
-  pen.fillRect(left, TOP, wide, 17 * said.length + 8);
-  pen.strokeRect(left, TOP, wide, 17 * said.length + 8);
-  pen.fillStyle = colour("--ink");
-  pen.textAlign = "left";
-  said.forEach((line, i) => pen.fillText(line, left + 8, TOP + 17 * (i + 1)));
+/** Draw lines `{name, x, y, colour, dash, faint}` into an element, with options `{log, smooth, label}`. */
+export function chart(element, lines, { log, smooth, label }) {
+  element.lineChart ??= new LineChart(element, { title: label });
+  Object.assign(element.lineChart, { log, smoothing: smooth });
+  element.lineChart.show(lines.map((line) => ({ ...line, key: line.colour, dashed: line.dash > 0 })));
+}
+
+function nearest(x, wanted) {
+  let low = 0, high = x.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    x[middle] < wanted ? (low = middle) : (high = middle);
+  }
+  return Math.abs(x[low] - wanted) <= Math.abs(x[high] - wanted) ? low : high;
 }

@@ -2,20 +2,24 @@
 
 import { decode } from "./messages.js";
 
-const AGAIN = 1500; // milliseconds
+const AGAIN = 1000, SELDOM = 10000; // milliseconds before it tries again, at first and at last
 
-/** Connect, and call `handle(message)` for each message. Returns a function that sends one. */
+/** Connect, and call `handle(message, bytes)` for each message. Returns a function that sends one. */
 export function connect(handle, gone) {
   const token = new URLSearchParams(location.search).get("token") ?? "";
-  let socket = null;
+  let socket = null, wait = AGAIN;
   const open = () => {
     socket = new WebSocket(`ws://${location.host}/socket?token=${encodeURIComponent(token)}`);
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => gone(null);
-    socket.onmessage = (event) => handle(decode(event.data));
+    socket.onopen = () => {
+      wait = AGAIN;
+      gone(null);
+    };
+    socket.onmessage = (event) => handle(decode(event.data), event.data);
     socket.onclose = (event) => {
       gone(event.reason || "The program that trains has ended, or does not answer. This page shows what it last said.");
-      if (event.code !== 4001) setTimeout(open, AGAIN);
+      if (event.code !== 4001) setTimeout(open, wait);
+      wait = Math.min(2 * wait, SELDOM);
     };
   };
   open();

@@ -1,60 +1,78 @@
 // The page of cl.live(): it draws what the training says, and sends what its buttons ask for.
 
-import { chart, colour, text } from "./charts.js";
+import { LineChart, text } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
+import { decode, encode } from "./messages.js";
+import { drawPlane, filterOf, histogram, pictureOf } from "./pictures.js";
 
 const $ = (id) => document.getElementById(id);
-const CLASSES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000"];
-const OTHERS = ["--orange", "--green", "--red"];
+const ENDED = ["finished", "stopped", "failed"];
 
-let run = null, progress = null, plane = null;
-const opened = []; // curves from files
+// What the page knows: the run that trains now, those that were opened, and which of them it shows.
+const now = { name: null, parts: {} };
+const opened = new Map(); // by name: runs from files or from the server
+const listed = new Map(); // by name: what the list and the charts need of other runs
+const beside = new Set(); // the names of runs that are drawn beside the one that is shown
+let shown = now, isConnected = false, asked = false;
 
-const ask = connect(
-  (message) => {
-    ({ run: begin, progress: show, layers, plane: keepPlane, images, model: download, refused }[message.kind] ?? (() => {}))(message);
-  },
-  (why) => {
-    $("gone").textContent = why ?? "";
-    $("gone").classList.toggle("hidden", why === null);
-    for (const button of $("controls").querySelectorAll("button")) button.disabled = why !== null && button.id !== "keep";
-  },
-);
+// ---- messages ---------------------------------------------------------------------------------------------------------
 
-// ---- what the training says ----
+const say = (words, isBad = false) => {
+  $("said").hidden = !words;
+  $("said").textContent = words ?? "";
+  $("said").classList.toggle("bad", isBad);
+};
 
-function begin(message) {
-  run = message;
-  plane = null;
-  $("name").textContent = run.name;
-  $("model").textContent = run.model;
-  $("facts").textContent = `${run.parameters.toLocaleString("en")} parameters, ${run.loss}, ${run.optimizer ?? "no optimizer"}`;
-  $("charts").replaceChildren();
-  $("view").classList.toggle("hidden", run.view === null);
-  $("plane").classList.toggle("hidden", run.view !== "plane");
+const send = connect(receive, (why) => {
+  isConnected = why === null;
+  const isOver = ENDED.includes(now.parts.status?.state);
+  if (isConnected) say(null);
+  else if (isOver) say("The training has ended, and its server with it. This page keeps what it shows.");
+  else say(why, true);
+  drawControls();
+});
+
+function receive(message) {
+  const { kind } = message;
+  if (kind === "saved") return download(message.name, message.content);
+  if (kind === "refused") return say(`Not done: ${message.why}.`, true);
+  if (kind === "run") return look(message);
+  if (kind === "runs") {
+    for (const run of message.runs) if (run.name !== message.now) listed.set(run.name, run);
+    return redraw();
+  }
+  if (message.run !== now.name) {
+    if (now.name !== null && now.parts.status) keepInList(now);
+    Object.assign(now, { name: message.run, parts: {} });
+    beside.delete(now.name);
+    listed.delete(now.name);
+    shown = now;
+  }
+  now.parts[kind] = message;
+  redraw();
 }
 
-function show(message) {
-  progress = message;
-  const { curves, epoch, epochs, state } = progress;
-  $("state").textContent = state;
-  $("state").dataset.state = state;
-  $("epoch").textContent = epochs ? `${epoch.toLocaleString("en")} / ${epochs.toLocaleString("en")}` : epoch.toLocaleString("en");
-  const loss = curves.loss?.value;
-  $("loss").textContent = text(loss?.[loss.length - 1]);
-  $("lr").textContent = text(progress.lr);
-  $("rate").textContent = progress.rate >= 10 ? Math.round(progress.rate).toLocaleString("en") : text(progress.rate);
-  $("seconds").textContent = duration(progress.seconds);
-  $("left").textContent = duration(progress.left);
-  $("share").style.width = epochs ? `${(100 * epoch) / epochs}%` : "0";
-  $("share").parentElement.setAttribute("aria-valuenow", epoch);
-  $("share").parentElement.setAttribute("aria-valuemax", epochs ?? epoch);
-  const isOver = state === "ended" || state === "stopped";
-  $("pause").textContent = state === "paused" ? "Go on" : "Pause";
-  for (const id of ["pause", "step", "stop", "setrate"]) $(id).disabled = isOver;
-  document.title = `${state}: epoch ${epoch}, loss ${$("loss").textContent}`;
-  drawCurves();
+/** Draw all in the next frame, once. */
+function redraw() {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() => {
+    asked = false;
+    for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shown.parts);
+    drawControls();
+    document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
+  });
 }
+
+/** Return whether a part has changed since it was drawn last. */
+const drawnLast = new Map();
+function isNew(kind, part) {
+  const known = drawnLast.get(kind);
+  drawnLast.set(kind, part);
+  return known !== part;
+}
+
+// ---- what runs --------------------------------------------------------------------------------------------------------
 
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
@@ -64,182 +82,303 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes}:${pad(whole % 60)}` : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
 }
 
-function drawCurves() {
-  if (progress === null) return;
-  const others = [...(run?.earlier ?? []), ...opened].slice(-3);
-  const names = [...new Set(Object.keys(progress.curves).map((name) => name.replace(/^val_/, "")))];
-  for (const name of names) {
-    let element = $("charts").querySelector(`[data-name="${CSS.escape(name)}"]`);
-    if (element === null) {
-      element = document.createElement("div");
-      element.dataset.name = name;
-      const title = document.createElement("h2");
-      title.textContent = name;
-      element.append(title);
-      $("charts").append(element);
-    }
-    const lines = [];
-    for (const [prefix, dash, paint, said] of [["", 0, "--blue", "training"], ["val_", 1, "--red", "validation"]]) {
-      const own = progress.curves[prefix + name];
-      if (own) lines.push({ name: said, x: own.epoch, y: own.value, colour: paint, dash });
-      others.forEach((other, i) => {
-        const values = other.history[prefix + name];
-        if (!values) return;
-        const y = values.map((value) => value ?? NaN), x = other.epochs ?? values.map((_, k) => k + 1);
-        lines.push({ name: `${other.name}${prefix ? ", validation" : ""}`, x, y, colour: OTHERS[i], dash: dash + 2, faint: true });
-      });
-    }
-    for (const line of lines) if (!line.faint) element.dataset[line.name] = line.y.length ? line.y[line.y.length - 1] : "";
-    chart(element, lines, { log: $("log").checked, smooth: Number($("smooth").value), label: name });
-  }
-  const compared = others.map((other) => other.name).join(", ");
-  $("legend").textContent = `Solid: training. Dashed: validation.${compared ? ` Faint: ${compared}.` : ""}`;
-}
+const count = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en"));
 
-function layers(message) {
-  const rows = message.layers.map((layer) => {
-    const row = document.createElement("tr");
-    const share = (x) => (x === null ? "" : `${Math.round(100 * x)} %`);
-    const cells = [layer.name, layer.size.toLocaleString("en"), text(layer.weights), text(layer.gradients)];
-    for (const [i, cell] of [...cells, share(layer.dead), share(layer.saturated)].entries()) {
-      const part = document.createElement("td");
-      part.textContent = layer.size === 0 && i > 0 && i < 4 ? "" : cell;
-      if (i) part.className = "number";
-      row.append(part);
-    }
-    return row;
-  });
-  $("rows").replaceChildren(...rows);
-}
-
-function keepPlane(message) {
-  plane = message;
-  drawPlane();
-}
-
-function drawPlane() {
-  if (plane === null) return;
-  const { scores, low, high, x, y, classes } = plane;
-  const [rows, columns, count] = scores.shape;
-  const canvas = $("plane"), pen = canvas.getContext("2d"), page = rgb(colour("--card"));
-  const small = new OffscreenCanvas(columns, rows), brush = small.getContext("2d");
-  const image = brush.createImageData(columns, rows);
-  const [least, most] = [Math.min(...y), Math.max(...y)];
-  for (let k = 0; k < rows * columns; k++) {
-    const place = 4 * ((rows - 1 - Math.floor(k / columns)) * columns + (k % columns));
-    const mixed = classes ? ofClasses(scores, k, count, page) : ofNumber(scores[k * count], least, most, page);
-    image.data.set([...mixed, 255], place);
-  }
-  brush.putImageData(image, 0, 0);
-  pen.imageSmoothingEnabled = true;
-  pen.drawImage(small, 0, 0, canvas.width, canvas.height);
-  for (let i = 0; i < y.length; i++) {
-    const left = ((x[2 * i] - low[0]) / (high[0] - low[0])) * canvas.width;
-    const top = (1 - (x[2 * i + 1] - low[1]) / (high[1] - low[1])) * canvas.height;
-    pen.beginPath();
-    pen.arc(left, top, 5, 0, 2 * Math.PI);
-    pen.fillStyle = classes ? CLASSES[y[i] % 8] : `rgb(${ofNumber(y[i], least, most, page)})`;
-    pen.fill();
-    pen.lineWidth = 1.2;
-    pen.strokeStyle = colour("--card");
-    pen.stroke();
-  }
-  $("viewtitle").textContent = classes ? "Decision regions" : "Predictions over the plane";
-  $("viewtext").textContent = `${y.length} rows of the training, and what the model makes of the plane.`;
-  canvas.setAttribute("aria-label", `${$("viewtitle").textContent}, ${y.length} points`);
-  canvas.dataset.drawn = Number(canvas.dataset.drawn ?? 0) + 1;
-}
-
-const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-const mixed = (a, b, share) => a.map((value, i) => Math.round(value + share * (b[i] - value)));
-
-function ofClasses(scores, k, count, page) {
-  if (count === 1) return mixed(page, rgb(CLASSES[scores[k] > 0.5 ? 1 : 0]), 0.9 * Math.abs(scores[k] - 0.5));
-  let best = 0;
-  for (let c = 1; c < count; c++) if (scores[k * count + c] > scores[k * count + best]) best = c;
-  const sure = (scores[k * count + best] - 1 / count) / (1 - 1 / count);
-  return mixed(page, rgb(CLASSES[best % 8]), 0.08 + 0.42 * sure);
-}
-
-function ofNumber(value, least, most, page) {
-  const share = Math.max(-1, Math.min(1, (2 * (value - least)) / (most - least || 1) - 1));
-  return mixed(page, rgb(CLASSES[share < 0 ? 0 : 1]), 0.85 * Math.abs(share));
-}
-
-function images(message) {
-  const picture = (all, i, words) => {
-    const [, height, width, channels] = all.shape, size = height * width;
-    const canvas = document.createElement("canvas");
-    [canvas.width, canvas.height] = [width, height];
-    const pen = canvas.getContext("2d"), image = pen.createImageData(width, height);
-    for (let p = 0; p < size; p++) {
-      for (let c = 0; c < 3; c++) image.data[4 * p + c] = all[(i * size + p) * channels + Math.min(c, channels - 1)];
-      image.data[4 * p + 3] = 255;
-    }
-    pen.putImageData(image, 0, 0);
-    const figure = document.createElement("figure");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", words || `filter ${i + 1}`);
-    figure.append(canvas, Object.assign(document.createElement("figcaption"), { textContent: words }));
-    return figure;
+function drawStatus({ status }) {
+  if (!status) return;
+  const { state, epoch, epochs, results } = status;
+  const numbers = {
+    Epoch: count(epoch),
+    ...Object.fromEntries(Object.entries(results).map(([name, value]) => [name, text(value)])),
+    "Learning rate": text(status.lr),
+    "Steps per second": status.steps_per_second >= 10 ? count(status.steps_per_second) : text(status.steps_per_second),
+    "Time": duration(status.seconds),
+    "Time left": ENDED.includes(state) ? "–" : duration(status.left),
+    Steps: count(status.step),
   };
-  const wrong = message.truth.length;
-  const found = [...Array(wrong).keys()].map((i) => picture(message.images, i, `${message.truth[i]} → ${message.guesses[i]}`));
-  $("images").replaceChildren(...found);
-  $("viewtitle").textContent = "Mistakes: the class, and what it was taken for";
-  $("viewtext").textContent = `${message.wrong} of ${message.of} rows of the training are taken for another class.`;
-  $("filterstitle").classList.toggle("hidden", !message.filters);
-  const count = message.filters?.shape[0] ?? 0;
-  $("filters").replaceChildren(...[...Array(count).keys()].map((i) => picture(message.filters, i, "")));
+  const list = $("numbers");
+  if (list.children.length !== Object.keys(numbers).length) list.replaceChildren();
+  Object.entries(numbers).forEach(([name, value], i) => {
+    let item = list.children[i];
+    if (!item) {
+      item = document.createElement("div");
+      item.append(document.createElement("dt"), document.createElement("dd"));
+      list.append(item);
+    }
+    item.firstChild.textContent = name.replace(/^val_(.*)/, "$1, held out");
+    item.lastChild.textContent = value;
+    if (i === 0 && epochs) item.lastChild.append(Object.assign(document.createElement("small"), { textContent: ` of ${count(epochs)}` }));
+    item.dataset.number = name;
+  });
+  $("about").textContent = `${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${count(status.parameters)} parameters`;
+  $("state").textContent = state;
+  $("state").dataset.state = state;
+  const share = epochs ? status.place / epochs : 0;
+  $("share").style.width = `${100 * share}%`;
+  $("share").parentElement.setAttribute("aria-valuenow", epoch);
+  if (epochs) $("share").parentElement.setAttribute("aria-valuemax", epochs);
+  document.title = `${state}: epoch ${count(epoch)}, loss ${text(results.loss)}`;
+  if (shown === now && ENDED.includes(state) && isConnected) {
+    say(`The training has ${state === "finished" ? "ended" : state}${status.why ? `: ${status.why}` : ""}.`, state === "failed");
+  }
 }
 
-function refused(message) {
-  $("gone").textContent = `The training refuses: ${message.why}`;
-  $("gone").classList.remove("hidden");
+function drawControls() {
+  const status = now.parts.status;
+  const runs = isConnected && shown === now && status && !ENDED.includes(status.state);
+  const isPaused = status?.state === "paused";
+  for (const id of ["pause", "step", "epoch", "stop", "time"]) $(id).disabled = !(runs && status.controls);
+  $("save").disabled = !runs;
+  for (const item of $("rate").querySelectorAll("input, button")) item.disabled = !(runs && status.controls);
+  $("pause").textContent = isPaused ? "Go on" : "Pause";
+  $("keep").disabled = !shown.parts.status;
+  if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(6)));
 }
 
-// ---- files ----
+// ---- curves -----------------------------------------------------------------------------------------------------------
 
-function download(message) {
-  save(message.name, new Blob([message.bytes], { type: "application/octet-stream" }));
+const charts = new Map();
+
+function chartOf(host, name, options = {}) {
+  if (!charts.has(name)) charts.set(name, new LineChart(host, { title: name, ...options }));
+  return charts.get(name);
 }
 
-function save(name, blob) {
-  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+function drawCurves({ curves: part }) {
+  if (!part) return;
+  const curves = part.curves;
+  const hidden = new Set(["loss of the last steps"]);
+  const names = [...new Set(Object.keys(curves).filter((name) => !hidden.has(name)).map((name) => name.replace(/^val_/, "")))];
+  if (!names.includes("loss")) names.unshift("loss");
+  for (const name of names) {
+    const lines = [], within = curves["loss of the last steps"];
+    const isOther = name === "learning rate" || name === "steps per second";
+    if (curves[name]) lines.push({ name: isOther ? "" : "training", key: "--blue", ...curves[name] });
+    if (name === "loss" && within && (curves.loss?.y.length ?? 0) < 100) {
+      lines.push({ name: "last steps", key: "--grey", ...within, faint: Boolean(curves.loss) });
+    }
+    if (curves[`val_${name}`]) lines.push({ name: "held out", key: "--red", dashed: true, ...curves[`val_${name}`] });
+    [...beside].forEach((other, i) => {
+      const own = (listed.get(other) ?? opened.get(other))?.curves ?? {};
+      const key = ["--green", "--violet", "--sky", "--orange"][i % 4];
+      if (own[name]) lines.push({ name: other, key, ...own[name] });
+      if (own[`val_${name}`]) lines.push({ name: `${other}, held out`, key, dashed: true, ...own[`val_${name}`] });
+    });
+    const chart = chartOf($("charts"), name, { height: isOther ? 120 : 200 });
+    if (!isOther) Object.assign(chart, { log: $("log").checked, smoothing: Number($("smoothing").value) });
+    chart.show(lines);
+  }
+  for (const [name, chart] of charts) {
+    if (chart.figure.parentElement === $("charts") && !names.includes(name)) chart.show([]);
+  }
+}
+
+// ---- pictures ---------------------------------------------------------------------------------------------------------
+
+/** Show or hide a panel. Return the part if it has to be drawn. */
+function panel(id, part) {
+  $(id).hidden = !part;
+  if (!part || !isNew(id, part)) return null;
+  let failed = $(id).querySelector(".failed");
+  if (part.error && !failed) $(id).append((failed = Object.assign(document.createElement("p"), { className: "failed soft small" })));
+  if (failed) failed.textContent = part.error ? `It cannot be drawn: ${part.error}` : "";
+  return part.error ? null : part;
+}
+
+function drawRegions({ regions }) {
+  const part = panel("regions", regions);
+  if (!part) return;
+  drawPlane($("plane"), part);
+  const rows = `${count(part.truth.length)} ${part.held_out ? "held-out rows" : "rows of the training"}`;
+  const right = part.right === undefined ? "" : `, ${(100 * part.right).toFixed(1)} % right; those that are wrong have a ring`;
+  $("regions-title").textContent = part.labels ? "Decision regions" : "Predictions over the plane";
+  $("regions-text").textContent = `${rows}${right}.`;
+  $("plane").setAttribute("aria-label", `${$("regions-title").textContent}: ${$("regions-text").textContent}`);
+  $("plane").dataset.right = part.right ?? "";
+  $("plane").dataset.drawn = Number($("plane").dataset.drawn ?? 0) + 1;
+}
+
+function drawMistakes({ mistakes }) {
+  const part = panel("mistakes", mistakes);
+  if (!part) return;
+  const figures = [...part.truth].map((truth, i) => {
+    const words = `${truth} → ${part.taken_for[i]}`;
+    return pictureOf(part.images, i, words, `${truth}, taken for ${part.taken_for[i]}, ${Math.round(100 * part.sure[i])} % sure`);
+  });
+  $("mistakes").querySelector(".pictures").replaceChildren(...figures);
+  const rows = part.held_out ? "held-out rows" : "rows of the training";
+  $("mistakes-text").textContent = `${part.wrong} of ${part.of} ${rows} are taken for another class${figures.length ? "; the surest first: class → taken for" : ""}.`;
+  $("mistakes").dataset.wrong = part.wrong;
+}
+
+function drawFilters({ filters }) {
+  const part = panel("filters", filters);
+  if (!part) return;
+  const figures = [...Array(part.filters.shape[0]).keys()].map((i) => filterOf(part.filters, i));
+  $("filters").querySelector(".pictures").replaceChildren(...figures);
+  $("filters-text").textContent = `${part.of}. Each has its own scale.`;
+}
+
+function drawText({ text: written }) {
+  const part = panel("text", written);
+  if (!part) return;
+  $("written").replaceChildren(Object.assign(document.createElement("span"), { textContent: part.given }), part.written);
+}
+
+// ---- layers -----------------------------------------------------------------------------------------------------------
+
+function row(cells, left = 1) {
+  const made = document.createElement("tr");
+  cells.forEach((cell, i) => {
+    const part = document.createElement("td");
+    if (i <= left) part.className = "left";
+    part.append(cell ?? "");
+    made.append(part);
+  });
+  return made;
+}
+
+function drawSizes({ layers, curves }) {
+  const sizes = curves?.sizes ?? {};
+  for (const [what, title] of [["gradient", "gradients"], ["weight", "weights"]]) {
+    const lines = Object.entries(sizes).map(([name, both], i) => ({ name, key: i, ...both[what] }));
+    chartOf($("size-charts"), title, { log: true, height: 170 }).show(lines);
+  }
+  const part = panel("sizes", layers);
+  if (!part) return;
+  $("parameters").replaceChildren(...part.rows.map((p) =>
+    row([p.name, p.shape.join(" × ") || "1", text(p.size), p.frozen ? "frozen" : text(p.gradient), p.frozen ? "" : text(p.ratio)]),
+  ));
+}
+
+function drawUnits({ units }) {
+  const part = panel("units", units);
+  if (!part) return;
+  $("findings").replaceChildren(...part.findings.map((words) =>
+    Object.assign(document.createElement("li"), { textContent: words, className: words === "Nothing stands out." ? "" : "bad" }),
+  ));
+  const share = (x) => (x === null ? "" : `${Math.round(100 * x)} %`);
+  $("layers").replaceChildren(...part.rows.map((layer) => {
+    const name = `${layer.name} ${layer.function}`.trim();
+    const outputs = histogram(layer.counts, `outputs of ${name} from ${text(layer.least)} to ${text(layer.most)}`);
+    const made = row([name, outputs, text(layer.mean), text(layer.std), share(layer.zeros),
+      layer.dead ? `${layer.dead} of ${layer.units}` : "", share(layer.saturated), text(layer.gradient)]);
+    made.children[1].className = "bars";
+    made.dataset.dead = layer.dead;
+    return made;
+  }));
+  $("units-text").textContent = `${part.of} rows of the training, forward and backward on a copy. A unit is dead if it is 0 for all of them.`;
+}
+
+function drawKernels({ kernels }) {
+  if (!kernels || !isNew("kernels", kernels)) return;
+  const most = kernels.times[0] || 1, calls = kernels.calls.reduce((a, b) => a + b, 0);
+  $("times").replaceChildren(...kernels.names.map((name, i) => {
+    const made = Object.assign(document.createElement("div"), { className: "kernel" });
+    const bar = Object.assign(document.createElement("div"), { className: "bar-of" });
+    bar.style.width = `${(100 * kernels.times[i]) / most}%`;
+    const times = kernels.calls[i] > 1 ? ` × ${kernels.calls[i]}` : "";
+    made.append(
+      Object.assign(document.createElement("span"), { className: "name mono", textContent: `${name}${times}`, title: name }), bar,
+      Object.assign(document.createElement("span"), { className: "time", textContent: `${text(kernels.times[i])} µs` }),
+    );
+    return made;
+  }));
+  $("kernels-text").textContent = `A step on ${kernels.of} rows takes ${text(kernels.total)} µs in ${calls} kernels.`;
+}
+
+// ---- runs -------------------------------------------------------------------------------------------------------------
+
+const about = (name, { status, curves }) => ({ ...status, name, curves: curves?.curves ?? {} });
+
+function keepInList(run) {
+  listed.set(run.name, about(run.name, run.parts));
+  opened.set(run.name, { name: run.name, parts: run.parts, curves: run.parts.curves?.curves ?? {} });
+}
+
+function drawRuns() {
+  const runs = [...listed.values()].sort((a, b) => (a.name < b.name ? 1 : -1));
+  if (now.parts.status) runs.unshift({ ...about(now.name, now.parts), isNow: true });
+  const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...beside], shown.name]);
+  if ($("list").dataset.key === key) return;
+  $("list").dataset.key = key;
+  $("list").replaceChildren(...runs.map((run) => {
+    const last = (curve) => text(curve?.y[curve.y.length - 1]);
+    const { name } = run;
+    const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: beside.has(name) });
+    box.setAttribute("aria-label", `draw ${name} beside`);
+    box.disabled = name === shown.name;
+    box.onchange = () => {
+      box.checked ? beside.add(name) : beside.delete(name);
+      redraw();
+    };
+    const button = Object.assign(document.createElement("button"), { textContent: "Look at", disabled: name === shown.name });
+    button.setAttribute("aria-label", `look at ${name}`);
+    button.onclick = () => open(name);
+    const made = row([name, run.state, count(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button]);
+    made.dataset.run = name;
+    made.setAttribute("aria-current", String(name === shown.name));
+    return made;
+  }));
+}
+
+function open(name) {
+  if (name === now.name) show(now);
+  else if (opened.has(name)) show(opened.get(name));
+  else send({ kind: "run", name });
+}
+
+function look({ name, parts }) {
+  opened.set(name, { name, parts, curves: parts.curves?.curves ?? {} });
+  if (name !== now.name) listed.set(name, about(name, parts));
+  show(opened.get(name));
+}
+
+function show(run) {
+  shown = run;
+  beside.delete(run.name);
+  if (run !== now) say(`This is the run ${run.name}, which has ended.`);
+  else say(null);
+  if (!run.parts.kernels) $("times").replaceChildren();
+  redraw();
+}
+
+function download(name, content) {
+  const link = Object.assign(document.createElement("a"), {
+    href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: name,
+  });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-$("keep").onclick = () => {
-  if (progress === null) return;
-  const history = Object.fromEntries(
-    Object.entries(progress.curves).map(([name, curve]) => [name, Array.from(curve.value, (x) => (Number.isFinite(x) ? x : null))]),
-  );
-  const epochs = Array.from(progress.curves.loss.epoch);
-  const content = JSON.stringify({ caffelite: "run", name: progress.name, model: run.model, epochs, history });
-  save(`${progress.name}.json`, new Blob([content], { type: "application/json" }));
-};
+// ---- what the buttons do ----------------------------------------------------------------------------------------------
 
-$("open").onchange = async (event) => {
-  for (const file of event.target.files) {
+$("pause").onclick = () => send({ kind: now.parts.status?.state === "paused" ? "go" : "pause" });
+for (const kind of ["step", "epoch", "stop", "save"]) $(kind).onclick = () => send({ kind });
+$("time").onclick = () => send({ kind: "kernels" });
+$("rate").onsubmit = (event) => {
+  event.preventDefault();
+  const value = Number($("new-rate").value.replace(",", "."));
+  if (Number.isFinite(value) && value >= 0) send({ kind: "rate", value });
+  else say("A learning rate is a number, 0 or more.", true);
+};
+$("keep").onclick = () => download(`${shown.name}.run`, encode({ kind: "run", name: shown.name, parts: shown.parts }));
+$("open").onchange = async ({ target }) => {
+  for (const file of target.files) {
     try {
-      const content = JSON.parse(await file.text());
-      if (content.caffelite !== "run" || typeof content.history?.loss !== "object") throw new Error("it has no curves");
-      opened.push({ name: String(content.name), epochs: content.epochs, history: content.history });
+      const message = decode(await file.arrayBuffer());
+      if (message.kind !== "run" || !message.parts?.status) throw new Error("it has no run");
+      look(message);
     } catch (error) {
-      refused({ why: `${file.name} is no file of curves: ${error.message}` });
+      say(`${file.name} cannot be opened: ${error.message}.`, true);
     }
   }
-  drawCurves();
+  target.value = "";
 };
-
-// ---- what the buttons ask for ----
-
-$("pause").onclick = () => ask({ ask: progress?.state === "paused" ? "go" : "pause" });
-$("step").onclick = () => ask({ ask: "step" });
-$("stop").onclick = () => ask({ ask: "stop" });
-$("save").onclick = () => ask({ ask: "save" });
-$("setrate").onclick = () => ask({ ask: "rate", value: Number($("newrate").value) });
-$("newrate").onkeydown = (event) => { if (event.key === "Enter") $("setrate").click(); };
-$("log").onchange = $("smooth").onchange = drawCurves;
-themeButton($("theme"), () => { drawCurves(); drawPlane(); });
+$("log").onchange = redraw;
+$("smoothing").oninput = redraw;
+themeButton($("theme"), () => {
+  drawnLast.clear();
+  for (const chart of charts.values()) chart.redraw();
+  redraw();
+});

@@ -1,23 +1,47 @@
-// Reads the messages of caffelite/web/messages.py: a header of JSON, and arrays behind it.
+// Messages with arrays in them, as `messages.py` writes them.
 
-const TYPES = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array };
+const TYPES = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
 
-/** The message in an ArrayBuffer. Arrays become typed arrays with a `shape`. */
+/** Return the message in an ArrayBuffer. Its arrays are typed arrays, with their shape in `.shape`. */
 export function decode(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
-  const start = 4 + length;
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  return revived(header, buffer, start);
+  return filled(header, buffer, 4 + length);
 }
 
-function revived(value, buffer, start) {
-  if (Array.isArray(value)) return value.map((item) => revived(item, buffer, start));
+function filled(value, buffer, start) {
   if (value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return value.map((item) => filled(item, buffer, start));
   if (Array.isArray(value.$array) && value.type in TYPES) {
-    const size = value.$array.reduce((a, b) => a * b, 1);
-    const found = new TYPES[value.type](buffer, start + value.at, size);
+    const count = value.$array.reduce((product, length) => product * length, 1);
+    const found = new TYPES[value.type](buffer, start + value.at, count);
     found.shape = value.$array;
     return found;
   }
-  return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, revived(item, buffer, start)]));
+  return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, filled(item, buffer, start)]));
+}
+
+/** Return a message as an ArrayBuffer that `decode` reads. Typed arrays in it need no shape if they have one axis. */
+export function encode(message) {
+  const arrays = [];
+  let at = 0;
+  const plain = (value) => {
+    const type = Object.keys(TYPES).find((name) => value instanceof TYPES[name]);
+    if (type) {
+      arrays.push([at, new Uint8Array(value.buffer, value.byteOffset, value.byteLength)]);
+      const placed = { $array: value.shape ?? [value.length], type, at };
+      at += 8 * Math.ceil(value.byteLength / 8);
+      return placed;
+    }
+    if (Array.isArray(value)) return value.map(plain);
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, plain(item)]));
+  };
+  const text = new TextEncoder().encode(JSON.stringify(plain(message)));
+  const start = 8 * Math.ceil((4 + text.length) / 8);
+  const bytes = new Uint8Array(start + at).fill(32, 4, start);
+  new DataView(bytes.buffer).setUint32(0, start - 4, true);
+  bytes.set(text, 4);
+  for (const [place, content] of arrays) bytes.set(content, start + place);
+  return bytes.buffer;
 }

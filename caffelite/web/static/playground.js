@@ -1,6 +1,6 @@
 // The playground's page: it draws frames, and sends what is chosen.
 
-import { chart, colour, text } from "./charts.js";
+import { LineChart, colour, text } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
 
@@ -61,7 +61,6 @@ function showSetting(message) {
   $("fewer").disabled = setting.layers.length === 0;
   $("more").disabled = setting.layers.length === limits.layers;
   if (wanted === null) wanted = fromAddress(setting);
-  $("curves").replaceChildren();
   columns();
   requestDraw();
   if (!$("code").classList.contains("hidden")) ask({ ask: "program" });
@@ -116,6 +115,9 @@ $("share").onclick = async () => {
 };
 
 // ---- drawing ----
+
+const curves = new LineChart($("curves"), { title: "loss", height: 170 });
+const values = new LineChart($("values"), { title: "its values", unit: "step", height: 150 });
 
 let isAsked = false;
 function requestDraw() {
@@ -190,22 +192,11 @@ function drawRegions() {
 }
 
 function drawCurves() {
-  for (const name of ["loss", told.classes ? "accuracy" : "mae"]) {
-    const own = frame.curves[name], held = frame.curves[`val_${name}`];
-    if (!own) continue;
-    let element = $("curves").querySelector(`[data-name="${name}"]`);
-    if (element === null) {
-      if (name !== "loss") continue;
-      element = document.createElement("div");
-      element.dataset.name = name;
-      $("curves").append(element);
-    }
-    const lines = [
-      { name: "training", x: own.epoch, y: own.value, colour: "--blue" },
-      { name: "held out", x: held.epoch, y: held.value, colour: "--red", dash: 1 },
-    ];
-    chart(element, lines, { log: false, smooth: 0, label: name });
-  }
+  const { loss: own, val_loss: held } = frame.curves;
+  curves.show(!own ? [] : [
+    { name: "training", x: own.epoch, y: own.value, key: "--blue" },
+    { name: "held out", x: held.epoch, y: held.value, key: "--red", dashed: true },
+  ]);
   const last = (name) => frame.curves[name]?.value.at(-1);
   const metric = told.classes ? "accuracy" : "mae";
   const words = told.classes ? "right" : "off by";
@@ -345,7 +336,7 @@ function drawFollowed() {
     return row;
   });
   $("products").replaceChildren(...rows);
-  chart($("values"), [{ name: "value", x: found.steps, y: found.values, colour: "--strong" }], { label: "value of the weight", unit: "step" });
+  values.show([{ name: "value", x: found.steps, y: found.values, key: "--strong" }]);
 }
 
 // ---- lesson and program ----

@@ -1,0 +1,112 @@
+"""Runs that are kept: each a file in a folder, or in memory, which the page can show again.
+
+A file has the bytes of one message (`messages.py`), of the kind "run": its name, and all parts that the page showed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from caffelite.files import safetensors as files
+from caffelite.web.messages import decode
+from caffelite.web.server import as_bytes
+
+ENDING = ".run"
+NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")  # of a run, so that it is a name of a file and nothing else
+LARGEST = 2**25  # bytes of a file
+MOST = 50  # runs that the page lists, the newest
+
+
+class Runs:
+    """The runs in a folder, or without one the last runs in memory."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = None if folder is None else Path(folder).absolute()
+        self._kept: dict[str, bytes] = {}  # without a folder
+        self._known: dict[str, tuple[int, dict[str, Any]]] = {}  # the time of each file, and what `listed` says of it
+
+    def new_name(self) -> str:
+        """Return the name of a run that begins now. Makes the folder; OSError if it cannot be written."""
+        name = first = time.strftime("%Y-%m-%d_%H-%M-%S")
+        number = 1
+        while not self._takes(name):
+            number += 1
+            name = f"{first}-{number}"
+        return name
+
+    def _takes(self, name: str) -> bool:
+        """Take a name for a run that begins. Return False if another run has it."""
+        if self.folder is None:
+            return name not in self._kept
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(self._path(name), "xb"):  # a file of no bytes, so that no other program takes the name
+                return True
+        except FileExistsError:
+            return False
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}{ENDING}"
+
+    def keep(self, name: str, parts: dict[str, dict[str, Any]]) -> None:
+        """Keep a run, in the place of an earlier state of it. Raises OSError if it cannot be written."""
+        content = as_bytes("run", {"name": name, "parts": parts})
+        if self.folder is not None:
+            files.replace(self._path(name), [content])
+            return
+        self._kept[name] = content
+        while len(self._kept) > MOST:
+            del self._kept[next(iter(self._kept))]
+
+    def content(self, name: Any) -> bytes:
+        """Return the message of a run. Raises ValueError if there is none of this name."""
+        if isinstance(name, str) and NAME.fullmatch(name):
+            if name in self._kept:
+                return self._kept[name]
+            if self.folder is not None and (found := self._read(self._path(name))) is not None:
+                return found
+        raise ValueError(f"there is no run {name!r:.80}")
+
+    def _read(self, path: Path) -> bytes | None:
+        try:
+            with open(path, "rb", opener=files.open_file) as file:
+                content = file.read(LARGEST + 1)
+        except OSError:
+            return None
+        return content if len(content) <= LARGEST else None
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return name, state and curves of each run, the newest first. Files that are not runs are left out."""
+        if self.folder is None:
+            found = [about for name, content in self._kept.items() if (about := _about(name, content))]
+            return found[::-1]
+        listed = []
+        for path in sorted(self.folder.glob(f"*{ENDING}"), reverse=True)[:MOST]:
+            name = path.name.removesuffix(ENDING)
+            try:
+                changed = path.stat().st_mtime_ns
+            except OSError:
+                continue
+            if not NAME.fullmatch(name):
+                continue
+            if self._known.get(name, (None,))[0] != changed:
+                self._known[name] = (changed, _about(name, self._read(path)))
+            if about := self._known[name][1]:
+                listed.append(about)
+        return listed
+
+
+def _about(name: str, content: bytes | None) -> dict[str, Any]:
+    """What the page lists of a run; {} if the content is not one."""
+    try:
+        message = decode(content or b"")
+        status, curves = message["parts"]["status"], message["parts"]["curves"]
+        about = {key: status[key] for key in ("state", "epoch", "epochs", "seconds", "optimizer", "parameters")}
+        return {"name": name, **about, "curves": {key: dict(curve) for key, curve in curves["curves"].items()}}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
