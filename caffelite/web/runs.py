@@ -18,6 +18,7 @@ from caffelite.web.server import as_bytes
 ENDING = ".run"
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")  # of a run, so that it is a name of a file and nothing else
 LARGEST = 2**25  # bytes of a file
+QUIET = 60  # seconds after which a run that writes nothing does not run any more
 MOST = 50  # runs that the page lists, the newest
 
 
@@ -97,7 +98,8 @@ class Runs:
             if self._known.get(name, (None,))[0] != changed:
                 self._known[name] = (changed, _about(name, self._read(path)))
             if about := self._known[name][1]:
-                listed.append(about)
+                is_broken_off = about["state"] == "running" and time.time() - changed / 1e9 > QUIET
+                listed.append(about | ({"state": "broken off"} if is_broken_off else {}))
         return listed
 
 
