@@ -163,6 +163,9 @@ CHANGES = [
     lambda model, x: x.reshape(-1, 1, *x.shape[1:]) - x.reshape(-1, x.shape[1], 1, x.shape[2]),
     lambda model, x: (x * x).reshape(-1, 1, 1, *x.shape[1:]) @ x.transpose(0, 2, 1).reshape(-1, 1, 1, *x.shape[:0:-1]),
     lambda model, x: x[:, 0, :1] @ model.table[:1],
+    lambda model, x: cl.concatenate([model.table[[0] * len(x), : x.shape[2]].reshape(len(x), 1, -1), x], axis=1),
+    lambda model, x: x.reshape(len(x), -1) * model.table[[1] * len(x), :1] + x.mean(axis=(1, 2)).reshape(len(x), 1),
+    lambda model, x: cl.maximum(x, model.table[:1, : x.shape[2]].exp() - 1) / (2 + model.table[:1, 0].sin()),
 ]
 
 

@@ -46,8 +46,8 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     Residual, Parallel and Models, and of other Functions if their `formula` uses only these and operators. Sequences
     have the length that `input_shape` says.
 
-    A `call` may also use + - * / ** @, exp, log, sqrt, sin, cos, abs, sum, mean, max, min, indices, transpose, flip,
-    split, concatenate and reshape of Tensors. It is applied to zeros, and may not look at values.
+    A `call` may also use + - * / ** @, exp, log, sqrt, sin, cos, abs, maximum, minimum, sum, mean, max, min, indices,
+    transpose, flip, split, concatenate and reshape of Tensors. It is applied to zeros, and may not look at values.
 
     Raises TypeError naming a Function of another kind, and ValueError for shapes that do not fit, before anything is
     written. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
