@@ -8,7 +8,10 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
-import matplotlib.figure
+try:
+    import matplotlib.figure
+except ImportError:
+    raise ImportError("pictures are drawn by matplotlib, which is not installed: pip install matplotlib") from None
 
 
 class Figure(matplotlib.figure.Figure):

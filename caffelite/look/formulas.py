@@ -21,7 +21,7 @@ FEW = 4  # numbers of an input or an output
 def number(x: Any) -> str:
     """A number with three digits: `−0.25`, `1.2e−5`. Labels and bools as they are."""
     if isinstance(x, float):
-        digits = f"{x:.3g}"
+        digits = f"{x + 0.0:.3g}"  # + 0 makes 0 of −0
         return digits.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", "−")
     return str(x).replace("-", "−")
 

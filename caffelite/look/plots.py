@@ -14,16 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from caffelite.core.colours import FAINT, INK, PALETTE
 from caffelite.core.function import Function
 from caffelite.core.modes import no_grad
 from caffelite.core.tables import drawn, shortened
 from caffelite.functions import Conv2d
 from caffelite.model.model import History, Model
 
-# M. Okabe and K. Ito, "Color Universal Design", 2008: colours that stay apart for colour-blind readers.
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
-INK = "#333333"  # text and outlines
-FAINT = "#DDDDDD"  # grid lines
 TINT = 0.4  # how much of a class's colour its region has; the rest is white
 LETTERS = 48 * 20  # of a text, beside curves
 PIXELS = 500  # along the longer side of the regions

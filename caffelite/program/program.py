@@ -19,14 +19,17 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.core.arrays import positive_integer
 from caffelite.core.autograd import Node, results_so_far
 from caffelite.core.cautions import NotRecorded, warn
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.recording import Obstacle, PythonCall, Recording, with_tensors
 from caffelite.core.sparse import array_of, rows_from
 from caffelite.core.tables import Table, table
+from caffelite.program.facts import facts
 from caffelite.program.passes import PASSES
 from caffelite.program.running import Precondition, Runner, StateChange, mapped, plain
+from caffelite.program.stages import Stage, measured
 from caffelite.program.step import Buffer, Instruction, RecordedStep, owner_of, recorded_step
 
 
@@ -37,11 +40,13 @@ class Program(Runner):
     records the step again if a replay would be wrong: if a Tensor's array was moved, or a gradient exists that did not
     exist before (or the reverse). Raises ValueError for other shapes and TypeError for other dtypes.
 
-    `print(program)` lists the kernels, and so does a notebook. `profile(replays)` shows how long each takes.
+    `print(program)` lists the kernels, and so does a notebook. `profile(replays)` shows how long each takes, and `show`
+    draws it, with the memory that the kernels use.
     """
 
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
         self._step = RecordedStep([], [])
+        self._stages: list[Stage] = []  # what `show` draws: the step as recorded, and after each pass
         self.used: Any = None  # objects that the Program keeps alive
         self.strict = strict
         self.warned_of: set[str] = set()  # the obstacles about which the user was warned
@@ -97,8 +102,12 @@ class Program(Runner):
                 continue
             buffer.address = None
         of_others = len(step.memory)
+        keeps_stages = self.function is not None  # a model's own Programs are never shown
+        self._stages = [Stage.of("as recorded", step)] * keeps_stages
         for tidied in PASSES:
             step = tidied(step)
+            if keeps_stages:
+                self._stages.append(Stage.of(f"after {getattr(tidied, '__name__', repr(tidied))}", step))
         _place_the_rest(step)
         calls = [call.placed() if isinstance(call, Instruction) else call for call in step.instructions]
         self._step = step
@@ -127,7 +136,7 @@ class Program(Runner):
         return self._listing()._repr_html_()
 
     def _listing(self) -> Table:
-        return table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._step.instructions], "<<>>")
+        return table(["kernel", "shapes", "FLOP", "bytes"], [facts(call) for call in self._step.instructions], "<<>>")
 
     def profile(self, replays: int = 100) -> Table:
         """A table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
@@ -135,17 +144,49 @@ class Program(Runner):
         The replays are real steps, on the data of the last call: a training step changes the parameters.
         """
         with self.lock:
-            if not self.is_current():
-                raise RuntimeError("the Program has no recording that is up to date: call it before profile")
+            self._check_current("profile")
             seconds = self.replay.seconds(replays)
             self.replayed()
         rows = []
         for call, time in zip(self._step.instructions, seconds, strict=True):
-            name, shapes, *amounts = _facts(call)
+            name, shapes, *amounts = facts(call)
             rates = [f"{float(x.replace(',', '')) / time / 1e9:.1f}" if x else "" for x in amounts]
             rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / seconds.sum():.0%}"])
         rows.append(["total", "", f"{seconds.sum() * 1e6:.2f}", "", "", ""])
         return table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows, "<<>>>>")
+
+    def show(self, replays: int = 100) -> Any:
+        """Draw the kernels in time, as wide as they take, over the memory they use, before and after each pass.
+
+        The first panel is the step as it was recorded. Each other panel shows it after one more pass. Above are the
+        kernels in order: a bar is as wide as the kernel's least time over the replays, as in `profile`. Below are the
+        temporaries, which only the step itself uses: a bar spans the time from the first to the last kernel that uses
+        it, and its bytes. Before `place_temporaries` each has memory of its own. Afterwards, a temporary that is no
+        longer needed makes room for others. A kernel has the colour of the temporary that it writes. Grey kernels
+        write parameters, gradients and results, which keep their places and are not drawn.
+
+        The replays are real steps, on the data of the last call. But `show` then sets everything that the kernels have
+        written back to its values from before. Only what your own Python code in the step changes stays changed.
+
+        Returns a matplotlib figure: `program.show().savefig("step.png")`. Needs the extra `plot`. Raises RuntimeError
+        without a recording that is up to date, for a step that runs in Python and for a Program that belongs to a
+        model; raises what the step raises.
+        """
+        from caffelite.program.picture import picture
+
+        replays = positive_integer("replays", replays)
+        with self.lock:
+            if not self._stages:
+                raise RuntimeError("show draws a Program that capture has recorded, and this one is not")
+            self._check_current("show")
+            timed = measured(self._stages, self._step, replays)
+            if any(isinstance(call, PythonCall) for call in self._step.instructions):
+                self.replayed()
+        return picture(timed)
+
+    def _check_current(self, what: str) -> None:
+        if not self.is_current():
+            raise RuntimeError(f"the Program has no recording that is up to date: call it before {what}")
 
 
 def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
@@ -209,24 +250,3 @@ def _read_early(buffers: list[Buffer], replaced: set[int]) -> Obstacle | None:
                 line,
             )
     return None
-
-
-# ---- tables ---------------------------------------------------------------------------------------------------------
-
-
-def _facts(instruction: Instruction | PythonCall) -> list[str]:
-    """Name, shapes, FLOPs and bytes of a call. Only matrix products have FLOPs here, because they have nearly all."""
-    if isinstance(instruction, PythonCall):
-        shapes = [x.shape for x in instruction.arguments if isinstance(x, np.ndarray)]
-        return [f"Python: {instruction.name}", " ".join(map(_shape, shapes)), "", ""]
-    operands, flops = [x for x in instruction.operands if x is not None], instruction.call.flops
-    return [
-        instruction.call.name,
-        " ".join(_shape(x.shape) for x in operands),
-        "" if flops is None else f"{flops:,}",
-        f"{sum(x.nbytes for x in operands):,}",
-    ]
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "1"
