@@ -19,9 +19,11 @@ from caffelite.core.function import Function
 from caffelite.core.modes import no_grad
 from caffelite.core.tables import drawn, shortened
 from caffelite.functions import Conv2d
+from caffelite.look.film import film as film
+from caffelite.look.regions import TINT as TINT
+from caffelite.look.regions import Plane
 from caffelite.model.model import History, Model
 
-TINT = 0.4  # how much of a class's colour its region has; the rest is white
 LETTERS = 48 * 20  # of a text, beside curves
 PIXELS = 500  # along the longer side of the regions
 # Below 0, 0 and above: the hue is the sign, and the lightness too, for who has no colours.
@@ -37,38 +39,12 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     x (n, 2) points, y (n,) integer labels, which are the columns of the model's outputs (n, classes). Raises ValueError
     for other shapes.
     """
-    from matplotlib.colors import to_rgb
-
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1] or len(x) == 0:
         raise ValueError(f"decision_regions takes points (n, 2) and labels (n,), got shapes {x.shape} and {y.shape}")
     axes = _own(4, 4) if axes is None else axes
-    low, high = x.min(axis=0), x.max(axis=0)
-    margin = 0.06 * float((high - low).max()) or 1.0
-    left, right, bottom, top = low[0] - margin, high[0] + margin, low[1] - margin, high[1] + margin
-    step = max(right - left, top - bottom) / PIXELS
-    across = np.linspace(left, right, math.ceil((right - left) / step))
-    up = np.linspace(bottom, top, math.ceil((top - bottom) / step))
-    grid = np.stack(np.meshgrid(across, up), axis=-1)
-    scores = model.predict(grid.reshape(-1, 2)).reshape(*grid.shape[:2], -1)
-
-    classes = scores.shape[-1]
-    colours = np.array([to_rgb(PALETTE[k % len(PALETTE)]) for k in range(classes)])
-    probabilities = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    probabilities /= probabilities.sum(axis=-1, keepdims=True)
-    tint = TINT * probabilities.max(axis=-1, keepdims=True)
-    regions = 1 - tint * (1 - colours[scores.argmax(axis=-1)])
-    axes.imshow(regions, extent=(left, right, bottom, top), origin="lower", interpolation="nearest")
-    for k in range(classes):
-        lead = scores[..., k] - np.delete(scores, k, axis=-1).max(axis=-1, initial=-np.inf)
-        if lead.min() < 0 < lead.max():
-            axes.contour(across, up, lead, levels=[0], colors="white", linewidths=2)
-
-    wrong = model.predict(x).argmax(axis=1) != y
-    axes.scatter(*x.T, c=colours[y], s=24, linewidths=0.6, edgecolors="white", zorder=3)
-    axes.scatter(*x[wrong].T, c=colours[y[wrong]], s=32, linewidths=1.2, edgecolors=INK, zorder=4)
-    axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
+    plane = Plane(x, PIXELS)
+    plane.draw(axes, model.predict(plane.points), x, y, model.predict(x))
     return axes.figure
 
 
