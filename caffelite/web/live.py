@@ -36,6 +36,7 @@ from caffelite.web.server import Channel, Server, as_bytes
 OFTEN = 0.1  # seconds between two updates of a part
 SHARE = 0.002  # of the time, for each part; half as much again for the units
 FREE = 0.2  # seconds that a part may take at the end, and while the training is paused
+COPYING = 0.05  # seconds that it takes to copy a model, before its units are inspected
 EARLY = 0.03  # seconds that a part may take once in the first seconds, before it has had its share
 LARGEST = 2**29  # bytes of a model that the page may save
 ALONE = 5.0  # seconds after which a training that is paused goes on, if there is no page
@@ -237,7 +238,8 @@ class Live:
         rows = getattr(self._training.batches, "batch_size", 32)
         seconds = self._now - self._begun - self._waited
         free = FREE if at_once else SHARE * seconds + min(EARLY, 0.01 * seconds)
-        return name not in ROWS_OF or ROWS_OF[name] / rows <= free * self._rate()
+        rate = self._rate()
+        return name not in ROWS_OF or (rate > 0 and ROWS_OF[name] / rows / rate + (name == "units") * COPYING <= free)
 
     def _make(self, name: str, make: Callable[[], dict[str, Any] | None], at_once: bool) -> None:
         part = self._due[name]
