@@ -33,8 +33,8 @@ from caffelite.web.curves import Curve
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server, as_bytes
 
-OFTEN = 0.1  # seconds between two updates of a part
-SHARE = 0.002  # of the time, for each part; half as much again for the units
+OFTEN, SELDOM = 0.1, 0.4  # seconds between two updates: of numbers and of the plane, and of other pictures
+SHARE = 0.0015  # of the time, for each part, twice that for the units
 FREE = 0.2  # seconds that a part may take at the end, and while the training is paused
 COPYING = 0.05  # seconds that it takes to copy a model, before its units are inspected
 EARLY = 0.03  # seconds that a part may take once in the first seconds, before it has had its share
@@ -61,14 +61,14 @@ ROWS_OF = {
 class Part:
     """A part of the page: when it is due, so that it takes no more than its share of the time."""
 
-    def __init__(self, share: float) -> None:
-        self.share, self.due = share, 0.0
+    def __init__(self, share: float, often: float) -> None:
+        self.share, self.often, self.due = share, often, 0.0
         self.fails = self.is_made = False
 
     def took(self, seconds: float, now: float) -> None:
         """Note how long it took, without the time for which the thread has waited for others."""
         self.is_made = True
-        self.due = now + max(OFTEN, seconds / self.share)
+        self.due = now + max(self.often, seconds / self.share)
 
 
 class Live:
@@ -141,7 +141,10 @@ class Live:
         self._unsent: dict[str, bytes] = {}
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for pages and files
         self._due: dict[str, Part] = {
-            name: Part(SHARE * (1.5 if name == "units" else 1.0)) for name in ("status", *PARTS, "runs", "file")
+            name: Part(
+                SHARE * (2 if name == "units" else 1), OFTEN if name in ("status", "layers", "regions") else SELDOM
+            )
+            for name in ("status", *PARTS, "runs", "file")
         }
 
     def _open(self, address: str) -> None:
