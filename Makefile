@@ -52,6 +52,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/exported.py
 	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/mpi.py
 
 clean:

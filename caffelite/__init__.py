@@ -32,6 +32,8 @@ from caffelite.functions import *
 from caffelite.look import plots
 from caffelite.look.graph import graph
 from caffelite.look.inspection import inspect
+from caffelite.look.machine_code import machine_code
+from caffelite.look.trace import trace
 from caffelite.model.loading import load
 from caffelite.model.many import fit_many, predict_many
 from caffelite.model.mlp import MLP
@@ -75,6 +77,7 @@ __all__ = [
     "inspect",
     "is_training",
     "load",
+    "machine_code",
     "metrics",
     "no_grad",
     "plots",
@@ -83,6 +86,7 @@ __all__ = [
     "set_num_threads",
     "show_config",
     "sources",
+    "trace",
 ]
 __all__ += functions.__all__
 __all__ += optimizers.__all__

@@ -24,7 +24,13 @@ OPTIONS = {
     "sources.py": ["--gigabytes", "0.1"],
 }
 # By those that don't do without.
-NEEDED = {"estimators.py": "sklearn", "mpi.py": "mpi4py", "sparse.py": "scipy", "tables.py": "sklearn"}
+NEEDED = {
+    "estimators.py": "sklearn",
+    "live.py": "starlette",
+    "mpi.py": "mpi4py",
+    "sparse.py": "scipy",
+    "tables.py": "sklearn",
+}
 PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan": "jax"}
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch
 

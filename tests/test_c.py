@@ -280,6 +280,19 @@ def test_categories_are_indices_that_the_file_lists_by_number(tmp_path):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    "name", ["/*", "*/", "/*/", "*/*", "??/", "???/", "\\", "a\r*/", "*\n/", "\0", "\u202e", "\ud800", "\u2028", "ü"]
+)
+def test_any_name_is_in_a_comment_without_warnings(name, tmp_path):
+    frame = {name: [1.0, 2, 3], "word": [name, "b", "c"]}
+    columns = cl.Columns(frame)
+    model = cl.Model([columns, cl.Linear(columns.features, 1)], seed=0)
+    numbers, codes = columns.arrays(frame)
+    assert differing(tmp_path, [(model, (numbers.astype(F32), codes))]) == []
+    source(model, f"{name}.c").encode()
+
+
+@needs_compiler
 def test_an_index_that_is_not_in_its_table_makes_nan(tmp_path):
     model, _, (numbers, codes) = table()
     embedding = cl.Model([cl.Embedding(5, 3)], seed=0)
@@ -391,6 +404,7 @@ class Calling(cl.Model):
         self.compute, self.f, self.scale = compute, cl.Linear(3, 3), cl.LayerNorm(3)
         self.half = cl.Tensor(np.full(1, 0.5, dtype))
         self.w = cl.Tensor(np.array([0.5, -2, 3], dtype))
+        self.attention = cl.MultiHeadAttention(3, 1)
 
     def call(self, x):
         return self.compute(self, x)
@@ -436,6 +450,9 @@ def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
     def token(model, x):  # the same for each row, as many as there are rows
         return cl.concatenate([model.w.reshape(1, 1, 3) * np.ones((len(x), 1, 1), dtype), x], axis=1)
 
+    def masked(model, x):  # a mask of keys, with a row for each row
+        return model.attention(x, mask=np.array([[True, False, True, True, False]] * len(x)))
+
     nets = [
         (Calling(token, dtype), rows(3, 2, 3)),
         (Calling(lambda model, x: x - model.w * np.ones((len(x), 1)), dtype), rows(3, 3)),
@@ -444,17 +461,23 @@ def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
         (Calling(lambda model, x: x @ model.w.reshape(1, 3), dtype), rows(3, 1)),
         (Calling(lambda model, x: x.reshape(-1, 2, 1) @ model.w.reshape(1, 3), dtype), rows(3, 2)),
         (Calling(lambda model, x: x @ x.transpose(0, 1, 2, 4, 3), dtype), rows(3, 2, 3, 4, 2)),
+        (Calling(masked, dtype), rows(3, 5, 3)),
+        (Calling(lambda model, x: (x.reshape(-1, *[1] * 8, 3) * 2).softmax(), dtype), rows(3, 3)),
+        (Calling(lambda model, x: x + np.arange(2)[[1] * len(x)].reshape(-1, 1), dtype), rows(3, 3)),
         (Calling(lambda model, x: x.reshape(-1, 2, 2, 2, 2, 3) @ x.reshape(-1, 2, 2, 2, 3, 2), dtype), rows(3, 48)),
     ]
     assert differing(tmp_path, nets) == []
 
 
 @needs_compiler
-@pytest.mark.parametrize("factor", [1e-20, 1e20, 3e37])
-def test_norms_of_very_large_and_very_small_numbers_are_those_of_predict(factor, tmp_path):
-    x = rows(3, 4, 5) * F32(factor)
-    norms = [cl.LayerNorm(5), cl.RMSNorm(5), cl.GroupNorm(2, 4), cl.InstanceNorm(4)]
-    assert differing(tmp_path, [(cl.Model([norm], seed=0), x) for norm in norms]) == []
+@pytest.mark.parametrize("factor", [1e-20, 1e20, 2.2e38])
+def test_norms_and_means_of_very_large_and_very_small_numbers_are_those_of_predict(factor, tmp_path):
+    x = np.random.default_rng(0).uniform(-1, 1, (3, 4, 5)).astype(F32) * F32(factor)
+    x[0] = abs(x[0])
+    kinds = [cl.LayerNorm(5), cl.RMSNorm(5), cl.GroupNorm(2, 4), cl.InstanceNorm(4), cl.BatchNorm(4)]
+    kinds += [cl.LayerNorm(5, 1e-50), cl.RMSNorm(5, 1e-50)]  # which is 0 in float32
+    kinds += [cl.AvgPool1d(3), cl.GlobalAvgPool()]
+    assert differing(tmp_path, [(cl.Model([kind], seed=0), x) for kind in kinds]) == []
 
 
 @needs_compiler
@@ -466,9 +489,13 @@ def test_outputs_that_are_copies_have_functions_of_their_own(tmp_path):
 
         def call(self, x):
             y = self.f(x)
-            return y, y, x, y.reshape(-1, 1, 3)
+            return x, y, y, x, y.reshape(-1, 1, 3)
 
-    assert differing(tmp_path, [(Linear(), rows(3, 3))]) == []
+    class Weight(Linear):  # the name of an array of weights
+        pass
+
+    odd = type("a name-/*", (Linear,), {})
+    assert differing(tmp_path, [(kind(), rows(3, 3)) for kind in (Linear, Weight, odd)]) == []
 
 
 @needs_compiler
@@ -511,6 +538,26 @@ def test_the_error_of_quantizing_is_that_of_the_layer_alone_and_of_numbers(tmp_p
     rounding = c.export(Root(), tmp_path / "net.c", input_shape=(3,), quantize=True)
     assert np.isfinite(rounding.output)
     assert not np.isnan(rounding).any()
+
+
+def test_indices_are_drawn_that_all_that_reads_them_knows(tmp_path):
+    columns = cl.Columns({"a": ["u", "v", "w"], "b": ["p", "q", "q"]}, size=2)
+
+    class Shared(cl.Model):
+        takes_indices = True
+
+        def __init__(self):
+            super().__init__(seed=0)
+            self.columns, self.few, self.many = columns, cl.Embedding(3, 4), cl.Embedding(90, 4)
+
+        def call(self, n):
+            return self.columns(n[:, 2:]) + self.few(n[:, 0]) + self.many(n[:, 0]) + self.many(n[:, 1])
+
+    graph = graph_of(Shared(), ((4,),), lambda kind: True)
+    (drawn,) = random_rows(graph, 3000, np.random.default_rng(0))
+    assert drawn.min(axis=0).tolist() == [0, 0, 0, 0]
+    assert drawn.max(axis=0).tolist() == [2, 89, 4, 3]
+    c.export(Shared(), tmp_path / "net.c", (4,), quantize=True)
 
 
 def test_categories_of_all_codes_are_drawn_to_measure_the_error_of_quantizing():
@@ -624,9 +671,11 @@ def test_weights_have_the_bits_that_they_had(tmp_path, dtype):
 def test_weights_that_are_nan_make_nan(tmp_path):
     model = cl.Model([cl.Linear(3, 2, bias=False)])
     model.functions[0].weight.data = [[1, np.nan], [2, 0], [3, 0]]
+    computed = Calling(lambda model, x: x + model.w.log() + (model.w[1] - model.w[1].log()).sum())
     x = np.ones((1, 3), F32)
-    (y,) = outputs_in_c(tmp_path, [(model, x)], SANITIZED)
+    y, z = outputs_in_c(tmp_path, [(model, x), (computed, x)], SANITIZED)
     np.testing.assert_array_equal(y, [[6, np.nan]])
+    np.testing.assert_array_equal(z, [[np.nan] * 3])
 
 
 # ---- the file -------------------------------------------------------------------------------------------------------
@@ -742,6 +791,9 @@ class Doubled(cl.Linear):
 SHAPES = ((4, 3), ())  # of rows: a sequence, and its length
 
 
+NINE = r"no C for (Subtract\(\)|Sum\(9\)|Max\(1\)) of rows with more than 8 axes"
+
+
 def stateful(model, x, n):
     return model.two(x, *[cl.Tensor(np.zeros((2, len(x), 2), F32))] * 2)[0]
 
@@ -794,13 +846,23 @@ def stateful(model, x, n):
             ValueError,
             "^export: .*depends on the number",
         ),
+        (
+            Calling(lambda model, x: model.f(x) * (np.linspace(0, 1, 900).reshape(300, 3) * len(x)).sum(axis=0)),
+            (3,),
+            ValueError,
+            "^export: .{0,200} depends on the number of rows: .{0,200}$",
+        ),
         (Calling(lambda model, x: model.f(x)[:, 3:]), (3,), ValueError, r"Index\[.*\] makes an array without elements"),
         (
-            Calling(lambda model, x: x.reshape(-1, *[1] * 8, 3) * 2),
+            Calling(lambda model, x: cl.concatenate([x, np.zeros((len(x), 0))], axis=1)),
             (3,),
-            TypeError,
-            "of rows with more than 8 axes",
+            ValueError,
+            r"^export: Concatenate\(1\) gets an array without elements",
         ),
+        (Calling(lambda model, x: (x, (x, x))), (3,), TypeError, r"^export: .* got \(Tensor, \(Tensor, Tensor\)\)$"),
+        (Calling(lambda model, x: x.reshape(-1, 1, 3, *[1] * 7) - x.reshape(-1, 3, *[1] * 8)), (3,), TypeError, NINE),
+        (Calling(lambda model, x: x.sum(axis=9)), (*[1] * 8, 3), TypeError, NINE),
+        (Calling(lambda model, x: x.max(axis=1)), (*[1] * 8, 3), TypeError, NINE),
         (cl.Model([cl.ReLU()]), None, ValueError, r"give input_shape, such as \(64,\)$"),
         (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, r"known only \(n, 1, \?, \?\): .*input_shape, such as"),
         (cl.Model(), None, ValueError, r"give input_shape, such as \(64,\)$"),

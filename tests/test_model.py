@@ -1782,6 +1782,26 @@ def test_a_call_that_returns_an_empty_tuple_is_a_type_error_and_no_net_without_o
             use(Nothing([cl.Linear(2, 3)], seed=0))
 
 
+@pytest.mark.parametrize(
+    ("compute", "got"),
+    [
+        (lambda x: (x, (x, None)), r"got \(Tensor, \(Tensor, None\)\)$"),
+        (lambda x: [x, x], r"got \[Tensor, Tensor\]$"),
+        (lambda x: {"a": x}, "got dict$"),
+        (lambda x: None, "got None$"),
+        (lambda x: x.numpy(), "got ndarray$"),
+    ],
+)
+def test_a_call_that_returns_something_else_is_a_type_error_in_a_recording_as_well(compute, got):
+    class Other(cl.Model):
+        def call(self, x):
+            return compute(x)
+
+    for use in (lambda m: m(X), lambda m: m.predict(X), lambda m: m.output_shape((None, 2))):
+        with pytest.raises(TypeError, match=r"Other.call has to return a Tensor or a tuple of them, " + got):
+            use(Other())
+
+
 def test_a_model_around_nested_models_looks_at_each_function_a_few_times(monkeypatch):
     """However deep they are nested: counted, not timed."""
     count = 0

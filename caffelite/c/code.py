@@ -84,6 +84,13 @@ def axes(**counts: int) -> dict[str, int]:
     return {index: count for index, count in counts.items() if count > 1}
 
 
+def indexed(function: Any, shape: Shape) -> dict[str, int]:
+    """All axes of an array that a Function reads or makes, by their indices; TypeError if there are too many."""
+    if len(shape) > len(INDICES):
+        raise TypeError(f"export: there is no C for {function!r} of rows with more than {len(INDICES)} axes")
+    return dict(zip(INDICES, shape, strict=False))
+
+
 def dims(counts: Mapping[str, int]) -> Shape:
     """The shape of an array with these axes, as C sees it."""
     return tuple(counts.values()) or (1,)
@@ -153,4 +160,8 @@ def defined(head: str, array: np.ndarray) -> str:
 
 
 def as_comment(text: str) -> str:
-    return re.sub(" +\n", "\n", text.replace("*/", "* /").replace("/*", "/ *").replace("\n", "\n * "))
+    """Lines of a comment. Nothing in them ends it, begins another, or makes a compiler warn."""
+    text = "".join([x if x.isprintable() or x == "\n" else x.encode("unicode_escape").decode() for x in text])
+    for wrong in ("*/", "/*", "??/"):
+        text = text.replace(wrong, f"{wrong[:-1]} {wrong[-1]}")
+    return re.sub(" +\n", "\n", text.replace("\n", "\n * "))

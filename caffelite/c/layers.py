@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import INDICES, Shape, at, axes, dims, literal, loop, loops
+from caffelite.c.code import Shape, at, axes, dims, indexed, literal, loop, loops
 from caffelite.c.int8 import KINDS, as_int8
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
@@ -101,8 +101,8 @@ def side_by_side(f: Any, *shapes: Shape) -> Layer:
 
 def pad(f: functions.PadAxes, x: Shape, y: Shape) -> Layer:
     """A number everywhere first, then x inside; or elements of x, from tables of their places."""
-    along, mode = list(zip(INDICES, x, f.pairs(1 + len(x))[1:], strict=False)), f.modes[f.mode]
-    from_x, to_y = dict(zip(INDICES, x, strict=False)), dict(zip(INDICES, y, strict=False))
+    from_x, to_y, mode = indexed(f, x), indexed(f, y), f.modes[f.mode]
+    along = list(zip(from_x, x, f.pairs(1 + len(x))[1:], strict=True))
     if mode == "constant":
         inside = "".join(f"[{i} + {before}]" if before else f"[{i}]" for i, _, (before, _) in along)
         body = [*loops(to_y, f"y{at(to_y)} = {literal(f.value)};"), *loops(from_x, f"y{inside} = x{at(from_x)};")]
@@ -242,9 +242,9 @@ def max_pool(f: Any, x: Shape, y: Shape) -> Layer:
 def average_pool(f: Any, x: Shape, y: Shape) -> Layer:
     windows = Windows(f, x[1:], y[1:], (1,) * len(x[1:]), f.padding)
     to = f"y[c]{windows.position}"
-    taps = windows.each_tap(f"{to} += x[c]{windows.place};")
-    mean = windows.each(f"{to} /= {math.prod(f.kernel_size)};")
-    return Layer({"x": x}, y, [*windows.tables, *loops({"c": x[0]}, *windows.each(f"{to} = 0;"), *taps, *mean)])
+    share = literal(1 / math.prod(f.kernel_size))  # of each number, as the sum of large ones overflows
+    taps = windows.each_tap(f"{to} += {share} * x[c]{windows.place};")
+    return Layer({"x": x}, y, [*windows.tables, *loops({"c": x[0]}, *windows.each(f"{to} = 0;"), *taps)])
 
 
 def global_average_pool(f: functions.GlobalAvgPool, x: Shape, y: Shape) -> Layer:
@@ -287,7 +287,7 @@ def rms_norm(f: functions.RMSNorm, x: Shape, y: Shape) -> Layer:
         rows,
         "double squares = 0;",
         loop("j", n, f"squares += (double)x{element} * x{element};"),
-        f"const double factor = 1 / sqrt(squares / {n} + {literal(f.added())});",
+        f"const double factor = 1 / sqrt(squares / {n} + {literal(np.float64(f.added()))});",
         loop("j", n, f"y{element} = (float)(x{element} * factor) * scale[j];"),
     )
     return Layer({"x": dims(counts)}, dims(counts), body, {"scale": f.scale.data}, in_place=True)
@@ -306,12 +306,12 @@ def normalized(f: Any, groups: dict[str, int], members: dict[str, int], at_scale
     shift = "" if f.shift is None else f" + shift{at_scale}"
     body = loops(
         groups,
-        f"const float first = x{first};",
+        f"const double first = x{first};",
         "double mean = 0, variance = 0;",
-        *loops(members, f"mean += (double)x{element} - first;"),
+        *loops(members, f"mean += x{element} - first;"),
         f"mean /= {n};",
         *loops(members, f"variance += (x{element} - first - mean) * (x{element} - first - mean);"),
-        f"const double factor = 1 / sqrt(variance / {n} + {literal(f.eps)});",
+        f"const double factor = 1 / sqrt(variance / {n} + {literal(np.float64(f.eps))});",
         *loops(members, f"y{element} = (float)((x{element} - first - mean) * factor) * scale{at_scale}{shift};"),
     )
     parameters = {"scale": f.scale, "shift": f.shift}

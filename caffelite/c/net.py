@@ -19,7 +19,6 @@ from caffelite import functions
 from caffelite.c import layers, operators, sequences
 from caffelite.c.code import (
     HELPERS,
-    INDICES,
     Shape,
     as_comment,
     as_pointer,
@@ -134,7 +133,7 @@ class Net:
             raise TypeError(f"export: {model!r} makes a constant of a row, and no Tensor that depends on it")
         value, shape = self.parts[source]
         if value.place:  # an input, or an output before
-            value, *_ = self.call(model, (number,), copied(shape), [(value, shape)], shape)
+            value, *_ = self.call(functions.ToShape(-1, *shape), (number,), copied(shape), [(value, shape)], shape)
         return value, shape
 
     def made(self, source: Any, part: Part) -> None:
@@ -175,8 +174,6 @@ class Net:
         elif self.is_written(a):
             if any(0 in shape for shape in a.shapes):
                 raise ValueError(f"export: {a.function!r} makes an array without elements, as it is used in {of!r}")
-            if max(map(len, a.shapes)) > 1 + len(INDICES):
-                raise TypeError(f"export: there is no C for {a.function!r} of rows with more than {len(INDICES)} axes")
             if not all(map(_is_of_rows, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {of!r}")
             if a.kind in STACKS:
@@ -242,6 +239,8 @@ class Net:
             raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
         if np.ndim(values) == 0:
             return None, np.asarray(values, self.dtype)[()]
+        if 0 in np.shape(values):
+            raise ValueError(f"export: {a.function!r} gets an array without elements, as it is used in {of!r}")
         name = source.name if isinstance(source, Stored) else f"a constant of {of!r}"
         axes = max(len(a.shapes[0]) - 1, 2 * (a.kind is functions.MatMul))
         shown = self.constant_value(name, np.asarray(values), axes)
@@ -282,7 +281,9 @@ class Net:
         if isinstance(source, Result):
             steps = self.leaves[source.application].steps
             source = same_values([data_of(step.outputs[source.place]) for step in steps], repr(steps[0].function))
-        return source.values if source.shape is None or _is_of_rows(source.shape) else N
+        if source.shape is None:
+            return source.values
+        return source.values[0] if _is_of_rows(source.shape) else N  # each row has the same
 
     # ---- calls --------------------------------------------------------------------------------------------------
 
@@ -338,8 +339,6 @@ class Net:
         ]
         inputs += [parameter(name, seen) for name, seen in layer.own.items()]
         head = f"{type(function).__name__.lower()}{suffix}"
-        while head in self.names.values():
-            head += "_"
         what = f"{'.'.join(map(str, place))}: {shortened(repr(function), MOST_SAID)}"
         sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}"
         over = ", in place" if "y" in renamed.values() else ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import INDICES, Shape, at, axes, dims, literal, loop, loops
+from caffelite.c.code import INDICES, Shape, at, axes, dims, indexed, literal, loop, loops
 from caffelite.c.layers import Layer, Part, Write, elementwise
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
@@ -46,7 +46,7 @@ def arithmetic(text: str) -> Callable[..., Layer]:
         if {*operands.values()} == {y}:
             a, b = (f"{name}[]" if name in operands else literal(x) for name, x in (("a", a), ("b", b)))
             return elementwise(y, text.format(a, b), *operands)
-        counts = dict(zip(INDICES, y, strict=False))
+        counts = indexed(f, y)
         seen = {name: x or (1,) for name, x in operands.items()}
         a, b = (
             f"{name}{_broadcast(seen[name], y)}" if name in seen else literal(x) for name, x in (("a", a), ("b", b))
@@ -67,7 +67,7 @@ def reduction(number: str, start: str, each: str, end: str = "found") -> Callabl
 
     def write(f: Any, x: Shape, y: Shape) -> Layer:
         over = [axis - 1 for axis in normalized_axes(f.axis, 1 + len(x))]
-        counts = dict(zip(INDICES, x, strict=False))
+        counts = indexed(f, x)
         kept = {i: n for axis, (i, n) in enumerate(counts.items()) if axis not in over}
         gone = {i: n for axis, (i, n) in enumerate(counts.items()) if axis in over}
         first = f"x{''.join('[0]' if i in gone else f'[{i}]' for i in counts)}"
@@ -99,7 +99,7 @@ def rearranged(f: Any, x: Shape, y: Shape, found: np.ndarray) -> Layer:
     size = math.prod(x)
     if len(found) != ROWS or any(not np.array_equal(row, found[0] + i * size) for i, row in enumerate(found)):
         raise ValueError(f"export: there is no C for {f!r}, which puts rows together")
-    places, counts = found[0], dict(zip(INDICES, y, strict=False))
+    places, counts = found[0], indexed(f, y)
     start = int(places.flat[0])
     strides = [int(places[_second(axis, y)]) - start if n > 1 else 0 for axis, n in enumerate(y)]
     grid = sum((s * g for s, g in zip(strides, np.indices(y), strict=True)), start=np.full(y, start))
@@ -121,7 +121,7 @@ def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> Layer:
     """Products of matrices, or of a vector and a matrix. Stacks of matrices are broadcast to each other."""
     r, c = ["r"] * (len(a) > 1), ["c"] * (len(b) > 1)  # of the rows of a, and the columns of b
     lengths = dict(zip([*r, *c], y[len(y) - len(r) - len(c) :], strict=True))
-    stack = dict(zip(INDICES, y[: len(y) - len(lengths)], strict=False))
+    stack = indexed(f, y[: len(y) - len(lengths)])
     to = f"y{at(stack | lengths)}"
     of_a = f"a{_broadcast(a[:-2], (*stack.values(),))}{'[r]' * len(r)}[t]"
     of_b = f"b{_broadcast(b[:-2], (*stack.values(),))}[t]{'[c]' * len(c)}"

@@ -2,18 +2,24 @@
 
 The boxes are in rows: the Tensor itself in the lowest, the inputs of a box above it. An input that is used further down
 is one line through the rows between. The line has a place in each of these rows, as a box has.
+
+`graph` writes two lines of text into a box. `trace` (`trace.py`) draws the same boxes with more lines. Boxes in a row
+have their lower ends at the same height.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 from caffelite.core.autograd import inputs_first
 from caffelite.core.tables import FITTING
 from caffelite.core.tensor import Tensor
 
 LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
-HEIGHT, GAP, MARGIN = 42, 34, 8  # of a box, between rows, and around the drawing
+HEIGHT, LINE = 42, 16  # pixels: the least height of a box, which has room for two lines; the height of a line
+GAP, MARGIN = 34, 8  # between rows, and around the drawing
 BESIDE, PORTS = 16, 14  # between boxes in a row, and between arrows that end at one box
 
 # Dark letters on light boxes and grey arrows: they can be read on light and on dark backgrounds.
@@ -32,13 +38,30 @@ class SVG(str):
         return str(self)
 
 
+Piece = tuple[str, str]  # a text, and its colour; "" for the usual one
+
+
 class Node:
-    """A box with one or two lines of text; without text, the place of a line that runs through a row."""
+    """A box with lines of text; without text, the place of a line that runs through a row.
+
+    A line is a text, or pieces of it with colours. `function` is the one that the box stands for, None for a leaf.
+    `tensors` are its outputs that are used, or the leaf; `given` are the Tensors that it was applied to.
+    """
 
     def __init__(self, kind: str, lines: list[str], inputs: list[Node], row: int = 0) -> None:
-        self.kind, self.lines, self.inputs = kind, [_label(line) for line in lines], inputs
+        self.kind, self.inputs = kind, inputs
         self.row, self.x = row, 0.0  # counted from the lowest; the middle
-        self.width = 24 + LETTER * max(map(len, self.lines)) if lines else 4
+        self.function: Any = None
+        self.tensors: list[Tensor] = []
+        self.given: tuple[Tensor | None, ...] = ()
+        self.write([[(_label(line), "")] for line in lines])
+
+    def write(self, lines: list[list[Piece]]) -> None:
+        """Set the lines of text, and with them the size of the box."""
+        self.lines = lines
+        lengths = [sum([len(text) for text, _ in line]) for line in lines]
+        self.width = 24 + LETTER * max(lengths) if lines else 4
+        self.height = max(HEIGHT, LINE * len(lines) + 10) if lines else 0
 
 
 def graph(tensor: Tensor) -> SVG:
@@ -53,11 +76,19 @@ def graph(tensor: Tensor) -> SVG:
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"graph takes a Tensor, got {tensor!r}")
-    return _svg(_placed(_rows(_boxes(tensor))))
+    try:
+        return drawing(boxes_of(tensor))
+    except RuntimeError:
+        raise RuntimeError("graph: backward has freed the graph; draw it before") from None
 
 
-def _boxes(result: Tensor) -> list[Node]:
-    """The boxes of a graph, each after its inputs."""
+def drawing(boxes: list[Node], legend: Sequence[Piece] = ()) -> SVG:
+    """Draw boxes, and below them a legend: texts with their colours."""
+    return _svg(_placed(_rows(boxes)), legend)
+
+
+def boxes_of(*results: Tensor) -> list[Node]:
+    """The boxes of a graph, each after its inputs. RuntimeError if `backward` has freed the graph."""
     boxes: dict[int, Node] = {}  # by the id of a Function, which may have several outputs, or of a leaf
 
     def box_of(x: Tensor | None) -> Node:
@@ -68,20 +99,22 @@ def _boxes(result: Tensor) -> list[Node]:
         if key not in boxes:
             grad = "requires_grad" if x.requires_grad else ""
             boxes[key] = Node(grad or "leaf", [x.name or "Tensor", f"{x.shape} {grad}"], [])
+            boxes[key].tensors = [x]
         return boxes[key]
 
-    try:
-        tensors = inputs_first(result)
-    except RuntimeError:
-        raise RuntimeError("graph: backward has freed the graph; draw it before") from None
-    outputs: dict[int, dict[int, str]] = {}  # of each Function, those that are used
-    for x in (*[x for tensor in tensors for x in tensor.inputs if x is not None], result):
-        outputs.setdefault(id(x.function), {})[id(x)] = f"{x.name or ''} {x.shape}"
+    tensors = inputs_first(*results)
+    outputs: dict[int, dict[int, Tensor]] = {}  # of each Function, those that are used
+    for x in (*[x for tensor in tensors for x in tensor.inputs if x is not None], *results):
+        outputs.setdefault(id(x.function), {})[id(x)] = x
     for tensor in tensors:
         if (function := tensor.function) is not None and id(function) not in boxes:
             inputs = [box_of(x) for x in (*tensor.inputs, *function.parameters())]
-            boxes[id(function)] = Node("function", [repr(function), ", ".join(outputs[id(function)].values())], inputs)
-    box_of(result)
+            used = list(outputs[id(function)].values())
+            shapes = ", ".join([f"{x.name or ''} {x.shape}" for x in used])
+            box = boxes[id(function)] = Node("function", [repr(function), shapes], inputs)
+            box.function, box.tensors, box.given = function, used, tensor.inputs
+    for result in results:
+        box_of(result)
     return list(boxes.values())
 
 
@@ -109,7 +142,7 @@ def _placed(rows: list[list[Node]]) -> list[list[Node]]:
     The first input of the first input … of the result stands straight above it; what is beside gives way.
     """
     spine = rows[0][0]
-    ends: dict[Node, list[float]] = {spine: [0.0]}
+    ends: dict[Node, list[float]] = {node: [0.0] for node in rows[0]}
     for row in rows:
         mean = {node: sum(ends[node]) / len(ends[node]) for node in row}
         row.sort(key=mean.__getitem__)
@@ -125,29 +158,49 @@ def _placed(rows: list[list[Node]]) -> list[list[Node]]:
     return rows
 
 
-def _svg(rows: list[list[Node]]) -> SVG:
-    nodes = [node for row in reversed(rows) for node in row]
+def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
     from html import escape  # a millisecond, for who draws
 
+    def text(x: float, y: float, line: Sequence[Piece], more: str = "") -> str:
+        pieces = [
+            f'<tspan fill="{colour}">{escape(piece, quote=False)}</tspan>' if colour else escape(piece, quote=False)
+            for piece, colour in line
+        ]
+        return f'<text x="{x:.1f}" y="{y:.0f}"{more}>{"".join(pieces)}</text>'
+
+    heights = [max([node.height for node in row]) for row in rows]
+    bottoms = [heights[0] - sum(heights[: i + 1]) - GAP * i + heights[i] for i in range(len(rows))]  # of the rows
     arrows, boxes = [], []
-    for node in nodes:
-        top, half, places = -node.row * (HEIGHT + GAP), node.width / 2, [x.x for x in node.inputs]
+    for node in [node for row in reversed(rows) for node in row]:
+        row_height, bottom = heights[node.row], bottoms[node.row]
+        top, half, places = bottom - row_height, node.width / 2, [x.x for x in node.inputs]
         order = sorted(range(len(places)), key=places.__getitem__)
         apart = min(PORTS, (half - 8) / max(1, len(order) - 1))
+        down = row_height - node.height  # from the row's upper end to the box
+        tip = f"{f'v {down} ' if down else ''}m -4 -6 l 4 6 l 4 -6" if node.lines else f"v {row_height}"
         for port, i in enumerate(order):
             start, end = places[i], node.x + (port - order.index(0)) * apart
             curve = f"{start:.1f} {top - GAP} C {start:.1f} {top - GAP / 2} {end:.1f} {top - GAP / 2} {end:.1f} {top}"
-            arrows.append(f'<path d="M {curve} {"m -4 -6 l 4 6 l 4 -6" if node.lines else f"v {HEIGHT}"}"/>')
+            arrows.append(f'<path d="M {curve} {tip}"/>')
         if node.lines:
-            rectangle = f'x="{node.x - half:.1f}" y="{top}" width="{2 * half:.1f}" height="{HEIGHT}"'
+            top = bottom - node.height
+            rectangle = f'x="{node.x - half:.1f}" y="{top}" width="{2 * half:.1f}" height="{node.height}"'
             boxes.append(f"<rect {rectangle} {STYLES[node.kind]}/>")
         for i, line in enumerate(node.lines):
-            y = top + HEIGHT / 2 + 12 + 16 * i - 8 * len(node.lines)
-            boxes.append(f'<text x="{node.x:.1f}" y="{y:.0f}">{escape(line, quote=False)}</text>')
+            y = top + node.height / 2 + 12 + LINE * i - LINE / 2 * len(node.lines)
+            boxes.append(text(node.x, y, line))
+    nodes = [node for row in rows for node in row]
     left = min(node.x - node.width / 2 for node in nodes) - MARGIN
     width = max(node.x + node.width / 2 for node in nodes) + MARGIN - left
-    height = len(rows) * (HEIGHT + GAP) - GAP + 2 * MARGIN
-    view = f"{left:.1f} {HEIGHT + MARGIN - height} {width:.1f} {height}"
+    upper = bottoms[-1] - heights[-1] - MARGIN
+    height = bottoms[0] + MARGIN - upper
+    if legend:
+        lengths = [LETTER * len(line) + 16 for line, _ in legend]
+        width = max(width, sum(lengths))
+        for i, piece in enumerate(legend):
+            boxes.append(text(left + 8 + sum(lengths[:i]), bottoms[0] + GAP - 8, [piece], ' text-anchor="start"'))
+        height += GAP
+    view = f"{left:.1f} {upper} {width:.1f} {height}"
     size = f'width="{width:.0f}" height="{height}" style="{FITTING}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}">'
     grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'

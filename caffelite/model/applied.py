@@ -98,10 +98,18 @@ def as_input(model: Any, x: Any) -> Any:
 def checked_outputs(model: Any, outputs: Any) -> Any:
     """Return the outputs of `call`. TypeError unless they are a Tensor or a tuple of Tensors."""
     of_call = listed(outputs)
-    for y in of_call or [outputs]:
-        if not isinstance(y, Tensor):
-            raise TypeError(f"{type(model).__name__}.call has to return a Tensor or a tuple of them, got {y!r}")
+    if not of_call or not all(isinstance(y, Tensor) for y in of_call):
+        got = _types_text(outputs)
+        raise TypeError(f"{type(model).__name__}.call has to return a Tensor or a tuple of them, got {got}")
     return outputs
+
+
+def _types_text(x: Any) -> str:
+    """Return the types in nested tuples and lists, such as "(Tensor, (Tensor, None))". No array is read."""
+    if isinstance(x, tuple | list):
+        inside = ", ".join(map(_types_text, x))
+        return f"({inside})" if isinstance(x, tuple) else f"[{inside}]"
+    return "None" if x is None else type(x).__name__
 
 
 def _gradient_of(x: Tensor) -> np.ndarray:

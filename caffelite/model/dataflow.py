@@ -11,6 +11,7 @@ steps of its `call`, any other Function by the operators of its `formula`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from caffelite import functions
 from caffelite.core.arrays import places_in
 from caffelite.core.function import Function
 from caffelite.core.recording import PythonCall
+from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.recurrent import Recurrent
@@ -31,6 +33,7 @@ from caffelite.model.tracing import Applied, Trace, data_of, listed
 from caffelite.program.step import owner_of
 
 ROWS = (2, 3, 5)  # the numbers of rows for which a model is traced
+MOST_SAID = 60  # characters of a value in an error
 
 
 class Rows(NamedTuple):
@@ -348,18 +351,22 @@ def merged(values: Sequence[Any], what: str) -> Any:
     if isinstance(first, slice):
         return slice(*merged([(x.start, x.stop, x.step) for x in values], what))
     if isinstance(first, np.ndarray):
-        if all(np.array_equal(first, x) for x in values[1:]):
+        if all(np.shape(x) == first.shape and _are_equal(x, first) for x in values[1:]):
             return first
-    elif all(x is first or x == first for x in values[1:]):
+    elif all(x is first or _are_equal(x, first) for x in values[1:]):
         return first
     elif all(isinstance(x, int | float) and x == int(x) for x in values):
         scale = int(values[1] - first)
         found = Rows(scale, int(first) - scale * ROWS[0])
         if all(x == found.scale * n + found.offset for x, n in zip(values, ROWS, strict=True)):
             return found
-    raise ValueError(
-        f"{what} depends on the number of rows: {', '.join(map(str, values))} for {', '.join(map(str, ROWS))}"
-    )
+    texts = ", ".join([shortened(str(x), MOST_SAID) for x in values])
+    raise ValueError(f"{what} depends on the number of rows: {texts} for {', '.join(map(str, ROWS))}")
+
+
+def _are_equal(x: Any, y: Any) -> bool:
+    """Return True if values are equal, or arrays everywhere. NaN is equal to NaN."""
+    return bool(np.all((x == y) | ((x != x) & (y != y))))
 
 
 def _same_source(sources: Sequence[Any], what: str) -> Any:
@@ -382,7 +389,7 @@ def same_values(values: Sequence[Any], what: str) -> Constant:
         shape = merged([x.shape for x in values], what)
         of_rows = tuple([slice(0, 1) if isinstance(n, Rows) else slice(None) for n in shape])
         one = values[0][of_rows]
-        if any(isinstance(n, Rows) for n in shape) and all((x == one).all() for x in values):
+        if any(isinstance(n, Rows) for n in shape) and all(_are_equal(x, one) for x in values):
             return Constant(one, shape)
     return Constant(merged(values, what))
 
@@ -411,9 +418,11 @@ def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarr
             mean, deviation = _moments(graph, i)
             inputs.append((mean + deviation * rng.standard_normal((n, *row))).astype(dtype))
         else:
-            least, most = np.zeros(row, np.int64), np.full(row, 2, np.int64)
-            for columns, low, high in _limits(graph, i):
-                least.reshape(-1)[columns], most.reshape(-1)[columns] = low, high
+            least, most = np.zeros(row, np.int64), np.full(row, np.iinfo(np.int64).max)
+            for columns, low, high in _limits(graph, i):  # several Functions may read the same column
+                least.reshape(-1)[columns] = np.maximum(least.reshape(-1)[columns], low)
+                most.reshape(-1)[columns] = np.minimum(most.reshape(-1)[columns], high)
+            most[most == np.iinfo(np.int64).max] = 2  # a number
             inputs.append(rng.integers(least, most, (n, *row)))
     return inputs
 
@@ -428,17 +437,16 @@ def _moments(graph: Graph, place: int) -> tuple[Any, Any]:
 
 def _limits(graph: Graph, place: int) -> Iterable[tuple[Any, int, int]]:
     """Yield the places of indices and lengths in a row of an input, with their least and most (exclusive) values."""
+    row: Any = graph.shapes[place][1:]
     for a in graph.leaves():
         function: Any = a.function
         for source in a.inputs:
             if not isinstance(source, Given | Columns) or source.place != place:
                 continue
-            columns = source.columns.reshape(-1) if isinstance(source, Columns) else slice(None)
+            columns = source.columns.reshape(-1) if isinstance(source, Columns) else np.arange(math.prod(row))
             if isinstance(function, functions.Columns):
-                codes = np.arange(len(function.categories))[columns]
-                yield from [
-                    (i, 0, len(known) + 2) for i, known in zip(codes, function.categories.values(), strict=True)
-                ]
+                for i, known in zip(columns, function.categories.values(), strict=True):
+                    yield i, 0, len(known) + 2
             elif function.index_count is not None:
                 yield columns, 0, function.index_count
             elif isinstance(function, Recurrent):

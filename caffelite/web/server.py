@@ -17,6 +17,7 @@ slowly, it misses messages: a newer one takes the place of an older one of its k
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import secrets
 import socket
@@ -157,9 +158,11 @@ class Server:
     def start(self) -> None:
         """Begin to serve."""
         self._thread.start()
+        atexit.register(self.stop)
 
     def stop(self) -> None:
         """End. Pages are told that the server has gone, as their socket closes."""
+        atexit.unregister(self.stop)
         self._server.should_exit = True
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
@@ -198,9 +201,10 @@ class Server:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.pages -= 1
+            self.room.left(channel)
             for way in ways:
                 way.cancel()
-            self.room.left(channel)
+            await asyncio.gather(*ways, return_exceptions=True)
 
     async def _receive_all(self, page: WebSocket, channel: Channel) -> None:
         with suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: it has sent bytes, not text
