@@ -115,8 +115,9 @@ class Looking:
         return self
 
     def __exit__(self, *exception):
-        if self.thread.is_alive():
-            Page(self.live).ask("stop") if not self.page.thread.is_alive() else self.page.ask("stop")
+        with contextlib.suppress(ConnectionClosed, OSError):  # it has ended already
+            if self.thread.is_alive():
+                (self.page if self.page.thread.is_alive() else Page(self.live)).ask("stop")
         self.thread.join(SECONDS)
         assert not self.thread.is_alive()
         self.page.close()
