@@ -233,6 +233,15 @@ def test_a_training_that_fails_says_so():
     page[0].close()
 
 
+def test_only_the_rank_that_leads_shows_the_training():
+    live = cl.live(open_browser=False)
+    live.begin(cl.callbacks.Training(None, None, None, {})._replace(team=type("Other", (), {"leads": False})()))
+    live.steps_done(3)
+    assert (live.address, live.due(1), live.steps_until_due()) == (None, np.inf, np.inf)
+    assert (live.between_steps(), live(0, {})) == (None, False)
+    live.end()
+
+
 def test_early_stopping_is_an_end_like_others():
     live, page = cl.live(open_browser=False), []
     fit([live, lambda epoch, history: page.append(Page(live)) or epoch == 0], 5)

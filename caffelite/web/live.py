@@ -28,6 +28,7 @@ from caffelite.core.arrays import boolean
 from caffelite.core.terminal import say
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, texts_of
+from caffelite.training.team import ONE_PROCESS
 from caffelite.web import watch
 from caffelite.web.curves import Curve
 from caffelite.web.runs import Runs
@@ -82,6 +83,7 @@ class Live:
         self._token: str | None = None
         self._lock = threading.Lock()
         self._training: Any = None
+        self._wanted = self._until_epoch = 0  # steps to make, and the epoch up to which to train, while it is paused
 
     def __repr__(self) -> str:
         return f"cl.live(port={self.port})"
@@ -118,7 +120,7 @@ class Live:
 
     def _begin_watching(self, training: Any, name: str) -> None:
         self._training, self.name = training, name
-        self._has_controls = training.team is None or type(training.team).__name__ == "Team"
+        self._has_controls = training.team in (None, ONE_PROCESS)
         self._watched = watch.Watched(training)
         self._curves: dict[str, Curve] = {name: Curve() for name in training.history}
         self._more = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
