@@ -922,3 +922,50 @@ def test_epochs_with_validation_and_early_stopping_come_back_to_python_now_and_t
     )
     assert sum(times) == history.epochs == 3000
     assert max(times) > 100
+
+
+class EndsBetweenSteps:
+    """Ends a training after so many steps, in the middle of an epoch."""
+
+    def __init__(self, steps):
+        self.steps, self.done = steps, 0
+
+    def begin(self, training):
+        self.training = training
+
+    def steps_until_due(self):
+        return max(1, self.steps - self.done)
+
+    def steps_done(self, count):
+        self.done += count
+
+    def due(self, epochs):
+        return float("inf")
+
+    def between_steps(self):
+        self.so_far = self.training.loss_so_far()
+        return self.done >= self.steps
+
+    def __call__(self, epoch, history):
+        pass
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_callback_may_end_the_training_between_two_steps(in_memory):
+    x, y = cl.datasets.spiral(seed=0)
+    batches = [(x[i : i + 30], y[i : i + 30]) for i in range(0, 300, 30)]
+    model, other = (cl.MLP(2, [10, 3], seed=0) for _ in range(2))
+    given = [(x, y), {"batch_size": 30, "shuffle": False}] if in_memory else [(batches,), {}]
+    ends = EndsBetweenSteps(24)
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    history = model.fit(
+        *given[0], **given[1], loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=9, callbacks=[ends], verbose=0
+    )
+    assert (history.epochs, ends.done) == (2, 24)
+    assert 0 < ends.so_far < 2
+    optimizer, loss = cl.SGD(other.parameters(), lr=0.1), cl.SoftmaxLoss()
+    for rows, labels in (batches * 3)[:24]:
+        optimizer.zero_grad()
+        loss(other(rows), labels).backward()
+        optimizer.step()
+    assert all((p.data == q.data).all() for p, q in zip(model.parameters(), other.parameters(), strict=True))

@@ -115,8 +115,9 @@ class Looking:
         return self
 
     def __exit__(self, *exception):
-        if self.thread.is_alive():
-            Page(self.live).ask("stop") if not self.page.thread.is_alive() else self.page.ask("stop")
+        with contextlib.suppress(ConnectionClosed, OSError):  # it has ended already
+            if self.thread.is_alive():
+                (self.page if self.page.thread.is_alive() else Page(self.live)).ask("stop")
         self.thread.join(SECONDS)
         assert not self.thread.is_alive()
         self.page.close()
@@ -230,6 +231,15 @@ def test_a_training_that_fails_says_so():
     status = page[0].wait_for_state("failed")
     assert "KeyError" in status["why"]
     page[0].close()
+
+
+def test_only_the_rank_that_leads_shows_the_training():
+    live = cl.live(open_browser=False)
+    live.begin(cl.callbacks.Training(None, None, None, {})._replace(team=type("Other", (), {"leads": False})()))
+    live.steps_done(3)
+    assert (live.address, live.due(1), live.steps_until_due()) == (None, np.inf, np.inf)
+    assert (live.between_steps(), live(0, {})) == (None, False)
+    live.end()
 
 
 def test_early_stopping_is_an_end_like_others():

@@ -87,6 +87,18 @@ def page(server, token=None, origin=True, host=None, **options):
     return connect(place, origin=origin, additional_headers=headers, compression=None, proxy=None, **options)
 
 
+def raw_page(server):
+    """The socket of a page that reads nothing, and answers nothing."""
+    raw = socket.create_connection(("127.0.0.1", server.port))
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.sendall(
+        f"GET /socket?token={server.token} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUpgrade: websocket\r\n"
+        f"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        f"Origin: http://127.0.0.1:{server.port}\r\n\r\n".encode()
+    )
+    return raw
+
+
 def decoded(content):
     """What `messages.js` makes of a message."""
     length = int.from_bytes(content[:4], "little")
@@ -251,14 +263,7 @@ def test_of_a_hundred_pages_sixteen_are_let_in(server):
 
 def test_a_slow_page_misses_messages_and_is_dropped(server, monkeypatch):
     monkeypatch.setattr(web, "PATIENCE", 0.5)
-    raw = socket.create_connection(("127.0.0.1", server.port))
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    with raw:
-        raw.sendall(
-            f"GET /socket?token={server.token} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-            f"Origin: http://127.0.0.1:{server.port}\r\n\r\n".encode()
-        )
+    with raw_page(server):
         wait_for(lambda: server.room.channels)
         (channel,) = server.room.channels
         megabyte = np.zeros(2**20, np.uint8)
@@ -308,6 +313,17 @@ def test_it_stops_at_once_and_twice_and_tells_pages(server):
             socket.recv(10)
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(server.address)
+
+
+def test_a_page_that_does_not_answer_is_left_when_the_server_stops(server):
+    with raw_page(server) as raw:
+        wait_for(lambda: server.room.channels)
+        server.stop()
+        assert not server._thread.is_alive()
+        raw.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            while raw.recv(2**16):
+                pass
 
 
 def test_a_port_that_is_taken_is_an_error_that_says_what_to_do(server):

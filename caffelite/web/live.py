@@ -28,14 +28,16 @@ from caffelite.core.arrays import boolean
 from caffelite.core.terminal import say
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, texts_of
+from caffelite.training.team import ONE_PROCESS
 from caffelite.web import watch
 from caffelite.web.curves import Curve
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server, as_bytes
 
-OFTEN = 0.1  # seconds between two updates of a part
-SHARE = 0.002  # of the time, for each part; half as much again for the units
+OFTEN, SELDOM = 0.1, 0.4  # seconds between two updates: of numbers and of the plane, and of other pictures
+SHARE = 0.0015  # of the time, for each part, twice that for the units
 FREE = 0.2  # seconds that a part may take at the end, and while the training is paused
+COPYING = 0.05  # seconds that it takes to copy a model, before its units are inspected
 EARLY = 0.03  # seconds that a part may take once in the first seconds, before it has had its share
 LARGEST = 2**29  # bytes of a model that the page may save
 ALONE = 5.0  # seconds after which a training that is paused goes on, if there is no page
@@ -60,14 +62,14 @@ ROWS_OF = {
 class Part:
     """A part of the page: when it is due, so that it takes no more than its share of the time."""
 
-    def __init__(self, share: float) -> None:
-        self.share, self.due = share, 0.0
+    def __init__(self, share: float, often: float) -> None:
+        self.share, self.often, self.due = share, often, 0.0
         self.fails = self.is_made = False
 
     def took(self, seconds: float, now: float) -> None:
         """Note how long it took, without the time for which the thread has waited for others."""
         self.is_made = True
-        self.due = now + max(OFTEN, seconds / self.share)
+        self.due = now + max(self.often, seconds / self.share)
 
 
 class Live:
@@ -81,6 +83,7 @@ class Live:
         self._token: str | None = None
         self._lock = threading.Lock()
         self._training: Any = None
+        self._wanted = self._until_epoch = 0  # steps to make, and the epoch up to which to train, while it is paused
 
     def __repr__(self) -> str:
         return f"cl.live(port={self.port})"
@@ -117,7 +120,7 @@ class Live:
 
     def _begin_watching(self, training: Any, name: str) -> None:
         self._training, self.name = training, name
-        self._has_controls = training.team is None or type(training.team).__name__ == "Team"
+        self._has_controls = training.team in (None, ONE_PROCESS)
         self._watched = watch.Watched(training)
         self._curves: dict[str, Curve] = {name: Curve() for name in training.history}
         self._more = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
@@ -140,7 +143,10 @@ class Live:
         self._unsent: dict[str, bytes] = {}
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for pages and files
         self._due: dict[str, Part] = {
-            name: Part(SHARE * (1.5 if name == "units" else 1.0)) for name in ("status", *PARTS, "runs", "file")
+            name: Part(
+                SHARE * (2 if name == "units" else 1), OFTEN if name in ("status", "layers", "regions") else SELDOM
+            )
+            for name in ("status", *PARTS, "runs", "file")
         }
 
     def _open(self, address: str) -> None:
@@ -237,7 +243,8 @@ class Live:
         rows = getattr(self._training.batches, "batch_size", 32)
         seconds = self._now - self._begun - self._waited
         free = FREE if at_once else SHARE * seconds + min(EARLY, 0.01 * seconds)
-        return name not in ROWS_OF or ROWS_OF[name] / rows <= free * self._rate()
+        rate = self._rate()
+        return name not in ROWS_OF or (rate > 0 and ROWS_OF[name] / rows / rate + (name == "units") * COPYING <= free)
 
     def _make(self, name: str, make: Callable[[], dict[str, Any] | None], at_once: bool) -> None:
         part = self._due[name]

@@ -146,7 +146,7 @@ class Server:
         options |= {"ws_max_size": longest, "ws_max_queue": 4, "ws_per_message_deflate": False}
         options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
         config = uvicorn.Config(OwnHosts(Starlette(routes=routes), self.hosts), **options)
-        self._server = uvicorn.Server(config)
+        self._server = Ending(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), daemon=True, name="caffelite.web"
         )
@@ -229,6 +229,15 @@ class Server:
                 for content in await channel._next():
                     await asyncio.wait_for(page.send_bytes(content), PATIENCE)
                 channel._note_sent()
+
+
+class Ending(uvicorn.Server):
+    """Ends also the connections of pages that do not answer, so that they see that the server has gone."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
 
 
 class OwnHosts:

@@ -308,13 +308,6 @@ export class LineChart {
   }
 }
 
-/** Draw lines `{name, x, y, colour, dash, faint}` into an element, with options `{log, smooth, label}`. */
-export function chart(element, lines, { log, smooth, label }) {
-  element.lineChart ??= new LineChart(element, { title: label });
-  Object.assign(element.lineChart, { log, smoothing: smooth });
-  element.lineChart.show(lines.map((line) => ({ ...line, key: line.colour, dashed: line.dash > 0 })));
-}
-
 function nearest(x, wanted) {
   let low = 0, high = x.length - 1;
   while (high - low > 1) {
