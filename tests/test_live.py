@@ -37,6 +37,13 @@ SECONDS = 15  # that a test waits at most
 X, Y = cl.datasets.spiral(seed=0)
 
 
+@pytest.fixture(autouse=True)
+def generous(monkeypatch):
+    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
+    monkeypatch.setattr(live_module, "FREE", 60.0)
+    monkeypatch.setattr(live_module, "EARLY", 60.0)
+
+
 class Page:
     """A page without a browser: it keeps the newest message of each kind, and all names of kinds."""
 
