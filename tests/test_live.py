@@ -33,7 +33,7 @@ from caffelite.web.server import as_bytes
 live_module = importlib.import_module("caffelite.web.live")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-SECONDS = 15  # that a test waits at most
+SECONDS = 30  # that a test waits at most
 X, Y = cl.datasets.spiral(seed=0)
 
 
