@@ -404,7 +404,7 @@ class Calling(cl.Model):
         self.compute, self.f, self.scale = compute, cl.Linear(3, 3), cl.LayerNorm(3)
         self.half = cl.Tensor(np.full(1, 0.5, dtype))
         self.w = cl.Tensor(np.array([0.5, -2, 3], dtype))
-        self.attention = cl.MultiHeadAttention(3, 1)
+        self.attention, self.gru = cl.MultiHeadAttention(3, 1), cl.GRU(3, 3)
 
     def call(self, x):
         return self.compute(self, x)
@@ -453,7 +453,13 @@ def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
     def masked(model, x):  # a mask of keys, with a row for each row
         return model.attention(x, mask=np.array([[True, False, True, True, False]] * len(x)))
 
+    def decoded(model, x):  # a recurrent layer reads the same sequence for each row
+        first, second = [model.gru(np.full((len(x), length, 3), 0.5, dtype), model.f(x)) for length in (1, 4)]
+        return first + second
+
     nets = [
+        (Calling(decoded, dtype), rows(3, 3)),
+        (Calling(lambda model, x: model.attention(token(model, x)[:, :1], x), dtype), rows(3, 4, 3)),
         (Calling(token, dtype), rows(3, 2, 3)),
         (Calling(lambda model, x: x - model.w * np.ones((len(x), 1)), dtype), rows(3, 3)),
         (Calling(lambda model, x: x.reshape(-1, 1, 4) - x.reshape(-1, 4, 1), dtype), rows(3, 4)),
