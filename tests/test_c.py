@@ -533,6 +533,22 @@ def test_the_error_of_quantizing_is_that_of_the_layer_alone_and_of_numbers(tmp_p
     largest = max(abs(row @ exact - row @ product).max() for row in exact)
     np.testing.assert_allclose(rounding.largest, largest, rtol=1e-3)
 
+    class Decoded(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.f, self.identity = cl.Linear(6, 6, bias=False), cl.Embedding(6, 6)
+            self.identity.weight.data = np.eye(6)
+
+        takes_indices = True
+
+        def call(self, x):
+            return self.f(self.identity(x)) @ self.f.weight.transpose(1, 0)
+
+    model = Decoded()
+    rounding = c.export(model, tmp_path / "net.c", input_shape=(1,), quantize=True)
+    exact, product = model.f.weight.data, as_int8(model.f).product
+    np.testing.assert_allclose(rounding.largest, abs((exact - product) @ exact.T).max(), rtol=1e-3)
+
     class Root(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
