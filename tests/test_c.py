@@ -404,7 +404,7 @@ class Calling(cl.Model):
         self.compute, self.f, self.scale = compute, cl.Linear(3, 3), cl.LayerNorm(3)
         self.half = cl.Tensor(np.full(1, 0.5, dtype))
         self.w = cl.Tensor(np.array([0.5, -2, 3], dtype))
-        self.attention = cl.MultiHeadAttention(3, 1)
+        self.attention, self.gru = cl.MultiHeadAttention(3, 1), cl.GRU(3, 3)
 
     def call(self, x):
         return self.compute(self, x)
@@ -453,7 +453,13 @@ def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
     def masked(model, x):  # a mask of keys, with a row for each row
         return model.attention(x, mask=np.array([[True, False, True, True, False]] * len(x)))
 
+    def decoded(model, x):  # a recurrent layer reads the same sequence for each row
+        first, second = [model.gru(np.full((len(x), length, 3), 0.5, dtype), model.f(x)) for length in (1, 4)]
+        return first + second
+
     nets = [
+        (Calling(decoded, dtype), rows(3, 3)),
+        (Calling(lambda model, x: model.attention(token(model, x)[:, :1], x), dtype), rows(3, 4, 3)),
         (Calling(token, dtype), rows(3, 2, 3)),
         (Calling(lambda model, x: x - model.w * np.ones((len(x), 1)), dtype), rows(3, 3)),
         (Calling(lambda model, x: x.reshape(-1, 1, 4) - x.reshape(-1, 4, 1), dtype), rows(3, 4)),
@@ -526,6 +532,22 @@ def test_the_error_of_quantizing_is_that_of_the_layer_alone_and_of_numbers(tmp_p
     exact, product = tied.scores.weight.data, as_int8(tied.scores).product
     largest = max(abs(row @ exact - row @ product).max() for row in exact)
     np.testing.assert_allclose(rounding.largest, largest, rtol=1e-3)
+
+    class Decoded(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.f, self.identity = cl.Linear(6, 6, bias=False), cl.Embedding(6, 6)
+            self.identity.weight.data = np.eye(6)
+
+        takes_indices = True
+
+        def call(self, x):
+            return self.f(self.identity(x)) @ self.f.weight.transpose(1, 0)
+
+    model = Decoded()
+    rounding = c.export(model, tmp_path / "net.c", input_shape=(1,), quantize=True)
+    exact, product = model.f.weight.data, as_int8(model.f).product
+    np.testing.assert_allclose(rounding.largest, abs((exact - product) @ exact.T).max(), rtol=1e-3)
 
     class Root(cl.Model):
         def __init__(self):

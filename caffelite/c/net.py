@@ -37,6 +37,7 @@ from caffelite.files.state import arrays_of
 from caffelite.model.dataflow import (
     Application,
     Columns,
+    Constant,
     Converted,
     Given,
     Graph,
@@ -231,10 +232,7 @@ class Net:
             return self.call(floats, (len(self.calls),), floats.layer(shape), [(value, shape)], shape)[0], shape
         if isinstance(source, Columns):
             return self.columns(source, a, of)
-        try:
-            values = self._values(source)
-        except ValueError as error:
-            raise ValueError(f"export: {error}") from error
+        values = self._values(source, a)
         if isinstance(values, Rows):
             raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
         if np.ndim(values) == 0:
@@ -242,11 +240,7 @@ class Net:
         if 0 in np.shape(values):
             raise ValueError(f"export: {a.function!r} gets an array without elements, as it is used in {of!r}")
         name = source.name if isinstance(source, Stored) else f"a constant of {of!r}"
-        axes = max(len(a.shapes[0]) - 1, 2 * (a.kind is functions.MatMul))
-        shown = self.constant_value(name, np.asarray(values), axes)
-        if shown is None:
-            raise TypeError(f"export: there is no C for {a.function!r} of {name} with an element for each row")
-        return shown
+        return self.constant_value(name, np.asarray(values))
 
     def columns(self, source: Columns, a: Application, of: Function) -> Part:
         """Return the elements of an input that follow one another in each row; TypeError for others."""
@@ -257,13 +251,9 @@ class Net:
         place = f"{value.place} + {places[0]}" if places[0] else value.place
         return Value(places.size, value.type, place=place), source.columns.shape
 
-    def constant_value(self, what: str, array: np.ndarray, axes: int) -> Part | None:
-        """Return an array that depends on no row, None if it has more axes than a row that are longer than 1."""
+    def constant_value(self, what: str, array: np.ndarray) -> Part:
+        """Return an array that is the same for each row."""
         shape = array.shape
-        while len(shape) > axes and shape[0] == 1:
-            shape = shape[1:]
-        if len(shape) > axes:
-            return None
         _count(shape)
         array = array.reshape(-1).astype(np.uint8 if array.dtype.kind == "b" else self.dtype)
         key = array.dtype.char, array.tobytes()
@@ -274,16 +264,27 @@ class Net:
         name = self.constants[key]
         return Value(array.size, sequences.MASK if array.dtype == np.uint8 else "float", place=name), shape
 
-    def _values(self, source: Any) -> Any:
-        """Return the values that come from there. They do not depend on the row."""
+    def _values(self, source: Any, a: Application) -> Any:
+        """Return the values that a Function gets from there for each row. They are the same for all rows.
+
+        If an array has an axis of rows, it goes: it has an entry for each row, or one that is broadcast to all rows.
+        """
         if isinstance(source, Stored):
-            return arrays_of(self.graph.model)[source.name]
-        if isinstance(source, Result):
+            source = Constant(arrays_of(self.graph.model)[source.name])
+        elif isinstance(source, Result):
             steps = self.leaves[source.application].steps
-            source = same_values([data_of(step.outputs[source.place]) for step in steps], repr(steps[0].function))
-        if source.shape is None:
+            try:
+                source = same_values([data_of(step.outputs[source.place]) for step in steps], repr(steps[0].function))
+            except ValueError as error:
+                raise ValueError(f"export: {error}") from error
+        if source.shape is not None:
+            return source.values[0] if _is_of_rows(source.shape) else N
+        axes = max(len(a.shapes[0]), 1 + 2 * (a.kind is functions.MatMul))  # a matrix has no axis of rows
+        if np.ndim(source.values) < axes:
             return source.values
-        return source.values[0] if _is_of_rows(source.shape) else N  # each row has the same
+        if len(source.values) > 1:
+            raise TypeError(f"export: there is no C for {a.function!r} of an array with more axes than a row")
+        return source.values[0]
 
     # ---- calls --------------------------------------------------------------------------------------------------
 
