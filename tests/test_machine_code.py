@@ -66,6 +66,16 @@ def test_any_kernel_is_listed_with_a_line_for_each_instruction(kernel):
 
 
 @needs_objdump
+def test_a_fused_kernel_has_the_loops_of_the_one_that_it_is_fused_into():
+    model = cl.MLP(2, [3, 3], seed=0)
+    listed = str(cl.capture(model, np.ones((4, 2), np.float32))).splitlines()[2].split()[0]
+    assert listed == "matmul_relu"
+    code = cl.machine_code(listed)
+    assert code.kernel == "matmul"
+    assert code == cl.machine_code("matmul")
+
+
+@needs_objdump
 def test_innermost_loops_do_not_contain_each_other_and_those_in_vectors_come_first():
     loops = cl.machine_code("sgd").loops
     spans = [(loop.instructions[0].address, loop.instructions[-1].address) for loop in loops]

@@ -83,9 +83,10 @@ class MachineCode(Table):
 def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -> MachineCode:
     """Return the machine instructions of a kernel, with what they mean.
 
-    `kernel` is a name such as a Program's listing has: "sgd", "matmul", "softmax_loss". A kernel that computes element
-    by element, such as "relu", shares its loops with all others of that kind. So does a product that is fused with
-    such a kernel: look at "matmul" for "matmul_relu".
+    `kernel` is a name as in a Program's listing: "sgd", "matmul", "softmax_loss". A fused one, "matmul_relu", has the
+    loops of "matmul". A kernel that computes element by element, such as "relu", shares its loops with all others of
+    that kind. Jumps to an address that the code computes are not followed; kernels that choose one of many loops by
+    such a jump are listed without these loops.
 
     `isa` is the instruction set, for example "x86-64-v3", which has AVX2; by default the one in use. `dtype` is float32
     or float64. A kernel whose loop does not depend on the dtype has one loop for both.
@@ -108,7 +109,8 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
     """
     if not isinstance(kernel, str):
         raise TypeError(f"machine_code takes the name of a kernel, such as 'sgd', got {kernel!r}")
-    if kernel not in kernels.KERNELS:
+    known = max([name for name in kernels.KERNELS if f"{kernel}_".startswith(f"{name}_")], key=len, default=None)
+    if known is None:
         from difflib import get_close_matches
 
         close = get_close_matches(kernel, kernels.KERNELS, 1)
@@ -119,10 +121,10 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
         raise ValueError(f"machine_code: the instruction set is {isa!r}; here there is {', '.join(available)}")
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"machine_code: expected dtype float32 or float64, got {np.dtype(dtype)}")
-    addresses = importlib.import_module(kernels._module(isa)).PUBLISHED[kernels.KERNELS[kernel].loops]
+    addresses = importlib.import_module(kernels._module(isa)).PUBLISHED[kernels.KERNELS[known].loops]
     begin = addresses[FLOATS.index(np.dtype(dtype)) % len(addresses)]
     file, base = _module_at(begin)
-    return _code(_reached(begin - base, file, base), kernel, isa)
+    return _code(_reached(begin - base, file, base), known, isa)
 
 
 def _code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode:

@@ -13,6 +13,7 @@ from caffelite.program.step import Buffer
 
 WIDTH, HEIGHT = 9.5, 2.9  # inches: of the picture, and of a panel of it
 TINT = 0.45  # how much of its colour a bar has; the rest is white, so that dark text can be read
+OUTLINED = 0.04  # of the height; lower bars have no outline, which would hide their colour
 GREY = "#BBBBBB"  # kernels that write no temporary
 LETTERS = 26  # of a kernel's name
 SLANT = 50  # degrees; of names
@@ -32,7 +33,7 @@ def picture(stages: list[Timed]) -> Any:
     colours = _colours(stages)
     for stage, kernels, memory in zip(stages, panels[::2], panels[1::2], strict=True):
         _draw_kernels(kernels, stage, colours)
-        _draw_memory(memory, stage, colours)
+        _draw_memory(memory, stage, colours, highest)
         for axes in (kernels, memory):
             axes.set_xlim(0, RIGHT * most)
             axes.spines[:].set_visible(False)
@@ -65,7 +66,7 @@ def _draw_kernels(axes: Any, stage: Timed, colours: dict[Buffer, str]) -> None:
     axes.set_title(drawn(title), fontsize=10, color=INK, loc="left")
 
 
-def _draw_memory(axes: Any, stage: Timed, colours: dict[Buffer, str]) -> None:
+def _draw_memory(axes: Any, stage: Timed, colours: dict[Buffer, str], highest: int) -> None:
     """A bar for each temporary, from the first to the last kernel that uses it, at its place in memory."""
     from matplotlib.patches import Rectangle
 
@@ -73,8 +74,9 @@ def _draw_memory(axes: Any, stage: Timed, colours: dict[Buffer, str]) -> None:
     begins = ends - stage.seconds * 1e6
     for bar in stage.bars:
         width = ends[bar.end] - begins[bar.begin]
-        place = (begins[bar.begin], bar.offset)
-        axes.add_patch(Rectangle(place, width, bar.nbytes, facecolor=colours[bar.buffer], edgecolor=INK, linewidth=0.5))
+        edge = 0.5 if bar.nbytes > OUTLINED * highest else 0
+        options: Any = {"facecolor": colours[bar.buffer], "edgecolor": INK, "linewidth": edge}
+        axes.add_patch(Rectangle((begins[bar.begin], bar.offset), width, bar.nbytes, **options))
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.yaxis.set_major_locator(_ticks())
