@@ -144,6 +144,7 @@ class Fitting:
             error.history = history  # type: ignore[union-attr]
             raise
         finally:
+            listeners.clear()  # a Training knows them, and one of them knows it: so the data are free at once
             if checkpoints is not None:
                 checkpoints.epochs = None
         return history
