@@ -10,7 +10,7 @@ import pytest
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.look.instructions import meaning
-from caffelite.look.machine_code import _instruction, _lines
+from caffelite.look.machine_code import _cases, _instruction, _lines
 
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
 needs_objdump = pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no disassembler")
@@ -56,11 +56,12 @@ def test_the_listing_is_what_runs_from_the_kernels_address_on():
 
 
 @needs_objdump
-@pytest.mark.parametrize("kernel", ["matmul", "relu", "softmax_loss", "check_labels", "convert"])
+@pytest.mark.parametrize("kernel", ["layer_norm", "relu", "softmax_loss", "check_labels", "convert"])
 def test_any_kernel_is_listed_with_a_line_for_each_instruction(kernel):
     code = cl.machine_code(kernel)
     assert len(code.splitlines()) == 2 + len(code.instructions) > 20
     assert code._repr_html_().count("<tr>") == 1 + len(code.instructions)
+    assert not {"(bad)", ".byte"} & set(names(code))
     if ON_X86:
         assert np.mean([bool(instruction.meaning) for instruction in code.instructions]) > 0.9
 
@@ -70,9 +71,7 @@ def test_a_fused_kernel_has_the_loops_of_the_one_that_it_is_fused_into():
     model = cl.MLP(2, [3, 3], seed=0)
     listed = str(cl.capture(model, np.ones((4, 2), np.float32))).splitlines()[2].split()[0]
     assert listed == "matmul_relu"
-    code = cl.machine_code(listed)
-    assert code.kernel == "matmul"
-    assert code == cl.machine_code("matmul")
+    assert cl.machine_code(listed).kernel == "matmul"
 
 
 @needs_objdump
@@ -143,6 +142,20 @@ def test_the_jumps_of_other_processors_are_followed():
 def test_an_instruction_that_the_end_of_a_part_cuts_off_is_left_out():
     listing = "x:\n   10:\tpush   rbp\n   11:\tmov    rbp,rsp\n   14:\t.byte 0x62\n   15:\t(bad)\n"
     assert _lines(listing, before=0x14) == {0x10: ("push   rbp", 0x11), 0x11: ("mov    rbp,rsp", 0x14)}
+
+
+def test_a_jump_to_an_address_from_a_table_is_followed_to_all_cases():
+    table = np.array([16, -32, 48], np.int32)
+    lines = [
+        "cmp    eax,0x2",
+        "ja     36f8 <x>",
+        "lea    rdx,[rip+0xbab17]        # 40 <x>",
+        "movsxd rax,DWORD PTR [rdx+rax*4]",
+        "add    rax,rdx",
+    ]
+    base = table.ctypes.data - 0x40
+    assert _cases(lines, base) == [0x50, 0x20, 0x70]
+    assert _cases(lines[1:], base) == _cases(lines[:2], base) == _cases([*lines[:3], lines[4]], base) == []
 
 
 def test_the_meaning_of_what_is_not_common_is_left_open():

@@ -2,7 +2,8 @@
 
 The compiled loops have no names, so nothing says where a loop ends. But each kernel knows where its loop begins. From
 there, we follow the instructions: on to the next one, to the targets of jumps, and into functions of the same module.
-What is reached this way is the kernel's code. A jump to an address that the code computes is not followed.
+What is reached this way is the kernel's code. Compilers make a table of addresses of a choice among many cases, and a
+jump to an address from it. Such a jump is followed to all of them, if its instructions have the usual form.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from caffelite.look.instructions import meaning
 
 AT_ONCE = 4096  # bytes that objdump gets; a part of a function is rarely longer
 LONGEST = 16  # bytes; more than any instruction has
+TABLE = 12  # instructions, before a jump to an address from a table, that read the table
 
 JUMP = re.compile(r"(?:notrack |bnd )?(jmp|b)$")
 BRANCH = re.compile(r"(j(?!mp)\w+|b\.\w+|bc\.\w+|cbn?z|tbn?z)$")
@@ -85,8 +87,7 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
 
     `kernel` is a name as in a Program's listing: "sgd", "matmul", "softmax_loss". A fused one, "matmul_relu", has the
     loops of "matmul". A kernel that computes element by element, such as "relu", shares its loops with all others of
-    that kind. Jumps to an address that the code computes are not followed; kernels that choose one of many loops by
-    such a jump are listed without these loops.
+    that kind.
 
     `isa` is the instruction set, for example "x86-64-v3", which has AVX2; by default the one in use. `dtype` is float32
     or float64. A kernel whose loop does not depend on the dtype has one loop for both.
@@ -147,6 +148,7 @@ def _reached(begin: int, file: str, base: int) -> list[Instruction]:
     places = [begin]
     while places:
         at = places.pop()
+        before: list[str] = []  # the lines that have run before this one
         while at not in reached:
             if at not in listed:
                 listed |= _disassembled(at, file)
@@ -157,10 +159,28 @@ def _reached(begin: int, file: str, base: int) -> list[Instruction]:
             name, target = instruction.name, instruction.target
             if target is not None:
                 places.append(target)
+            elif JUMP.match(name):
+                places += _cases(before[-TABLE:], base)
+            before.append(line)
             if END.match(name) or JUMP.match(name):
                 break
             at = after
     return [reached[at] for at in sorted(reached, key=lambda at: (at < begin, at))]
+
+
+def _cases(lines: list[str], base: int) -> list[int]:
+    """Return where a jump may go that takes its address from a table, given the lines before it; [] for other forms.
+
+    The form: `cmp i, most`, `ja` elsewhere, `lea t, [rip + …] # table`, `movsxd a, [t + i*4]`, `add a, t`. The table
+    has an int32 for each case: how far from the table it is.
+    """
+    text = "\n".join(lines)
+    count = re.findall(r"cmp +\w+,0x([0-9a-f]+)\n+ja ", text)
+    table = re.findall(r"lea +(\w+),\[rip\+[^\n]*# (?:0x)?([0-9a-f]+)", text)
+    if not count or not table or not re.search(rf"movsxd +\w+,DWORD PTR \[{table[-1][0]}\+\w+\*4", text):
+        return []
+    begin = int(table[-1][1], 16)
+    return [begin + distance for distance in (ctypes.c_int32 * (int(count[-1], 16) + 1)).from_address(base + begin)]
 
 
 def _instruction(address: int, line: str, base: int) -> Instruction:
