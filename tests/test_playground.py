@@ -366,6 +366,7 @@ def test_it_pauses_when_nobody_looks(program):
     page.ask("play")
     page.wait_for("frame", lambda message: message["step"] > 100)
     page.close()
+    assert not threading.Event().wait(1.0)  # until the server has seen that it has gone
     page = Page(program.address)
     first = page.wait_for("frame", lambda message: not message["playing"])
     assert not threading.Event().wait(0.3)
