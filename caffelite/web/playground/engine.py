@@ -146,11 +146,17 @@ class Engine:
                     self._due, self.playing = False, False
                     self.show(self.player.frame())
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait(self, seconds: float) -> None:
         """Wait for a change, or for so long. Raises Abandoned if the training is to begin again."""
         with self._changed:
-            if not self._anew and (seconds is None or seconds > 0):
+            if not self._anew:
                 self._changed.wait(seconds)
+        self.check()
+
+    def wait_while_paused(self) -> None:
+        """Wait until it plays, a frame is wanted, or the training is to begin again: then it raises Abandoned."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.playing or self._due or self._anew)
         self.check()
 
     def check(self) -> None:
@@ -222,7 +228,7 @@ class Player:
         while not self.engine.playing:
             if self.engine.wants_frame():
                 self._show()
-            self.engine.wait()
+            self.engine.wait_while_paused()
             waited = True
         if waited:
             self._next = time.perf_counter()
