@@ -1,7 +1,7 @@
 # Every target makes .venv when it is missing and installs what it needs. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
 .PHONY: spiral test lint ruff cython-lint mypy docs sanitize wheel bench clean
@@ -11,7 +11,7 @@ spiral: .venv/plot
 	$(BIN)/caffelite spiral --output spiral.png
 
 # In a process for each core; the threads of one do not spin while they wait for those of another.
-test: .venv/test,lint
+test: .venv/test,lint .venv/levels
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: mypy cython-lint ruff
@@ -27,7 +27,7 @@ mypy: .venv/test,lint
 	$(BIN)/mypy
 
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
-docs: .venv/docs
+docs: .venv/docs .venv/levels
 	$(BIN)/sphinx-build -W --keep-going -j auto docs docs/_build/html
 
 sanitize: .venv/test,lint
@@ -64,8 +64,14 @@ clean:
 	@touch $@
 
 # Here, and only here, the present sources are compiled: once for all targets, and only the modules that have changed.
+# For tests and pages the loops are compiled for all instruction sets, for other targets only for this processor's best.
 .venv/built: $(SOURCES) | $(BIN)/python
+	@echo "Installing what the build needs, then compiling: about a minute on two cores."
 	$(PIP) 'setuptools>=77' 'cython>=3.1' 'numpy>=2.0'
+	CAFFELITE_LEVELS=native $(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+.venv/levels: .venv/built
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

@@ -106,7 +106,8 @@ cdef int affine(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef Py_ssize_t C = call.size[0], H = call.size[1], W = call.size[2]
     cdef double middle = 0.5 * (H - 1), centre = 0.5 * (W - 1), u, v, up, left
     cdef Py_ssize_t i, c, h, w, above, below, before, after
-    cdef real top, bottom, of_above[2], of_below[2]
+    cdef real top, bottom
+    cdef real[2] of_above, of_below
     cdef real* y
     cdef const real* x
     cdef const double* A
