@@ -94,7 +94,7 @@ OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp
 # Programs that test whether the compiler accepts flags, and, when they run, what the processor can do.
 NOTHING = "int main(void) { return 0; }"
 PARALLEL = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
-RUNS = {
+RUNS = {  # as in border.pyx
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": ("avx2", "fma", "bmi2"),
 }
@@ -212,13 +212,13 @@ class BuildKernels(build_ext):
         # Looking for garbage a thousand times less often saves Cython a quarter of its time.
         with ProcessPoolExecutor(self.parallel, initializer=gc.set_threshold, initargs=(1_000_000, 2, 100)) as pool:
             tasks = {}
-            for source in sorted(sources, key=os.path.getsize, reverse=True):
+            for source in sorted(sources, key=longest_first):
                 made = (TRANSLATED / source).with_suffix(".c")
                 if not self.force and is_newer_than_its_sources(made, Path(f"{made}.dep")):
                     continue
                 module = Extension(source.removesuffix(".pyx").replace("/", "."), [source])
-                tasks[source] = pool.submit(cythonize, [module], **options)
-            watched("translated to C", tasks, pool)
+                tasks[name_of(source)] = pool.submit(cythonize, [module], **options)
+            watched("translated", tasks, pool)
         for extension in self.extensions:
             extension.sources = [str((TRANSLATED / source).with_suffix(".c")) for source in extension.sources]
 
@@ -236,9 +236,14 @@ class BuildKernels(build_ext):
             for unit in units
             if self.force or not is_newer_than_its_sources(unit[2], Path(unit[2]).with_suffix(".d"))
         ]
-        units.sort(key=lambda unit: (Path(unit[1]).stem not in LONGEST, -os.path.getsize(unit[1])))
+        units.sort(key=lambda unit: longest_first(unit[1]))
         with ThreadPoolExecutor(self.parallel) as pool:
-            watched("compiled", {name_of(*unit[:2]): pool.submit(self.make_object, *unit[:2]) for unit in units}, pool)
+            tasks = {}
+            for extension, source, _ in units:
+                level = extension.name.partition(".loops_")[2]
+                name = name_of(source) + (f" for {level}" if level else "")
+                tasks[name] = pool.submit(self.make_object, extension, source)
+            watched("compiled", tasks, pool)
 
     def make_object(self, extension, source):
         """Compile a C file for a module."""
@@ -252,10 +257,14 @@ class BuildKernels(build_ext):
         )
 
 
-def name_of(extension, source):
-    """What messages call a C file, such as "loops/tile.c for x86_64_v3"."""
-    level = extension.name.partition(".loops_")[2]
-    return f"{Path(source).parent.name}/{Path(source).name}" + (f" for {level}" if level else "")
+def longest_first(source):
+    """A key that sorts sources, or C files, by how long they probably take, those that take longest first."""
+    return Path(source).stem not in LONGEST, -os.path.getsize(source)
+
+
+def name_of(source):
+    """What messages call a file, such as "loops/tile.c"."""
+    return "/".join(Path(source).parts[-2:])
 
 
 def watched(done, tasks, pool):
@@ -267,7 +276,7 @@ def watched(done, tasks, pool):
             seconds = time.perf_counter() - started
             for name in [name for name, task in waiting.items() if task in ended]:
                 waiting.pop(name).result()  # raises its exception
-                print(f"{seconds:4.0f} s: {name} {done}, {len(waiting)} of {len(tasks)} left", flush=True)
+                print(f"{seconds:4.0f} s: {done} {name}, {len(waiting)} of {len(tasks)} left", flush=True)
             if not ended:
                 running = [name for name, task in waiting.items() if task.running()]
                 print(f"{seconds:4.0f} s: still at work on {', '.join(running[: os.cpu_count()])}", flush=True)
