@@ -7,7 +7,10 @@ SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/
 .PHONY: spiral test lint ruff cython-lint mypy docs sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
-spiral: .venv/plot
+# While one core still compiles, the other fetches matplotlib.
+spiral: .venv/needs
+	@$(MAKE) --no-print-directory --jobs=2 .venv/built .venv/drawing
+	@$(MAKE) --no-print-directory .venv/plot
 	$(BIN)/caffelite spiral --output spiral.png
 
 # In a process for each core; the threads of one do not spin while they wait for those of another.
@@ -65,9 +68,7 @@ clean:
 
 # Here, and only here, the present sources are compiled: once for all targets, and only the modules that have changed.
 # For tests and pages the loops are compiled for all instruction sets, for other targets only for this processor's best.
-.venv/built: $(SOURCES) | $(BIN)/python
-	@echo "Installing what the build needs, then compiling: about a minute on two cores."
-	$(PIP) 'setuptools>=77' 'cython>=3.1' 'numpy>=2.0'
+.venv/built: $(SOURCES) .venv/needs
 	CAFFELITE_LEVELS=native $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -75,5 +76,15 @@ clean:
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
+# pip need not make .pyc files, as Python makes those that it wants.
+.venv/needs: | $(BIN)/python
+	$(PIP) --no-compile 'setuptools>=77' 'cython>=3.1' 'numpy>=2.0'
+	@touch $@
+
+.venv/drawing: .venv/needs
+	$(PIP) --no-compile 'matplotlib>=3.7' 'safetensors>=0.4.3' 'tqdm>=4.60'
+	@touch $@
+
 $(BIN)/python:
+	@echo "From nothing to the picture it takes about a minute on two cores, of which 10 s are for downloads."
 	$(PYTHON) -m venv .venv
