@@ -6,6 +6,7 @@ MLPClassifier, NumPy written by hand, and JAX, side by side in one run.
     python benchmarks/steps.py             # the peers are the extra `bench`; those not installed are left out
     python benchmarks/steps.py --only spiral32 mnist
     python benchmarks/steps.py --profile   # then also, kernel by kernel, where the time of caffelite's steps goes
+    python benchmarks/steps.py --chart examples/speed.svg   # also draw the medians, for light and for dark pages
     python benchmarks/steps.py --quick     # only to see that it works
 
 Every contestant has its own process, all of them pinned to the same core, one working at a time. They start from the
@@ -27,6 +28,7 @@ from itertools import count, pairwise
 from statistics import median
 from time import perf_counter
 
+import chart
 import harness
 import numpy as np
 from workloads import SEED, WORKLOADS, Workload, add_options, columns
@@ -472,13 +474,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--profile", action="store_true", help="also time the kernels of caffelite's steps")
+    parser.add_argument("--chart", metavar="FILE", help="also write this SVG file, and one for dark pages beside it")
     options = parser.parse_args()
     rounds = 2 if options.quick else options.rounds
 
     harness.use_threads(1)
     print(f"float32, one thread on one core, {rounds} rounds")
     print(harness.environment("torch", "scikit-learn", "jax"))
-    summary, behind = [], []
+    summary, behind, charted = [], [], {}
     for name in options.only:
         task, compared, timed = prepare(WORKLOADS[name], options.quick)
         contestants = {
@@ -488,6 +491,12 @@ def main():
         row, faster = report(name, task, timed, *results)
         summary.append(row)
         behind += [faster] if faster else []
+        medians = {peer: median(times) for peer, times in results[1].items()}
+        own = medians["caffelite"]
+        title = f"{task.net.title}: {own / timed / task.steps_an_epoch * 1e6:,.3g} µs a step"
+        charted[title] = {peer: seconds / own for peer, seconds in medians.items()}
+    if options.chart:
+        chart.write(options.chart, charted, f"Time of a training step, caffelite = 1. {harness.processor()}, one core")
 
     header = ["caffelite, least", "µs/step", "PyTorch's time", "fastest peer", "its time", "share of arithmetic"]
     print("\nPeers' times with caffelite's as 1; the share of the multiply-adds, at the peak, in caffelite's time\n")

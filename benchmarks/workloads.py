@@ -47,6 +47,11 @@ class Workload(Trainable):
         return f"{'-'.join(map(str, self.sizes))}{norms}, batch {self.batch}, {self.optimizer}, {self.dataset} data"
 
     @property
+    def title(self):
+        """What the net is called in a chart."""
+        return f"{'-'.join(map(str, self.sizes))}, batch {self.batch}, {self.optimizer}"
+
+    @property
     def flops(self):
         """A step's multiply-adds for a row, counted twice.
 

@@ -6,7 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ import pytest
 import caffelite as cl
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - {"harness.py", "workloads.py", "contestants.py"})
+SCRIPTS = sorted(
+    {path.name for path in BENCHMARKS.glob("*.py")} - {"chart.py", "harness.py", "workloads.py", "contestants.py"}
+)
 SMALL = ["spiral32", "digits"]
 OPTIONS = {
     "steps.py": ["--profile", "--only", *SMALL],
@@ -137,6 +141,21 @@ def test_peers_that_are_not_installed_are_named_and_left_out(without_peers):
     assert list(summary) == SMALL
     left_out = "; ".join(f"{peer} (no module {module})" for peer, module in PEERS.items())
     assert benchmark.stdout.endswith(f"Not installed, left out: {left_out}\n")
+
+
+def test_a_chart_has_what_the_benchmark_printed(without_peers, tmp_path):
+    benchmark = run("steps.py", "--quick", "--only", *SMALL, "--chart", str(tmp_path / "a.svg"), modules=without_peers)
+    assert benchmark.returncode == 0, benchmark.stderr
+    for name in ("a.svg", "a-dark.svg"):
+        texts = [element.text for element in ElementTree.parse(tmp_path / name).iter() if element.tag.endswith("text")]
+        assert [text.partition(":")[0] for text in texts if ":" in text] == [
+            "2-100-3, batch 32, SGD",
+            "64-100-10, batch 200, Adam",
+        ]
+        for compared in tables(benchmark.stdout)[:2]:
+            ratio = compared["NumPy by hand"][2]
+            shown = [float(b) for a, b in pairwise(texts) if a == "NumPy by hand"]
+            assert min(abs(value - ratio) for value in shown) <= max(0.051, 0.05 * ratio)
 
 
 def test_the_benchmark_of_dynamic_graphs_does_without_pytorch(tmp_path):

@@ -62,7 +62,8 @@ def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
 
 def test_make_installs_what_pyproject_says_that_the_build_needs():
     (listed,) = re.findall(r"^requires = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    (installed,) = re.findall(r"^\t\$\(PIP\) --no-compile ('setuptools.*')$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    (installed,) = re.findall(r"^\t\$\(PIP\) --no-compile ('setuptools.*')$", makefile, re.MULTILINE)
     assert sorted(re.findall(r'"(.*?)"', listed)) == sorted(re.findall(r"'(.*?)'", installed))
 
 
