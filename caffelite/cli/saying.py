@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from caffelite.core.extras import how_to_install
 from caffelite.core.terminal import say
 from caffelite.files import safetensors as files
 from caffelite.optimizers import TrainingDiverged
@@ -48,7 +49,7 @@ def draw(picture: Callable[[], Any], output: Path) -> int:
     try:
         failed = write_file(output, write)
     except ImportError:
-        say("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')")
+        say(f"picture skipped: it needs matplotlib ({how_to_install('plot')})")
         return 0
     if not failed:
         say(f"picture in {output}")

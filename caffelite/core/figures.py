@@ -8,10 +8,12 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
+from caffelite.core.extras import how_to_install
+
 try:
     import matplotlib.figure
 except ImportError:
-    raise ImportError("pictures are drawn by matplotlib, which is not installed: pip install matplotlib") from None
+    raise ImportError(f"pictures are drawn by matplotlib, which is not installed: {how_to_install('plot')}") from None
 
 
 class Figure(matplotlib.figure.Figure):

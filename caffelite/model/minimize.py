@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.arrays import positive, positive_integer
+from caffelite.core.extras import how_to_install
 from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.data.frames import names_of_inputs
@@ -33,7 +34,7 @@ try:
     from scipy.optimize import OptimizeResult
     from scipy.optimize import minimize as scipy_minimize
 except ImportError as error:
-    raise ImportError("minimize needs SciPy: pip install caffelite[scipy]") from error
+    raise ImportError(f"minimize needs SciPy: {how_to_install('scipy')}") from error
 
 
 class Minimization(History):

@@ -5,13 +5,15 @@
     caffelite.onnx.export(model, "net.onnx")
     model = caffelite.onnx.load("net.onnx")
 
-It needs the `onnx` package: pip install 'caffelite[onnx]'.
+It needs the `onnx` package: `pip install onnx`.
 """
+
+from caffelite.core.extras import how_to_install
 
 try:
     import onnx as _onnx  # noqa: F401
 except ImportError as error:
-    raise ImportError("caffelite.onnx needs the onnx package: pip install 'caffelite[onnx]'") from error
+    raise ImportError(f"caffelite.onnx needs the onnx package: {how_to_install('onnx')}") from error
 
 from caffelite.onnx.exporting import export
 from caffelite.onnx.importing import load

@@ -6,13 +6,15 @@
     module = caffelite.pytorch.to_torch(model)
     caffelite.pytorch.load_state_dict(model, torch.load("net.pt"))
 
-It needs the `torch` package: pip install 'caffelite[pytorch]'.
+It needs the `torch` package: `pip install torch`.
 """
+
+from caffelite.core.extras import how_to_install
 
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError("caffelite.pytorch needs the torch package: pip install 'caffelite[pytorch]'") from error
+    raise ImportError(f"caffelite.pytorch needs the torch package: {how_to_install('pytorch')}") from error
 
 from caffelite.pytorch.converting import from_torch, to_torch
 from caffelite.pytorch.state import load_state_dict

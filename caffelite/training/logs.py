@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from caffelite.core.extras import how_to_install
 from caffelite.files import safetensors as files
 from caffelite.training.history import History
 
@@ -52,7 +53,7 @@ class TensorBoard:
     in the file as soon as it is completed. Give each run a folder of its own below `--logdir`. If a training continues
     from a checkpoint, TensorBoard shows the later epochs that an older file in the folder has no longer.
 
-    Needs tensorboardX: `pip install caffelite[tensorboard]`; else raises ImportError. Raises OSError before the first
+    Needs tensorboardX: `pip install tensorboardX`; else raises ImportError. Raises OSError before the first
     step if the folder cannot be made or written.
     """
 
@@ -95,5 +96,5 @@ def _tensorboardx() -> Any:
     try:
         import tensorboardX
     except ImportError as error:
-        raise ImportError("TensorBoard needs tensorboardX: pip install caffelite[tensorboard]") from error
+        raise ImportError(f"TensorBoard needs tensorboardX: {how_to_install('tensorboard')}") from error
     return tensorboardX

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from caffelite.core.extras import how_to_install
+
 
 class Source(NamedTuple):
     """The address of files, their SHA-256 by name, and the folder inside the user's folder to put them in."""
@@ -55,7 +57,7 @@ def fetch(dataset: str, folder: Path, names: list[str]) -> None:
         import pooch
         from requests import RequestException
     except ImportError as error:
-        raise ImportError("download=True fetches files through pooch: pip install caffelite[data]") from error
+        raise ImportError(f"download=True fetches files through pooch: {how_to_install('data')}") from error
     source = SOURCES[dataset]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="incomplete-", dir=folder) as incomplete:

@@ -35,7 +35,7 @@ def mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
     The folder has to hold the files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
     t10k-labels-idx1-ubyte, each as it is or with .gz. They are in the IDX format and may have other numbers of rows.
 
-    With `download=True`, missing files are fetched through pooch (`pip install caffelite[data]`). Their SHA-256 is
+    With `download=True`, missing files are fetched through pooch (`pip install pooch`). Their SHA-256 is
     compared with the one that TensorFlow Datasets lists (tensorflow_datasets/url_checksums).
 
     Raises ValueError, naming the file, if the contents are not what the header says, or if a gzip file unpacks to more

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.arrays import integers
+from caffelite.core.extras import how_to_install
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -36,7 +37,7 @@ def folder(
     Images are turned as their EXIF data say. What is transparent becomes white. 16 bits of gray are kept. Of several
     pictures in a file, the first counts.
 
-    Reading needs Pillow: `pip install caffelite[images]`. Raises ImportError without it. Raises ValueError, with the
+    Reading needs Pillow: `pip install pillow`. Raises ImportError without it. Raises ValueError, with the
     file, for one that is not an image that Pillow can read. Raises ValueError for a class without images, or a folder
     without classes, and FileNotFoundError if there is no such folder. Raises MemoryError, before the first image is
     read, if x would be larger than the memory of the machine.
@@ -47,7 +48,7 @@ def folder(
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise ImportError("folder reads images with Pillow: pip install caffelite[images]") from error
+        raise ImportError(f"folder reads images with Pillow: {how_to_install('images')}") from error
     classes = _classes(Path(path))
     files = [(file, label) for label, found in enumerate(classes.values()) for file in found]
     shape = (len(files), channels, height, width)
