@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
-.PHONY: spiral test lint ruff cython-lint mypy docs sanitize wheel bench clean
+.PHONY: spiral test lint ruff cython-lint mypy workflows docs classroom sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 # While one core still compiles, the other fetches matplotlib.
@@ -17,7 +17,7 @@ spiral: .venv/needs
 test: .venv/test,lint .venv/levels
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-lint: mypy cython-lint ruff
+lint: mypy cython-lint ruff workflows
 
 ruff: .venv/test,lint
 	$(BIN)/ruff check .
@@ -29,9 +29,16 @@ cython-lint: .venv/test,lint
 mypy: .venv/test,lint
 	$(BIN)/mypy
 
+workflows: .venv/test,lint
+	$(BIN)/zizmor --offline --quiet .github
+
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
 docs: .venv/docs .venv/levels
 	$(BIN)/sphinx-build -W --keep-going -j auto docs docs/_build/html
+
+# Wheels, notebooks, programs and the site, if `make docs` has built it, for a class without a network.
+classroom: .venv/classroom .venv/levels
+	$(BIN)/python tests/classroom.py
 
 sanitize: .venv/test,lint
 	$(BIN)/python tests/sanitize.py
@@ -59,7 +66,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/mpi.py
 
 clean:
-	rm -rf .venv build dist docs/_build docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
+	rm -rf .venv build dist classroom docs/_build docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
 
 # .venv/EXTRAS is there when caffelite is installed with them, for which nothing is compiled again.
 .venv/%: .venv/built

@@ -37,7 +37,7 @@ def drawn(nets, caption, ink, faint, own, others):
                 y = top + HEAD + number * LINE
                 length = max(1.5, room * time / max(times.values()))
                 number_at = left + NAMES + length + 5
-                text = "1" if number == 0 else f"{time:.1f}" if time < 9.95 else f"{time:.0f}"
+                text = f"{time:.2g}"
                 weight = ' font-weight="600"' if number == 0 else ""
                 colour = own if number == 0 else others
                 attributes = f'y="{y + 11}" fill="{ink}"{weight}'

@@ -493,7 +493,8 @@ def main():
         behind += [faster] if faster else []
         medians = {peer: median(times) for peer, times in results[1].items()}
         own = medians["caffelite"]
-        title = f"{task.net.title}: {own / timed / task.steps_an_epoch * 1e6:,.3g} µs a step"
+        us = own / timed / task.steps_an_epoch * 1e6
+        title = f"{task.net.title}: " + (f"{us:.2g} µs" if us < 99.5 else f"{us / 1e3:.2g} ms")
         charted[title] = {peer: seconds / own for peer, seconds in medians.items()}
     if options.chart:
         chart.write(options.chart, charted, f"Time of a training step, caffelite = 1. {harness.processor()}, one core")

