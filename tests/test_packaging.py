@@ -1,17 +1,21 @@
 """What is handed out: the source distribution and the wheel. `make wheel` builds both anew, and tests the wheel."""
 
+import importlib.util
 import os
 import re
 import shutil
 import sys
+import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import distributions
 import pytest
 from conftest import run, unpacked_source_distribution
 
+from caffelite import _kernels as kernels
 from caffelite.core.extras import EXTRAS, how_to_install
 
 ROOT = Path(__file__).parent.parent
@@ -60,6 +64,72 @@ def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", tmp_path / "site", wheel, cwd=tmp_path)
     output = run(sys.executable, "-c", PROGRAM, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site")})
     assert str(tmp_path / "site") in output
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """setup.py as a module."""
+    if not (ROOT / "setup.py").exists():
+        pytest.skip("there are no sources")
+    pytest.importorskip("Cython")
+    monkeypatch.chdir(ROOT)
+    specification = importlib.util.spec_from_file_location("build_of_caffelite", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("present", [(), kernels.INSTRUCTION_SETS])
+def test_a_native_build_has_the_loops_that_this_processor_runs_best_and_those_that_are_there(build, tmp_path, present):
+    from setuptools import Distribution
+    from setuptools._distutils.ccompiler import new_compiler
+    from setuptools._distutils.sysconfig import customize_compiler
+
+    command = build.BuildKernels(Distribution({"ext_modules": build.extensions()}))
+    command.finalize_options()
+    command.build_lib, command.inplace = str(tmp_path), False
+    command.compiler = new_compiler()
+    customize_compiler(command.compiler)
+    everything = list(command.extensions)
+    for extension in everything if present else []:
+        module = Path(command.get_ext_fullpath(extension.name))
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.touch()
+    command.leave_out_other_levels()
+    left = [extension.name.partition(".loops_")[2].replace("_", "-") for extension in command.extensions]
+    if present:
+        assert command.extensions == everything
+    else:
+        assert [level for level in left if level] == kernels.available_instruction_sets()[:1]
+        assert left.count("") == len(build.COMPILED_ONCE)
+
+
+def test_a_build_says_what_is_done_and_what_takes_long(build, monkeypatch, capsys):
+    monkeypatch.setattr(build, "PATIENCE", 0.05)
+    go_on = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        tasks = {"long.c": pool.submit(go_on.wait), "short.c": pool.submit(int)}
+        threading.Timer(0.3, go_on.set).start()
+        build.watched("compiled", tasks, pool)
+    first, *others, last = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert first == "compiled short.c, 1 of 2 left"
+    assert set(others) == {"still at work on long.c"}
+    assert last == "compiled long.c, 0 of 2 left"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="invalid literal"):
+        build.watched("compiled", {"wrong.c": pool.submit(int, "x")}, pool)
+
+
+def test_a_file_is_made_again_if_a_source_is_newer(build, tmp_path):
+    made, source, listed = tmp_path / "a.o", tmp_path / "a b.c", tmp_path / "a.d"
+    assert not build.is_newer_than_its_sources(made, listed)
+    for path in (source, made):
+        path.touch()
+    listed.write_text("a.o: \\\n  " + str(source).replace(" ", "\\ ") + "\n")
+    os.utime(source, (1, 1))
+    assert build.is_newer_than_its_sources(made, listed)
+    os.utime(made, (1, 1))
+    assert not build.is_newer_than_its_sources(made, listed)
 
 
 def test_make_installs_what_pyproject_says_that_the_build_needs():
