@@ -85,7 +85,9 @@ def main(folder):
     site = ROOT / "docs" / "_build" / "html"
     if site.exists():
         shutil.copytree(site, folder / "site")
-    system = f"{'macOS' if sys.platform == 'darwin' else 'Linux'} for {wheel.stem.rpartition('-')[2]}"
+    platform = re.search(r"(?:manylinux|macosx)_(\d+)_(\d+)_(\w+)$", wheel.stem)
+    libc = "macOS {}.{}" if sys.platform == "darwin" else "Linux with glibc {}.{}"
+    system = f"{libc.format(platform[1], platform[2])} or newer on {platform[3]}"
     version = ".".join(map(str, sys.version_info[:2]))
     absent = "" if site.exists() else " (not here: run `make docs` before `make classroom`)"
     (folder / "README.md").write_text(README.format(system=system, python=version, site=absent))
@@ -94,7 +96,7 @@ def main(folder):
     with tempfile.TemporaryDirectory() as empty:
         subprocess.run([sys.executable, "-m", "venv", empty], check=True)
         python = Path(empty, "bin", "python")
-        offline = "install", "--quiet", "--no-index", "--find-links", wheels
+        offline = "install", "--progress-bar", "off", "--no-index", "--find-links", wheels
         pip(*offline, "caffelite[plot]", *PACKAGES, python=python)
         subprocess.run([python, "-c", PROGRAM], cwd=empty, check=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
