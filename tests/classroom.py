@@ -54,9 +54,12 @@ def notebook(page):
         source = part.strip().splitlines(keepends=True)
         if i % 3 == 0 and source:
             cells.append({"cell_type": "markdown", "metadata": {}, "source": source})
+        if i % 3 == 1:
+            tags = re.findall(r"^:tags: \[(.*)\]$", part, re.MULTILINE)
         if i % 3 == 2:
+            metadata = {"tags": re.split(r",\s*", tags[0])} if tags else {}
             cells.append(
-                {"cell_type": "code", "metadata": {}, "source": source, "outputs": [], "execution_count": None}
+                {"cell_type": "code", "metadata": metadata, "source": source, "outputs": [], "execution_count": None}
             )
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"

@@ -132,6 +132,23 @@ def test_a_file_is_made_again_if_a_source_is_newer(build, tmp_path):
     assert not build.is_newer_than_its_sources(made, listed)
 
 
+def test_pages_become_notebooks_with_all_their_cells(build):
+    import classroom
+
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text()
+        cells = classroom.notebook(text)["cells"]
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        assert len(code) == len(re.findall(r"^```\{code-cell\}", text, re.MULTILINE)), page
+        raising = [cell for cell in code if "raises-exception" in cell["metadata"].get("tags", [])]
+        assert len(raising) == text.count("raises-exception"), page
+        assert not any(
+            "```{code-cell}" in line or line.startswith(":tags:") for cell in cells for line in cell["source"]
+        )
+        for cell in code:
+            assert cell["source"], page
+
+
 def test_make_installs_what_pyproject_says_that_the_build_needs():
     (listed,) = re.findall(r"^requires = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text()
