@@ -14,9 +14,9 @@ const SPEEDS = [["1 step a second", 1], ["5", 5], ["30", 30], ["300", 300], ["as
 const LONGEST = 2 ** 20; // bytes of a message to the server
 const TABS = ["lesson", "program", "code"];
 const MEANINGS = {
-  plane: "Each unit shows what it makes of the plane: orange is above 0, blue below.",
-  image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: the mean of what they say for it.",
-  bars: "Each unit has a bar for each class, or each eighth of the rows ordered by y: the mean of what it says for them.",
+  plane: "Each unit shows its output over the plane: orange is above 0, blue below.",
+  image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the points of that class.",
+  bars: "Each unit has a bar for each class: its mean output over the rows of that class. If y is a number, there is a bar for each eighth of the rows, ordered by y.",
 };
 
 let told = null, frame = null, lesson = 0, wanted = null;
@@ -147,6 +147,7 @@ $("file").onchange = async () => {
     ask(message);
   }
 };
+$("log").onchange = () => curves.set({ log: $("log").checked });
 $("held").onchange = () => requestDraw();
 $("share").onclick = async () => {
   const { origin, pathname } = location;

@@ -1,5 +1,5 @@
-// What the net says: regions or values over the plane; else how often each class is taken for which, or what it says
-// against what is true.
+// What the net predicts: regions or values over the plane; else how often each class is taken for which, or the numbers that it
+// predicts against the true ones.
 
 import { colour } from "./charts.js";
 import { CLASSES, mixed, pictureOf, rgb } from "./pictures.js";
@@ -163,7 +163,7 @@ function drawAgainst(canvas, told, { output }) {
   pen.save();
   pen.translate(14, canvas.height / 2);
   pen.rotate(-Math.PI / 2);
-  pen.fillText("what the net says", 0, 0);
+  pen.fillText("predicted", 0, 0);
   pen.restore();
-  canvas.setAttribute("aria-label", `what the net says against what is true, for ${truth.length} points that are held out; on the line both are equal`);
+  canvas.setAttribute("aria-label", `predicted against true numbers of ${truth.length} points that are held out; on the line both are equal`);
 }
