@@ -50,11 +50,11 @@ class NextStep:
             self.optimizer.step()
             return value
 
-        self.callers = callers_of(step, self.x, self.y)  # a real step, as is the next one
-        self.program: Program = capture(step, self.x, self.y)
+        self.program: Program = capture(step, self.x, self.y)  # a real step, as is the next one
+        self.calls = [call for call in self.program._step.instructions if isinstance(call, Instruction)]
+        self.callers = self._callers(step)
         self.model.load_state_dict(model.state_dict())
         self.optimizer.load_state_dict(optimizer.state_dict())
-        self.calls = [call for call in self.program._step.instructions if isinstance(call, Instruction)]
         self.at = 0
         self.names = self._names()
         self._timed = measured(self.program._stages, self.program._step, REPLAYS)
@@ -97,7 +97,7 @@ class NextStep:
         """The kernels that read or write a weight or its gradient, (layer, from, to), and what each does with it."""
         layer, source, target = place
         weight = [f for f in self.model.functions if isinstance(f, Linear)][layer].weight
-        offset = (source * weight.data.strides[0]) + target * weight.data.strides[1]
+        offset = source * weight.data.strides[0] + target * weight.data.strides[1]
         found = []
         for number, call in enumerate(self.calls):
             roles = []
@@ -119,23 +119,21 @@ class NextStep:
             "kernel": name,
             "shapes": shapes,
             "microseconds": float(self._timed[-1].seconds[number] * 1e6),
-            "callers": self._callers(number),
+            "callers": self.callers[number],
         }
 
-    def _callers(self, number: int) -> list[dict[str, Any]]:
-        """The lines of Python that call a kernel: more than one if it was fused of several."""
+    def _callers(self, step: Callable[..., Any]) -> list[list[dict[str, Any]]]:
+        """The lines of Python that call each kernel: more than one if it was fused of several."""
+        lines = callers_of(step, self.x, self.y)
         recorded = [call.call for call in self.program._stages[0].instructions if isinstance(call, Instruction)]
-        if len(recorded) != len(self.callers):
-            return []
-        own = [i for i, call in enumerate(recorded) if call is self.calls[number].call]
-        if not own:  # fused: the calls behind the one before it, whose names make its name
-            kept = {id(call.call) for call in self.calls}
-            gone = [i for i, call in enumerate(recorded) if id(call) not in kept]
-            before = [i for i, call in enumerate(recorded) if number and call is self.calls[number - 1].call]
-            own = _parts(
-                self.calls[number].call.name, [(i, recorded[i].name) for i in gone if i > max(before, default=-1)]
-            )
-        return [self.callers[i] for i in own]
+        kept = {id(call.call) for call in self.calls}
+        gone = [(i, call.name) for i, call in enumerate(recorded) if id(call) not in kept]
+        found = []
+        for call in self.calls:
+            own = [i for i, one in enumerate(recorded) if one is call.call] or _parts(call.call.name, gone)
+            gone = [(i, name) for i, name in gone if i not in own]
+            found.append([lines[i] for i in own])
+        return found
 
     def _names(self) -> list[tuple[int, int, str]]:
         """What lies where in memory: (first address, address behind it, name)."""
