@@ -76,7 +76,9 @@ def without_peers(tmp_path):
     return tmp_path
 
 
-LONG = {"busy.py", "precision.py", "steps.py"}  # these take half a minute each
+# These take ten seconds to a minute each.
+LONG = {"autograd.py", "busy.py", "estimators.py", "many.py", "overhead.py", "precision.py", "sparse.py", "steps.py"}
+LONG |= {"tables.py"}
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in SCRIPTS])
