@@ -94,5 +94,5 @@ clean:
 	@touch $@
 
 $(BIN)/python:
-	@echo "From nothing to the picture it takes about a minute on two cores, of which 10 s are for downloads."
+	@echo "From nothing to the picture it takes about 75 seconds on two cores."
 	$(PYTHON) -m venv .venv
