@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
 import caffelite as cl
+from caffelite import cli
 from caffelite.web import watch
 from caffelite.web.curves import MOST, Curve
 from caffelite.web.messages import decode
@@ -609,6 +610,93 @@ def test_a_run_that_was_broken_off_is_said_to_be(tmp_path):
     assert len({runs.new_name() for _ in range(5)}) == 5
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with two runs, of 30 and 40 epochs."""
+    live = cl.live(open_browser=False, folder=tmp_path / "runs")
+    fit([live], 30)
+    fit([live], 40)
+    return tmp_path / "runs"
+
+
+@contextlib.contextmanager
+def command(*arguments):
+    """`caffelite live` with these arguments, which runs until the end of the block, and the address of its page."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "caffelite", "live", "--no-browser", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cl.__file__).parents[1],
+    )  # fmt: skip
+    process.address = process.stdout.readline().rpartition(" ")[2].strip()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_command_shows_the_runs_of_a_folder_until_ctrl_c(folder):
+    with command(folder) as program:
+        page = Page(program.address)
+        runs = page.wait_for("runs")
+        assert (runs["now"], [(run["state"], run["epoch"]) for run in runs["runs"]]) == (
+            None,
+            [("finished", 40), ("finished", 30)],
+        )
+        page.ask("run", name=runs["runs"][1]["name"])
+        assert page.wait_for("run")["parts"]["status"]["epoch"] == 30
+        fit([cl.live(open_browser=False, folder=folder)], 50)
+        page.ask("runs")
+        page.wait_for("runs", lambda message: len(message["runs"]) == 3)
+        for kind in ("pause", "stop", "save", "rate", None):
+            page.messages.pop("refused", None)
+            page.ask(kind)
+            assert "there is no training here" in page.wait_for("refused")["why"]
+        page.messages.pop("refused")
+        page.ask("run", name="../other")
+        assert "there is no run" in page.wait_for("refused")["why"]
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=SECONDS)
+        assert (program.returncode, errors) == (0, "")
+        page.close()
+
+
+def test_the_command_keeps_others_out(folder):
+    with command(folder) as program:
+        origin, _, token = program.address.partition("/?token=")
+        place = f"{origin.replace('http', 'ws')}/socket?token="
+        for attack in (
+            {"uri": place, "origin": origin},
+            {"uri": place + token, "origin": "http://evil.example"},
+            {"uri": place + token, "origin": origin, "additional_headers": {"Host": "evil.example"}},
+        ):
+            with pytest.raises(WebSocketException):
+                connect(**attack, proxy=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none", "{}: No such file or directory"),
+        ("file", "{}: Not a directory"),
+        ("empty", "{} has no runs: cl.live(folder=…) writes a file NAME.run for each"),
+    ],
+)
+def test_a_folder_that_has_no_runs_is_refused(name, said, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["live", str(tmp_path / name), "--no-browser"]) == 2
+    assert capsys.readouterr().err == f"caffelite live: error: {said.format(tmp_path / name)}\n"
+
+
+def test_the_command_refuses_a_port_and_says_what_is_missing(folder, capsys, monkeypatch):
+    assert cli.main(["live", str(folder), "--port", "70000"]) == 2
+    assert capsys.readouterr().err == "caffelite live: error: a port is at most 65535, got 70000\n"
+    monkeypatch.delitem(sys.modules, "caffelite.web.folder", raising=False)
+    monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
+    assert cli.main(["live", str(folder)]) == 2
+    assert "pip install 'caffelite[web]'" in capsys.readouterr().err
+
+
 # ---- attacks --------------------------------------------------------------------------------------------------------
 
 
@@ -813,6 +901,30 @@ def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path
     wait_for_state(page, "running")
     assert page.is_enabled("#pause")
     assert said == []
+
+
+def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tmp_path):
+    said = []
+    with command(folder) as program:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(program.address)
+        wait_for_state(page, "finished")
+        assert number(page, "Epoch").startswith("40 ")
+        assert not page.is_visible("#pause")
+        assert not page.is_visible("#kernels")
+        older = page.get_attribute("#list tr:nth-child(2)", "data-run")
+        page.check(f'[aria-label="draw {older} beside"]')
+        page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{older}')")
+        page.click(f'[aria-label="look at {older}"]')
+        page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('30 ')")
+        assert older in page.inner_text("#about")
+        fit([cl.live(open_browser=False, folder=folder)], 50)
+        page.wait_for_selector("#list tr:nth-child(3)")
+        assert said == []
+        program.send_signal(signal.SIGINT)
+        page.wait_for_function("() => document.querySelector('#said').textContent.includes('has ended')")
 
 
 def test_a_page_says_that_the_program_is_gone(browser, program):

@@ -87,8 +87,8 @@ class Runs:
             found = [about for name, content in self._kept.items() if (about := _about(name, content))]
             return found[::-1]
         listed = []
-        for path in sorted(self.folder.glob(f"*{ENDING}"), reverse=True)[:MOST]:
-            name = path.name.removesuffix(ENDING)
+        for path in sorted(self.folder.glob(f"*{ENDING}"), key=lambda path: path.stem, reverse=True)[:MOST]:
+            name = path.stem
             try:
                 changed = path.stat().st_mtime_ns
             except OSError:
