@@ -1,7 +1,6 @@
 """`cl.live()`: what a training shows, what a page may do to it, and the page itself in a real browser."""
 
 import contextlib
-import importlib
 import json
 import os
 import re
@@ -25,13 +24,13 @@ from websockets.sync.client import connect
 
 import caffelite as cl
 from caffelite import cli
-from caffelite.web import watch
+from caffelite.web import controls, updates, watch
 from caffelite.web.curves import MOST, Curve
+from caffelite.web.live import Live
 from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
 from caffelite.web.server import as_bytes
 
-live_module = importlib.import_module("caffelite.web.live")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 SECONDS = 30  # that a test waits at most
@@ -41,8 +40,8 @@ X, Y = cl.datasets.spiral(seed=0)
 @pytest.fixture(autouse=True)
 def generous(monkeypatch):
     """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(live_module, "FREE", 60.0)
-    monkeypatch.setattr(live_module, "EARLY", 60.0)
+    monkeypatch.setattr(updates, "FREE", 60.0)
+    monkeypatch.setattr(updates, "EARLY", 60.0)
 
 
 class Page:
@@ -173,7 +172,7 @@ def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not():
 def test_it_does_not_bring_each_epoch_back_to_python():
     live, calls = cl.live(open_browser=False), []
     live.begin = lambda training, begin=live.begin: begin(training)
-    original = live_module.Live.steps_done
+    original = Live.steps_done
     live.steps_done = lambda count: (calls.append(count), original(live, count))
     fit([live], 5000)
     assert len(calls) < 500
@@ -362,13 +361,13 @@ def test_other_requests_are_refused_and_harm_nothing(message, tmp_path):
 
 
 def test_a_paused_training_goes_on_when_its_pages_have_gone(monkeypatch):
-    monkeypatch.setattr(live_module, "ALONE", 0.3)
+    monkeypatch.setattr(controls, "ALONE", 0.3)
     with Looking() as looking:
         looking.page.ask("pause")
         step = looking.page.wait_for_state("paused")["step"]
         looking.page.close()
         end = time.monotonic() + SECONDS
-        while looking.live._steps == step:
+        while looking.live._status.steps == step:
             assert time.monotonic() < end
             time.sleep(0.01)
 
@@ -393,7 +392,7 @@ def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
     assert sum(waited) > 0.4
 
 
-def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing():
+def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing(monkeypatch):
     with Looking() as looking:
         other = Page(looking.live)
         looking.page.ask("pause")
@@ -405,7 +404,7 @@ def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing():
         looking.page.wait_for_state("running")
     live = cl.live(open_browser=False)
     made = []
-    live._make = lambda name, *more: made.append(name)
+    monkeypatch.setattr(updates.Updates, "_make", lambda self, name, *more: made.append(name))
     fit([live], 20_000)
     assert len([name for name in made if name == "status"]) <= 1  # at the end
 
@@ -540,7 +539,7 @@ def test_a_part_that_cannot_be_made_says_so_and_the_training_goes_on(monkeypatch
     def fails(watched):
         raise ArithmeticError("no picture")
 
-    monkeypatch.setitem(live_module.PARTS, "regions", fails)
+    monkeypatch.setitem(updates.PARTS, "regions", fails)
     with Looking() as looking:
         assert looking.page.wait_for("regions")["error"] == "ArithmeticError: no picture"
     assert looking.error is None
@@ -573,6 +572,16 @@ def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
         looking.page.wait_for("refused")
     assert len([*folder.glob("*.run")]) == 5
     assert [*folder.glob("*.part")] == []
+
+
+def test_the_file_of_a_run_follows_the_training(tmp_path):
+    with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
+        path = Path(looking.page.wait_for("file")["path"])
+        first = decode(path.read_bytes())["parts"]["status"]["epoch"]
+        end = time.monotonic() + SECONDS
+        while decode(path.read_bytes())["parts"]["status"]["epoch"] <= first:
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
 
 def test_files_that_are_no_runs_are_left_out(tmp_path):

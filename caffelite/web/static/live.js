@@ -317,7 +317,8 @@ function keepInList(run) {
   opened.set(run.name, { name: run.name, parts: run.parts, curves: run.parts.curves?.curves ?? {} });
 }
 
-function drawRuns() {
+function drawRuns({ file }) {
+  $("kept").textContent = !file ? "" : file.error ? `This run is not kept: ${file.error}.` : `This run is kept in ${file.path}.`;
   const runs = [...listed.values()].sort((a, b) => (a.name < b.name ? 1 : -1));
   if (now.parts.status) runs.unshift({ ...about(now.name, now.parts), isNow: true });
   const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...beside], shown.name]);
