@@ -19,6 +19,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("websockets")
 
+from conftest import bits
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
@@ -100,14 +101,15 @@ def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **option
 class Looking:
     """A training that goes on, in another thread, until the block ends, with a page that looks at it."""
 
-    def __init__(self, live=None, **options):
+    def __init__(self, live=None, beside=(), **options):
         self.live = cl.live(open_browser=False) if live is None else live
+        self.callbacks = [*beside, self.live]
         self.options = {"epochs": 10**8} | options
         self.error = self.result = None
 
     def _train(self):
         try:
-            self.result = fit([self.live], **self.options)
+            self.result = fit(self.callbacks, **self.options)
         except BaseException as error:
             self.error = error
 
@@ -153,8 +155,10 @@ def test_a_curve_keeps_means_and_extremes_in_bounded_memory(parts):
 # ---- the training ---------------------------------------------------------------------------------------------------
 
 
-def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not():
-    alone, history = fit(epochs=4000, metrics=["accuracy"], validation_split=0.2)
+@pytest.mark.parametrize("average", [False, True])
+def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not(average):
+    averages = [cl.callbacks.AverageWeights(0.99)] * average
+    alone, history = fit(averages, epochs=4000, metrics=["accuracy"], validation_split=0.2)
     live = cl.live(open_browser=False)
     pages = []
 
@@ -162,8 +166,9 @@ def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not():
         if not pages:
             pages.append(Page(live))
 
-    watched, other = fit([live, cl.callbacks.Each(100, look)], 4000, metrics=["accuracy"], validation_split=0.2)
-    assert [p.data.tobytes() for p in watched.parameters()] == [p.data.tobytes() for p in alone.parameters()]
+    callbacks = [*averages, live, cl.callbacks.Each(100, look)]
+    watched, other = fit(callbacks, 4000, metrics=["accuracy"], validation_split=0.2)
+    assert bits(watched) == bits(alone)
     assert dict(history) == dict(other)
     pages[0].wait_for_state("finished")
     pages[0].close()
@@ -326,6 +331,30 @@ def test_a_page_saves_the_model(tmp_path):
         model = cl.load(path)
     assert re.fullmatch(r"model-.*-epoch-\d+\.safetensors", saved["name"])
     assert model.predict(X).shape == (300, 3)
+
+
+def test_a_page_saves_what_a_checkpoint_has_if_weights_are_averaged(tmp_path):
+    beside = [cl.callbacks.AverageWeights(0.99), cl.callbacks.Checkpoint(tmp_path / "checkpoint")]
+    with Looking(beside=beside) as looking:
+        looking.page.ask("pause")
+        epoch = looking.page.wait_for_state("paused")["epoch"]
+        looking.page.ask("epoch")
+        looking.page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
+        looking.page.ask("save")
+        (tmp_path / "saved").write_bytes(looking.page.wait_for("saved")["content"].tobytes())
+        assert bits(cl.load(tmp_path / "saved")) == bits(cl.load(tmp_path / "checkpoint"))
+        assert bits(cl.load(tmp_path / "saved")) != bits(looking.live._training.model)
+
+
+def test_pictures_are_of_the_averaged_weights_as_the_results_are():
+    slow = cl.callbacks.AverageWeights(1 - 1e-9)  # they stay what they were at the beginning
+    with Looking(beside=[slow], validation_split=0.2, metrics=["accuracy"]) as looking:
+        looking.page.wait_for("status", lambda s: s["results"].get("accuracy", 0) > 0.9)
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        regions, status = looking.page.wait_for("regions"), looking.page.messages["status"]
+        np.testing.assert_allclose(regions["right"], status["results"]["val_accuracy"], atol=1e-6)
+        assert regions["right"] < 0.7
 
 
 def test_a_page_times_the_kernels_and_the_training_is_as_before():
@@ -737,7 +766,7 @@ def test_a_training_that_is_attacked_has_the_bits_of_one_that_is_not():
     attacked, _ = fit([live], epochs=60_000)
     thread.join()
     assert len(done) > 3
-    assert [p.data.tobytes() for p in attacked.parameters()] == [p.data.tobytes() for p in alone.parameters()]
+    assert bits(attacked) == bits(alone)
 
 
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ class Controls:
         elif kind == "rate":
             self._set_rate(message["value"])
         elif kind == "save" and channel is not None:
-            channel.send("saved", self._saved())
+            with self.training.as_at_the_end():  # as a checkpoint: it has the average that AverageWeights keeps
+                channel.send("saved", self._saved())
         elif kind == "kernels":
             self._time_kernels()
 

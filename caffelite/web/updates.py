@@ -6,10 +6,12 @@ second, and so seldom that it takes no more than its SHARE of the time. If a par
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from caffelite.web import watch
@@ -31,6 +33,7 @@ PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
     "mistakes": watch.mistakes,
     "text": watch.text,
 }
+PREDICTIONS = ("regions", "mistakes", "text")
 ROWS_OF = {
     "units": 3 * watch.ROWS,
     "regions": watch.GRID**2 / 3,
@@ -103,9 +106,9 @@ class Updates:
         if not self._channels and not is_over and not is_kept:
             return
         self._make("status", self._status, now, at_once)
-        for name, make in PARTS.items():
+        for name in PARTS:
             if self._parts[name].is_made or self._has_time_for(name, at_once):
-                self._make(name, lambda make=make: make(self.watched), now, at_once)  # type: ignore[misc]
+                self._make(name, functools.partial(self._picture, name), now, at_once)
         if self._channels:
             self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.status.name}, now, at_once)
         if is_kept and not is_over:
@@ -145,6 +148,11 @@ class Updates:
     def _status(self) -> dict[str, Any]:
         self.publish("curves", self.status.curves())
         return self.status.numbers()
+
+    def _picture(self, name: str) -> dict[str, Any] | None:
+        """Read a picture. Predictions are those of the averaged weights, if there are any, as held-out results are."""
+        with self.training.as_at_the_end() if name in PREDICTIONS else nullcontext():
+            return PARTS[name](self.watched)
 
     def _file(self) -> dict[str, Any]:
         self.keep()
