@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("websockets")
 
 from conftest import bits
+from pages import SECONDS, Page
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
@@ -32,9 +32,6 @@ from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
 from caffelite.web.server import as_bytes
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-SECONDS = 30  # that a test waits at most
 X, Y = cl.datasets.spiral(seed=0)
 
 
@@ -43,51 +40,6 @@ def generous(monkeypatch):
     """Parts of the page may take long: a machine that does other things, too, takes long for all."""
     monkeypatch.setattr(updates, "FREE", 60.0)
     monkeypatch.setattr(updates, "EARLY", 60.0)
-
-
-class Page:
-    """A page without a browser: it keeps the newest message of each kind, and all names of kinds."""
-
-    def __init__(self, live):
-        self.messages, self.kinds, self.changed = {}, [], threading.Condition()
-        address = live if isinstance(live, str) else live.address
-        origin, _, token = address.partition("/?token=")
-        place = f"{origin.replace('http', 'ws')}/socket?token={token}"
-        self.stack = contextlib.ExitStack()
-        self.socket = self.stack.enter_context(
-            connect(place, origin=origin, compression=None, proxy=None, max_size=None)
-        )
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self):
-        try:
-            for content in self.socket:
-                message = decode(content)
-                with self.changed:
-                    self.messages[message["kind"]] = message
-                    self.kinds.append(message["kind"])
-                    self.changed.notify_all()
-        except ConnectionClosed:
-            pass
-
-    def ask(self, kind, **more):
-        self.socket.send(json.dumps({"kind": kind, **more}))
-
-    def wait_for(self, kind, condition=lambda message: True):
-        """The newest message of a kind, as soon as the condition holds."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: kind in self.messages and condition(self.messages[kind]), SECONDS), (
-                f"no such {kind}: {self.messages.get(kind)}"
-            )
-            return self.messages[kind]
-
-    def wait_for_state(self, state):
-        return self.wait_for("status", lambda status: status["state"] == state)
-
-    def close(self):
-        self.stack.close()
-        self.thread.join(SECONDS)
 
 
 def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **options):
@@ -245,15 +197,6 @@ def test_a_training_that_fails_says_so():
     page[0].close()
 
 
-def test_only_the_rank_that_leads_shows_the_training():
-    live = cl.live(open_browser=False)
-    live.begin(cl.callbacks.Training(None, None, None, {})._replace(team=type("Other", (), {"leads": False})()))
-    live.steps_done(3)
-    assert (live.address, live.due(1), live.steps_until_due()) == (None, np.inf, np.inf)
-    assert (live.between_steps(), live(0, {})) == (None, False)
-    live.end()
-
-
 def test_early_stopping_is_an_end_like_others():
     live, page = cl.live(open_browser=False), []
     fit([live, lambda epoch, history: page.append(Page(live)) or epoch == 0], 5)
@@ -268,6 +211,37 @@ def test_minimize_is_shown_too():
     cl.minimize(model, X, Y, loss=cl.SoftmaxLoss(), max_iterations=5, verbose=0,
                 callbacks=[live, lambda epoch, history: None if page else page.append(Page(live))])  # fmt: skip
     assert page[0].wait_for_state("finished")["epoch"] == 5
+    page[0].close()
+
+
+def test_minimize_is_paused_and_ended_too():
+    pytest.importorskip("scipy")
+    live, page, results = cl.live(open_browser=False), [], []
+    model = cl.MLP(2, [20, 3], seed=0)
+
+    def look(epoch, history):
+        if not page:
+            page.append(Page(live))
+            page[0].ask("step")
+
+    options = {"loss": cl.SoftmaxLoss(), "max_iterations": 10**6, "tolerance": 1e-12, "verbose": 0}
+    thread = threading.Thread(
+        target=lambda: results.append(cl.minimize(model, X, Y, callbacks=[look, live], **options)), daemon=True
+    )
+    thread.start()
+    while not page:
+        time.sleep(0.01)
+    epoch = page[0].wait_for_state("paused")["epoch"]
+    for kind in ("epoch", "step"):
+        page[0].ask(kind)
+        epoch += 1
+        assert page[0].wait_for("status", lambda s, n=epoch: s["epoch"] >= n)["epoch"] == epoch
+    page[0].ask("rate", value=1)
+    assert page[0].wait_for("refused")["why"] == "L-BFGS chooses the length of each step"
+    page[0].ask("stop")
+    assert page[0].wait_for_state("stopped")["why"] == "from a page"
+    thread.join(SECONDS)
+    assert results[0].epochs == epoch
     page[0].close()
 
 
@@ -810,17 +784,6 @@ def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
 
 
 # ---- a real browser -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser, address, said, **options):

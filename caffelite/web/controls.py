@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, texts_of
-from caffelite.training.team import ONE_PROCESS
+from caffelite.training.team import ONE_PROCESS, Team
 from caffelite.web import watch
 from caffelite.web.server import Channel
 from caffelite.web.status import Status
@@ -24,54 +24,55 @@ LOOK = 0.25  # seconds after which a training that is paused looks for pages
 
 
 class Controls:
-    """What pages ask for. The server's thread notes it, and the training's thread does it between two steps."""
+    """What pages ask for. The server's thread notes it, and the training's thread does it between two steps.
+
+    Several ranks do the same after the same steps: what the pages of rank 0 ask for, which it tells the others.
+    """
 
     def __init__(self, training: Any, status: Status, updates: Updates) -> None:
         self.training, self.status, self.updates = training, status, updates
+        self.team: Team = training.team or ONE_PROCESS
         self.ends = False  # whether a page has ended the training
         self.is_paused = False
         self.steps, self.until_epoch = 0, 0  # steps to make, and the epoch up to which to train, while it is paused
         self.wakes = threading.Event()
-        self._asked: deque[tuple[Channel | None, dict[str, Any]]] = deque(maxlen=64)
+        self._seen = 0.0  # when a page was open last, while it is paused
+        self._asked: deque[tuple[Channel | None, str, float]] = deque(maxlen=64)  # page, kind, and the new rate
+        status.cannot = _impossible(training, updates.watched)
 
-    def ask(self, channel: Channel | None, message: dict[str, Any]) -> None:
-        """Note what a page asks for. Raises ValueError if it cannot be done. It runs on any thread."""
-        kind = message.get("kind")
+    def ask(self, channel: Channel | None, kind: Any, value: Any = None) -> None:
+        """Note what a page asks for. Raises ValueError if it cannot be done. It runs on the server's thread."""
         if kind not in KINDS:
             raise ValueError(f"the page asked for {kind!r:.80}, which is unknown")
-        if self.training.team not in (None, ONE_PROCESS) and kind != "save":
-            raise ValueError("several processes make each step together: stop them with Ctrl-C")
-        if kind == "rate":
-            message = {"kind": kind, "value": _as_rate(message.get("value"))}
-        self._asked.append((channel, message))
+        if kind in self.status.cannot:
+            raise ValueError(self.status.cannot[kind])
+        self._asked.append((channel, kind, _as_rate(value) if kind == "rate" else 0.0))
         self.wakes.set()
 
     # ---- on the training's thread -------------------------------------------------------------------------------
 
-    @property
-    def are_due(self) -> bool:
-        """Whether there is something to do now."""
-        return bool(self._asked) or self.is_paused
-
     def steps_done(self, count: int) -> None:
         self.steps = max(0, self.steps - count)
 
-    def obey(self) -> None:
-        """Do what pages have asked for."""
-        while self._asked:
-            channel, message = self._asked.popleft()
+    def obey(self) -> bool:
+        """Do what pages have asked for. Return whether there was anything. All ranks call it after the same steps."""
+        has_obeyed = False
+        while self.team.agreed(len(self._asked)):
+            channel, kind, value = self._asked.popleft() if self.training.leads else (None, KINDS[0], 0.0)
+            kind, value = KINDS[int(self.team.agreed(KINDS.index(kind)))], self.team.agreed(value)
             try:
-                self._do(channel, message)
+                self._do(channel, kind, value)
             except Exception as error:  # the page is told so, and the training goes on
                 if channel is not None:
                     channel.send("refused", {"why": f"{error}" or type(error).__name__})
+            has_obeyed = True
         state = "paused" if self.is_paused else "running"
         if state != self.status.state:
             self.status.state = state
             self.updates.make_status_due()
+        return has_obeyed
 
-    def _do(self, channel: Channel | None, message: dict[str, Any]) -> None:
-        kind = message["kind"]
+    def _do(self, channel: Channel | None, kind: str, value: float) -> None:
         if kind == "pause":
             self.is_paused, self.steps, self.until_epoch = True, 0, 0
         elif kind == "go":
@@ -83,11 +84,11 @@ class Controls:
         elif kind == "stop":
             self.ends = True
         elif kind == "rate":
-            self._set_rate(message["value"])
+            self._set_rate(value)
         elif kind == "save" and channel is not None:
             with self.training.as_at_the_end():  # as a checkpoint: it has the average that AverageWeights keeps
                 channel.send("saved", self._saved())
-        elif kind == "kernels":
+        elif kind == "kernels" and self.training.leads:
             self._time_kernels()
 
     def _set_rate(self, rate: float) -> None:
@@ -116,27 +117,38 @@ class Controls:
 
     def wait(self) -> None:
         """Wait while the training is paused: until pages want it to go on, or have all gone."""
-        history, epochs, updates = self.training.history, self.training.epochs, self.updates
+        history, epochs = self.training.history, self.training.epochs
         is_done = epochs is not None and history.epochs >= epochs
-        begun = seen = time.monotonic()
-        told = len(updates.pages), 0
-        try:
-            while self.is_paused and not (self.ends or is_done or self.steps or self.until_epoch > history.epochs):
-                self.wakes.wait(LOOK)
-                self.wakes.clear()
-                now = time.monotonic()
-                if updates.pages:
-                    seen = now
-                elif now - seen > ALONE:
-                    self._asked.append((None, {"kind": "go"}))
-                now_told = len(updates.pages), len(self._asked)
-                self.obey()
-                if now_told != told:
-                    self.status.note_wait(now - begun)
-                    begun, told = now, now_told
-                    updates.make(now, at_once=True)
-        finally:
-            self.status.note_wait(time.monotonic() - begun)
+        begun = self._seen = time.monotonic()
+        while self.is_paused and not (self.ends or is_done or self.steps or self.until_epoch > history.epochs):
+            is_woken = self.training.leads and self._is_woken()  # other ranks wait in `obey`
+            self.obey()
+            now = time.monotonic()
+            self.status.note_wait(now - begun)
+            begun = now
+            if is_woken:
+                self.updates.make(now, at_once=True)
+
+    def _is_woken(self) -> bool:
+        """Wait for a page, but not for long. Without pages, or after Ctrl-C, ask that the training goes on."""
+        is_woken = self.wakes.wait(LOOK)
+        self.wakes.clear()
+        if self.updates.pages:
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > ALONE:
+            self._asked.append((None, "go", 0.0))
+        if self.team.is_interrupted():
+            self._asked.append((None, "go", 0.0))
+        return is_woken
+
+
+def _impossible(training: Any, watched: watch.Watched) -> dict[str, str]:
+    """What pages cannot ask for, and why."""
+    if training.optimizer is None:
+        return {"rate": "L-BFGS chooses the length of each step", "kernels": "only steps of an optimizer can be timed"}
+    if watched.training_rows is None:
+        return {"kernels": "kernels can be timed only if the rows are in memory"}
+    return {}
 
 
 def _as_rate(value: Any) -> float:

@@ -3,6 +3,8 @@
 The training's thread does all that reads or changes the training, in `between_steps`: about every 50 ms, when a whole
 number of steps is done. The server's thread only passes messages on. So a page sees a training as it is between two
 steps, and no bit of it depends on the page, unless somebody changes the rate or ends it.
+
+With several ranks, rank 0 serves the page, and all ranks obey it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from typing import Any
 
 from caffelite.core.arrays import boolean
 from caffelite.core.terminal import say
-from caffelite.training.team import ONE_PROCESS
 from caffelite.web.controls import Controls
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server
@@ -56,17 +57,18 @@ class Live:
         """Serve the page, and print its address."""
         if self._training is not None:
             raise RuntimeError("this cl.live() shows another training now: make one for each")
-        if not training.leads:
-            return
         self._outer_error = sys.exc_info()[1]
         self._next_look = 0.0
         self._was_opened = False
-        can_be_controlled = training.team in (None, ONE_PROCESS) and training.optimizer is not None
-        self._status = Status(self.runs.new_name(), training, can_be_controlled)
+        self._status = Status(self.runs.new_name() if training.leads else "", training)
         self._updates = Updates(training, self._status, self.runs)
         self._controls = Controls(training, self._status, self._updates)
-        self.server = Server(self, self.port, token=self._token)
+        if training.leads:
+            self._serve()
         self._training = training
+
+    def _serve(self) -> None:
+        self.server = Server(self, self.port, token=self._token)
         self.port, self._token = self.server.port, self.server.token
         self.server.start()
         say(f"live: {self.server.address}", flush=True)
@@ -102,14 +104,14 @@ class Live:
         """Update the page, do what it asks for, and wait while the training is paused."""
         if self._training is None:
             return None
-        now = time.monotonic()
-        if now >= self._next_look or self._controls.are_due:
+        controls, now = self._controls, time.monotonic()
+        has_obeyed = controls.obey()
+        if self._training.leads and (now >= self._next_look or has_obeyed or controls.is_paused):
             self._next_look = now + OFTEN
-            self._controls.obey()
-            self._updates.make(now, at_once=self._controls.is_paused)
-            if self._controls.is_paused:
-                self._controls.wait()
-        return self._controls.ends
+            self._updates.make(now, at_once=controls.is_paused)
+        if controls.is_paused:
+            controls.wait()
+        return controls.ends
 
     def end(self) -> None:
         """Show how it ended, and end the server."""
@@ -117,11 +119,12 @@ class Live:
             return
         error = sys.exc_info()[1]
         try:
-            self._status.state, self._status.why = self._end_of(None if error is self._outer_error else error)
-            self._updates.make(time.monotonic(), at_once=True, is_over=True)
-            with suppress(OSError):
-                self._updates.keep()
-            self._say_goodbye()
+            if self._training.leads:
+                self._status.state, self._status.why = self._end_of(None if error is self._outer_error else error)
+                self._updates.make(time.monotonic(), at_once=True, is_over=True)
+                with suppress(OSError):
+                    self._updates.keep()
+                self._say_goodbye()
         finally:
             if self.server is not None:
                 self.server.stop()
@@ -159,7 +162,7 @@ class Live:
         if message.get("kind") == "run":
             channel.send("run", self.runs.content(message.get("name")))
         else:
-            self._controls.ask(channel, message)
+            self._controls.ask(channel, message.get("kind"), message.get("value"))
 
 
 def _has_screen() -> bool:

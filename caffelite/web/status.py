@@ -17,9 +17,10 @@ SIZES = 12  # parameters whose sizes are drawn
 class Status:
     """Where a training is: its state, numbers and curves. The training's thread calls all methods."""
 
-    def __init__(self, name: str, training: Any, can_be_controlled: bool) -> None:
-        self.name, self.training, self.can_be_controlled = name, training, can_be_controlled
+    def __init__(self, name: str, training: Any) -> None:
+        self.name, self.training = name, training
         self.state, self.why = "running", ""
+        self.cannot: dict[str, str] = {}  # what pages cannot ask for, and why
         self.steps = 0
         self._begun = self._now = time.monotonic()
         self._waited = 0.0  # seconds that no step took
@@ -136,5 +137,5 @@ class Status:
             "model": watch.described(training.model),
             "optimizer": "L-BFGS" if optimizer is None else type(optimizer).__name__,
             "loss": watch.described(training.loss),
-            "controls": self.can_be_controlled,
+            "cannot": self.cannot,
         }

@@ -98,6 +98,7 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes}:${pad(whole % 60)}` : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
 }
 
+const capital = (words) => words[0].toUpperCase() + words.slice(1);
 const count = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en"));
 
 function drawStatus({ status }) {
@@ -147,9 +148,12 @@ function drawControls() {
   const status = now.parts.status;
   const runs = isConnected && shown === now && status && !ENDED.includes(status.state);
   const isPaused = status?.state === "paused";
-  for (const id of ["pause", "step", "epoch", "stop", "time"]) $(id).disabled = !(runs && status.controls);
-  $("save").disabled = !runs;
-  for (const item of $("rate").querySelectorAll("input, button")) item.disabled = !(runs && status.controls);
+  const cannot = status?.cannot ?? {};
+  for (const id of ["pause", "step", "epoch", "stop", "save"]) $(id).disabled = !runs;
+  $("time").disabled = !runs || "kernels" in cannot;
+  for (const item of $("rate").querySelectorAll("input, button")) item.disabled = !runs || "rate" in cannot;
+  $("rate").title = cannot.rate ?? "";
+  if (shown === now && !now.parts.kernels) $("kernels-text").textContent = cannot.kernels ? `${capital(cannot.kernels)}.` : TIMING;
   $("pause").textContent = isPaused ? "Go on" : "Pause";
   $("keep").disabled = !shown.parts.status;
   if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(6)));
