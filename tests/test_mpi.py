@@ -204,9 +204,9 @@ LIVE = """if True:
     model = cl.MLP(2, [20, 3], seed=0)
     optimizer = caffelite.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))
     caffelite.mpi.STANDSTILL = 1.0
-    callbacks = [cl.callbacks.AverageWeights(0.9), cl.live(open_browser=False)]
+    options = {{"optimizer": optimizer, "loss": cl.SoftmaxLoss(), "epochs": 10**8, "verbose": 0}}
     try:
-        history = model.fit(data, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=10**8, verbose=0, callbacks=callbacks)
+        history = model.fit(data, callbacks=[cl.callbacks.AverageWeights(0.9), cl.live(open_browser=False)], **options)
     except KeyboardInterrupt as interrupt:
         history = interrupt.history
     bits = b"".join([p.data.tobytes() for p in model.parameters()])

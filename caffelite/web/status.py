@@ -6,8 +6,6 @@ import math
 import time
 from typing import Any
 
-import numpy as np
-
 from caffelite.web import watch
 from caffelite.web.curves import Curve
 
@@ -51,15 +49,9 @@ class Status:
     # ---- curves -------------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Move the history, the loss of the last steps, the rate and the speed into the curves."""
+        """Note the loss of the last steps, the learning rate and the speed."""
         self._now = now
-        training = self.training
-        history, epochs = training.history, training.history.epochs
-        if epochs > self._seen:
-            places = np.arange(self._seen + 1, epochs + 1)
-            for name, curve in self._results.items():
-                curve.extend(places, history[name][self._seen : epochs])
-            self._seen = epochs
+        training, epochs = self.training, self.training.history.epochs
         steps, then, whole, before = self._last_look
         so_far = math.nan if training.loss_so_far is None else training.loss_so_far()
         passed = now - self._waited - then
@@ -79,6 +71,15 @@ class Status:
             self._more["learning rate"].extend([place], [training.optimizer.lr])
         if not math.isnan(self._steps_per_second):
             self._more["steps per second"].extend([place], [self._steps_per_second])
+
+    def _take_results(self) -> None:
+        """Move the new epochs of the history into the curves."""
+        history = self.training.history
+        if history.epochs > self._seen:
+            places = range(self._seen + 1, history.epochs + 1)
+            for name, curve in self._results.items():
+                curve.extend(places, history[name][self._seen : history.epochs])
+            self._seen = history.epochs
 
     def note_sizes(self, layers: dict[str, Any]) -> None:
         """Append the sizes that `watch.layers` has found, of parameters with two or more axes."""
@@ -108,6 +109,7 @@ class Status:
 
     def curves(self) -> dict[str, Any]:
         """Return the curves for the page."""
+        self._take_results()
         curves = {name: curve.message() for name, curve in (self._results | self._more).items() if len(curve)}
         sizes = {name: {"weight": w.message(), "gradient": g.message()} for name, (w, g) in self._sizes.items()}
         return {"curves": curves, "sizes": sizes}

@@ -20,9 +20,9 @@ from caffelite.web.server import Channel, as_bytes
 from caffelite.web.status import Status
 
 OFTEN, SELDOM = 0.1, 0.4  # seconds between two updates: of numbers and of the plane, and of other pictures
-SHARE = 0.0015  # of the time, for each part, twice that for the units
+SHARE = 0.0015  # of the time, for each part
 FREE = 0.2  # seconds that a part may take at the end, and while the training is paused
-COPYING = 0.05  # seconds that it takes to copy a model, before its units are inspected
+COPYING = 0.005  # seconds that it takes to copy a model, before its units are inspected
 EARLY = 0.06  # seconds that a part may take once in the first seconds, before it has had its share
 
 PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
@@ -34,7 +34,7 @@ PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
     "text": watch.text,
 }
 PREDICTIONS = ("regions", "mistakes", "text")
-ROWS_OF = {
+ROWS_OF = {  # rows of the training that take as long, by and large
     "units": 3 * watch.ROWS,
     "regions": watch.GRID**2 / 3,
     "mistakes": watch.IMAGES / 3,
@@ -70,10 +70,7 @@ class Updates:
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for new pages and for the file
         self._unsent: dict[str, bytes] = {}
         often = ("status", "layers", "regions")
-        self._parts = {
-            name: Part(SHARE * (2 if name == "units" else 1), OFTEN if name in often else SELDOM)
-            for name in ("status", *PARTS, "runs")
-        }
+        self._parts = {name: Part(SHARE, OFTEN if name in often else SELDOM) for name in ("status", *PARTS, "runs")}
         self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # else the run would seem to be broken off
 
     # ---- pages, on the server's thread --------------------------------------------------------------------------

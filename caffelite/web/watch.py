@@ -24,7 +24,7 @@ from caffelite.program import capture
 
 POINTS = 400  # of the plane, at most
 GRID = 72  # places along each side of the plane
-ROWS = 128  # that are inspected
+ROWS, ROWS_OF_PLACES = 128, 32  # that are inspected; of images and texts, which have a unit at many places
 IMAGES = 256  # that are looked through for mistakes
 SHOWN = 18  # mistakes
 FILTERS = 64
@@ -128,14 +128,20 @@ def _rms(array: Any) -> float:
         return math.nan
     flat = array.reshape(-1)
     with np.errstate(all="ignore"):
-        return math.sqrt(max(0.0, float(np.dot(flat, flat)))) / math.sqrt(flat.size)
+        return math.sqrt(np.einsum("i,i->", flat, flat) / flat.size)  # a BLAS may wake other threads
+
+
+def rows_inspected(watched: Watched) -> int:
+    """How many rows `units` looks at."""
+    x = None if watched.training_rows is None else watched.training_rows.x
+    return ROWS_OF_PLACES if isinstance(x, np.ndarray) and (x.ndim > 2 or x.dtype.kind in "iu") else ROWS
 
 
 def units(watched: Watched) -> dict[str, Any] | None:
     """Dead and saturated units, outputs and gradients layer by layer, on some rows of the training data."""
     if watched.training_rows is None:
         return None
-    x, y = watched.some(ROWS, of_training=True)
+    x, y = watched.some(rows_inspected(watched), of_training=True)
     found = inspect(watched.model, x, y, loss=watched.loss)
     rows = [
         {
