@@ -28,6 +28,7 @@ NEEDED = {
     "estimators.py": "sklearn",
     "live.py": "starlette",
     "mpi.py": "mpi4py",
+    "playground.py": "starlette",
     "sparse.py": "scipy",
     "tables.py": "sklearn",
 }
