@@ -26,6 +26,7 @@ from websockets.sync.client import connect
 import caffelite as cl
 from caffelite import cli
 from caffelite.web import controls, updates, watch
+from caffelite.web import live as live_module
 from caffelite.web.curves import MOST, Curve
 from caffelite.web.live import Live
 from caffelite.web.messages import decode
@@ -38,8 +39,10 @@ X, Y = cl.datasets.spiral(seed=0)
 @pytest.fixture(autouse=True)
 def generous(monkeypatch):
     """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(updates, "FREE", 60.0)
-    monkeypatch.setattr(updates, "EARLY", 60.0)
+    monkeypatch.setattr(updates, "FIRST", 60.0)
+    monkeypatch.setattr(live_module, "ENDED", 60.0)
+    monkeypatch.setattr(live_module, "PAUSED", 60.0)
+    monkeypatch.setattr(controls, "PAUSED", 60.0)
 
 
 def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **options):

@@ -15,7 +15,7 @@ from caffelite.training.team import ONE_PROCESS, Team
 from caffelite.web import watch
 from caffelite.web.server import Channel
 from caffelite.web.status import Status
-from caffelite.web.updates import Updates
+from caffelite.web.updates import PAUSED, Updates
 
 KINDS = ("pause", "go", "step", "epoch", "stop", "rate", "save", "kernels")
 LARGEST = 2**29  # bytes of a model that the page may save
@@ -127,7 +127,7 @@ class Controls:
             self.status.note_wait(now - begun)
             begun = now
             if is_woken:
-                self.updates.make(now, at_once=True)
+                self.updates.make(now, PAUSED)
 
     def _is_woken(self) -> bool:
         """Wait for a page, but not for long. Without pages, or after Ctrl-C, ask that the training goes on."""

@@ -24,7 +24,7 @@ from caffelite.web.controls import Controls
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server
 from caffelite.web.status import Status
-from caffelite.web.updates import OFTEN, Updates
+from caffelite.web.updates import ENDED, OFTEN, PAUSED, Updates
 
 PATIENCE = 5.0  # seconds that a training which has ended waits for the page that it has opened
 
@@ -108,7 +108,7 @@ class Live:
         has_obeyed = controls.obey()
         if self._training.leads and (now >= self._next_look or has_obeyed or controls.is_paused):
             self._next_look = now + OFTEN
-            self._updates.make(now, at_once=controls.is_paused)
+            self._updates.make(now, PAUSED if controls.is_paused else 0.0)
         if controls.is_paused:
             controls.wait()
         return controls.ends
@@ -121,7 +121,7 @@ class Live:
         try:
             if self._training.leads:
                 self._status.state, self._status.why = self._end_of(None if error is self._outer_error else error)
-                self._updates.make(time.monotonic(), at_once=True, is_over=True)
+                self._updates.make(time.monotonic(), ENDED, is_over=True)
                 with suppress(OSError):
                     self._updates.keep()
                 self._say_goodbye()

@@ -1,7 +1,8 @@
 """Updates: which part of the page is made when, and who gets it.
 
 What the page costs is bounded. Each part (curves, layers, regions …) is made when a page is open, at most ten times a
-second, and so seldom that it takes no more than its SHARE of the time. If a part took long, the next one waits.
+second, and so seldom that it takes no more than its SHARE of the time. If a part took long, the next one waits. For the
+first time a part may take more, so that a page of a slow training does not stay empty.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from caffelite.web.status import Status
 
 OFTEN, SELDOM = 0.1, 0.4  # seconds between two updates: of numbers and of the plane, and of other pictures
 SHARE = 0.0015  # of the time, for each part
-FREE = 0.2  # seconds that a part may take at the end, and while the training is paused
+FIRST = 0.005  # of the time until then, for a part that was never made
 COPYING = 0.005  # seconds that it takes to copy a model, before its units are inspected
-EARLY = 0.06  # seconds that a part may take once in the first seconds, before it has had its share
+ENDED, PAUSED = 0.3, 1.0  # seconds that a part may take at the end, and while the training is paused
 
 PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
     "layers": watch.layers,
@@ -34,12 +35,6 @@ PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
     "text": watch.text,
 }
 PREDICTIONS = ("regions", "mistakes", "text")
-ROWS_OF = {  # rows of the training that take as long, by and large
-    "units": 3 * watch.ROWS,
-    "regions": watch.GRID**2 / 3,
-    "mistakes": watch.IMAGES / 3,
-    "text": watch.LETTERS / 3,
-}
 
 
 class Part:
@@ -69,6 +64,12 @@ class Updates:
         self._channels: set[Channel] = set()
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for new pages and for the file
         self._unsent: dict[str, bytes] = {}
+        self._rows_of = {  # rows of the training that take as long, by and large
+            "units": 3 * watch.rows_inspected(self.watched),
+            "regions": watch.GRID**2 / 3,
+            "mistakes": watch.IMAGES / 3,
+            "text": watch.LETTERS / 3,
+        }
         often = ("status", "layers", "regions")
         self._parts = {name: Part(SHARE, OFTEN if name in often else SELDOM) for name in ("status", *PARTS, "runs")}
         self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # else the run would seem to be broken off
@@ -96,36 +97,37 @@ class Updates:
 
     # ---- parts, on the training's thread ------------------------------------------------------------------------
 
-    def make(self, now: float, at_once: bool = False, is_over: bool = False) -> None:
-        """Make and send the parts that are due. At once: also those that are not, if they take little time."""
+    def make(self, now: float, free: float = 0.0, is_over: bool = False) -> None:
+        """Make and send the parts that are due. Make the others too if each takes at most `free` seconds."""
         self.status.look(now)
         is_kept = self.runs.folder is not None
         if not self._channels and not is_over and not is_kept:
             return
-        self._make("status", self._status, now, at_once)
+        self._make("status", self._status, now, free)
         for name in PARTS:
-            if self._parts[name].is_made or self._has_time_for(name, at_once):
-                self._make(name, functools.partial(self._picture, name), now, at_once)
+            if self._parts[name].is_made or self._has_time_for(name, free):
+                self._make(name, functools.partial(self._picture, name), now, free)
         if self._channels:
-            self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.status.name}, now, at_once)
+            self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.status.name}, now, free)
         if is_kept and not is_over:
-            self._make("file", self._file, now, False)
+            self._make("file", self._file, now)
         self.send()
 
     def make_status_due(self) -> None:
         """The state has changed: do not wait until the numbers are due."""
         self._parts["status"].due = 0.0
 
-    def _has_time_for(self, name: str, at_once: bool) -> bool:
+    def _has_time_for(self, name: str, free: float) -> bool:
         """Whether a part that was never made has its time. The time of steps on as many rows is a guess of it."""
-        rows = getattr(self.training.batches, "batch_size", 32)
-        seconds, rate = self.status.seconds, self.status.rate
-        free = FREE if at_once else SHARE * seconds + min(EARLY, 0.01 * seconds)
-        return name not in ROWS_OF or (rate > 0 and ROWS_OF[name] / rows / rate + (name == "units") * COPYING <= free)
+        rows, rate = self._rows_of.get(name), self.status.rate
+        if rows is None:
+            return True
+        guess = rows / getattr(self.training.batches, "batch_size", 32) / rate + COPYING  # NaN before the first step
+        return guess <= max(free, FIRST * self.status.seconds)
 
-    def _make(self, name: str, make: Callable[[], dict[str, Any] | None], now: float, at_once: bool) -> None:
+    def _make(self, name: str, make: Callable[[], dict[str, Any] | None], now: float, free: float = 0.0) -> None:
         part = self._parts[name]
-        if part.fails or not (now >= part.due or (at_once and part.due - now <= FREE / part.share)):
+        if part.fails or not (now >= part.due or part.due - now <= free / part.share):
             return
         clock = time.perf_counter if name in ("runs", "file") else time.thread_time  # a disk makes one wait
         begun = clock()

@@ -7,6 +7,7 @@ import { drawPlane, filterOf, histogram, pictureOf } from "./pictures.js";
 
 const $ = (id) => document.getElementById(id);
 const ENDED = ["finished", "stopped", "failed"];
+const OTHERS = ["learning rate", "steps per second"]; // curves that are not results: small, and below the others
 const TIMING = "A copy of the model makes some steps, and the training waits so long.";
 const EVERY = 2000; // milliseconds after which the page of a folder asks for the list of runs again
 
@@ -156,7 +157,7 @@ function drawControls() {
   if (shown === now && !now.parts.kernels) $("kernels-text").textContent = cannot.kernels ? `${capital(cannot.kernels)}.` : TIMING;
   $("pause").textContent = isPaused ? "Go on" : "Pause";
   $("keep").disabled = !shown.parts.status;
-  if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(6)));
+  if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(4)));
 }
 
 // ---- curves -----------------------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ function drawCurves({ curves: part }) {
   if (!names.includes("loss")) names.unshift("loss");
   for (const name of names) {
     const lines = [], within = curves["loss of the last steps"];
-    const isOther = name === "learning rate" || name === "steps per second";
+    const isOther = OTHERS.includes(name);
     if (curves[name]) lines.push({ name: isOther ? "" : "training", key: "--blue", ...curves[name] });
     if (name === "loss" && within && (curves.loss?.y.length ?? 0) < 100) {
       lines.push({ name: "last steps", key: "--grey", ...within, faint: Boolean(curves.loss) });
@@ -192,6 +193,8 @@ function drawCurves({ curves: part }) {
     if (!isOther) Object.assign(chart, { log: $("log").checked, smoothing: Number($("smoothing").value) });
     chart.show(lines);
   }
+  const order = [...names.filter((name) => !OTHERS.includes(name)), ...OTHERS];
+  order.forEach((name, i) => { if (charts.has(name)) charts.get(name).figure.style.order = i; });
   for (const [name, chart] of charts) {
     if (chart.figure.parentElement === $("charts") && !names.includes(name)) chart.show([]);
   }
