@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from typing import Any
@@ -35,7 +34,6 @@ class Controls:
         self.ends = False  # whether a page has ended the training
         self.is_paused = False
         self.steps, self.until_epoch = 0, 0  # steps to make, and the epoch up to which to train, while it is paused
-        self.wakes = threading.Event()
         self._seen = 0.0  # when a page was open last, while it is paused
         self._asked: deque[tuple[Channel | None, str, float]] = deque(maxlen=64)  # page, kind, and the new rate
         status.cannot = _impossible(training, updates.watched)
@@ -47,7 +45,7 @@ class Controls:
         if kind in self.status.cannot:
             raise ValueError(self.status.cannot[kind])
         self._asked.append((channel, kind, _as_rate(value) if kind == "rate" else 0.0))
-        self.wakes.set()
+        self.updates.wakes.set()
 
     # ---- on the training's thread -------------------------------------------------------------------------------
 
@@ -57,6 +55,7 @@ class Controls:
     def obey(self) -> bool:
         """Do what pages have asked for. Return whether there was anything. All ranks call it after the same steps."""
         has_obeyed = False
+        self.updates.wakes.clear()
         while self.team.agreed(len(self._asked)):
             channel, kind, value = self._asked.popleft() if self.training.leads else (None, KINDS[0], 0.0)
             kind, value = KINDS[int(self.team.agreed(KINDS.index(kind)))], self.team.agreed(value)
@@ -131,8 +130,7 @@ class Controls:
 
     def _is_woken(self) -> bool:
         """Wait for a page, but not for long. Without pages, or after Ctrl-C, ask that the training goes on."""
-        is_woken = self.wakes.wait(LOOK)
-        self.wakes.clear()
+        is_woken = self.updates.wakes.wait(LOOK)
         if self.updates.pages:
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen > ALONE:

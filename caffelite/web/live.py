@@ -153,7 +153,6 @@ class Live:
 
     def joined(self, channel: Channel) -> None:
         self._updates.join(channel)
-        self._controls.wakes.set()
 
     def left(self, channel: Channel) -> None:
         self._updates.leave(channel)

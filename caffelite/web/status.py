@@ -82,9 +82,9 @@ class Status:
             self._seen = history.epochs
 
     def note_sizes(self, layers: dict[str, Any]) -> None:
-        """Append the sizes that `watch.layers` has found, of parameters with two or more axes."""
-        place = self._place()
-        for row in [row for row in layers.get("rows", ()) if len(row["shape"]) > 1][:SIZES]:
+        """Append the sizes that `watch.layers` has found, of some parameters with two or more axes."""
+        place, rows = self._place(), [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
+        for row in rows if len(rows) <= SIZES else [rows[i * (len(rows) - 1) // (SIZES - 1)] for i in range(SIZES)]:
             weights, gradients = self._sizes.setdefault(row["name"], (Curve(), Curve()))
             weights.extend([place], [row["size"]])
             gradients.extend([place], [row["gradient"]])

@@ -60,6 +60,7 @@ class Updates:
         self.training, self.status, self.runs = training, status, runs
         self.watched = watch.Watched(training)
         self.was_seen = False  # whether a page has ever been open
+        self.wakes = threading.Event()  # set when a page joins or asks for something
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for new pages and for the file
@@ -84,6 +85,7 @@ class Updates:
         for kind, message in messages:
             channel.send(kind, message)
         self.was_seen = True
+        self.wakes.set()
 
     def leave(self, channel: Channel) -> None:
         with self._lock:
@@ -98,13 +100,19 @@ class Updates:
     # ---- parts, on the training's thread ------------------------------------------------------------------------
 
     def make(self, now: float, free: float = 0.0, is_over: bool = False) -> None:
-        """Make and send the parts that are due. Make the others too if each takes at most `free` seconds."""
+        """Make and send the parts that are due. Make the others too if each takes at most `free` seconds.
+
+        If a page asks for something meanwhile, the others wait.
+        """
         self.status.look(now)
         is_kept = self.runs.folder is not None
         if not self._channels and not is_over and not is_kept:
             return
         self._make("status", self._status, now, free)
+        self.send()
         for name in PARTS:
+            if self.wakes.is_set() and not is_over:
+                free = 0.0
             if self._parts[name].is_made or self._has_time_for(name, free):
                 self._make(name, functools.partial(self._picture, name), now, free)
         if self._channels:

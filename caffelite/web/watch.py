@@ -24,12 +24,12 @@ from caffelite.program import capture
 
 POINTS = 400  # of the plane, at most
 GRID = 72  # places along each side of the plane
-ROWS, ROWS_OF_PLACES = 128, 32  # that are inspected; of images and texts, which have a unit at many places
+ROWS, IMAGE_ROWS, TEXT_ROWS = 128, 32, 8  # that are inspected; images and texts have a unit at many places
 IMAGES = 256  # that are looked through for mistakes
 SHOWN = 18  # mistakes
 FILTERS = 64
 WIDEST = 128  # pixels of an image
-PARAMETERS = 40  # lines of the table
+PARAMETERS = 100  # lines of the tables
 LETTERS = 160  # of a text
 CONTEXT = 64  # tokens, if the data do not say how many
 REPLAYS = 20  # of a step, to time its kernels
@@ -132,9 +132,11 @@ def _rms(array: Any) -> float:
 
 
 def rows_inspected(watched: Watched) -> int:
-    """How many rows `units` looks at."""
+    """Return how many rows `units` looks at."""
     x = None if watched.training_rows is None else watched.training_rows.x
-    return ROWS_OF_PLACES if isinstance(x, np.ndarray) and (x.ndim > 2 or x.dtype.kind in "iu") else ROWS
+    if not isinstance(x, np.ndarray):
+        return ROWS
+    return TEXT_ROWS if x.dtype.kind in "iu" and x.ndim > 1 else IMAGE_ROWS if x.ndim > 2 else ROWS
 
 
 def units(watched: Watched) -> dict[str, Any] | None:

@@ -268,14 +268,14 @@ function row(cells, left = 1) {
 function drawSizes({ layers, curves }) {
   const sizes = curves?.sizes ?? {};
   for (const [what, title] of [["gradient", "gradients"], ["weight", "weights"]]) {
-    const lines = Object.entries(sizes).map(([name, both], i) => ({ name, key: i, ...both[what] }));
+    const lines = Object.entries(sizes).map(([name, both], i) => ({ name: name.replace(/\.weight$/, ""), key: i, ...both[what] }));
     chartOf($("size-charts"), title, { log: true, height: 170 }).show(lines);
   }
   const part = panel("sizes", layers);
   if (!part) return;
   $("parameters").replaceChildren(...part.rows.map((p) =>
     row([p.name, p.shape.join(" × ") || "1", text(p.size), p.frozen ? "frozen" : text(p.gradient), p.frozen ? "" : text(p.ratio)]),
-  ));
+  ), ...(part.left_out ? [row([`and ${part.left_out} more`, "", "", "", ""])] : []));
 }
 
 function drawUnits({ units }) {
