@@ -194,7 +194,7 @@ export class LineChart {
       pen.lineTo(width - RIGHT, y);
       pen.stroke();
       pen.fillStyle = colour("--soft");
-      pen.fillText(mark(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 1 : 6))), LEFT - 7, y);
+      pen.fillText(mark(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 2 : 6))), LEFT - 7, y);
     }
     pen.textBaseline = "alphabetic";
     pen.fillText(this.unit, LEFT - 7, height - 5);
