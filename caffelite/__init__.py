@@ -106,7 +106,9 @@ def __getattr__(name: str) -> Any:
         try:
             from caffelite.web.live import live
         except ModuleNotFoundError as error:
-            missing = f"cl.live needs {error.name}, which is not installed: pip install 'caffelite[web]'"
+            from caffelite.core.extras import how_to_install
+
+            missing = f"cl.live needs {error.name}, which is not installed: {how_to_install('web')}"
             raise ImportError(missing) from error
 
         return live

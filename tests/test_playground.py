@@ -613,7 +613,7 @@ def test_the_command_says_what_is_missing_or_wrong(capsys, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
     assert cli.main(["playground"]) == 2
-    assert "pip install 'caffelite[web]'" in capsys.readouterr().err
+    assert "pip install starlette uvicorn websockets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])

@@ -11,6 +11,7 @@ from typing import Any
 
 from caffelite.cli import values
 from caffelite.cli.saying import Refused, refusing
+from caffelite.core.extras import how_to_install
 from caffelite.core.terminal import say
 
 
@@ -26,7 +27,7 @@ def with_web() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Refused(f"it needs {error.name}, which is not installed: pip install 'caffelite[web]'") from None
+        raise Refused(f"it needs {error.name}, which is not installed: {how_to_install('web')}") from None
 
 
 def serve(make: Callable[[int], Any], what: str, arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Pages that show a training: `cl.live()`. They need the extra `web`: pip install 'caffelite[web]'.
+"""Pages that show a training: `cl.live()`. They need the extra `web` of pyproject.toml.
 
 `server.py` has the server, which nobody but this machine's user reaches. `live.py` has the callback. For each training
 it has a `Status` (numbers and curves), `Updates` (which part of the page is made when) and `Controls` (what pages ask
