@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
-.PHONY: spiral test lint ruff cython-lint mypy docs sanitize wheel bench clean
+.PHONY: spiral test lint ruff cython-lint mypy prose docs sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 spiral: .venv/plot
@@ -14,7 +14,7 @@ spiral: .venv/plot
 test: .venv/test,lint
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-lint: mypy cython-lint ruff
+lint: mypy cython-lint ruff prose
 
 ruff: .venv/test,lint
 	$(BIN)/ruff check .
@@ -25,6 +25,9 @@ cython-lint: .venv/test,lint
 
 mypy: .venv/test,lint
 	$(BIN)/mypy
+
+prose: | $(BIN)/python
+	$(BIN)/python tests/prose.py
 
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
 docs: .venv/docs
