@@ -86,7 +86,7 @@ def sentences(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     text = keeping_length(r"\{[a-z:]+\}(?=X)", text, lambda match: "")
     text = keeping_length(r"\]\([^)\s]*\)", text, lambda match: "]")  # where a link leads
     begin = 0
-    ends = [match.end() for match in re.finditer(r"[.!?…][\"”')\]*_]*\s+(?=[^a-z\s])", text)]
+    ends = [match.end() for match in re.finditer(r"(\.|[!?…](?=\W*[^\Wa-z]))[\"”')\]*_]*\s+", text)]
     for end in [*ends, len(text)]:
         if end < len(text) and ABBREVIATIONS.search(text[begin:end].rstrip()):
             continue

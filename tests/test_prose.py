@@ -97,10 +97,11 @@ def test_in_a_docstring_an_indented_block_is_code_but_in_a_section_it_is_prose()
 
 
 def test_abbreviations_and_initials_end_no_sentence():
-    paragraph = [(1, "See e.g. C. Guo et al. 2017, Fig. 3. Then go on.")]
+    paragraph = [(1, "See e.g. C. Guo et al. 2017, Fig. 3. Then … go on. caffelite goes on.")]
     assert [sentence for _, sentence in prose.sentences(paragraph)] == [
         "See e.g. C. Guo et al. 2017, Fig. 3.",
-        "Then go on.",
+        "Then … go on.",
+        "caffelite goes on.",
     ]
 
 
