@@ -57,6 +57,7 @@ LATER = [
 
 #: Words with a full stop after which a sentence goes on.
 ABBREVIATIONS = re.compile(r"(\b(e\.g|i\.e|vs|cf|al|etc|Fig|Dr|No)|\b[A-Z])\.$")
+ITEM = re.compile(r"([-*+:]|[1-9][.)]|\[\^\w+\]:) ")
 WORD = re.compile(r"[^\W\d_]{2,}|\b[aAI]\b")
 
 
@@ -118,11 +119,12 @@ def paragraphs_of_page(text: str) -> Iterator[list[tuple[int, str]]]:
         if opened and not re.match(r"\{(admonition|note|tip|warning|dropdown)\}", opened[2]):
             fence = opened[1]
         is_no_prose = opened or not bare or re.match(r"(\||#|:::|:[\w-]+:|\(\S+\)=|<[/!\w]|[-=*]{3,}$|!\[)", bare)
-        if is_no_prose or re.match(r"([-*+]|\d+[.)]|:|\[\^\w+\]:) ", bare):
+        item = ITEM.match(bare)
+        if is_no_prose or item:
             yield paragraph
             paragraph = []
         if not is_no_prose:
-            paragraph.append((number, re.sub(r"^([-*+]|\d+[.)]|:|\[\^\w+\]:) ", "", bare)))
+            paragraph.append((number, bare[item.end() :] if item else bare))
     yield paragraph
 
 
@@ -143,7 +145,7 @@ def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[list[tuple[i
             section = False
         of_code = indented and not section
         name_of_parameter = section and not indented
-        item = re.match(r"([-*]|\d+[.)]) ", bare)
+        item = ITEM.match(bare)
         if not bare or of_code or name_of_parameter or item:
             yield paragraph
             paragraph = []
