@@ -28,7 +28,7 @@ HABITS = {
     r"\bwhich\b[^.;]*\bwhich\b": "write two sentences",
     r"\bof (which|whom)\b|\bwhose [\w ]*\bwhose\b": "write two sentences",
     r"\b(that|those) of\b": "repeat the noun",
-    r"(?<!there )\b(is|are|was|were) (no (?!longer|more|less|fewer|better|worse)\w+|none\b)": "write “is not a …”",
+    r"(?<!there )\b(is|are|was|were) (no (?!longer|more|less|better|worse)\w+|(?-i:none)\b)": "write “is not a …”",
     r"\b(is|are|be|being|was) refused\b": "say who raises which error",
     r"\b(is|are) (seen to|told)\b|\bsees to\b": "say who does what",
     r"\b(is|are) said\b|\b(say|says) (so|of)\b": "write “returns”, “names”, “declares”, …",
@@ -37,7 +37,7 @@ HABITS = {
     r"\b(is|are) such as\b": "name them, and then write “such as”",
     r"\bnothing but\b|\b(all|any|none) but\b": "write “only” or “except”",
     r"\bone's( own)?\b": "write “your”",
-    r"(^|[;:,] |\b(all|and) )else\b": "write “otherwise”, or “all other …”",
+    r"(^|; |\b(all|and) )else\b": "write “otherwise”, or “all other …”",
     r"\bpays?\b(?! attention| for\b)": "write “is worth it” or “is faster”",
     r";[^;]*;": "two semicolons are three sentences",
 }

@@ -103,8 +103,9 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
     The meanings are in words, for the common instructions of x86-64. `a ← b` means that register a gets b, and
     `16 floats at [rax]` are those in memory from the address in register rax on.
 
-    Raises ValueError for a kernel that does not exist, or an instruction set that this machine does not run; TypeError
-    for another dtype; RuntimeError without `objdump`. Debian's package `binutils` has it; on macOS, Xcode's tools.
+    Raises ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raises
+    TypeError for another dtype; RuntimeError without `objdump`. Debian's package `binutils` has it; on macOS, Xcode's
+    tools.
 
     Source of the meanings: Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2.
     """

@@ -306,8 +306,8 @@ class Model(Container, recordable=True):
         the probabilities. A row's output does not depend on the rows beside it. Several threads may call `predict` at
         once. `precision` is as in `fit`.
 
-        Raises ValueError for no rows or rows of another shape, TypeError if x does not hold numbers, and IndexError if
-        an index is not in its table.
+        Raises ValueError for no rows or rows of another shape. Raises TypeError if x does not hold numbers, and
+        IndexError if an index is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
         if precision is None:  # a context that changes nothing would take 4 % of the time of a row

@@ -23,10 +23,10 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     onnx's checker checks the graph. If onnxruntime is installed, it computes random rows, and the outputs are compared
     with the model's. (It does not have all operators in float64; then it computes in float32.)
 
-    Raises TypeError naming a Function that computes in Python, or another one that ONNX can't express; ValueError for a
-    shape that is missing or does not fit, and if the model depends on the number of rows; RuntimeError if the outputs
-    differ: all before anything is written. Raises OSError naming the path if it can't be written. The file replaces an
-    older one when it is complete.
+    Raises TypeError naming a Function that computes in Python, or another one that ONNX can't express. Raises
+    ValueError for a shape that is missing or does not fit, and if the model depends on the number of rows. Raises
+    RuntimeError if the outputs differ: all before anything is written. Raises OSError naming the path if it can't be
+    written. The file replaces an older one when it is complete.
     """
     found = pipelines.written(model, example) if pipelines.is_pipeline(model) else models.written(model, input_shape)
     files.replace(path, [found.SerializeToString()])

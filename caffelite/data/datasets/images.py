@@ -21,9 +21,9 @@ def folder(
 
         pets/cat/1.jpg, pets/cat/2.png, …, pets/dog/1.jpg, …
 
-    x (n, channels, height, width) is float32 in 0 … 1, y (n,) int64, the place of the class in `names`. Classes are in
-    alphabetical order, and so are the files of a class, also those in folders of its folder. Names that begin with a
-    dot are left out, and files that do not have the name of an image (.jpg, .png, .bmp, .gif, .webp, .tif, .ppm, .pgm).
+    x (n, channels, height, width) is float32 in 0 … 1. y (n,) is int64, the place of the class in `names`. Classes are
+    in alphabetical order. So are the files of a class, including files in folders of its folder. Names that begin with
+    a dot are left out, and so are files without the name of an image (.jpg, .png, .bmp, .gif, .webp, .tif, .ppm, .pgm).
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def folder(
     channels : int
         3 for red, green and blue; 1 for shades of gray.
 
-    Images are turned as their EXIF data say. What is transparent becomes white. 16 bits of gray are kept. Of several
-    pictures in a file, the first counts.
+    Images are turned as their EXIF data demand. Transparent pixels become white. 16 bits of gray are kept. If a file
+    has several pictures, the first one counts.
 
     Reading needs Pillow: `pip install caffelite[images]`. Raises ImportError without it. Raises ValueError, with the
     file, for one that is not an image that Pillow can read. Raises ValueError for a class without images, or a folder
