@@ -35,18 +35,22 @@ OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer"}  # 
 
 
 def load(path: str | os.PathLike) -> Model:
-    """The model in a file of ONNX: of caffelite's `export`, PyTorch's exporter, Keras' or skl2onnx.
+    """Return the model in a file of ONNX, written by caffelite, PyTorch's exporter, Keras or skl2onnx.
 
     A chain of layers becomes a Model in sequence, `Linear`, `ReLU`, `Conv2d` …. Any other graph becomes a model that
-    runs its nodes with caffelite's Functions and Tensor's operators. Weights in the file are parameters, which can be
-    trained on: the weights of layers, and every other array of floats, with an axis or more, that is stored as an
-    initializer. Inputs of integers are indices. Outputs are arrays of floats. Others, such as the labels of a
-    classifier, are left out, so that its model gives the probabilities.
+    runs its nodes with caffelite's Functions and Tensor's operators. You can train the weights in the file, which are
+    parameters: weights of layers, and all other arrays of floats with at least one axis that are stored as
+    initializers. Inputs of integers are indices. Outputs are arrays of floats. Others, such as the labels of a
+    classifier, are left out. So the model of a classifier returns the probabilities.
 
-    Raises OSError if the path can't be read. Raises ValueError, before it computes anything, if the file is not ONNX;
-    if it has an operator, version or attribute that caffelite does not know, naming the node; or an input or array of
-    another type, naming it. float32 and float64 are known, and all opsets: onnx converts those before 7, if it knows
-    the shapes of all values. Any other error is a mistake of caffelite's.
+    Raises OSError if the path can't be read. Raises ValueError before it computes anything, in these cases:
+
+    - The file is not ONNX.
+    - It has an operator, version or attribute that caffelite does not know. The message names the node.
+    - It has an input or array of a type that caffelite does not know. The message names it.
+
+    float32, float64 and all opsets are known. onnx converts opsets before 7, if it knows the shapes of all values. Any
+    other error is a mistake of caffelite's.
     """
     try:
         return Reader(converted(read(path)), Path(path).parent).model()

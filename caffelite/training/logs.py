@@ -52,8 +52,8 @@ class TensorBoard:
     in the file as soon as it is completed. Give each run a folder of its own below `--logdir`. If a training continues
     from a checkpoint, TensorBoard shows the later epochs that an older file in the folder has no longer.
 
-    Needs tensorboardX: `pip install caffelite[tensorboard]`; else raises ImportError. Raises OSError before the first
-    step if the folder cannot be made or written.
+    Needs tensorboardX: `pip install caffelite[tensorboard]`. Without it, raises ImportError. Raises OSError before the
+    first step if the folder cannot be made or written.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
