@@ -121,7 +121,7 @@ def check(path, long):
         if found is None:
             operator = re.search(r"node '.*' \((\w+)\)", why)
             if operator is None:
-                assert re.search("is no array|is of type|computes in|no output|its opset", why), f"{name}: {why}"
+                assert re.search("is not an array|is of type|computes in|no output|its opset", why), f"{name}: {why}"
             else:
                 assert operator[1] in NOT_THERE or operator[1] in NOT_ALL, f"{name}: {why}"
                 refused.add(operator[1])

@@ -320,9 +320,7 @@ class Function(ABC):
         """
         if is_sparse(x):
             if self.runs_in_python or not self.takes_sparse:
-                raise TypeError(
-                    f"{self!r} takes no sparse matrix: a Linear does, and x.toarray() makes an array for all else"
-                )
+                raise TypeError(f"{self!r} takes no sparse matrix: put a Linear first, or give x.toarray()")
             return as_sparse(x)
         if is_foreign_array(x):
             return as_array(x, self)
@@ -339,7 +337,7 @@ class Function(ABC):
             raise TypeError(f"{self!r}: {error}{argument_hint(error)}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
-            raise TypeError(f"{self!r}: {min(left_out)} can be given by name alone, and is no input of a call")
+            raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, and is not an input of a call")
         return bound.args
 
     def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:

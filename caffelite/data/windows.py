@@ -130,7 +130,9 @@ def _named(series: Any, targets: Any) -> Any:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         return targets
     if not frames.is_frame(series):
-        raise TypeError(f"Windows: targets: expected numbers, got {targets!r}, and the series is no frame with names")
+        raise TypeError(
+            f"Windows: targets: expected numbers, got {targets!r}, and the series is not a frame with names"
+        )
     chosen = frames.columns(frames.select(series, names, "Windows: targets"), "Windows: targets")
     return chosen[targets] if isinstance(targets, str) else chosen
 

@@ -232,8 +232,8 @@ class Columns(Function, recordable=True, by_row=True):
         for name, center, scale in zip(self.numbers, self.center, self.scale, strict=True):
             if scale < 100 * np.finfo(dtype).eps * abs(center) or not abs(center) + scale < np.finfo(dtype).max:
                 raise ValueError(
-                    f"export: column {name!r} is about {center:g} with a spread of {scale:g}, which "
-                    f"{np.dtype(dtype)} hardly tells apart: train on a column from which {center:g} is subtracted"
+                    f"export: column {name!r} is about {center:g} with a spread of {scale:g}. {np.dtype(dtype)} can "
+                    f"hardly tell its numbers apart: subtract {center:g} from the column, and train again"
                 )
         return self.center.astype(dtype), self.scale.astype(dtype)
 

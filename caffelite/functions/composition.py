@@ -39,7 +39,7 @@ class Residual(Function, recordable=True, by_row=True):
 
     def _refuse(self, x: Shape, fx: Shape) -> None:
         raise ValueError(
-            f"{self!r} got shape {shape_text(x)}, of which the Function in it makes shape {shape_text(fx)}"
+            f"{self!r} got shape {shape_text(x)}, but the Function in it makes shape {shape_text(fx)} of it"
         )
 
     def formula(self, x: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class Index(Function, recordable=True):
         self.index = index if isinstance(index, tuple) else (index,)
 
     def arguments(self) -> dict[str, Any]:
-        raise TypeError("what an Index takes, slices and arrays, is no JSON")
+        raise TypeError("an Index takes slices and arrays, which are not JSON")
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes

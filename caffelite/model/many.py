@@ -315,8 +315,8 @@ def _give_data(fits: list[Fit], given: Given, rows: Any, validation_rows: Any, v
     """Give each training its data."""
     if _is_one_for_each(given.x, len(fits)) and _is_one_for_each(given.y, len(fits)):
         raise TypeError(
-            f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models; all models get the same x and "
-            "y, and rows= says which rows each one gets; if each array is a row, give np.array(x) and np.array(y)"
+            f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models. All models get the same x and "
+            "y: select the rows of each by rows=. If each array is a row, give np.array(x) and np.array(y)"
         )
     rows = [None] * len(fits) if rows is None else _for_each("rows", rows, len(fits))
     held_out = None if validation_rows is None else _for_each("validation_rows", validation_rows, len(fits))

@@ -73,7 +73,7 @@ def read(path: str | os.PathLike) -> onnx.ModelProto:
         raise Refused("no file of ONNX, or none with a graph")
     for name in names_in(proto):
         if not isinstance(name, str):
-            raise Refused(f"it has a name that is no text: {name!r}")
+            raise Refused(f"it has a name that is not a text: {name!r}")
     return proto
 
 
@@ -127,7 +127,7 @@ class Reader:
         found = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
         for name, kind in self.inputs.items():
             if not kind.HasField("tensor_type"):
-                raise Refused(f"its input {name!r} is no array")
+                raise Refused(f"its input {name!r} is not an array")
             dtype = dtype_of(kind.tensor_type.elem_type, f"its input {name!r}")
             if dtype.kind == "f":
                 found.add(dtype)
@@ -153,7 +153,7 @@ class Reader:
         try:
             onnx.checker.check_node(proto, self.context)
         except onnx.checker.ValidationError as error:
-            raise node.refuse(f"is no such node: {first_line(error)}") from None
+            raise node.refuse(f"is not valid: {first_line(error)}") from None
         self._check_types(node, proto)
         return node
 
@@ -184,7 +184,7 @@ class Reader:
             )
         except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             reason = re.sub(r"^\[\w+\] *", "", first_line(error))
-            raise node.refuse(f"is no such node: {reason}") from None
+            raise node.refuse(f"is not valid: {reason}") from None
         for name, kind in made.items():
             if name not in self._types and kind.HasField("tensor_type"):
                 self._types[name] = without_lengths(kind)
@@ -231,7 +231,7 @@ class Reader:
                 needed.update(node.inputs)
                 nodes.append(node)
                 if node.operator not in SEVERAL and needed.intersection(node.outputs[1:]):
-                    raise node.refuse(f"makes {node.outputs[1]!r} besides, which caffelite has not")
+                    raise node.refuse(f"also makes {node.outputs[1]!r}, which caffelite does not have")
         self.nodes = nodes[::-1]
         return outputs
 

@@ -91,12 +91,12 @@ def _read(file: Path, into: np.ndarray) -> None:
             if image.mode.startswith("I;16") or image.mode == "I":  # 16 bits of gray, which Pillow would cut to 8
                 gray = np.asarray(image, np.float32) / np.float32(65535)
                 if gray.size and not (gray.min() >= 0 and gray.max() <= 1):
-                    raise ValueError("its pixels have more than 16 bits, of which the range is not known")
+                    raise ValueError("its pixels have more than 16 bits, and their range is not known")
                 image = Image.fromarray(gray).resize((width, height), Image.Resampling.BILINEAR)
                 into[...] = np.asarray(image)
                 return
             if image.mode == "F":
-                raise ValueError("its pixels are floats, of which the range is not known")
+                raise ValueError("its pixels are floats, and their range is not known")
             if image.has_transparency_data:
                 image = image.convert("RGBA")
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

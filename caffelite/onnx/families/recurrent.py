@@ -174,7 +174,7 @@ def find_recurrence(g: Nodes, node: Node) -> Node | None:
         raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite has not")
     layer = _layer_of(g, node)
     if layer is None:
-        raise node.refuse("has weights that are no constants, or peepholes")
+        raise node.refuse("has weights that are not constants, or has peepholes")
     lengths, *states = [*node.inputs[4:], *[""] * 3][:3]
     states = states[: len(layer.state_names)]
     turned = node.get("direction") == "reverse"
