@@ -21,7 +21,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 #: Files of tests that take their time to be read.
 LONG = {"averagepool", "lppool", "maxpool", "attention", "image_decoder", "cast", "sequence_map", "quantizelinear"}
 
-#: Operators that caffelite has not, with whatever attributes.
+#: Operators that caffelite does not have, with whatever attributes.
 _NAMES = """
 Adagrad Adam AffineGrid Bernoulli BitCast BlackmanWindow CausalConvWithState CenterCropPad Col2Im Compress
 CumProd DFT DeformConv DequantizeLinear Det EyeLike FlexAttention GridSample HammingWindow

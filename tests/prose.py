@@ -29,6 +29,7 @@ HABITS = {
     r"\bof (which|whom)\b|\bwhose [\w ]*\bwhose\b": "write two sentences",
     r"\b(that|those) of\b": "repeat the noun",
     r"(?<!there )\b(is|are|was|were) (no (?!longer|more|less|better|worse)\w+|(?-i:none)\b)": "write “is not a …”",
+    r"\b(has|have) not([.,;:]|$)": "write “does not have”",
     r"\b(is|are|be|being|was) refused\b": "say who raises which error",
     r"\b(is|are) (seen to|told)\b|\bsees to\b": "say who does what",
     r"\b(is|are) said\b|\b(say|says) (so|of)\b": "write “returns”, “names”, “declares”, …",

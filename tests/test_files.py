@@ -322,7 +322,7 @@ def test_a_loop_of_functions_is_not_written():
     ("state", "message"),
     [
         ({"0.weight": (2, 3)}, "has no 0.bias, which the model has"),
-        ({"0.weight": (2, 3), "0.bias": (3,), "1.bias": (3,)}, "has 1.bias, which the model has not"),
+        ({"0.weight": (2, 3), "0.bias": (3,), "1.bias": (3,)}, "has 1.bias, which the model does not have"),
         ({"0.weight": (3, 2), "0.bias": (3,)}, r"0.weight has shape \(3, 2\); the model's has \(2, 3\)"),
     ],
 )
@@ -770,10 +770,16 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
         (model_of(linear(more=1)), "has another structure"),
         (model_of(linear(bias=True)), "has no 0.bias, which the model has"),
         (model_of(linear(initializer="he_normal")), "initializer: expected a callable"),
-        (model_of({"name": "eval", "arguments": {"source": "1"}}), "there is a eval in it, which caffelite has not"),
-        (model_of({"name": "os.system", "arguments": {"command": "true"}}), "os.system in it, which caffelite has not"),
+        (
+            model_of({"name": "eval", "arguments": {"source": "1"}}),
+            "there is a eval in it, which caffelite does not have",
+        ),
+        (
+            model_of({"name": "os.system", "arguments": {"command": "true"}}),
+            "os.system in it, which caffelite does not have",
+        ),
         (model_of({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which has to be given"),
-        (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite has not"),
+        (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite does not have"),
         (
             model_of({"name": "he_normal", "arguments": {"shape": [2], "rng": None}}),
             "is a function, but its entry has arguments",

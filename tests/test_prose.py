@@ -50,6 +50,7 @@ def test_plain_sentences_are_left_alone(sentence):
         "The words, of which `Embedding` makes vectors.",
         "The gradient is that of the input.",
         "This is no array.",
+        "It needs a loss that the model has not.",
         "A wrong shape is refused.",
         "The step is recorded anew.",
         "Beside it stands the loss.",

@@ -326,7 +326,7 @@ class File:
         if missing := [name for name in forms if name not in found]:
             raise self.refuse(f"has no {', '.join(missing[:10])}, which the model has")
         if unknown := [name for name in found if name not in forms]:
-            raise self.refuse(f"has {', '.join(unknown[:10])}, which the model has not")
+            raise self.refuse(f"has {', '.join(unknown[:10])}, which the model does not have")
         for name, (shape, dtype) in forms.items():
             if found[name].shape != shape:
                 raise self.refuse(f"{name} has shape {found[name].shape}; the model's has {shape}")

@@ -101,7 +101,7 @@ class Reader:
         self.context.ir_version = proto.ir_version
         self.context.opset_imports = {x.domain: x.version for x in proto.opset_import} | {"": self.version}
         if proto.functions:
-            raise Refused(f"it defines an operator {proto.functions[0].name!r}, which caffelite has not")
+            raise Refused(f"it defines an operator {proto.functions[0].name!r}, which caffelite does not have")
         if graph.sparse_initializer:
             raise Refused("it has sparse initializers")
         self.constants = {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
@@ -145,11 +145,11 @@ class Reader:
         if proto.op_type == "Constant":
             node.attributes = {"value": self._constant(node)}
         if proto.domain not in DOMAINS:
-            raise node.refuse(f"is of the domain {proto.domain!r}, which caffelite has not")
+            raise node.refuse(f"is of the domain {proto.domain!r}, which caffelite does not have")
         if not node.outputs:
             raise node.refuse("has no output")
         if not onnx.defs.has(proto.op_type, "" if proto.domain == "ai.onnx" else proto.domain):
-            raise node.refuse("is an operator that caffelite has not")
+            raise node.refuse("is an operator that caffelite does not have")
         try:
             onnx.checker.check_node(proto, self.context)
         except onnx.checker.ValidationError as error:
@@ -210,7 +210,7 @@ class Reader:
         if "value_ints" in node.attributes:
             return np.array(node.attributes["value_ints"], np.int64)
         if not isinstance(node.get("value"), np.ndarray):
-            raise node.refuse("is of a kind that caffelite has not")
+            raise node.refuse("is of a kind that caffelite does not have")
         return node.attributes["value"]
 
     def _outputs(self, graph: onnx.GraphProto) -> list[str]:
@@ -269,23 +269,23 @@ class Reader:
 
 
 def check_operator(node: Node) -> None:
-    """ValueError for an operator, or for one with an attribute, that caffelite has not."""
+    """ValueError for an operator, or for one with an attribute, that caffelite does not have."""
     if node.layer is not None:
         return
     if node.operator in OF_LABELS:
         raise node.refuse("makes labels, and something else is computed of them")
     check_attributes(node)
     if node.operator not in OPERATORS:
-        raise node.refuse("is an operator that caffelite has not")
+        raise node.refuse("is an operator that caffelite does not have")
 
 
 def check_attributes(node: Node) -> None:
     for name, values in ONLY.get(node.operator, {}).items():
         if name in node.attributes and node.attributes[name] not in values:
-            raise node.refuse(f"has {name} = {node.attributes[name]!r}, which caffelite has not")
+            raise node.refuse(f"has {name} = {node.attributes[name]!r}, which caffelite does not have")
     for name in NOT_WITH.get(node.operator, ()):
         if name in node.attributes:
-            raise node.refuse(f"has {name}, which caffelite has not")
+            raise node.refuse(f"has {name}, which caffelite does not have")
     if node.operator in CHECKED:
         CHECKED[node.operator](node)
 

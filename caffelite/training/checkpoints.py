@@ -201,7 +201,7 @@ class Checkpoints:
                 continue
             if t_name not in found and not isinstance(self.batches, Sized):
                 raise ValueError(
-                    "the optimizer has a schedule, which the checkpoint has not. The schedule's step is unknown, "
+                    "the optimizer has a schedule, which the checkpoint does not have. The schedule's step is unknown, "
                     "because the batches have no length"
                 )
             steps = self.step.steps_in

@@ -193,7 +193,7 @@ def find_transposed_convolution(g: Nodes, node: Node) -> Node | None:
     before, after = pads[:axes], pads[axes:]
     more = [m + p - q for m, p, q in zip(more, before, after, strict=True)]
     if min(more) < 0:
-        raise node.refuse(f"cuts {after} pixels behind and {before} before, which caffelite has not")
+        raise node.refuse(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
     sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, more, groups
     kind: Any = functions.ConvTranspose1d if axes == 1 else functions.ConvTranspose2d
     return g.layer(node, lambda: kind(*sizes, bias="bias" in weights, dilation=dilation), node.inputs[:1], weights)

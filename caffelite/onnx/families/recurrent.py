@@ -171,7 +171,7 @@ class Recurrence(Model):
 def find_recurrence(g: Nodes, node: Node) -> Node | None:
     """A recurrent layer in ONNX's order of axes."""
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
-        raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite has not")
+        raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite does not have")
     layer = _layer_of(g, node)
     if layer is None:
         raise node.refuse("has weights that are not constants, or has peepholes")
