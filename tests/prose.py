@@ -1,8 +1,9 @@
 """A linter for plain English: python tests/prose.py [--figures] [FILE…], or `make prose`.
 
-It reads README.md, the pages in docs/ and the docstrings that the reference shows. In them it finds sentences of more
-than 30 words, sentences with two semicolons, and this project's own habits, each with a suggestion. Code, tables and
-formulas are not prose: a name in backticks and a formula count as one word each. `--figures` prints a table instead.
+It reads README.md, the pages in docs/, and the docstrings that the site shows: those in the reference, and the first
+one of each example. In them it finds sentences of more than 30 words, sentences with two semicolons, and this project's
+own habits, each with a suggestion. Code, tables and formulas are not prose: a name in backticks and a formula count as
+one word each. `--figures` prints a table instead.
 """
 
 import argparse
@@ -133,7 +134,7 @@ SECTIONS = {"Parameters", "Returns", "Raises", "Attributes", "Yields"}
 
 
 def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[list[tuple[int, str]]]:
-    """The paragraphs of a docstring. An indented block is code or a formula, but in a section it is a description."""
+    """The paragraphs of a docstring. An indented block is code or a formula, in a section a description."""
     paragraph: list[tuple[int, str]] = []
     lines = text.split("\n")
     section = False
@@ -144,7 +145,7 @@ def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[list[tuple[i
             section = True
         elif section and not bare and not after.strip():
             section = False
-        of_code = indented and not section
+        of_code = (indented and not section) or line.startswith("python ")
         name_of_parameter = section and not indented
         item = ITEM.match(bare)
         if not bare or of_code or name_of_parameter or item:
@@ -249,7 +250,7 @@ def names_in_the_reference() -> Iterator[tuple[str, str, str]]:
 
 
 def docstrings(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """The docstrings of a class and of its public methods, or of a function, each with its first line."""
+    """The docstring of a file or a function, or of a class and its public methods, each with its first line."""
     if text := ast.get_docstring(node):
         yield text, node.body[0].lineno
     if isinstance(node, ast.ClassDef):
@@ -264,15 +265,15 @@ def pages() -> Iterator[Path]:
 
 
 def prose() -> Iterator[tuple[Path, list[list[tuple[int, str]]]]]:
-    """Each file with its paragraphs: the pages first, and then the files whose docstrings the reference shows."""
+    """Each file with its paragraphs: the pages first, then the files whose docstrings the site shows."""
     for path in pages():
         yield path, list(paragraphs_of_page(path.read_text()))
     shown: dict[Path, dict[int, list]] = {}
-    for _, module, name in names_in_the_reference():
-        if found := definition(module, name):
-            path, node = found
-            for text, line in docstrings(node):
-                shown.setdefault(path, {})[line] = list(paragraphs_of_docstring(text, line))
+    files = [(path, ast.parse(path.read_text())) for path in sorted((ROOT / "examples").glob("*.py"))]
+    entries = [definition(module, name) for _, module, name in names_in_the_reference()]
+    for path, node in [*files, *filter(None, entries)]:
+        for text, line in docstrings(node):
+            shown.setdefault(path, {})[line] = list(paragraphs_of_docstring(text, line))
     for path in sorted(shown):
         yield path, [paragraph for line in sorted(shown[path]) for paragraph in shown[path][line]]
 
