@@ -21,8 +21,8 @@ from caffelite import cli
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from test_live import CHROMIUM, SECONDS
-from test_live import Page as LivePage
+from pages import SECONDS
+from pages import Page as LivePage
 
 from caffelite.web.playground import setting as choices
 from caffelite.web.playground.code import made, program_of
@@ -52,17 +52,6 @@ def wait_until(is_done):
     while not is_done():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def drawn(seed):
