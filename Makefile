@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/border/* caffelite/_kernels/loops/*)
 
-.PHONY: spiral test lint ruff cython-lint mypy workflows docs classroom sanitize wheel bench clean
+.PHONY: spiral test lint ruff cython-lint mypy workflows prose docs classroom sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 # While one core still compiles, the other fetches matplotlib.
@@ -17,7 +17,7 @@ spiral: .venv/needs
 test: .venv/test,lint .venv/levels
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-lint: mypy cython-lint ruff workflows
+lint: mypy cython-lint ruff workflows prose
 
 ruff: .venv/test,lint
 	$(BIN)/ruff check .
@@ -31,6 +31,9 @@ mypy: .venv/test,lint
 
 workflows: .venv/test,lint
 	$(BIN)/zizmor --offline --quiet .github
+
+prose: | $(BIN)/python
+	$(BIN)/python tests/prose.py
 
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
 docs: .venv/docs .venv/levels

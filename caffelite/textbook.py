@@ -133,7 +133,7 @@ class Optimizer(ABC):
         """Change the parameters once."""
 
     def zero_grad(self) -> None:
-        """Set the gradients to 0, so that the next `backward` begins a new sum."""
+        """Set the gradients to 0. The next `backward` then begins a new sum."""
         for p in self.parameters:
             p.grad[...] = 0
 

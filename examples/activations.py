@@ -1,7 +1,7 @@
 """All activations that are applied element by element, each in a net 784-128-64-10 on handwritten digits.
 
-The bundled images of 8 × 8 pixels are scaled up to 28 × 28, the size of MNIST's: each pixel becomes 3 × 3, with a
-margin of 2. The same seed draws the same first weights and orders for every activation. Times are those of one thread.
+The bundled images of 8 × 8 pixels are scaled up to 28 × 28, the size of MNIST's. Each pixel becomes 3 × 3, with a
+margin of 2. The same seed draws the same first weights and orders for every activation. Times are on one thread.
 
 python activations.py                # trains
 python activations.py PICTURE.png    # draws each activation and its slope, too; needs matplotlib

@@ -1,8 +1,8 @@
-"""A convolutional autoencoder: digits of 64 pixels, told in 8 numbers and drawn again from these.
+"""A convolutional autoencoder: it compresses digits of 64 pixels to 8 numbers, and draws them again from these.
 
-Each convolution of the encoder, with stride 2, halves the image; each of the decoder, a convolution backwards, doubles
-it. They learn from the mean squared error of the drawn pixels, without labels. Beside them: what 8 principal components
-(K. Pearson, 1901), the best of all linear encoders, make of the same images.
+Each convolution of the encoder, with stride 2, halves the image. Each transposed convolution of the decoder doubles it.
+They learn from the mean squared error of the drawn pixels, without labels. For comparison, 8 principal components (K.
+Pearson, 1901), the best of all linear encoders, do the same with the same images.
 
 python autoencoder.py                # trains: a few seconds
 python autoencoder.py PICTURE.png    # draws images and what both make of them, too; needs matplotlib

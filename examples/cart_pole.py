@@ -1,7 +1,7 @@
-"""Reinforcement learning by a loop by hand: a net learns to balance a pole on a cart, from nothing but falls.
+"""Reinforcement learning by a loop by hand: a net learns to balance a pole on a cart, only from falls.
 
-32 carts run at once. After 200 steps of each, the policy's gradient (R. Williams, 1992) makes what led to long runs
-more likely: the step is recorded once by `capture` and replayed after that. The cart is that of A. Barto, R. Sutton
+32 carts run at once. After 200 steps of each, the policy's gradient (R. Williams, 1992) makes actions more likely if
+they led to long runs. `capture` records the step once, and replays it after that. The cart is from A. Barto, R. Sutton
 and C. Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems", 1983.
 """
 

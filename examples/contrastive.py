@@ -1,7 +1,7 @@
 """Contrastive pairs: digits become points in the plane, near each other if they are the same digit.
 
-The net gets two images and gives the distance d of their points. Pairs of one digit cost d², other pairs
-max(0, 1 − d)². It is never told which digit an image shows, only whether two are the same.
+The net gets two images and gives the distance d of their points. Pairs of one digit cost d², and other pairs cost
+max(0, 1 − d)². The net never learns which digit an image shows, only whether two are the same.
 R. Hadsell, S. Chopra and Y. LeCun, "Dimensionality reduction by learning an invariant mapping", CVPR 2006.
 
 python contrastive.py                # trains: a few seconds

@@ -1,8 +1,8 @@
-"""Knowledge distillation: a small net learns from a large one's probabilities, on images that have no labels.
+"""Knowledge distillation: a small net learns from the probabilities of a large net, on images without labels.
 
 The teacher has seen 1,437 labelled digits. The student has 50 labels, and all the images. The teacher's scores are
-divided by a temperature, so that its probabilities also tell which wrong digits are nearly right.
-G. Hinton, O. Vinyals and J. Dean, "Distilling the knowledge in a neural network", 2015.
+divided by a temperature. So its probabilities also show which wrong digits are nearly right. G. Hinton, O. Vinyals and
+J. Dean, "Distilling the knowledge in a neural network", 2015.
 """
 
 import caffelite as cl

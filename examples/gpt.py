@@ -1,8 +1,8 @@
 """A small GPT that learns to write like a text, character by character; by default like Python's own documentation.
 
-Each character becomes a vector, to which one for its place is added; blocks of causal attention let every place see
-those before it; a last layer scores what may come next. A. Radford et al., "Language models are unsupervised multitask
-learners", 2019. The sizes are those that nanoGPT has for CPUs.
+Each character becomes a vector, and a vector for its place is added. In blocks of causal attention, every place sees
+itself and earlier places. A last layer scores the next character. A. Radford et al., "Language models are unsupervised
+multitask learners", 2019. nanoGPT uses the same sizes on CPUs.
 
 python gpt.py                                         # a minute or two
 python gpt.py FILE --steps 5000 --picture loss.png    # like a text of your own; the picture needs matplotlib

@@ -1,8 +1,8 @@
-"""Wrong labels: a loss that forgives them, beside the usual one, where 40 % of the labels are drawn at random.
+"""Wrong labels: a loss that forgives them, beside the usual one. 40 % of the labels are drawn at random.
 
-The generalized cross-entropy (1 − p^q) / q, with p the probability of the label, lies between −log p (q → 0) and
-1 − p (q = 1). An example that the net finds impossible pulls less than it does with −log p.
-Z. Zhang and M. Sabuncu, "Generalized cross entropy loss for training deep neural networks with noisy labels", 2018.
+The generalized cross-entropy is (1 − p^q) / q, with p the probability of the label. It is between −log p (q → 0) and 1
+− p (q = 1). An example that the net finds impossible pulls less than it does with −log p. Z. Zhang and M. Sabuncu,
+"Generalized cross entropy loss for training deep neural networks with noisy labels", 2018.
 """
 
 import numpy as np

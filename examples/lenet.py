@@ -1,7 +1,7 @@
-"""LeNet-5, the first convolutional net that was put to use, on MNIST or on the bundled digits made as large.
+"""LeNet-5, the first convolutional net in practical use, on MNIST or on the bundled digits, enlarged to its size.
 
-Two convolutions of 5 × 5 pixels, each with a pool behind it, and three dense layers, as in Y. LeCun et al.,
-"Gradient-based learning applied to document recognition", Proceedings of the IEEE, 1998, with ReLU and max-pools.
+It has two convolutions of 5 × 5 pixels, each with a pool, and three dense layers. Here it has ReLU and max-pools. Y.
+LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the IEEE, 1998.
 
 python lenet.py            # the 1,437 bundled images, 8 × 8 pixels enlarged to 28 × 28, 30 epochs: a second or two
 python lenet.py FOLDER     # MNIST's four files, .gz or unpacked, in FOLDER, 5 epochs

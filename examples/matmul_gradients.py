@@ -1,7 +1,7 @@
-"""A matrix product followed by a sum, and its gradients, which one can work out by hand.
+"""A matrix product followed by a sum, and its gradients, which you can work out by hand.
 
-With y = Σᵢⱼ (x W)ᵢⱼ = Σᵢⱼₖ xᵢₖ Wₖⱼ the derivative for xᵢₖ is Σⱼ Wₖⱼ, the sum of row k of W, whatever i is. That for Wₖⱼ
-is Σᵢ xᵢₖ, the sum of column k of x, whatever j is.
+With y = Σᵢⱼ (x W)ᵢⱼ = Σᵢⱼₖ xᵢₖ Wₖⱼ, the derivative for xᵢₖ is Σⱼ Wₖⱼ, the sum of row k of W, for every i. The
+derivative for Wₖⱼ is Σᵢ xᵢₖ, the sum of column k of x, for every j.
 """
 
 import numpy as np

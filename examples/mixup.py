@@ -1,8 +1,8 @@
 """Mixup: a net that sees blends of two images and of their labels learns fewer of the wrong labels.
 
-Each batch is blended with itself in another order: λ x + (1 − λ) x', and the probabilities of the classes likewise.
-Here half of the labels is drawn at random. With the right labels it does not help on these images.
-H. Zhang, M. Cisse, Y. Dauphin and D. Lopez-Paz, "mixup: beyond empirical risk minimization", ICLR 2018.
+Each batch is blended with itself in another order: λ x + (1 − λ) x'. The probabilities of the classes are blended too.
+Half of the labels are drawn at random. With the right labels, mixup does not help on these images. H. Zhang, M. Cisse,
+Y. Dauphin and D. Lopez-Paz, "mixup: beyond empirical risk minimization", ICLR 2018.
 """
 
 import numpy as np

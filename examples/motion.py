@@ -1,8 +1,8 @@
-"""What somebody is doing, from the sensors of a phone in the pocket: a 1-D convolution on series of 9 channels.
+"""Recognize activities from the sensors of a phone in the pocket: a 1-D convolution on series of 9 channels.
 
-The series are made here, in the form of D. Anguita et al., "A public domain dataset for human activity recognition
-using smartphones", ESANN 2013: 2.56 s of 128 samples of acceleration, turning and gravity along three axes, while
-walking, going up or down stairs, sitting, standing or lying.
+The program makes the series itself. A series is 2.56 s long, with 128 samples of acceleration, turning and gravity
+along three axes. The person is walking, going up or down stairs, sitting, standing or lying. The form is from D.
+Anguita et al., "A public domain dataset for human activity recognition using smartphones", ESANN 2013.
 
 python motion.py    # a few seconds
 """

@@ -1,4 +1,4 @@
-"""Functions, a loss, an optimizer and a metric of one's own, in NumPy, in `fit`: learn y = sin 3x from points."""
+"""Your own Functions, loss, optimizer and metric, written in NumPy, in `fit`: learn y = sin 3x from points."""
 
 import numpy as np
 

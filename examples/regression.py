@@ -1,8 +1,8 @@
 """Regression with a band: from noisy points, the median of y at each x and the band that holds 90 % of the points.
 
-The noise is larger on the right. No loss of squares would see that; the loss of quantiles does. Its least mean for the
-share q is at the value below which a share q of the y lie, so a net of three outputs learns three quantiles at once.
-R. Koenker and G. Bassett, "Regression quantiles", Econometrica 46, 1978.
+The noise is larger on the right. A loss of squares would not show that, but the loss of quantiles does. For the share
+q, its mean is least at the value below which a share q of the y are. So a net with three outputs learns three quantiles
+at once. R. Koenker and G. Bassett, "Regression quantiles", Econometrica 46, 1978.
 
 python regression.py                # trains
 python regression.py PICTURE.png    # draws the points and the band, too; needs matplotlib

@@ -1,7 +1,7 @@
 """An expression with its loss, relu(x W + b) and the mean squared error, trained without a layer, a loss or a Model.
 
-The data come from such an expression with other numbers, which the training finds again. The step is recorded once and
-then replayed. The graph of the loss can be drawn to a file:
+The data come from such an expression with other numbers, and the training finds these numbers again. The step is
+recorded once and then replayed. The program can draw the graph of the loss to a file:
 
 python relu_regression.py              # trains
 python relu_regression.py GRAPH.svg    # draws the graph, too

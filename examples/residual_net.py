@@ -1,9 +1,9 @@
 """A residual net by `call`, beside a plain net of the same depth, on the three spirals.
 
-Each of 20 blocks is f(h) = ReLU(h W + b). Plain, h ← f(h), the gradient is multiplied by every block's weights on its
-way to the first layer, and next to nothing arrives. With residual connections, h ← h + f(h), it also passes by them.
-Both nets are drawn as `cl.Linear` draws by itself; drawn by `cl.initializers.he_normal`, which is made for ReLU, the
-plain one trains, too. K. He et al., "Deep residual learning for image recognition", CVPR 2016.
+Each of 20 blocks is f(h) = ReLU(h W + b). In the plain net, h ← f(h), every block's weights multiply the gradient on
+its way to the first layer, and almost nothing arrives. With residual connections, h ← h + f(h), the gradient also
+passes beside the blocks. Both nets have the initial weights of `cl.Linear`. With `cl.initializers.he_normal`, which is
+made for ReLU, the plain net trains, too. K. He et al., "Deep residual learning for image recognition", CVPR 2016.
 
 python residual_net.py                # trains
 python residual_net.py PICTURE.png    # draws what both nets have learned, too; needs matplotlib

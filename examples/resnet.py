@@ -1,8 +1,9 @@
 """ResNet-8, a residual net of seven convolutions by `call`, on CIFAR-10's photographs or on coloured shapes made here.
 
-A block is y = ReLU(f(x) + x), f two convolutions of 3 × 3 pixels with batch normalization; where it halves the image
-and doubles the channels, a convolution of one pixel does that to x, too. K. He et al., "Deep residual learning for
-image recognition", CVPR 2016. Images are moved, mirrored and partly covered at random, and so never seen twice.
+A block is y = ReLU(f(x) + x), where f is two convolutions of 3 × 3 pixels with batch normalization. Some blocks halve
+the image and double the channels. In these, a convolution of one pixel does the same to x. K. He et al., "Deep residual
+learning for image recognition", CVPR 2016. Images are moved, mirrored and partly covered at random, and so never seen
+twice.
 
 python resnet.py            # 1,500 coloured circles, squares and triangles, 12 epochs: ten seconds
 python resnet.py FOLDER     # CIFAR-10's binary files in FOLDER, 20 epochs: a quarter of an hour

@@ -1,8 +1,8 @@
-"""Whether a review is good or bad: vectors of its words and of pairs of neighbours, learned, and their mean.
+"""Recognize good and bad reviews, from learned vectors of their words and of pairs of neighbours, and their mean.
 
-The reviews are made here, from a small grammar; "not good" is why pairs matter, as in A. Joulin et al., "Bag of tricks
-for efficient text classification", EACL 2017. Reviews differ in length, so rows are filled up with 0, which is no word
-and is masked: it has no part in the mean.
+The program makes the reviews itself, from a small grammar. "not good" is the reason why pairs matter, as in A. Joulin
+et al., "Bag of tricks for efficient text classification", EACL 2017. Reviews differ in length, so rows are filled up
+with 0. The 0 is not a word: a mask keeps it out of the mean.
 
 python reviews.py    # a few seconds
 """

@@ -1,9 +1,9 @@
-"""Which package a docstring is from: its words, hashed into 20,000 columns, which a net takes as a sparse matrix.
+"""Recognize the package of a docstring. Its words, hashed into 20,000 columns, are a sparse matrix for a net.
 
-The texts are the docstrings of Python's own library, a sentence each, and what is asked is the package that they are
-from. A word is a column by its hash, so there is no vocabulary to keep ("feature hashing", K. Weinberger et al., ICML
-2009); of 20,000 columns a sentence uses some twenty. As an array the rows would take hundreds of times the memory, and
-each step the time of multiplying zeros.
+The texts are the docstrings of Python's own library, a sentence each. The net finds the package of a sentence. The
+column of a word is its hash, so there is no vocabulary to keep ("feature hashing", K. Weinberger et al., ICML 2009). Of
+20,000 columns a sentence uses some twenty. An array of the rows would take hundreds of times the memory, and each step
+would take the time to multiply zeros.
 
 python text.py    # a few seconds. Needs SciPy; scikit-learn's MLPClassifier is beside it where that is installed.
 """

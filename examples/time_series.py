@@ -1,9 +1,9 @@
 """Tomorrow's consumption of electricity, hour by hour, from the last three days: a GRU beside the seasonal naive one.
 
-The series is made here: two years of hours with a daily and a weekly season, a slow trend, weather that lasts for days,
-and noise. The naive forecast (R. Hyndman and G. Athanasopoulos, "Forecasting: principles and practice", 3rd ed., 2021,
-section 5.2) says that tomorrow will be as the same day of last week was. The GRU reads the last 72 hours, one after the
-other, and gives the 24 that follow; it learns from the time before the last twelve weeks, and is judged by these.
+The program makes the series itself: two years of hours with a daily and a weekly season, a slow trend, weather that
+lasts for days, and noise. In the naive forecast, tomorrow is the same as the same day of last week (R. Hyndman and G.
+Athanasopoulos, "Forecasting: principles and practice", 3rd ed., 2021, section 5.2). The GRU reads the last 72 hours,
+one after the other, and gives the next 24. It trains on the time before the last twelve weeks, and is tested on these.
 
 python time_series.py                # trains: some seconds
 python time_series.py PICTURE.png    # draws forecasts and errors, too; needs matplotlib

@@ -1,9 +1,9 @@
 """A variational autoencoder: digits from 8 random numbers.
 
 The encoder gives a mean and a log variance for each code. The decoder draws the image from mean + deviation · noise.
-The loss is the squared error of the drawing and the divergence of the codes from a normal distribution, so that random
-codes are drawn as digits, too. The noise of each batch comes in as a second input.
-D. Kingma and M. Welling, "Auto-encoding variational Bayes", ICLR 2014.
+The loss is the squared error of the drawing and the divergence of the codes from a normal distribution. So the decoder
+also draws digits from random codes. The noise of each batch comes in as a second input. D. Kingma and M. Welling,
+"Auto-encoding variational Bayes", ICLR 2014.
 
 `python vae.py PICTURE.png` draws digits that nobody wrote, too. It needs matplotlib.
 """

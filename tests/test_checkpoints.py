@@ -230,7 +230,7 @@ def test_a_checkpoint_with_a_split_that_is_none_is_refused(change, path):
     text = json.loads(texts["caffelite.training"])
     text["streams"]["splits"] = [change]
     files.write(path, arrays, texts | {"caffelite.training": json.dumps(text)})
-    with pytest.raises(ValueError, match="no checkpoint of this training"):
+    with pytest.raises(ValueError, match="not a checkpoint of this training"):
         train(model, X, Y, epochs=2, validation_split=0.2, resume=path)
 
 
@@ -464,12 +464,15 @@ class Refusing:
         ({"callbacks": lambda: [early("val_accuracy"), Refusing()]}, "there is no 'val_accuracy' to monitor"),
         ({"rule": cl.Adam}, "another optimizer"),
         ({"model": lambda: frozen_below(layered())}, "another list of frozen parameters"),
-        ({"text": {"done": {"epoch": 10**6, "batch": 7}}}, "is no checkpoint of this training"),
-        ({"text": {"streams": {"training": 1, "model": 2}}}, "is no checkpoint of this training"),
-        ({"text": {"stream": {"bit_generator": "PCG64"}}}, "is no checkpoint of this training"),
-        ({"text": {"optimizer": {"lr": -1.0, "momentum": 0.9}}}, "is no checkpoint of this training"),
+        ({"text": {"done": {"epoch": 10**6, "batch": 7}}}, "is not a checkpoint of this training"),
+        ({"text": {"streams": {"training": 1, "model": 2}}}, "is not a checkpoint of this training"),
+        ({"text": {"stream": {"bit_generator": "PCG64"}}}, "is not a checkpoint of this training"),
+        ({"text": {"optimizer": {"lr": -1.0, "momentum": 0.9}}}, "is not a checkpoint of this training"),
         ({"text": {"callbacks": [["EarlyStopping", {"waited": -1}], ["Refusing", {"value": 1}]]}}, "EarlyStopping"),
-        ({"text": {"ended": 0, "schedules": 7, "history": 1, "callbacks": None}}, "is no checkpoint of this training"),
+        (
+            {"text": {"ended": 0, "schedules": 7, "history": 1, "callbacks": None}},
+            "is not a checkpoint of this training",
+        ),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
@@ -609,7 +612,7 @@ def test_a_schedule_that_a_callback_has_scaled_is_no_other_one(path):
 def test_a_model_alone_is_no_checkpoint(path):
     model = layered()
     model.save(path)
-    with pytest.raises(ValueError, match="is no checkpoint; `load` reads it"):
+    with pytest.raises(ValueError, match="is not a checkpoint; `load` reads it"):
         train(model, X, Y, resume=path)
 
 

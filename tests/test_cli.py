@@ -149,7 +149,7 @@ def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch)
     assert cli.main(["gpt", str(alphabet), "--epochs", "2", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
     assert accuracy(out) > 99
-    (written,) = re.findall(r"what it writes behind them:\n\n(.*)\n\npicture", out, re.DOTALL)
+    (written,) = re.findall(r"the text that the GPT adds:\n\n(.*)\n\npicture", out, re.DOTALL)
     assert len(written) == 64 + 100
     assert sum(pair in ("äb", "bc", "c\n", "\nä") for pair in map("".join, pairwise(written[63:]))) > 80
 
@@ -158,7 +158,7 @@ def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch)
 def test_gpt_writes_as_much_as_it_is_told(picture, capsys):
     for count in (0, 3):
         assert cli.main(["gpt", "--epochs", "1", "--sample", str(count), "--output", str(picture)]) == 0
-        (written,) = re.findall(r"behind them:\n\n(.*)\n\npicture", capsys.readouterr().out, re.DOTALL)
+        (written,) = re.findall(r"GPT adds:\n\n(.*)\n\npicture", capsys.readouterr().out, re.DOTALL)
         assert len(written) == 64 + count
 
 
@@ -286,7 +286,7 @@ def test_a_refused_run_leaves_an_existing_picture_alone(picture, capsys):
     ("content", "reason"),
     [
         (None, "cannot read '.*text': No such file or directory"),
-        (b"caf\xe9 " * 1000, "'.*text' is no text in UTF-8: byte 3 is not"),
+        (b"caf\xe9 " * 1000, "'.*text' is not a text in UTF-8: byte 3 is wrong"),
         (b"too short", "expected 1,300 characters or more, '.*text' has 9"),
         (b"", "expected 1,300 characters or more, '.*text' has 0"),
     ],
@@ -400,7 +400,7 @@ def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, caps
     assert cli.main(["gpt", "--epochs", "100000000", "--output", str(picture)]) == 0
     out, err = capsys.readouterr()
     assert err == f"caffelite: stopped after {epochs} epoch{'s' * (epochs != 1)}\n"
-    assert "what it writes behind them" in out
+    assert "the text that the GPT adds" in out
     assert out.endswith(f"\npicture in {picture}\n")
     assert picture.exists()
 

@@ -288,10 +288,10 @@ def test_the_arguments_of_a_model_do_not_keep_its_data_alive():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("axis", float("nan"), "no structure .Softmax's axis, float, is no value of JSON"),
-        ("axis", cl.functions.Index(slice(2)), "no structure .what an Index takes, slices and arrays, is no JSON"),
-        ("axis", {"#": 1}, "no structure .Softmax's axis, dict, is no value of JSON"),
-        ("axis", np.ones(2), "no structure .Softmax's axis, ndarray, is no value of JSON"),
+        ("axis", float("nan"), "no structure .Softmax's axis, float, is not a value of JSON"),
+        ("axis", cl.functions.Index(slice(2)), "no structure .an Index takes slices and arrays, which are not JSON"),
+        ("axis", {"#": 1}, "no structure .Softmax's axis, dict, is not a value of JSON"),
+        ("axis", np.ones(2), "no structure .Softmax's axis, ndarray, is not a value of JSON"),
         ("axis", lambda: 1, "there is a <lambda> in it, which has to be given"),
     ],
 )
@@ -322,7 +322,7 @@ def test_a_loop_of_functions_is_not_written():
     ("state", "message"),
     [
         ({"0.weight": (2, 3)}, "has no 0.bias, which the model has"),
-        ({"0.weight": (2, 3), "0.bias": (3,), "1.bias": (3,)}, "has 1.bias, which the model has not"),
+        ({"0.weight": (2, 3), "0.bias": (3,), "1.bias": (3,)}, "has 1.bias, which the model does not have"),
         ({"0.weight": (3, 2), "0.bias": (3,)}, r"0.weight has shape \(3, 2\); the model's has \(2, 3\)"),
     ],
 )
@@ -667,7 +667,7 @@ def test_a_checkpoint_with_names_that_no_file_can_have_does_not_end_the_training
 def test_a_text_of_more_values_than_the_file_is_large_is_not_read(path):
     text = b"[" + b"[]," * 10**6 + b"[]]"
     safetensors.numpy.save_file({"text:caffelite.structure": np.frombuffer(text, np.uint8)}, path)
-    refused(path, "one of too many values")
+    refused(path, "has too many values")
     safetensors.numpy.save_file({"text:caffelite.structure": np.full(9, 255, np.uint8)}, path)
     refused(path, "a text is not UTF-8")
 
@@ -759,7 +759,7 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
         ("[]", "a structure is a list"),
         ("[1]", "entry 0 of the structure has no name"),
         ('[{"name": "Model", "name": "Model"}]', "a name comes twice"),
-        ('[{"name": "Dropout", "arguments": {"p": NaN}}]', "NaN is no number of JSON"),
+        ('[{"name": "Dropout", "arguments": {"p": NaN}}]', "NaN is not a number in JSON"),
         ('[{"name": "Dropout", "arguments": {"p": 1e999}}]', "Dropout can't be made"),
         ('[{"name": "Dropout", "arguments": {"p": ' + "9" * 5000 + "}}]", "Exceeds the limit|4300|can't be made"),
         (model_of(linear(in_features=10**9, out_features=10**9)), "can't be made|has shape"),
@@ -770,10 +770,16 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
         (model_of(linear(more=1)), "has another structure"),
         (model_of(linear(bias=True)), "has no 0.bias, which the model has"),
         (model_of(linear(initializer="he_normal")), "initializer: expected a callable"),
-        (model_of({"name": "eval", "arguments": {"source": "1"}}), "there is a eval in it, which caffelite has not"),
-        (model_of({"name": "os.system", "arguments": {"command": "true"}}), "os.system in it, which caffelite has not"),
+        (
+            model_of({"name": "eval", "arguments": {"source": "1"}}),
+            "there is a eval in it, which caffelite does not have",
+        ),
+        (
+            model_of({"name": "os.system", "arguments": {"command": "true"}}),
+            "os.system in it, which caffelite does not have",
+        ),
         (model_of({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which has to be given"),
-        (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite has not"),
+        (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite does not have"),
         (
             model_of({"name": "he_normal", "arguments": {"shape": [2], "rng": None}}),
             "is a function, but its entry has arguments",
@@ -782,13 +788,13 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
         (model_of({"name": "Linear"}), "is a class, but its entry has no arguments"),
         (model_of(linear(), dtype="f4,f4"), "Model has no dtype 'f4,f4'"),
         (model_of(linear(), dtype="float16"), "Model has no dtype 'float16'"),
-        ([linear()], "expected a Model, its structure is that of Linear"),
+        ([linear()], "expected a Model, but its structure is of a Linear"),
         (model_of({"name": "Index", "arguments": {"index": 1}}), "structure makes has no structure|can't be made"),
         (model_of(linear(), functions=[{"#": 1}]), "refers to an entry that does not come before it"),
         (model_of(linear(), functions=[{"#": True}]), "refers to an entry that does not come before it"),
         (model_of(linear(), functions=[]), "entries that no other entry refers to"),
         ([{"name": "ReLU", "arguments": {}, "module": "os"}], "has other keys than name and arguments"),
-        ([{"name": ["Model"], "arguments": {}}], "the name of entry 0 of the structure is no text"),
+        ([{"name": ["Model"], "arguments": {}}], "the name of entry 0 of the structure is not a text"),
     ],
 )
 def test_a_structure_that_caffelite_would_not_write_is_refused(entries, message, path):

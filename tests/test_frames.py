@@ -768,6 +768,6 @@ def test_columns_that_an_export_would_round_away_are_refused(module, x, tmp_path
     pytest.importorskip(module if module == "onnx" else "caffelite.c")
     model = cl.Model([cl.Columns({"when": x}), cl.Linear(1, 2)], seed=0)
     export = importlib.import_module(f"caffelite.{module}").export
-    with pytest.raises(ValueError, match=r"column 'when' is about .*, which float32 hardly tells apart: train on"):
+    with pytest.raises(ValueError, match=r"column 'when' is about .* float32 can hardly tell its numbers apart: sub"):
         export(model, tmp_path / "model", (1,))
     assert list(tmp_path.iterdir()) == []

@@ -214,7 +214,7 @@ def test_an_input_that_can_be_given_by_name_alone_is_refused_and_not_left_out():
         def backward(self, dy):
             return dy
 
-    with pytest.raises(TypeError, match="factor can be given by name alone"):
+    with pytest.raises(TypeError, match="factor can only be given by name"):
         Scaled()(np.ones(2, np.float32), factor=3.0)
 
 

@@ -182,7 +182,8 @@ def test_a_port_that_is_none_is_refused(port):
 def test_without_the_extra_it_is_said_what_to_install():
     program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "ImportError: cl.live needs uvicorn, which is not installed: pip install starlette uvicorn websockets" in done.stderr
+    needs = "ImportError: cl.live needs uvicorn, which is not installed: pip install starlette uvicorn websockets"
+    assert needs in done.stderr
 
 
 def test_importing_caffelite_imports_nothing_of_it():

@@ -531,7 +531,7 @@ def test_lists_of_data_for_each_model_are_refused():
     x, y = data()
     models, optimizers = entries("plain", "SGD", 3)
     before = [bits(model) for model in models]
-    with pytest.raises(TypeError, match=r"lists of 3 arrays.* all models get the same x and y, and rows= says which"):
+    with pytest.raises(TypeError, match=r"lists of 3 arrays.* All models get the same x and y: select the rows"):
         many(models, optimizers, [x] * 3, [y] * 3)
     assert [bits(model) for model in models] == before
 

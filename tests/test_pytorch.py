@@ -348,7 +348,7 @@ REFUSED = [
     (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), "2, .*: weight is missing; parametrizations"),
     (tied, r"2\.1, Linear: shares its weight with 2\.0\.weight"),
     (frozen_moments, "2, BatchNorm1d: is frozen, but"),
-    (lambda: nn.Linear(2, 3, device="meta"), "2, Linear: weight is no dense tensor"),
+    (lambda: nn.Linear(2, 3, device="meta"), "2, Linear: weight is not a dense tensor"),
     (lambda: nn.LSTM(2, 3), "2, LSTM: batch_first=False can't be kept"),
     (lambda: nn.LSTM(2, 3, bias=False, batch_first=True), "2, LSTM: bias=False can't be kept"),
     (lambda: nn.LSTM(2, 3, proj_size=2, batch_first=True), "2, LSTM: proj_size=2 can't be kept"),

@@ -159,7 +159,9 @@ def test_targets_are_columns_of_the_frame_by_name(library):
     assert (np.asarray(two.y) == np.asarray(cl.Windows(frame, 5, 2, targets=both).y)).all()
     with pytest.raises(ValueError, match="Windows: targets: the frame has no column 'rain'; there are load, wind, sun"):
         cl.Windows(frame, 5, targets="rain")
-    with pytest.raises(TypeError, match="targets: expected numbers, got 'wind', and the series is no frame with names"):
+    with pytest.raises(
+        TypeError, match="targets: expected numbers, got 'wind', and the series is not a frame with names"
+    ):
         cl.Windows(columns["load"], 5, targets="wind")
 
 

@@ -27,7 +27,7 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
 
     It computes the outputs y of a row x as `model.predict` does. If the model is of float64, both are `double`. x and y
     are in C order, so an image comes channel by channel. The function allocates nothing, and needs no library but libm.
-    A comment in the file says how to compile and call it, what it computes, and how much memory it takes.
+    A comment in the file shows how to compile and call it, what it computes, and how much memory it takes.
 
     A model of several inputs or outputs becomes `void predict(const float *in_1, …, float *out_1, …)`, inputs first.
     Indices are `int64_t`, and masks are `uint8_t`, 0 or 1. An index that is not in its table makes NaN. The comment
@@ -37,20 +37,21 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     takes rows of any shape.
 
     With `quantize`, the weights of Linear and convolutions are of int8, a quarter of float32, and have a scale for each
-    output. The numbers between layers stay floats. The comment says how far this moves the outputs of random rows,
-    and `export` returns it: the largest difference, the mean one, and the largest output.
+    output. The numbers between layers stay floats. `export` measures the change in the outputs of random rows. It
+    returns the largest difference, the mean difference and the largest output. The comment has them too.
 
-    The model may consist of Linear, Embedding, convolutions, pools, Upsample, all norms (BatchNorm with its running
-    mean and variance), RNN, GRU, LSTM, MultiHeadAttention, TransformerBlock, PositionalEncoding, the activations,
-    Softmax and LogSoftmax, Flatten, Reshape, Pad, Dropout and DropConnect (which drop nothing), Columns, Splines,
-    Residual, Parallel and Models, and of other Functions if their `formula` uses only these and operators. Sequences
-    have the length that `input_shape` says.
+    The model may consist of Linear, Embedding, convolutions, pools, Upsample and all norms. (BatchNorm uses its running
+    mean and variance.) It may have RNN, GRU, LSTM, MultiHeadAttention, TransformerBlock and PositionalEncoding. It may
+    also have the activations, Softmax and LogSoftmax, Flatten, Reshape and Pad, Dropout and DropConnect (which drop
+    nothing), Columns, Splines, Residual, Parallel and Models. Other Functions work if their `formula` uses only these
+    and operators. The length of sequences is the length in `input_shape`.
 
     A `call` may also use + - * / ** @, exp, log, sqrt, sin, cos, abs, maximum, minimum, sum, mean, max, min, indices,
-    transpose, flip, split, concatenate and reshape of Tensors. It is applied to zeros, and may not look at values.
+    transpose, flip, split, concatenate and reshape of Tensors. `export` applies it to zeros, so it may not look at
+    values.
 
-    Raises TypeError naming a Function of another kind, and ValueError for shapes that do not fit, before anything is
-    written. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
+    Before anything is written, raises TypeError naming a Function of another kind, and ValueError for shapes that do
+    not fit. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
     text, rounding = written(model, path, input_shape, quantize)
     files.replace(path, [text.encode()])

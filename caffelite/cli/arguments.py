@@ -27,7 +27,7 @@ def add_training(
         type=values.picture,
         default=f"{run.__name__}.png",
         metavar="PICTURE",
-        help=f"file to draw into; its extension, {' or '.join(values.FORMATS)}, is the format (default: %(default)s)",
+        help=f"picture to write, a file in {' or '.join(values.FORMATS)} (default: %(default)s)",
     )
     return argument
 

@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="caffelite",
-        description="Train a small neural network on a table, a text or built-in data, with no download.",
-        epilog="caffelite COMMAND --help says what a command trains and takes.",
+        description="Train a small neural network on a table, a text or built-in data, without a download.",
+        epilog="caffelite COMMAND --help describes a command and its arguments.",
     )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

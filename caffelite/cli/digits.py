@@ -18,16 +18,16 @@ from caffelite.model.model import Model
 from caffelite.optimizers import Adam
 
 TEXT = f"""\
-Train a convolutional network to read handwritten digits: 1,437 images of 8 x 8 pixels (UCI, in the package) to learn
-from, moved at random by up to a pixel, and 360 held out to test it on. It has 16 filters of 5 x 5 pixels, 32 of 3 x 3,
-each with batch normalization and ReLU, a max-pool and a layer of scores. Adam on batches of {BATCH_SIZE}; the learning
-rate falls from 0.003 to 0. The picture shows every held-out image that is read wrongly, the loss and the accuracy, and
-the first filters with what they make of an image."""
+Train a convolutional network to read handwritten digits of 8 x 8 pixels (UCI, in the package). It trains on 1,437
+images, moved at random by up to a pixel, and tests on 360 held-out images. It has 16 filters of 5 x 5 pixels and 32 of
+3 x 3, each with batch normalization and ReLU, then a max-pool and a layer of scores. It learns by Adam on batches of
+{BATCH_SIZE}. The learning rate falls from 0.003 to 0. The picture shows every held-out image with a wrong prediction,
+the loss and the accuracy, and the first filters with their outputs for an image."""
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    add_training(commands, digits, 20, "learn handwritten digits and draw those that are read wrongly", TEXT)
+    add_training(commands, digits, 20, "learn handwritten digits and draw the wrong predictions", TEXT)
 
 
 def digits(arguments: argparse.Namespace) -> int:

@@ -28,17 +28,16 @@ HELD_OUT = 20_000  # characters at most
 SHORTEST = 20 * (BLOCK + 1)  # text, of which a twentieth, a window and what follows, is held out
 
 TEXT = f"""\
-Train a small GPT to write like a text, character by character, and have it write: FILE, or without one the
-documentation of Python's language. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of the
-{BLOCK} characters that it sees. AdamW on batches of {WINDOWS} windows of the text, drawn at random, of which {STEPS}
-count as an epoch; the learning rate falls from 0.001 to 0. Ctrl-C ends the training, and it writes with what it has
-learned. The picture shows text that was held out, each character the darker the less it was expected, the loss and the
-accuracy."""
+Train a small GPT to write like a text, character by character. The text is FILE, or without one the documentation of
+Python's language. Then the GPT writes. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of
+the {BLOCK} characters that it sees. It learns by AdamW on batches of {WINDOWS} windows of the text, drawn at random. An
+epoch is {STEPS} batches. The learning rate falls from 0.001 to 0. Ctrl-C ends the training early, and the GPT still
+writes. The picture shows held-out text, the loss and the accuracy. Less expected characters have a darker ground."""
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    line, epoch = "learn to write like a text, write, and draw what was not expected", f"epochs of {STEPS} steps"
+    line, epoch = "learn to write like a text, and write", f"epochs of {STEPS} steps"
     argument = add_training(commands, gpt, 20, line, TEXT, epoch)
     argument("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
     argument(
@@ -53,7 +52,7 @@ def _text(name: str) -> str:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{name!r} is no text in UTF-8: byte {error.start:,} is not") from None
+        raise argparse.ArgumentTypeError(f"{name!r} is not a text in UTF-8: byte {error.start:,} is wrong") from None
     if len(written) < SHORTEST:
         raise argparse.ArgumentTypeError(f"expected {SHORTEST:,} characters or more, {name!r} has {len(written):,}")
     return written
@@ -87,7 +86,7 @@ def gpt(arguments: argparse.Namespace) -> int:
     say(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
 
     sample = _continued(model, held_out[:BLOCK], arguments.sample, arguments.seed)
-    say(f"\n{BLOCK} held-out characters, and what it writes behind them:\n\n{''.join(characters[i] for i in sample)}\n")
+    say(f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{''.join(characters[i] for i in sample)}\n")
     probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
     shown = "".join(characters[i] for i in y.flat)
     return draw(lambda: plots.text_picture(history, shown, probabilities.reshape(-1)), arguments.output)

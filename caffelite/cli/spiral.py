@@ -17,9 +17,9 @@ from caffelite.model.model import Model
 from caffelite.optimizers import SGD
 
 TEXT = f"""\
-Train a network of one hidden layer, 2-100-3 with ReLU, to tell apart three intertwined spirals of 100 points each.
-Stochastic gradient descent on batches of {BATCH_SIZE}, with momentum 0.9 and weight decay 1e-4; the learning rate falls
-from 0.1 to 0. The picture shows the points over the regions that were learned, with the loss and the accuracy beside
+Train a network with one hidden layer, 2-100-3 with ReLU, on three intertwined spirals of 100 points each. It learns by
+stochastic gradient descent on batches of {BATCH_SIZE}, with momentum 0.9 and weight decay 1e-4. The learning rate falls
+from 0.1 to 0. The picture shows the points and the regions of the three classes, with the loss and the accuracy beside
 them."""
 
 

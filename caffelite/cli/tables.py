@@ -15,25 +15,25 @@ from caffelite.tabular import commands as tables
 from caffelite.tabular.recipe import Recipe
 
 TRAIN = """\
-Learn a column of a table, DATA.csv, from the others. It trains a few small nets by the recipe of TableClassifier, and
-averages them. Beside them it trains a linear model, and boosted trees if scikit-learn is installed. It prints what each
-column was taken for, how good all are on rows that were held out, and which columns matter. It writes the nets, which
-predict and export take, and a picture.
+Learn to predict a column of a table, DATA.csv, from the others. The command trains a few small nets like
+TableClassifier, and averages them. For comparison it trains a linear model, and boosted trees if scikit-learn is
+installed. It prints how it read each column, how good all models are on held-out rows, and which columns matter. It
+writes a picture, and the nets for the commands predict and export.
 Columns may be numbers, words and dates, with gaps. A date is 2020-01-31, 2020/1/31 or 31.1.2020, and a time may follow.
-Columns that are the same everywhere, and words that come once each, are left out. Ctrl-C ends the training, and keeps
-the nets that have begun."""
+Columns with only one value, and words that come once each, are left out. Ctrl-C ends the training, and keeps the nets
+that have begun."""
 
 PREDICT = """\
-Predict for each row of a table, DATA.csv, by a model that caffelite train has written. The columns are found by their
-names; others are left alone. Writes lines of comma-separated values, in the order of the rows: the class and the
-probability of each, or the value."""
+Predict for each row of a table, DATA.csv, with a model from caffelite train. The command finds the columns by their
+names, and ignores others. It writes comma-separated values, in the order of the rows: the class and the probability of
+each class, or the value."""
 
 EXPORT = """\
-Write a model for other programs, as ONNX, as a file of C99, or both. A model of a table has two inputs, the numbers of
-a row, and a code for each category. It prints what they are."""
+Write a model for other programs, as ONNX, as a file of C99, or both. A model of a table has two inputs: the numbers of
+a row, and a code for each category. The command lists both."""
 
 READ = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
-DELIMITER = "between cells (default: comma, semicolon, tab or bar, whichever makes the most columns)"
+DELIMITER = "character between cells (default: comma, semicolon, tab or bar, whichever makes the most columns)"
 
 
 def add(commands: Any) -> None:
@@ -44,15 +44,15 @@ def add(commands: Any) -> None:
 
 
 def _add_train(commands: Any) -> None:
-    argument = add_command(commands, train, "learn a column of a table from the others", TRAIN)
+    argument = add_command(commands, train, "learn to predict a column of a table", TRAIN)
     argument("data", metavar="DATA.csv", help=READ)
-    argument("--target", required=True, metavar="COLUMN", help="the column to be predicted")
+    argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     argument(
         "--hidden",
         type=values.sizes,
         default="64,64",
         metavar="SIZES",
-        help="of the hidden layers (default: %(default)s)",
+        help="sizes of the hidden layers (default: %(default)s)",
     )
     argument(
         "--output",
@@ -68,21 +68,21 @@ def _add_train(commands: Any) -> None:
         help="file to draw into (default: the model's name with .png)",
     )
     tasks = ("classification", "regression")
-    argument("--task", choices=tasks, help="default: words, and up to 20 different integers, are classes, else numbers")
+    argument("--task", choices=tasks, help="default: classification of words and up to 20 integers, else regression")
     argument(
-        "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be given repeatedly"
+        "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; repeat it for several"
     )
-    text = "a column of numbers that are names, such as postal codes; may be given repeatedly"
+    text = "a column of numbers that are names, such as postal codes; repeat it for several"
     argument("--category", action="append", default=[], metavar="COLUMN", help=text)
     argument(
         "--test",
         type=values.share,
         default=0.2,
         metavar="SHARE",
-        help="of the rows, to be held out (default: %(default)s)",
+        help="share of the rows to hold out (default: %(default)s)",
     )
-    argument("--nets", type=values.positive, metavar="N", help="how many (default: 8, or 4 above 20,000 rows)")
-    argument("--epochs", type=values.positive, metavar="N", help="of each net (default: by the number of rows)")
+    argument("--nets", type=values.positive, metavar="N", help="number of nets (default: 8, or 4 above 20,000 rows)")
+    argument("--epochs", type=values.positive, metavar="N", help="epochs of each net (default: by the number of rows)")
     argument(
         "--batch-size", type=values.positive, metavar="N", help="rows a step (default: by their number, 64 … 1,024)"
     )
@@ -94,8 +94,8 @@ def _add_train(commands: Any) -> None:
 
 
 def _add_predict(commands: Any) -> None:
-    argument = add_command(commands, predict, "predict for the rows of a table", PREDICT)
-    argument("model", metavar="MODEL", help="a file that caffelite train has written")
+    argument = add_command(commands, predict, "predict the column for the rows of a table", PREDICT)
+    argument("model", metavar="MODEL", help="a file from caffelite train")
     argument("data", metavar="DATA.csv", help=READ)
     argument("--output", type=values.file, metavar="FILE.csv", help="file to write (default: the standard output)")
     argument("--delimiter", type=values.delimiter, metavar="CHARACTER", help=DELIMITER)
@@ -103,11 +103,11 @@ def _add_predict(commands: Any) -> None:
 
 def _add_export(commands: Any) -> None:
     argument = add_command(commands, export, "write a model for other programs", EXPORT)
-    argument("model", metavar="MODEL", help="a file that caffelite train, or model.save, has written")
+    argument("model", metavar="MODEL", help="a file from caffelite train or model.save")
     argument("--onnx", type=values.file, metavar="FILE.onnx", help="write ONNX")
     argument("--c", type=values.file, metavar="FILE.c", help="write a file of C99")
     argument(
-        "--input-shape", type=values.sizes, metavar="SIZES", help="of a row, such as 1,28,28, where the model takes any"
+        "--input-shape", type=values.sizes, metavar="SIZES", help="shape of a row, such as 1,28,28, if it can vary"
     )
 
 

@@ -202,7 +202,7 @@ def integers_in(name: str, value: Any) -> tuple[int, ...]:
     values = tuple(value) if several else (value,)
     try:
         if any(isinstance(n, bool) for n in values):
-            raise TypeError("a bool is no integer")
+            raise TypeError("a bool is not an integer")
         return tuple([operator.index(n) for n in values])
     except TypeError:
         raise TypeError(f"{name} takes integers, got {value!r}") from None

@@ -43,7 +43,7 @@ class Function(ABC):
     A Function of several outputs returns a tuple. Its `backward` gets a tuple, with None for an output nobody used.
 
     The Functions in its attributes are its children. The Tensors in its attributes that require a gradient are its
-    parameters. Both may be in lists, tuples and dicts. Its parameters, buffers and names include those of its children.
+    parameters. Both may be in lists, tuples and dicts. Its parameters, buffers and names include its children's.
 
     A call `function(x)` applies a copy, which the resulting Tensor remembers. The copy keeps what its own `backward`
     needs, and shares the parameters. So the same Function can be called any number of times.
@@ -111,7 +111,7 @@ class Function(ABC):
         """Return the gradient of every differentiable input: an array, or a tuple of arrays."""
 
     def is_by_row(self) -> bool:
-        """Whether it is known that each row of y depends on the same row of the inputs only, outside of training."""
+        """Whether each row of y is known to depend on the same row of the inputs only, outside of training."""
         return self.by_row and "forward" not in vars(self)
 
     def wants_gradient(self, i: int) -> bool:
@@ -123,18 +123,19 @@ class Function(ABC):
         return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that the Function was made with, by name. A file has them, to make it again.
+        """Return the arguments that the Function was made with, by name. `save` stores them, and `load` uses them.
 
-        The values are those of JSON, Functions, and tuples and lists of them. By default they are the attributes that
-        have the names of `__init__`'s parameters. For a flag, such as `bias`, it is whether the attribute is something.
-        `seed` is left out, since the file has the values. TypeError if an attribute is missing: then override this.
+        The values are JSON's types, Functions, and tuples and lists of them. By default they are the attributes that
+        have the names of `__init__`'s parameters. For a flag, such as `bias`, the value is True if the attribute is not
+        None. `seed` is left out, since the file has the values. Raises TypeError if an attribute is missing: then
+        override this.
         """
         return attributes_of(self)
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
     def children(self) -> list[Function]:
-        """The Functions in its attributes, and in lists, tuples and dicts there, in order of assignment, each once."""
+        """Return its children, in order of assignment, each once. Lists, tuples and dicts in attributes count too."""
         return [child for _, child in self._named_children()]
 
     def _named_children(self) -> list[tuple[str, Function]]:
@@ -157,7 +158,7 @@ class Function(ABC):
         return list(found.values())
 
     def parameters(self) -> list[Tensor]:
-        """The Tensors that are learned: its own and those of its children, in order of assignment, each once.
+        """Return the Tensors that are learned: its own and its children's, in order of assignment, each once.
 
         A Tensor in an attribute (or in a list, tuple or dict there) is a parameter if it is a leaf that requires a
         gradient. It stays one when you freeze it. Override this for another order.
@@ -182,9 +183,10 @@ class Function(ABC):
             p.requires_grad = value
 
     def named_parameters(self) -> dict[str, Tensor]:
-        """The parameters by name, in order: its own, `weight`, and those of its children, `blocks.2.bias`.
+        """Return the parameters by name, in order: its own, `weight`, and its children's, `blocks.2.bias`.
 
-        A parameter without a name has that of its attribute. ValueError if two parameters have the same name.
+        A parameter without a name takes the name of its attribute. Raises ValueError if two parameters have the same
+        name.
         """
         names: dict[Tensor, str] = {}
         paths: dict[Tensor, str] = {}
@@ -207,7 +209,7 @@ class Function(ABC):
         return found
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """The arrays that it keeps and changes in place but does not learn, by name; those of its children, each once.
+        """Return, by name, the arrays that it and its children change in place but do not learn, each once.
 
         If a Function has buffers of its own, override this: `{"mean": self.mean, **super().buffers()}`.
         """
@@ -261,7 +263,7 @@ class Function(ABC):
         }
 
     def copy(self) -> Function:
-        """A copy with its own attributes, the same parameters, and copies of the children."""
+        """Return a copy with its own attributes, the same parameters, and copies of the children."""
         other = self._shallow_copy()
         own = other.__dict__
         if own and not is_childless(own, LEAVES):
@@ -286,9 +288,9 @@ class Function(ABC):
     # ---- applying it --------------------------------------------------------------------------------------------
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        """The shape of y for inputs of these shapes, batch axis first; None is an unknown length.
+        """Return the shape of y for inputs of these shapes. The batch axis comes first, and None is an unknown length.
 
-        ValueError, with the expected shape, if a shape does not fit.
+        Raises ValueError, with the expected shape, if a shape does not fit.
         """
         return input_shapes[0]
 
@@ -318,9 +320,7 @@ class Function(ABC):
         """
         if is_sparse(x):
             if self.runs_in_python or not self.takes_sparse:
-                raise TypeError(
-                    f"{self!r} takes no sparse matrix: a Linear does, and x.toarray() makes an array for all else"
-                )
+                raise TypeError(f"{self!r} takes no sparse matrix: put a Linear first, or give x.toarray()")
             return as_sparse(x)
         if is_foreign_array(x):
             return as_array(x, self)
@@ -337,7 +337,7 @@ class Function(ABC):
             raise TypeError(f"{self!r}: {error}{argument_hint(error)}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
-            raise TypeError(f"{self!r}: {min(left_out)} can be given by name alone, and is no input of a call")
+            raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, and is not an input of a call")
         return bound.args
 
     def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:

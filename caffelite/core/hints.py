@@ -166,7 +166,7 @@ ARGUMENTS = {
     "decay": "lr=cl.schedules…, or weight_decay",
     "clipnorm": "clip_norm of fit",
     # of calls
-    "training": "with cl.inference(): …, outside of which it is training",
+    "training": "with cl.inference(): …; everywhere else it is training",
     "lengths": "lengths as an input of a recurrent layer: write a subclass of cl.Model whose call takes x and lengths",
     "mask": "a mask as an input of attention: write a subclass of cl.Model whose call takes x and mask",
     "cache": "a cache as an input of attention: write a subclass of cl.Model whose call takes x and cache",

@@ -35,7 +35,7 @@ UNCHANGED = precision(None)
 
 
 def is_training() -> bool:
-    """Whether Functions should behave as in training: True everywhere except inside `inference()`."""
+    """Return True if Functions should behave as in training: everywhere except inside `inference()`."""
     return mode.training
 
 

@@ -17,7 +17,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, native
 
 INT32_MAX = np.iinfo(np.int32).max
-WAYS_OUT = "go into a Linear as they are; for all else .toarray() makes an array of them"
+WAYS_OUT = "go into a Linear as they are; for anything else, give .toarray()"
 
 
 class Numbers(NamedTuple):

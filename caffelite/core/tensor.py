@@ -158,17 +158,17 @@ class Tensor(Node):
         return self.data
 
     def item(self) -> float:
-        """The value as a number. ValueError if the Tensor does not have exactly one element."""
+        """Return the value as a number. Raises ValueError if the Tensor does not have exactly one element."""
         return self.data.item()
 
     def copy(self) -> Tensor:
-        """A new leaf with a copy of the values, the same `requires_grad` and name, but no gradient and no graph."""
+        """Return a new leaf with a copy of the values, the same `requires_grad` and name, without gradient or graph."""
         return Tensor(self._data.copy(), self.requires_grad, name=self.name)
 
     __copy__ = copy
 
     def detach(self) -> Tensor:
-        """A Tensor over the same memory that is not in the graph and requires no gradient."""
+        """Return a Tensor over the same memory that is not in the graph and requires no gradient."""
         tensor = Tensor._of(self._noted_data())
         tensor._version = self._version
         return tensor
@@ -253,7 +253,7 @@ class Tensor(Node):
             )
 
     def zero_grad(self) -> None:
-        """Forget the gradient. Its memory stays; the next contribution overwrites it."""
+        """Forget the gradient. Its memory stays, and the next contribution overwrites it."""
         recording = kernels.recorder()
         if recording is not None:
             recording.note(self).gradient_set = True
@@ -267,7 +267,7 @@ class Tensor(Node):
         return self._gradient if self._has_gradient else None
 
     def add_grad(self, g: Any) -> None:
-        """Add an array of the Tensor's shape to its gradient. ValueError for another shape.
+        """Add an array of the Tensor's shape to its gradient. Raises ValueError for another shape.
 
         Does nothing if the Tensor requires no gradient, such as a frozen parameter.
         """

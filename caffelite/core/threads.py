@@ -58,12 +58,12 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads kernels may use. A limit of the calling thread is not included; see `show_config`."""
+    """Return how many threads kernels may use. A limit of the calling thread is not included; see `show_config`."""
     return kernels.get_num_threads()
 
 
 def show_config() -> None:
-    """Print the version, the instruction set, and the number of threads and why."""
+    """Print the version, the instruction set, and the number of threads with the reason for it."""
     from caffelite.core.version import installed_version  # slow: it reads the package's metadata
 
     say(f"caffelite        {installed_version()}, Python {platform.python_version()} on {platform.machine()}")

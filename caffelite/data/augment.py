@@ -92,7 +92,7 @@ class Augmentation:
 def shift(pixels: int) -> Augmentation:
     """Move each image by whole pixels, −pixels … pixels down and to the right. Zeros fill the gap.
 
-    All moves are equally likely. ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
+    All moves are equally likely. Raises ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
     """
     return Augmentation("shift", kernels.shift, positive_integer("shift: pixels", pixels, MOST))
 
@@ -106,8 +106,8 @@ def cutout(size: int) -> Augmentation:
     """Set a square of size × size pixels to 0, in all channels, around a random pixel of each image.
 
     All pixels are equally likely. If the square crosses the border, only the part inside is set. If the size is even,
-    the pixel is the one below and to the right of the middle. ValueError or TypeError unless size is an integer from 1
-    to 2³¹ − 1.
+    the pixel is the one below and to the right of the middle. Raises ValueError or TypeError unless size is an integer
+    from 1 to 2³¹ − 1.
 
     T. DeVries and G. W. Taylor, "Improved regularization of convolutional neural networks with cutout",
     arXiv:1708.04552, 2017.
@@ -121,8 +121,8 @@ def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
     Before that, `padding` lines of zeros are added on all four sides. All places are equally likely. The new images are
     (n, C, *size). To predict, cut the middle out yourself: `crop(28)` of 32 × 32 pixels goes with `x[..., 2:30, 2:30]`.
 
-    ValueError or TypeError unless size and padding are integers below 2³¹, size from 1 and padding from 0 on. Later,
-    ValueError if the window is larger than the images with their padding.
+    Raises ValueError or TypeError unless size and padding are integers below 2³¹, size from 1 and padding from 0 on.
+    Later, raises ValueError if the window is larger than the images with their padding.
     """
     height, width = integers("crop: size", size, 2, most=MOST)
     (around,) = integers("crop: padding", padding, 1, least=0, most=MOST)
@@ -136,8 +136,8 @@ def rotate(degrees: float) -> Augmentation:
     """Turn each image about its middle by a random angle of −degrees … degrees, counter-clockwise.
 
     All angles are equally likely. A pixel of the new image is the bilinear interpolation of the four pixels around the
-    place that it comes from. Outside the image they are 0. ValueError or TypeError unless degrees is positive and
-    finite.
+    place that it comes from. Outside the image they are 0. Raises ValueError or TypeError unless degrees is positive
+    and finite.
     """
     return Augmentation("rotate", _rotated, positive("rotate: degrees", degrees))
 
@@ -151,8 +151,8 @@ def _rotated(x: np.ndarray, drawn: np.ndarray, degrees: float) -> np.ndarray:
 def zoom(factor: float) -> Augmentation:
     """Scale each image about its middle by a random number of 1 − factor … 1 + factor; above 1 it becomes larger.
 
-    All numbers are equally likely. The size in pixels stays. Interpolation is as in `rotate`. ValueError or TypeError
-    unless 0 < factor < 1.
+    All numbers are equally likely. The size in pixels stays. Interpolation is as in `rotate`. Raises ValueError or
+    TypeError unless 0 < factor < 1.
     """
     return Augmentation("zoom", _zoomed, positive("zoom: factor", factor, 1))
 
@@ -167,8 +167,8 @@ def _zoomed(x: np.ndarray, drawn: np.ndarray, factor: float) -> np.ndarray:
 def brightness(amount: float) -> Augmentation:
     """Add a random number of −amount … amount to each image, the same to all its pixels.
 
-    All numbers are equally likely. Pixels are not limited to a range. ValueError or TypeError unless amount is positive
-    and finite.
+    All numbers are equally likely. Pixels are not limited to a range. Raises ValueError or TypeError unless amount is
+    positive and finite.
     """
     return Augmentation("brightness", _brightened, positive("brightness: amount", amount))
 
@@ -178,11 +178,12 @@ def _brightened(x: np.ndarray, drawn: np.ndarray, amount: float) -> np.ndarray:
 
 
 def contrast(factor: float) -> Augmentation:
-    """Multiply how far pixels are from their mean by a random number of 1 − factor … 1 + factor, one for each image.
+    """Multiply the contrast of each image by a random number c of its own, 1 − factor … 1 + factor.
 
         y = m + c (x − m),  m the mean of a channel of the image
 
-    All numbers are equally likely. Pixels are not limited to a range. ValueError or TypeError unless 0 < factor < 1.
+    All numbers are equally likely. Pixels are not limited to a range. Raises ValueError or TypeError unless 0 < factor
+    < 1.
     """
     return Augmentation("contrast", _contrasted, positive("contrast: factor", factor, 1))
 
@@ -196,7 +197,7 @@ def _contrasted(x: np.ndarray, drawn: np.ndarray, factor: float) -> np.ndarray:
 def noise(std: float) -> Augmentation:
     """Add a random number to each pixel, from the normal distribution N(0, std²).
 
-    x may be any rows (n, …) of floats. ValueError or TypeError unless std is positive and finite.
+    x may be any rows (n, …) of floats. Raises ValueError or TypeError unless std is positive and finite.
     """
     return Augmentation("noise", _noisy, positive("noise: std", std), of_images=False)
 
@@ -233,8 +234,8 @@ def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
     With `classes`, y are labels (n,), integers in 0 … classes − 1. They become probabilities (n, classes), which
     `SoftmaxLoss` takes. Without it, y are floats (n, …), such as probabilities or the targets of `MSELoss`.
 
-    ValueError or TypeError unless alpha is positive and finite and classes an integer from 1 on. When it is called,
-    TypeError for integers without `classes`, and ValueError for a label that is not one of the classes.
+    Raises ValueError or TypeError unless alpha is positive and finite and classes an integer from 1 on. When it is
+    called, raises TypeError for integers without `classes`, and ValueError for a label that is not one of the classes.
 
     H. Zhang, M. Cisse, Y. N. Dauphin and D. Lopez-Paz, "mixup: beyond empirical risk minimization", ICLR 2018.
     """
@@ -242,7 +243,7 @@ def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
 
 
 def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
-    """Replace a rectangle of each image by that of another image of its batch, and mix their targets by area:
+    """Replace a rectangle of each image by a rectangle of another image of its batch, and mix their targets by area:
 
         y ← λ y + (1 − λ) y',  1 − λ the part of the image that was replaced
 

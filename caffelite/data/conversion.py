@@ -25,7 +25,7 @@ def from_library(data: Any, what: str) -> Any:
     if type(data) is np.ndarray or isinstance(data, Source):
         return data
     if is_sparse(data):
-        raise TypeError(f"{what}: expected an array, got a sparse matrix, of which .toarray() makes one")
+        raise TypeError(f"{what}: expected an array, got a sparse matrix: give its .toarray()")
     if frames.is_series(data) or frames.is_frame(data):
         return frames.as_array(data, what)
     if not is_source(data):

@@ -81,10 +81,10 @@ class DataGenerator:
     Parameters
     ----------
     x, y : array-like, a frame of numbers, or a source
-        Rows on the first axis, the same number in x and y. Any dtype but object. A tuple x holds several inputs, and a
-        tuple y several targets, each with this number of rows. A mapped file (`np.memmap`), an h5py dataset, and
-        anything else with `shape`, `dtype` and slices is read block by block if it is larger than 64 MiB;
-        `caffelite.sources` describes the order. x may be a sparse matrix of SciPy's; its batches are CSR matrices.
+        Rows on the first axis, the same number in x and y. Any dtype except object. A tuple x holds several inputs, and
+        a tuple y several targets, each with this number of rows. x may be a sparse matrix of SciPy's: its batches are
+        CSR matrices. A mapped file (`np.memmap`), an h5py dataset, and any object with `shape`, `dtype` and slices is a
+        source. If it is larger than 64 MiB, it is read block by block. `caffelite.sources` describes the order.
     batch_size : int
         Rows a batch; the last batch has the rows that are left.
     shuffle : bool
@@ -109,9 +109,9 @@ class DataGenerator:
     finite, and for a batch_size below 1. Raises TypeError for a batch_size that is not an integer, for a shuffle or a
     drop_last that is not a bool, for Python objects, and for a transform that can't be called.
 
-    During an epoch, raises TypeError if a transform does not return a pair, and ValueError if it returns another number
-    of rows. Raises ValueError if a source changes its shape or gives other rows than it said. Exceptions of a source
-    are passed on.
+    During an epoch, raises TypeError if a transform does not return a pair, and ValueError if it returns a different
+    number of rows. Raises ValueError if a source changes its shape or returns fewer or more rows than it announced.
+    Exceptions of a source are passed on.
     """
 
     in_dtype_of_model = False  # whether x, y and weights are already converted to a model's dtype
@@ -258,8 +258,7 @@ class DataGenerator:
 
         `caffelite.sources` describes buffers. The columns are the generator's, in the dtypes they are to be read in. A
         thread reads each buffer while the one before is in use. Asking for the next buffer ends the use of the last
-        one: its memory is used again. This call begins the first epoch. Whoever goes on to a later epoch calls `begin`
-        for it.
+        one: its memory is used again. This call begins the first epoch. To go on to a later epoch, call `begin`.
         """
         assert self.blocks is not None
         blocks, begun = self.blocks, self.begin()
@@ -350,10 +349,10 @@ class Prefetch:
         Each pass goes through it once, in order. Arrays in a batch are copied, so you may fill them again for the next
         batch.
     depth : int
-        How many batches may be ready, or in the making, besides the one in use.
+        How many batches may be ready, or in the making, apart from the one in use.
 
     An exception while a batch is made is raised in place of that batch. If you leave a pass early, or press Ctrl-C, the
-    thread stops after the batch it is making. `len()` is that of `batches`.
+    thread stops after the batch it is making. `len()` is the length of `batches`.
 
     Raises TypeError if `batches` is not an iterable, and TypeError or ValueError if the depth is not a positive
     integer. Raises RuntimeError if a process is forked during a pass and the child goes on with it, because a child has

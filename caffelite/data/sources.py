@@ -100,7 +100,7 @@ class Source:
         if (rows.shape, rows.dtype) != ((stop - start, *self.shape[1:]), self.stored):
             raise ValueError(
                 f"{self.name}: rows {start:,} … {stop - 1:,} came as {rows.dtype} of shape {rows.shape}; expected "
-                f"{self.stored} of shape {(stop - start, *self.shape[1:])}, as the source says of itself"
+                f"{self.stored} of shape {(stop - start, *self.shape[1:])}, as the source declares"
             )
         with np.errstate(all="ignore"):
             np.copyto(into, rows, casting="unsafe")

@@ -68,11 +68,11 @@ class Vocabulary:
         return len(self.words) + 2
 
     def encode(self, texts: Any, length: int | None = None) -> Any:
-        """Return the indices of texts, (n, length), and their lengths, (n,), int64; of one string only its indices.
+        """Return the indices of texts, (n, length), and their lengths, (n,), int64. One string has only indices.
 
-        Texts are padded with 0 behind their end, or cut, to `length`; without it, to the longest. A text without words
-        counts as one unknown word, because recurrent layers take no empty rows. `lengths` are what recurrent layers
-        take, `indices != 0` is the mask that attention takes.
+        Texts are padded with 0 at their end, or cut, to `length`. Without `length`, they are padded to the longest. A
+        text without words counts as one unknown word, because recurrent layers take no empty rows. Recurrent layers
+        take `lengths`. Attention takes the mask `indices != 0`.
         """
         if isinstance(texts, str):
             return self.encode([texts], length)[0][0]

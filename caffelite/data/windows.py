@@ -56,8 +56,8 @@ class Windows:
 
     `x` is (rows, length, features), with one feature for a series (n,). `y` is (rows, horizon) for targets (n,), and
     (rows, horizon, k) for targets (n, k). Both are sources: a view with `shape`, `dtype` and slices. `fit`, `predict`,
-    `evaluate` and `DataGenerator` take them. They copy the windows if these have 64 MiB or less. They read more of them
-    block by block (`caffelite.sources`), so that windows never need `length` times the memory of the series.
+    `evaluate` and `DataGenerator` take them. They copy the windows if these have 64 MiB or less. Larger ones are read
+    block by block (`caffelite.sources`). So windows never need `length` times the memory of the series.
 
     With `horizon` 1, y is (rows, 1). A loss or a metric of your own that takes one column of the outputs has to take it
     of the targets too: `outputs[:, 0] <= targets[:, 0]`. NumPy would make (rows, rows) of (rows,) and (rows, 1).
@@ -98,7 +98,7 @@ class Windows:
         return self.rows
 
     def split(self, share: float, *, overlap: bool = False) -> tuple[Windows, Windows]:
-        """Return the windows of the first part of the series, and those of the last part, which has this share.
+        """Return the windows of the first part of the series, and the windows of the last part, which has this share.
 
         A row of the series is in the windows of one part only. With `overlap`, the first windows of the last part reach
         back into the first part, by `length` rows: then the last part's y begin with its first row. The first part is
@@ -130,7 +130,9 @@ def _named(series: Any, targets: Any) -> Any:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         return targets
     if not frames.is_frame(series):
-        raise TypeError(f"Windows: targets: expected numbers, got {targets!r}, and the series is no frame with names")
+        raise TypeError(
+            f"Windows: targets: expected numbers, got {targets!r}, and the series is not a frame with names"
+        )
     chosen = frames.columns(frames.select(series, names, "Windows: targets"), "Windows: targets")
     return chosen[targets] if isinstance(targets, str) else chosen
 

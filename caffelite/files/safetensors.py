@@ -281,14 +281,14 @@ class File:
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 10 or length > size - 8:
-            raise self.refuse(f"{size} bytes that are no safetensors file, or not all of one")
+            raise self.refuse(f"{size} bytes that are not a whole safetensors file")
         if length > longest_header(size):
             raise self.refuse(f"a header of {length} bytes, in a file of {size}, is too long")
         self._data = 8 + length
         try:
             header = strict_json(self._file.read(length).decode("utf-8"))
         except ValueError as error:
-            raise self.refuse(f"no safetensors file, its header is no JSON: {error}") from None
+            raise self.refuse(f"not a safetensors file, its header is not JSON: {error}") from None
         return header
 
     def _check_sizes(self) -> None:
@@ -299,7 +299,7 @@ class File:
         try:
             safe_open(opened if os.path.exists(opened) else self.path, "numpy")
         except SafetensorError as error:
-            raise self.refuse(f"no safetensors file: {error}") from None
+            raise self.refuse(f"not a safetensors file: {error}") from None
 
     def _long_texts(self) -> dict[str, str]:
         """Read the texts that are arrays of bytes, and remove these from `forms`."""
@@ -308,7 +308,7 @@ class File:
         size = os.fstat(self._file.fileno()).st_size
         for name in names:
             if self.forms.pop(name).dtype != np.uint8 or _values(found[name]) > most_values(size):
-                raise self.refuse(f"{name} is no text, or one of too many values for a file of {size} bytes")
+                raise self.refuse(f"{name} is not a text, or has too many values for a file of {size} bytes")
         try:
             return {name.partition(":")[2]: text.decode() for name, text in found.items()}
         except UnicodeDecodeError as error:
@@ -326,7 +326,7 @@ class File:
         if missing := [name for name in forms if name not in found]:
             raise self.refuse(f"has no {', '.join(missing[:10])}, which the model has")
         if unknown := [name for name in found if name not in forms]:
-            raise self.refuse(f"has {', '.join(unknown[:10])}, which the model has not")
+            raise self.refuse(f"has {', '.join(unknown[:10])}, which the model does not have")
         for name, (shape, dtype) in forms.items():
             if found[name].shape != shape:
                 raise self.refuse(f"{name} has shape {found[name].shape}; the model's has {shape}")
@@ -389,7 +389,7 @@ def strict_json(text: str, finite: bool = True) -> Any:
         return found
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
+        raise ValueError(f"{constant} is not a number in JSON")
 
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse if finite else None)

@@ -91,7 +91,7 @@ def _entries(whole: Function) -> list[dict[str, Any]]:
             return {key: value(item, where) for key, item in x.items()}
         if hasattr(x, "arguments") or isinstance(x, FunctionType | initializers.normal | initializers.uniform):
             return {"#": place(x)}
-        raise Unwritable(f"{where}, {type(x).__name__}, is no value of JSON")
+        raise Unwritable(f"{where}, {type(x).__name__}, is not a value of JSON")
 
     place(whole)
     return entries
@@ -120,7 +120,7 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
         own = "name" in entry
         name = entry["name" if own else "custom"]
         if name not in (names if own else custom):
-            hint = "which caffelite has not" if own else f"which has to be given: load(…, custom={{{name!r}: …}})"
+            hint = "which caffelite does not have" if own else f"which has to be given: load(…, custom={{{name!r}: …}})"
             raise ValueError(f"there is a {name} in it, {hint}")
         kind = (names if own else custom)[name]
         if ("arguments" in entry) != isinstance(kind, type):
@@ -165,7 +165,7 @@ def _check_extent(entries: Any) -> None:
         if not entry.keys() <= {"name", "custom", "arguments"} or not isinstance(entry.get("arguments", {}), dict):
             raise ValueError(f"entry {i} of the structure has other keys than name and arguments")
         if not isinstance(entry.get("name", entry.get("custom")), str):
-            raise ValueError(f"the name of entry {i} of the structure is no text")
+            raise ValueError(f"the name of entry {i} of the structure is not a text")
         references = list(_references(entry.get("arguments", {})))
         if not all(type(j) is int and 0 <= j < i for j in references):
             raise ValueError(f"entry {i} of the structure refers to an entry that does not come before it")

@@ -55,7 +55,7 @@ class ReLU(Function, recordable=True, by_row=True):
 
 
 class LeakyReLU(Function, recordable=True, by_row=True):
-    """y = x where x > 0, else slope · x, elementwise, with dy/dx = 1 or slope; slope at 0.
+    """The leaky ReLU, y = x where x > 0, else slope · x, elementwise, with dy/dx = 1 or slope; slope at 0.
 
     slope is not below 0. A. Maas, A. Hannun and A. Ng, "Rectifier nonlinearities improve neural network acoustic
     models", ICML 2013.
@@ -76,12 +76,12 @@ class LeakyReLU(Function, recordable=True, by_row=True):
 
 
 class PReLU(Function, recordable=True, by_row=True):
-    """y = x where x > 0, else slope · x: a leaky ReLU that learns its `slope`, one number, or one for each channel.
+    """A leaky ReLU that learns its `slope`, y = x where x > 0, else slope · x: one slope, or one for each channel.
 
         dx = dy where x > 0, else dy slope,  dslope = Σ dy min(x, 0)
 
-    x and y (…) of any shape with channels=1, else (n, channels, …); `slope` (channels,) begins at 0.25. ValueError for
-    x of another shape, TypeError for another dtype than that of `slope`.
+    With channels=1, x and y have any shape (…). Otherwise they are (n, channels, …). `slope` (channels,) begins at
+    0.25. Raises ValueError for x of another shape. Raises TypeError for another dtype than `slope` has.
 
     K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers: surpassing human-level performance on ImageNet
     classification", ICCV 2015.
@@ -180,7 +180,7 @@ class GELU(Function, recordable=True, by_row=True):
 
 
 class Softplus(Function, recordable=True, by_row=True):
-    """y = log(1 + exp x), elementwise, with dy/dx = 1 / (1 + exp(−x)): a smooth ReLU.
+    """A smooth ReLU, y = log(1 + exp x), elementwise, with dy/dx = 1 / (1 + exp(−x)).
 
     C. Dugas et al., "Incorporating second-order functional knowledge for better option pricing", NIPS 2000.
     """
@@ -234,7 +234,7 @@ class SiLU(Function, recordable=True, by_row=True):
 
 
 class Mish(Function, recordable=True, by_row=True):
-    """y = x t, t = tanh(log(1 + exp x)), elementwise, with dy/dx = t + x (1 − t²) / (1 + exp(−x)).
+    """The activation Mish, y = x t, t = tanh(log(1 + exp x)), elementwise, with dy/dx = t + x (1 − t²) / (1 + exp(−x)).
 
     NaN at −infinity. D. Misra, "Mish: a self regularized non-monotonic activation function", 2019.
     """
@@ -269,7 +269,7 @@ class AlongAxis(Function):
 
 
 class Softmax(AlongAxis, recordable=True, by_row=True):
-    """yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
+    """The softmax, yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.y = kernels.softmax(x, self.axis)
@@ -280,7 +280,7 @@ class Softmax(AlongAxis, recordable=True, by_row=True):
 
 
 class LogSoftmax(AlongAxis, recordable=True, by_row=True):
-    """yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
+    """The logarithm of the softmax, yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.y = kernels.log_softmax(x, self.axis)

@@ -24,29 +24,28 @@ __all__ = ["MultiHeadAttention", "TransformerBlock"]
 
 
 class MultiHeadAttention(Function, recordable=True, by_row=True):
-    """Each position becomes a weighted mean over all positions: more weight to keys that match its query, in each head:
+    """Attention: each position becomes a weighted mean over all positions. Keys that match its query weigh more:
 
-        q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
-        p = softmax(q kᵀ / √d),  y = output(p v)
-        dv = pᵀ dh,  ds = p ∘ (dp − Σ p dp),  dp = dh vᵀ,  dq = ds k / √d,  dk = dsᵀ q / √d,  dh of h = p v
+            q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
 
-    x and y (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias). In training, p is
-    dropped as by Dropout(dropout); the buffer `random` is the seed and the number of masks. No matrix of length × keys
-    is kept.
+    x and y are (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias). In training, p is
+    dropped as by Dropout(dropout). The buffer `random` is the seed and the number of masks. The layer never stores a
+    matrix of length × keys.
 
         y = attention(x)                        # keys and values of x itself
         y = attention(x, context)               # of another sequence (n, keys, size)
         y = attention(x, mask=mask)             # or attention(x, mask)
         y = attention(x, context, mask)
 
-    If the layer is causal, a position sees itself and those before it. With a context, the positions of x are then the
-    last positions of the context. A mask is bool: False for what a position does not see. Its shape is one of these:
+    If the layer is causal, a position sees itself and earlier positions. With a context, the positions of x are then
+    the last positions of the context. A mask is bool: False for a position that must not be seen. Its shape is one of
+    these:
 
     - (n, keys): one entry for each key, False for padding, also if n is the length of x;
     - (length, keys): one entry for each position of x and each key, the same in all rows, also as (1, length, keys);
     - (n, length, keys): one entry for each pair in each row.
 
-    A position that sees none gets output(0), and passes no gradient on to x and the context.
+    A position that sees no position gets output(0), and passes no gradient on to x and the context.
 
     If the layer is `rotary`, it turns each pair of numbers 2i, 2i + 1 of a head's query or key by the angle
     position / 10000^(2i / d). So p depends on the distance of two positions. Positions count from 0, and d is even.
@@ -59,8 +58,8 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
     y has the same bits as for the whole sequence at once. The keys of a mask are then all positions so far. A mask and
     a cache may also follow x without their names: attention(x, None, cache).
 
-    ValueError unless size is a multiple of heads, for x, a context or a mask of another shape, and for a full cache.
-    TypeError for a mask that is not bool, and for a cache beside a context.
+    Raises ValueError unless size is a multiple of heads, for x, a context or a mask of another shape, and for a full
+    cache. Raises TypeError for a mask that is not bool, and for a cache beside a context.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017. J. Su et al., "RoFormer: enhanced
     transformer with rotary position embedding", 2021.
@@ -102,11 +101,11 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: the seed, and how many masks were drawn."""
+        """Return the seed and the number of masks so far, which are saved but not learned."""
         return {"random": self.random, **super().buffers()}
 
     def cache(self, rows: int, max_length: int) -> Cache:
-        """An empty cache for this many rows, each of at most `max_length` positions. ValueError unless causal."""
+        """Return an empty cache for rows of at most `max_length` positions. Raises ValueError unless causal."""
         if not self.causal:
             raise ValueError(f"{self!r} has no cache: it is not causal, and each position changes those before it")
         return Cache(rows, max_length, self.size, self.query.weight.dtype)
@@ -228,10 +227,10 @@ class TransformerBlock(Function, recordable=True, by_row=True):
 
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
 
-    x and y (n, length, size). A LayerNorm comes before each branch. `hidden`, 4 size by default, is the number of units
-    between `widen` and `narrow`. In training, dropout drops attention's probabilities and the results of both branches.
-    Masks, rotary positions, caches and errors are those of MultiHeadAttention: `block(x)`, `block(x, mask)`,
-    `block(x, None, cache)`.
+    x and y are (n, length, size). A LayerNorm comes before each branch. `hidden`, 4 size by default, is the number of
+    units between `widen` and `narrow`. In training, dropout drops attention's probabilities and the results of both
+    branches. Masks, rotary positions, caches and errors are the same as in MultiHeadAttention: `block(x)`, `block(x,
+    mask)`, `block(x, None, cache)`.
 
     R. Xiong et al., "On layer normalization in the transformer architecture", ICML 2020.
     """
@@ -259,7 +258,7 @@ class TransformerBlock(Function, recordable=True, by_row=True):
         self.mlp_dropout = Dropout(dropout)
 
     def cache(self, rows: int, max_length: int) -> Cache:
-        """An empty cache of keys and values for `block(x, None, cache)`; see MultiHeadAttention."""
+        """Return an empty cache of keys and values for `block(x, None, cache)`; see MultiHeadAttention."""
         return self.attention.cache(rows, max_length)
 
     @property

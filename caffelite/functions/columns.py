@@ -36,20 +36,20 @@ class Columns(Function, recordable=True, by_row=True):
     columns by their names, and ignores other columns. `arrays(frame)` returns the inputs.
 
     - **Numbers and bools** have mean 0 and standard deviation 1 in the rows that they were learned from. The center is
-      subtracted in float64, also in a model of float32, in which seconds since 1970 would not change for minutes. A
-      missing number, NaN in x, becomes 0. If numbers of a column were missing when it was learned, y also has a feature
-      that is 1 where one is missing, and 0 elsewhere. If `robust`, the center is the median and the scale the distance
-      of the quartiles, and y holds z / √(1 + (z / 3)²) in place of z = (x − center) / scale. So y stays within ±3, and
-      a few large numbers change nothing.
+      subtracted in float64, also in a model of float32. (In float32, seconds since 1970 would not change for minutes.)
+      A missing number, NaN in x, becomes 0. If numbers of a column were missing when it was learned, y also has a
+      feature that is 1 if one is missing, and otherwise 0. If `robust`, the center is the median, and the scale is the
+      distance of the quartiles. y then holds z / √(1 + (z / 3)²) instead of z = (x − center) / scale. So y stays within
+      ±3, and a few large numbers change nothing.
     - **Bins**: with `bins`, y also has the piecewise linear code of each number. The bins of a column hold equally many
       of the numbers that it was learned from. The code is 1 for each bin below x, the share of the bin that x is in,
       and 0 for those above it. So the first layer of a net can be any piecewise linear function of each column.
-    - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes: k is a missing
-      one, and k + 1 is one that was not there when the column was learned. `categories` names columns of numbers that
-      are categories. The vector of a code that was never trained is 0.
-    - **Dates and times** become numbers: the year, and sines and cosines of month, day of the year, weekday and hour,
-      as far as they vary, and the seconds since the first date. Dates with a time zone are read on the clocks of the
-      zone in which they were learned.
+    - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes. Code k is a
+      missing category, and k + 1 is a new one, which was not there when the column was learned. `categories` names
+      columns of numbers that are categories. The vector of a code that was never trained is 0.
+    - **Dates and times** become numbers: the year, sines and cosines, and the seconds since the first date. The sines
+      and cosines are of month, day of the year, weekday and hour, if these vary. Dates with a time zone are read on the
+      clocks of the zone in which they were learned.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ class Columns(Function, recordable=True, by_row=True):
     robust : bool
         Whether numbers are scaled by their quartiles and held within limits.
     bins : int
-        How many bins a column of numbers has at most; fewer if quantiles are equal. 0: there are none. A file has a
-        list with the number of each column.
+        How many bins a column of numbers has at most. It has fewer if quantiles are equal. With 0 there are no bins. A
+        file has a list with the number of each column.
     min_frequency : int
         Categories of fewer rows count as unknown ones. So the vector of unknown ones is learned, too.
 
@@ -124,7 +124,7 @@ class Columns(Function, recordable=True, by_row=True):
         self.concatenate = Concatenate(axis=1)
 
     def initialize(self, rng: Any) -> None:
-        """Draw the vectors of the categories. Those of missing and unknown ones are 0."""
+        """Draw the vectors of the categories. The vectors of missing and unknown ones are 0."""
         super().initialize(rng)
         for embedding in self.embeddings:
             embedding.weight.data = np.concatenate([embedding.weight.data[:-2], np.zeros((2, embedding.size))])
@@ -147,7 +147,7 @@ class Columns(Function, recordable=True, by_row=True):
 
     @property
     def takes_float64(self) -> bool:  # type: ignore[override]
-        """Whether there are numbers. They would lose digits if they were rounded before the center is subtracted."""
+        """True if there are numbers. They would lose digits if they were rounded before the center is subtracted."""
         return bool(self.numbers)
 
     def arguments(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Columns(Function, recordable=True, by_row=True):
         return {"columns": columns, "size": self.size, "robust": self.robust, "bins": self.bins}
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: center and scale of the numbers, and the edges of their bins."""
+        """Return center and scale of the numbers and the edges of their bins: saved, not learned."""
         return {"center": self.center, "scale": self.scale, "edges": self.edges, **super().buffers()}
 
     @property
@@ -165,9 +165,9 @@ class Columns(Function, recordable=True, by_row=True):
         return of_numbers + sum(embedding.size for embedding in self.embeddings)
 
     def arrays(self, frame: Any, what: str | None = None) -> tuple[np.ndarray, ...]:
-        """A tuple of `numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, or of the one that there is.
+        """Return `numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, as a tuple of both or of one.
 
-        Columns are found by name. Errors are those that the class lists, and begin with `what`.
+        Columns are found by name. The class lists the errors. They begin with `what`.
         """
         what = type(self).__name__ if what is None else what
         chosen = frames.select(frame, [column.name for column in self.columns], what)
@@ -181,7 +181,7 @@ class Columns(Function, recordable=True, by_row=True):
         return tuple(inputs)
 
     def reads_as(self, other: Any) -> bool:
-        """Whether `arrays` makes the same of a frame as that of other Columns."""
+        """Return True if other Columns convert a frame to the same arrays."""
         if self.columns == other.columns:
             return True
         own, others = (
@@ -226,13 +226,14 @@ class Columns(Function, recordable=True, by_row=True):
     def moments(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """`center` and `scale` for an exported program that gets numbers of this dtype.
 
-        ValueError, with the column, if this dtype can hardly tell the numbers of a column apart, as `predict` does.
+        Raises ValueError, with the column, if this dtype can hardly tell the numbers of a column apart, as `predict`
+        does.
         """
         for name, center, scale in zip(self.numbers, self.center, self.scale, strict=True):
             if scale < 100 * np.finfo(dtype).eps * abs(center) or not abs(center) + scale < np.finfo(dtype).max:
                 raise ValueError(
-                    f"export: column {name!r} is about {center:g} with a spread of {scale:g}, which "
-                    f"{np.dtype(dtype)} hardly tells apart: train on a column from which {center:g} is subtracted"
+                    f"export: column {name!r} is about {center:g} with a spread of {scale:g}. {np.dtype(dtype)} can "
+                    f"hardly tell its numbers apart: subtract {center:g} from the column, and train again"
                 )
         return self.center.astype(dtype), self.scale.astype(dtype)
 
@@ -267,7 +268,7 @@ class Columns(Function, recordable=True, by_row=True):
 
     @property
     def expected(self) -> str:
-        """What the Function takes, in words, for errors."""
+        """Describe the inputs of the Function for errors."""
         arrays = " and ".join(
             f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
         )

@@ -18,7 +18,7 @@ __all__ = ["Parallel", "Residual"]
 class Residual(Function, recordable=True, by_row=True):
     """A residual connection, y = x + f(x):  dx = dy + df(dy).
 
-    ValueError if f changes the shape.
+    Raises ValueError if f changes the shape.
 
     K. He et al., "Deep residual learning for image recognition", CVPR 2016.
     """
@@ -39,7 +39,7 @@ class Residual(Function, recordable=True, by_row=True):
 
     def _refuse(self, x: Shape, fx: Shape) -> None:
         raise ValueError(
-            f"{self!r} got shape {shape_text(x)}, of which the Function in it makes shape {shape_text(fx)}"
+            f"{self!r} got shape {shape_text(x)}, but the Function in it makes shape {shape_text(fx)} of it"
         )
 
     def formula(self, x: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ class Residual(Function, recordable=True, by_row=True):
 class Parallel(Function, recordable=True, by_row=True):
     """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
-    Each gets x, or all inputs if there are several. ValueError without Functions, and if the outputs differ along other
-    axes.
+    Each gets x, or all inputs if there are several. Raises ValueError without Functions, and if the outputs differ
+    along other axes.
     """
 
     not_recorded = frozenset({"_applied"})

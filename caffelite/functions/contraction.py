@@ -20,14 +20,14 @@ Labels = list[Label]
 def einsum(subscripts: str, *operands: Any) -> Tensor:
     """The sum of products of one or two arrays whose axes have letters, as `numpy.einsum`.
 
-    `einsum("bij,bjk->bik", a, b)` are products of matrices: y[b, i, k] = Σ_j a[b, i, j] b[b, j, k]. Axes with the same
-    letter run together. A letter that is not behind the arrow is summed over. Without an arrow, the result has the
-    letters that come once, in alphabetical order. `...` (or `…`) stands for any axes, which are broadcast. A letter
-    that an operand has twice takes its diagonal. A matrix product sums over the letters that both operands have and the
-    result does not, so einsum is as fast as that product.
+    `einsum("bij,bjk->bik", a, b)` computes products of matrices: y[b, i, k] = Σ_j a[b, i, j] b[b, j, k]. Axes with the
+    same letter run together. If a letter is missing after the arrow, its axis is summed over. Without an arrow, the
+    result has the letters that come once, in alphabetical order. `...` (or `…`) stands for any axes, which are
+    broadcast. A letter that an operand has twice takes its diagonal. A matrix product sums over the letters that both
+    operands have and the result does not. So einsum is as fast as that product.
 
-    ValueError for other than one or two operands, for subscripts that do not fit them, and for axes with one letter and
-    different lengths, none of them 1. TypeError for dtypes that differ.
+    Raises ValueError for other than one or two operands, for subscripts that do not fit them, and for axes with one
+    letter and different lengths, none of them 1. Raises TypeError for dtypes that differ.
     """
     if not isinstance(subscripts, str):
         raise TypeError(f"einsum takes its subscripts as a string first, got {type(subscripts).__name__}")

@@ -136,9 +136,9 @@ class Conv2d(Convolution, recordable=True, by_row=True):
       them before x and half behind it. If their number is odd, one more is behind it. This is TensorFlow's rule; with
       stride 1 it is PyTorch's, too.
 
-    W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as in PyTorch. With an `initializer`,
-    (shape, rng) -> array, it draws W, and b is 0. ValueError for x of another shape, for a window larger than the
-    padded x, and for groups that do not divide the channels. TypeError for x of another dtype than W.
+    W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as in PyTorch. With an `initializer`, (shape,
+    rng) -> array, it draws W, and b is 0. Raises ValueError for x of another shape, for a window larger than the padded
+    x, and for groups that do not divide the channels. Raises TypeError for x of another dtype than W.
 
     V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, has
     pictures of all of these.
@@ -212,8 +212,8 @@ class Conv1d(Conv2d, recordable=True, by_row=True):
 
     x (n, in_channels, L), W `weight` (out_channels, in_channels / groups, k), y (n, out_channels, L′).
 
-    With padding="causal", y[i] depends on x[0] … x[s i] only, never on what comes later: d (k − 1) zeros are before x
-    and none behind it, and L′ = ⌈L / s⌉.
+    With padding="causal", y[i] depends only on x[0] … x[s i], never on later values. d (k − 1) zeros are before x and
+    none behind it, and L′ = ⌈L / s⌉.
 
     A. van den Oord et al., "WaveNet: a generative model for raw audio", 2016, arXiv:1609.03499.
     """
@@ -224,16 +224,18 @@ class Conv1d(Conv2d, recordable=True, by_row=True):
 
 
 class ConvTranspose2d(Convolution, recordable=True, by_row=True):
-    """A convolution backwards, from the positions of the window to the pixels that it covers. It enlarges images:
+    """A transposed convolution, from the positions of the window to the pixels that it covers. It enlarges images:
 
         y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  and b[o] to all
 
-    x (n, in_channels, H, W), W `weight` (in_channels, out_channels / groups, k, l), y (n, out_channels, H′, W′),
-    H′ = (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`. (Images of s different heights have a convolution of height
-    H; `output_padding` says which of these H′ is.) The gradients are those of `Conv2d` with x and dy exchanged.
+    x (n, in_channels, H, W), W `weight` (in_channels, out_channels / groups, k, l), y (n, out_channels, H′, W′), H′ =
+    (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`. (Images of s different heights have a convolution of height H.
+    `output_padding` chooses one of these heights as H′.) The gradients are the same as in `Conv2d` with x and dy
+    exchanged.
 
-    W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as in PyTorch; so is the order of the
-    arguments. ValueError for x of another shape, and unless `output_padding` is less than stride or dilation.
+    W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as in PyTorch. The order of the arguments is
+    PyTorch's too. Raises ValueError for x of another shape, and unless `output_padding` is less than stride or
+    dilation.
 
     M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.
     """
@@ -296,7 +298,7 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
 
 
 class ConvTranspose1d(ConvTranspose2d, recordable=True, by_row=True):
-    """A convolution of series backwards: `ConvTranspose2d` along one axis. It lengthens them.
+    """A transposed convolution of series: `ConvTranspose2d` along one axis. It lengthens them.
 
     x (n, in_channels, L), W `weight` (in_channels, out_channels / groups, k), y (n, out_channels, L′).
     """

@@ -21,9 +21,11 @@ class QuantileLoss(Loss, recordable=True):
     """The pinball loss of quantiles q:  y = mean (q d if d ≥ 0, else (q − 1) d),  d = t − s.
 
     Output sᵢⱼ becomes the quantile qⱼ of the targets: a share qⱼ of them is below it. Outputs s are (n, k) for k
-    quantiles, targets t are (n,) or (n, 1), and the mean is over rows and quantiles. If a row has several targets, such
-    as the next h values of a series, t is (n, h) and s (n, h, k). dsᵢⱼ = dy / (n k) times −qⱼ if d > 0, 1 − qⱼ if
-    d < 0, else 0. Raises ValueError unless all quantiles are above 0 and below 1.
+    quantiles, targets t are (n,) or (n, 1), and the mean is over rows and quantiles. A row may have several targets,
+    such as the next h values of a series. Then t is (n, h) and s is (n, h, k).
+
+    dsᵢⱼ = dy / (n k) times −qⱼ if d > 0, 1 − qⱼ if d < 0, and 0 if d = 0. Raises ValueError unless all quantiles are
+    above 0 and below 1.
 
     R. Koenker and G. Bassett, "Regression quantiles", Econometrica 46, 1978.
     """
@@ -66,19 +68,19 @@ class QuantileLoss(Loss, recordable=True):
 
 
 class PoissonLoss(PointwiseLoss, recordable=True):
-    """The loss of counts, whose expected values are exp(s):  y = mean (exp(s) − t s),  ds = dy (exp(s) − t) / (n k).
+    """The loss of counts with expected values exp(s):  y = mean (exp(s) − t s),  ds = dy (exp(s) − t) / (n k).
 
-    This is the negative log-likelihood of a Poisson distribution without log t!, which does not depend on s. Scores s,
-    the logarithms of the expected counts, have any shape (n, …) with k elements in a row. Targets t have the same
-    shape; (n,) also for scores (n, 1). A target that is below 0, NaN or infinite raises ValueError, which names the
-    first bad row.
+    This is the negative log-likelihood of a Poisson distribution without log t!, which does not depend on s. Scores s
+    are the logarithms of the expected counts. They have any shape (n, …) with k elements in a row. Targets t have the
+    same shape; (n,) also for scores (n, 1). If a target is below 0, NaN or infinite, a ValueError names the first bad
+    row.
     """
 
     def check_values(self, targets: np.ndarray) -> None:
         check_counts("PoissonLoss", targets)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: the expected counts, exp(scores)."""
+        """Return the expected counts, exp(scores)."""
         return kernels.exp(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -108,7 +110,7 @@ class GaussianLoss(Loss, recordable=True):
         return as_numbers("GaussianLoss", targets, scores_shape, dtype, _halved(scores_shape))
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: the means and then the standard deviations exp(v / 2), (n, 2 k)."""
+        """Return the means and then the standard deviations exp(v / 2), (n, 2 k)."""
         scores = super().link(scores)
         _, k = _halved(scores.shape)
         y = kernels.copy(scores)

@@ -19,18 +19,18 @@ __all__ = ["DropConnect", "Dropout"]
 
 
 class Dropout(Function, recordable=True, by_row=True):
-    """In training y = m ∘ x, where m is 0 with probability p and else 1 / (1 − p):  dx = m ∘ dy.  In inference y = x.
+    """In training y = m ∘ x and dx = m ∘ dy, with m = 0 with probability p, else 1 / (1 − p).  In inference y = x.
 
-    Each application in training draws another mask m. It is a function of the layer's seed, of the number of masks
-    before, and of the number of each element in C order (Philox counters). So backward draws it again instead of
+    Each application in training draws another mask m. The mask depends on the layer's seed, on the number of masks
+    before, and on the number of each element in C order (Philox counters). So backward draws it again instead of
     keeping it, and any number of threads draws the same. p is rounded to a multiple of 2⁻¹⁶. The buffer `random` is the
     seed and the number of masks. `forward` keeps a copy of it, `drawn`, for backward.
 
-    The seed comes from the operating system, or from the stream that `initialize` gets: from a child of this stream,
-    so that one Dropout more or less does not change which parameters are drawn.
+    The seed comes from the operating system, or from a child of the stream that `initialize` gets. If you add a
+    Dropout, the other layers are therefore drawn as before.
 
     As in PyTorch, an element is dropped by multiplying it by 0: NaN and infinities become NaN, and are not hidden.
-    ValueError unless 0 ≤ p < 1.
+    Raises ValueError unless 0 ≤ p < 1.
 
     N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
     """
@@ -45,7 +45,7 @@ class Dropout(Function, recordable=True, by_row=True):
         self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: the seed, and how many masks were drawn."""
+        """Return the seed and the number of masks so far, which are saved but not learned."""
         return {"random": self.random}
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -67,8 +67,9 @@ class DropConnect(Linear, recordable=True, by_row=True):
 
         dW = M ∘ (xᵀ dy),  db = Σ dy over the rows,  dx = dy Vᵀ,  M: 0 with probability p, else 1 / (1 − p)
 
-    x (n, …, in_features). All rows of x have the same mask M; each application draws another one. The bias is never
-    dropped. Shapes, parameters and errors are those of Linear. The buffer `random` is that of Dropout.
+    x is (n, …, in_features). All rows of x have the same mask M, and each application draws another one. The bias is
+    never dropped. Shapes, parameters and errors are the same as in Linear. The buffer `random` is the same as in
+    Dropout.
 
     L. Wan et al., "Regularization of neural networks using DropConnect", ICML 2013.
     """
@@ -85,7 +86,7 @@ class DropConnect(Linear, recordable=True, by_row=True):
         self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: the seed, and how many masks were drawn."""
+        """Return the seed and the number of masks so far, which are saved but not learned."""
         return {"random": self.random}
 
     def forward(self, x: Any) -> np.ndarray:

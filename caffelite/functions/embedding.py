@@ -21,10 +21,11 @@ class Embedding(Function, recordable=True, by_row=True):
     """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
 
     x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as in
-    PyTorch. TypeError unless x is integers. IndexError, with the row, for an integer that is not in the table.
+    PyTorch. Raises TypeError unless x is integers. Raises IndexError, with the row, for an integer that is not in the
+    table.
 
-    With `sparse`, optimizers update only the rows of W that a step used, so that a step takes no time for the others.
-    SGD without momentum, Adagrad and Adam can do so, without weight decay.
+    With `sparse`, optimizers update only the rows of W that a step used, and spend no time on the others. SGD without
+    momentum, Adagrad and Adam support this, without weight decay.
     """
 
     takes_indices = True
@@ -61,11 +62,11 @@ class Embedding(Function, recordable=True, by_row=True):
 
 
 class PositionalEncoding(Function, recordable=True, by_row=True):
-    """Adds to each vector of a sequence waves of many lengths, which tell its place p:  y = x + P[p],  dx = dy:
+    """Adds sines and cosines of its place p to each vector of a sequence,  y = x + P[p],  dx = dy:
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
 
-    x and y (n, length, size). ValueError for another size, and for a length above `max_length`.
+    x and y (n, length, size). Raises ValueError for another size, and for a length above `max_length`.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.5.
     """

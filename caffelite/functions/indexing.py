@@ -44,7 +44,7 @@ class Index(Function, recordable=True):
         self.index = index if isinstance(index, tuple) else (index,)
 
     def arguments(self) -> dict[str, Any]:
-        raise TypeError("what an Index takes, slices and arrays, is no JSON")
+        raise TypeError("an Index takes slices and arrays, which are not JSON")
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -332,14 +332,14 @@ class Stack(Concatenate, recordable=True):
 
 
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
-    """The elements of x at `indices` along an axis, with indices of its own in each row.
+    """Return the elements of x at `indices` along an axis. Each row has its own indices.
 
     y[i, j, k] = x[i, indices[i, j, k], k] along axis 1. x and `indices` have equally many axes, and are broadcast to
-    each other along all but `axis`. A negative index counts from the end. Without an axis, x is one vector.
-    `cl.take_along_axis(scores, labels[:, None], 1)` are the scores of the labels.
+    each other along all axes except `axis`. A negative index counts from the end. Without an axis, x is one vector.
+    `cl.take_along_axis(scores, labels[:, None], 1)` returns the scores of the labels.
 
-    IndexError, with the row, for an index that x does not have. TypeError unless indices are integers. ValueError for
-    shapes that do not fit.
+    Raises IndexError, with the row, for an index that x does not have. Raises TypeError unless indices are integers.
+    Raises ValueError for shapes that do not fit.
     """
     x = as_tensor(x)
     if axis is None:
@@ -354,7 +354,8 @@ def one_hot(indices: Any, classes: int) -> np.ndarray:
 
     The array is float32. An operator between it and a Tensor converts it to the Tensor's dtype. It has no gradient.
 
-    IndexError, with the row, for an index that is not in 0 … classes − 1. TypeError unless indices are integers.
+    Raises IndexError, with the row, for an index that is not in 0 … classes − 1. Raises TypeError unless indices are
+    integers.
     """
     classes = positive_integer("one_hot: classes", classes)
     if isinstance(indices, Tensor):
@@ -370,8 +371,9 @@ def one_hot(indices: Any, classes: int) -> np.ndarray:
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     """The parts of x along an axis, as a list of views.
 
-    `cl.split(x, 3)` are three parts, `cl.split(x, [2, 5])` are `x[:2]`, `x[2:5]` and `x[5:]`. ValueError if the parts
-    of one length would not be equal. TypeError unless the number or the places are integers.
+    `cl.split(x, 3)` returns three parts, and `cl.split(x, [2, 5])` returns `x[:2]`, `x[2:5]` and `x[5:]`. Raises
+    ValueError if the parts would not have the same length. Raises TypeError unless the number or the places are
+    integers.
     """
     places = integers_in("split", indices_or_sections)
     if np.ndim(indices_or_sections):

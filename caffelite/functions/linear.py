@@ -31,9 +31,9 @@ __all__ = ["Linear", "matmul"]
 class Linear(Function, recordable=True, by_row=True):
     """A fully connected layer, y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ.
 
-    x (n, …, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, …, out_features).
-    All axes of x but the last are rows. If x is sparse, a SciPy matrix or `SparseRows`, the products take only the rows
-    of W that x needs, and there is no dx.
+    x is (n, …, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, …, out_features).
+    All axes of x except the last are rows. If x is sparse, a SciPy matrix or `SparseRows`, the products take only the
+    rows of W that x needs, and there is no dx.
 
     W and b are drawn from U(−1/√in, 1/√in). With an `initializer`, (shape, rng) -> array, it draws W, and b is 0.
     Raises ValueError for x of another shape and TypeError for x of another dtype than W.

@@ -72,7 +72,7 @@ class Loss(Function, recordable=True):
         return as_real(scores, None, f"{self!r}.link")
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
-        """The loss of each row, (n,): the mean over its labels or elements, and 0 if all its labels are ignored.
+        """Return the loss of each row, (n,): the mean over its labels or elements, and 0 if all its labels are ignored.
 
         This changes nothing in the loss: `backward` is still that of the last `forward`.
         """
@@ -200,10 +200,10 @@ class HuberLoss(PointwiseLoss, recordable=True):
 class SigmoidLoss(PointwiseLoss, recordable=True):
     """Sigmoid and binary cross-entropy, fused:  y = mean −w t log p − (1 − t) log(1 − p),  p = sigmoid(s).
 
-    ds = dy ((1 + (w − 1) t) p − w t) / (n k) for n rows of k elements. Scores s of any shape (n, …), targets t of the
-    same, 0 … 1 (bools and integers, too); (n,) also for scores (n, 1). w is `pos_weight`: one number, or an array (C,)
-    for scores (n, …, C), one for each output; 1 if there is none. Targets out of range or NaN raise ValueError, which
-    names the first bad row.
+    ds = dy ((1 + (w − 1) t) p − w t) / (n k) for n rows of k elements. Scores s have any shape (n, …). Targets t have
+    the same shape, with values 0 … 1 (also bools and integers). For scores (n, 1) they may be (n,). w is `pos_weight`,
+    1 by default: one number, or for scores (n, …, C) an array (C,) with one for each output. If targets are out of
+    range or NaN, a ValueError names the first bad row.
     """
 
     def __init__(self, pos_weight: float | Sequence[float] | np.ndarray | None = None) -> None:
@@ -229,7 +229,7 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
         check_fractions(targets)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: the probabilities of 1, sigmoid(scores)."""
+        """Return the probabilities of 1, sigmoid(scores)."""
         return kernels.sigmoid(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -300,13 +300,15 @@ class SoftmaxLoss(LabelLoss, recordable=True):
 
         p = softmax(s),  y = −mean log p[i, label i],  ds = dy (p − onehot) / n
 
-    Scores s (n, C) unnormalised, targets (n,) integers in 0 … C − 1. `probabilities` (n, C) are the last forward's.
-    Bad labels raise ValueError or TypeError, naming the first bad row and the allowed range.
+    Scores s are (n, C) and unnormalised. Targets are (n,) integers in 0 … C − 1. `probabilities` (n, C) are the last
+    forward's. Bad labels raise ValueError or TypeError, naming the first bad row and the allowed range.
 
-    Scores may be (n, …, C) with labels (n, …): the mean is over the labels, each with the weight of its row. Labels
-    that are `ignore` count nowhere; if all are, it is a ValueError. Or targets are floats of the scores' shape, t,
-    whose rows are probabilities: y = −mean Σ t log p. A ValueError names the row of one below 0, or a row whose sum is
-    off 1 by more than 1e-3. With `label_smoothing` e, t (the one-hot labels, too) becomes (1 − e) t + e / C.
+    Scores may be (n, …, C) with labels (n, …). The mean is then over the labels, each with the weight of its row.
+    Labels equal to `ignore` do not count. If all labels are, `forward` raises ValueError.
+
+    Targets may also be floats t of the scores' shape, with probabilities in each row: y = −mean Σ t log p. A ValueError
+    names the first row with a value below 0, or with a sum that differs from 1 by more than 1e-3. With
+    `label_smoothing` e, t (the one-hot labels, too) becomes (1 − e) t + e / C.
 
     C. Bishop, "Pattern Recognition and Machine Learning", 2006, section 4.3.4; C. Szegedy et al., "Rethinking the
     inception architecture for computer vision", CVPR 2016, section 7.
@@ -332,7 +334,7 @@ class SoftmaxLoss(LabelLoss, recordable=True):
         return as_probabilities("SoftmaxLoss", targets, scores_shape, dtype)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: the probabilities of the classes, softmax(scores)."""
+        """Return the probabilities of the classes, softmax(scores)."""
         return kernels.softmax(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -346,7 +348,7 @@ class SoftmaxLoss(LabelLoss, recordable=True):
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """The softmax of the scores that the last forward got; None if it failed."""
+        """The softmax of the scores that the last forward got, or None if it failed."""
         return None if self.value is None else self.p
 
     def __repr__(self) -> str:
@@ -356,7 +358,7 @@ class SoftmaxLoss(LabelLoss, recordable=True):
 
 
 class FocalLoss(LabelLoss, recordable=True):
-    """The softmax loss of labels, in which well classified rows count less:  y = −mean (1 − q)ᵞ log q,  q = p[label].
+    """The softmax loss, with less weight for well classified rows:  y = −mean (1 − q)ᵞ log q,  q = p[label].
 
     p = softmax(s). ds = dy f (p − onehot) / n,  f = (1 − q)ᵞ − γ q (1 − q)^(γ−1) log q. With γ = 0 it is `SoftmaxLoss`.
     Scores s (n, …, C), labels (n, …) integers in 0 … C − 1. Bad labels raise as for `SoftmaxLoss`, γ below 0 raises
@@ -371,7 +373,7 @@ class FocalLoss(LabelLoss, recordable=True):
         self.gamma = nonnegative("FocalLoss: gamma", gamma)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: the probabilities of the classes, softmax(scores)."""
+        """Return the probabilities of the classes, softmax(scores)."""
         return kernels.softmax(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -394,7 +396,7 @@ class FocalLoss(LabelLoss, recordable=True):
 class Penalized(Function, recordable=True):
     """A loss and a penalty of parameters:  y = loss + l1 Σ |w| + l2 Σ w² / 2,  dw = dy (l1 sign(w) + l2 w).
 
-    `value` and `weight` are those of the loss alone.
+    `value` and `weight` belong to the loss without the penalty.
     """
 
     def __init__(self, loss: Function, parameters: Iterable[Tensor], l1: float = 0.0, l2: float = 0.0) -> None:
@@ -409,7 +411,7 @@ class Penalized(Function, recordable=True):
 
     @property
     def ignore(self) -> int | None:
-        """The label that counts nowhere, if there is one."""
+        """The label that does not count, or None."""
         return getattr(self.loss, "ignore", None)
 
     def check_targets(self, targets: Any, scores_shape: Shape) -> None:
@@ -417,11 +419,11 @@ class Penalized(Function, recordable=True):
             self.loss.check_targets(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean to the loss."""
+        """Return the meaning of scores, by the `link` of the loss."""
         return self.loss.link(scores)  # type: ignore[attr-defined]
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
-        """The loss of each row, (n,), without the penalty."""
+        """Return the loss of each row, (n,), without the penalty."""
         return self.loss.rows(outputs, targets)  # type: ignore[attr-defined]
 
     def output_shape(self, *input_shapes: Shape) -> Shape:

@@ -27,8 +27,8 @@ class LayerNorm(Function, recordable=True, by_row=True):
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the row
 
     x and y (…, features), `scale` (features,) ones, `shift` (features,) zeros; there is no shift with bias=False. It
-    does the same in training and in inference. ValueError for x of another shape, TypeError for another dtype than
-    that of `scale`.
+    does the same in training and in inference. Raises ValueError for x of another shape. Raises TypeError for another
+    dtype than `scale` has.
 
     J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
@@ -82,8 +82,8 @@ class RMSNorm(Function, recordable=True, by_row=True):
         dx = (g − x̂ mean(g x̂)) / √(q + ε),  g = dy scale,  the mean over the row
 
     x and y (…, features), `scale` (features,) ones. With `eps` None, ε is the difference between 1 and the next number
-    of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same in training and in inference. ValueError for
-    x of another shape, TypeError for another dtype than that of `scale`.
+    of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same in training and in inference. Raises
+    ValueError for x of another shape. Raises TypeError for another dtype than `scale` has.
 
     B. Zhang and R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
     """
@@ -135,8 +135,8 @@ class GroupNorm(Function, recordable=True, by_row=True):
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the group
 
     x and y (n, channels, …); `scale` (channels,) ones, `shift` (channels,) zeros. A group is channels / groups
-    neighbouring channels. It does the same in training and in inference. ValueError if `groups` does not divide
-    `channels`, and for x of another shape; TypeError for another dtype than that of `scale`.
+    neighbouring channels. It does the same in training and in inference. Raises ValueError if `groups` does not divide
+    `channels`, and for x of another shape. Raises TypeError for another dtype than `scale` has.
 
     Y. Wu and K. He, "Group normalization", ECCV 2018.
     """
@@ -197,8 +197,8 @@ class InstanceNorm(GroupNorm, recordable=True, by_row=True):
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the channel's places
 
     x and y (n, channels, …) with one axis of places or more; `scale` (channels,) ones, `shift` (channels,) zeros. It
-    does the same in training and in inference. ValueError for x of another shape; TypeError for another dtype than
-    that of `scale`.
+    does the same in training and in inference. Raises ValueError for x of another shape. Raises TypeError for another
+    dtype than `scale` has.
 
     D. Ulyanov, A. Vedaldi and V. Lempitsky, "Instance normalization: the missing ingredient for fast stylization",
     2016, arXiv:1607.08022.
@@ -219,19 +219,20 @@ class BatchNorm(Function, recordable=True, by_row=True):
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy
         dx = (dy − mean dy − x̂ mean(dy x̂)) scale / √(v + ε)
 
-    In training, m and v are the mean and the biased variance of the batch. Two buffers follow them: `mean` moves
-    towards m, and `variance` towards the unbiased variance, by the fraction `momentum` of the way. In inference, the
-    buffers are m and v, and are constants: dx = dy scale / √(v + ε).
+    In training, m and v are the mean and the biased variance of the batch. Two buffers follow them. `mean` moves
+    towards m, and `variance` moves towards the unbiased variance, by the fraction `momentum` of the way. In inference,
+    the buffers are m and v, and are constants: dx = dy scale / √(v + ε).
 
     If the parameters are frozen (`requires_grad = False`), the layer computes in training what it computes in
     inference, and its buffers do not change.
 
-    x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. The buffers
-    are always finite: a feature whose m or v is not finite does not change them. So NaN in a batch makes the outputs of
-    that batch NaN, which stops a training, but not those of later batches. If a variance is too large for its dtype,
-    the buffer gets the largest number, and `fit` warns. All else is as in PyTorch.
+    x and y are (n, features, …). `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. The
+    buffers are always finite: if m or v of a feature is not finite, its buffers do not change. So NaN in a batch makes
+    the outputs of that batch NaN, which stops a training, but not the outputs of later batches. If a variance is too
+    large for its dtype, the buffer gets the largest number, and `fit` warns. Everything not mentioned is as in PyTorch.
 
-    ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a feature.
+    Raises ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a
+    feature.
 
     S. Ioffe, C. Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate
     shift", ICML 2015.
@@ -247,12 +248,12 @@ class BatchNorm(Function, recordable=True, by_row=True):
         self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
-        """Set parameters and buffers to what they were at first. Nothing is drawn."""
+        """Set parameters and buffers to their first values. Nothing is drawn."""
         self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
         self.mean[:], self.variance[:] = 0, 1
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """The running mean and variance, which are kept but not learned."""
+        """Return the running mean and variance, which are saved but not learned."""
         return {"mean": self.mean, "variance": self.variance}
 
     def output_shape(self, *input_shapes: Shape) -> Shape:

@@ -133,8 +133,9 @@ class Pad(PadAxes, recordable=True, by_row=True):
     - "reflect": the mirror image of x, without the element at the edge: 3 2 | 1 2 3 | 2 1,
     - "replicate": the element at the edge: 1 1 | 1 2 3 | 3 3.
 
-    dx is dy without the new elements. Elements that were copied get the gradients of their copies as well. ValueError
-    for another mode, a width below 0, another number of axes, and for nothing to copy along an axis of length 0.
+    dx is dy without the new elements. Elements that were copied get the gradients of their copies as well. Raises
+    ValueError for another mode, a width below 0, another number of axes, and for nothing to copy along an axis of
+    length 0.
     """
 
     modes: ClassVar[dict[str, str]] = {"zero": "constant", "reflect": "reflect", "replicate": "edge"}
@@ -177,8 +178,8 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: floa
     - "reflect": the mirror image of x, without the element at the edge: 3 2 | 1 2 3 | 2 1,
     - "edge": the element at the edge: 1 1 | 1 2 3 | 3 3.
 
-    ValueError for another mode, a width below 0, widths that do not fit the axes, and for nothing to copy along an axis
-    of length 0.
+    Raises ValueError for another mode, a width below 0, widths that do not fit the axes, and for nothing to copy along
+    an axis of length 0.
     """
     x = as_tensor(x)
     if isinstance(pad_width, Mapping):

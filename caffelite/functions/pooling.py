@@ -44,7 +44,7 @@ class Pool(Function):
         (shape,) = input_shapes
         if len(shape) != 2 + len(self.axes) or 0 in shape[2:]:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}), none but n and C 0"
+                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}); only n, C may be 0"
             )
         counts = [self._positions(n, axis) for axis, n in enumerate(shape[2:])]
         if any(count is not None and count < 1 for count in counts):
@@ -101,8 +101,8 @@ class MaxPool1d(MaxPool, recordable=True, by_row=True):
         length of y = ⌊(length of x + 2 padding − kernel_size) / stride⌋ + 1
 
     With `ceil`, the quotient is rounded up: a last window may go beyond the pads, if it begins before them. y and dx
-    have the memory order of x. ValueError for windows larger than x with its pads, and for pads of more than half a
-    window.
+    have the memory order of x. Raises ValueError for windows larger than x with its pads, and for pads of more than
+    half a window.
     """
 
     axes = "L"
@@ -133,7 +133,7 @@ class AvgPool(Pool, recordable=True, by_row=True):
 class AvgPool1d(AvgPool, recordable=True, by_row=True):
     """y[i] = the mean of window i of x, channel by channel, in which pads count as zeros. x (n, C, L).
 
-    dx = Σ dy / kernel_size over the windows that an element is in. Windows are those of `MaxPool1d`.
+    dx = Σ dy / kernel_size over the windows that an element is in. The windows are the same as in `MaxPool1d`.
     """
 
     axes = "L"
@@ -142,7 +142,8 @@ class AvgPool1d(AvgPool, recordable=True, by_row=True):
 class AvgPool2d(AvgPool, recordable=True, by_row=True):
     """y[i, j] = the mean of a window of x, channel by channel, in which pads count as zeros. x (n, C, H, W).
 
-    dx = Σ dy / (elements of a window) over the windows that an element is in. Windows are those of `MaxPool2d`.
+    dx = Σ dy / (elements of a window) over the windows that an element is in. The windows are the same as in
+    `MaxPool2d`.
     """
 
     axes = "HW"
@@ -173,7 +174,7 @@ class GlobalPool(Function):
 class GlobalAvgPool(GlobalPool, recordable=True, by_row=True):
     """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
 
-    ValueError for x without positions, (n, C), and for channels without elements.
+    Raises ValueError for x without positions, (n, C), and for channels without elements.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -188,8 +189,8 @@ class GlobalAvgPool(GlobalPool, recordable=True, by_row=True):
 class GlobalMaxPool(GlobalPool, recordable=True, by_row=True):
     """y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
 
-    dx = dy where the element is the largest: the first of equals, or the first NaN; else 0. ValueError for x without
-    positions, (n, C), and for channels without elements.
+    dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. Raises ValueError
+    for x without positions, (n, C), and for channels without elements.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -203,10 +204,10 @@ class GlobalMaxPool(GlobalPool, recordable=True, by_row=True):
 
 
 class Upsample(Function, recordable=True, by_row=True):
-    """Each element repeated in a block: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
+    """Repeats each element in a block: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
 
     x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair for rows and columns. y and dx have the
-    memory order of x. ValueError for x of other axes, and for a y that no memory holds.
+    memory order of x. Raises ValueError for x of other axes, and for a y that no memory holds.
     """
 
     def __init__(self, scale: Any) -> None:

@@ -133,7 +133,7 @@ class Repeat(Function, recordable=True):
 def flip(x: Any, axis: Any = None) -> Tensor:
     """x in reverse order along `axis`: one, a tuple of them, or all (None). A view.
 
-    ValueError for an axis that x does not have.
+    Raises ValueError for an axis that x does not have.
     """
     return Flip(axis).applied_to(as_tensor(x))
 
@@ -142,8 +142,8 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
     """x with its elements moved by `shift` places along `axis`, round and round.
 
     Elements that leave at one end come in at the other. Either argument may be a tuple, as in `numpy.roll`. Without an
-    axis, x is rolled as one vector. TypeError unless shifts and axes are integers. ValueError for an axis that x does
-    not have, and for tuples of different lengths.
+    axis, x is rolled as one vector. Raises TypeError unless shifts and axes are integers. Raises ValueError for an axis
+    that x does not have, and for tuples of different lengths.
     """
     x = as_tensor(x)
     if axis is None:
@@ -158,8 +158,8 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
 def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
     """x with each element along an axis several times, one after the other.
 
-    Without an axis, x is one vector. `repeats` is an integer, or one for each element along the axis. ValueError if
-    there is another number of them, or one is negative. TypeError unless they are integers.
+    Without an axis, x is one vector. `repeats` is an integer, or one for each element along the axis. Raises ValueError
+    if there is another number of them, or one is negative. Raises TypeError unless they are integers.
     """
     x = as_tensor(x)
     if axis is None:

@@ -357,12 +357,13 @@ class RNN(Recurrent, recordable=True, by_row=True):
     from U(−1/√hidden, 1/√hidden), as in PyTorch.
 
     The first state is 0, or the h (n, hidden) that you give. `rnn(x, h)` returns (y, the last state), from which the
-    next part of a long sequence continues. `rnn(x, lengths=…)`, (n,) integers in 1 … length, says how many steps each
-    row has. The last state is that of the row's own last step. After it y is 0, and x has no influence and no gradient.
-    ValueError for other shapes and, with the first bad row, for other lengths. TypeError for other dtypes.
+    next part of a long sequence continues. `rnn(x, lengths=…)` takes the number of steps of each row, (n,) integers in
+    1 … length. The last state is then the state after the row's own last step. After this step y is 0, and x has no
+    influence and no gradient. Raises ValueError for other shapes and, with the first bad row, for other lengths. Raises
+    TypeError for other dtypes.
 
     In a stack of `layers`, each layer reads the states of the layer below. In training, `dropout` is the p of Dropout
-    between the layers; a single layer drops nothing. The buffer `random` of a stack is that of Dropout.
+    between the layers. A single layer drops nothing. The buffer `random` of a stack is the same as in Dropout.
 
     A `bidirectional` layer also reads x from each row's last element to its first, with other parameters. The states of
     both directions are side by side: y is (n, 2 hidden) or (n, length, 2 hidden), and a layer above reads 2 hidden
@@ -408,7 +409,7 @@ class GRU(Recurrent, recordable=True, by_row=True):
         y, last = gru(x, h)             # from the state h (n, hidden), and the last state too
         y = gru(x, lengths=lengths)     # (n,) integers in 1 … length: the steps of each row
 
-    `layers`, `dropout` between them, `bidirectional`, the shapes of states then, and errors are those of `RNN`.
+    `layers`, `dropout` between them, `bidirectional`, the shapes of states then, and errors are as in `RNN`.
 
     K. Cho et al., "Learning phrase representations using RNN encoder–decoder for statistical machine translation",
     EMNLP 2014; r is applied after the product, as in PyTorch.
@@ -447,7 +448,7 @@ class LSTM(Recurrent, recordable=True, by_row=True):
         y = lstm(x, lengths=lengths)    # (n,) integers in 1 … length: the steps of each row
 
     With arrays, `forward(x, h, c)` returns (y, h, c), and `backward` gets the gradients of these. `layers`, `dropout`
-    between them, `bidirectional`, the shapes of states then, and errors are those of `RNN`.
+    between them, `bidirectional`, the shapes of states then, and errors are as in `RNN`.
 
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997; with f of F. Gers,
     J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12, 2000.

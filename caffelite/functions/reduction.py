@@ -237,9 +237,10 @@ def cumsum(x: Any, axis: int | None = None) -> Tensor:
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
-    """The place of the largest element along `axis`, or in C order among all (None): an array of int64.
+    """Return the place of the largest element along `axis`, or in C order among all (None): an array of int64.
 
-    It is the first of equal ones, or the first NaN. A place has no gradient. ValueError if there are no elements.
+    It is the first of equal ones, or the first NaN. A place has no gradient. Raises ValueError if there are no
+    elements.
     """
     return _place(kernels.largest, "argmax", x, axis, keepdims)
 

@@ -108,7 +108,7 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def clip(x: Any, lo: float | None, hi: float | None) -> Tensor:
-    """x, but lo where x is below lo, and hi where it is above hi; None is no bound."""
+    """x, with lo where x is below lo and hi where it is above hi. None means that there is no bound."""
     return Clip(lo, hi).applied_to(as_tensor(x))
 
 
@@ -123,7 +123,7 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """a where the condition is true, else b: Tensors, arrays or numbers, which are broadcast to each other.
+    """a where the condition is true, and b elsewhere. All may be Tensors, arrays or numbers, broadcast to each other.
 
     Numbers in the condition are true if they are not 0.
     """

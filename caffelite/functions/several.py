@@ -52,7 +52,7 @@ class Losses(Function, recordable=True):
     weights : list of numbers, optional
         The weight wᵢ of each loss in the sum: 0 or more, 1 by default.
 
-    `fit` measures each loss, too: the history has `loss_0`, `loss_1`, …, which are not weighted, beside `loss`. The
+    `fit` measures each loss, too. Beside `loss`, the history has `loss_0`, `loss_1`, …, which are not weighted. The
     model returns a tuple of outputs, and y is a tuple of targets. A penalty is a part of one of the losses:
     `Losses([Penalized(l1, …), l2])`.
 
@@ -78,7 +78,7 @@ class Losses(Function, recordable=True):
 
     @classmethod
     def of(cls, losses: Sequence[Any]) -> Losses:
-        """Return the sum of these losses, always the same object, so that its recorded steps can be used again."""
+        """Return the sum of these losses, always as the same object. Its recorded steps can then be used again."""
         key = tuple(map(id, losses))
         made = cls._made.get(key)
         if made is None:
@@ -101,12 +101,12 @@ class Losses(Function, recordable=True):
         return list(zip(self.losses, *several, strict=True))
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
-        """The loss of each row, (n,): the weighted sum of the losses of its outputs."""
+        """Return the loss of each row, (n,): the weighted sum of the losses of its outputs."""
         each = [loss.rows(scores, y) for loss, scores, y in self.paired(outputs, targets)]  # type: ignore[attr-defined]
         return self.total.copy().forward(*each)
 
     def check_targets(self, targets: Any, scores_shape: Any) -> None:
-        """Raise unless these targets go with outputs of these shapes. A target that is None is not known yet.
+        """Raise unless these targets go with outputs of these shapes. A target of None is not known yet.
 
         A Function of several outputs may know one shape only. Then `forward` checks the shapes.
         """

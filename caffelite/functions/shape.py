@@ -145,7 +145,7 @@ def transpose(x: Any, *axes: Any) -> Tensor:
 def squeeze(x: Any, axis: Any = None) -> Tensor:
     """x without axes of length 1: one, a tuple of them, or all (None). A view.
 
-    ValueError for an axis of another length, and for one that x does not have.
+    Raises ValueError for an axis of another length, and for one that x does not have.
     """
     x = as_tensor(x)
     axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalized_axes(axis, x.ndim)
@@ -157,7 +157,7 @@ def squeeze(x: Any, axis: Any = None) -> Tensor:
 def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Tensor:
     """x with new axes of length 1: one, or a tuple of them, at these places in the result. A view.
 
-    ValueError for a place that the result does not have, and for one that comes twice.
+    Raises ValueError for a place that the result does not have, and for one that comes twice.
     """
     x = as_tensor(x)
     axes = integers_in("expand_dims", axis)

@@ -25,22 +25,27 @@ class Splines(Columns, recordable=True, by_row=True):
 
         y = b + Σⱼ sⱼ fⱼ(xⱼ) + Σⱼ sⱼ Wⱼ[cⱼ],    fⱼ(x) = z(x) vⱼ + Σₜ wⱼₜ codeₜ(x)
 
-    x `numbers` (n, k) and c `codes` (n, m), y (n, size). Inputs, `arrays` and errors are those of `Columns`. A Model
-    that begins with it takes frames.
+    x is `numbers` (n, k), c is `codes` (n, m), and y is (n, size). Inputs, `arrays` and errors are as in `Columns`. A
+    Model that begins with it takes frames.
 
-    - **Numbers**: f is a linear spline, whose knots are the edges of `bins` bins of equally many numbers. code is the
-      piecewise linear code of `Columns`: 1 for each bin below x, the share of the bin that x is in, 0 above. z is x,
-      scaled by the quartiles and held within ±3, at the knots. Beyond the first and last knot f is constant. A missing
-      number has a vector of its own.
+    - **Numbers**: f is a linear spline. Its knots are the edges of `bins` bins, which hold equally many numbers each.
+      code is the piecewise linear code of `Columns`: 1 for each bin below x, the share of the bin that x is in, and 0
+      above. z is x at the knots, scaled by the quartiles and held within ±3. Beyond the first and last knot f is
+      constant. A missing number has its own vector.
     - **Categories**: W has a vector for each, for a missing one and for an unknown one.
 
-    It computes what `Linear` does of `Columns(frame, robust=True, bins=bins)`, with other parameters. For each number
-    it reads two rows of a table, not a code of all bins. So many bins take hardly longer than two.
+    It computes the same as `Linear` after `Columns(frame, robust=True, bins=bins)`, with other parameters. For each
+    number it reads two rows of a table, not a code of all bins. So many bins take hardly longer than two.
 
-    Parameters of the model: `weight` (rows, size), which has for each number the w of its bins and then its vector of a
-    missing one, and then the vectors of the categories; `slope` v (k, size), None without numbers; `column_scale` s
-    (k + m,), which begins at 1; `bias` b (size,). v is drawn with a variance of 1 / (k + m), and w so that all bins of
-    a column have half of that together. b is drawn from −½ … ½. All other vectors begin at 0.
+    These are the parameters of the model:
+
+    - `weight` (rows, size) has for each number the w of its bins, and then the vector of a missing number. The vectors
+      of the categories follow. The w of all bins of a column together have half the variance of v.
+    - `slope` v (k, size) is None without numbers. It is drawn with a variance of 1 / (k + m).
+    - `column_scale` s (k + m,) begins at 1.
+    - `bias` b (size,) is drawn from −½ … ½.
+
+    All other vectors begin at 0.
 
     Parameters
     ----------
@@ -105,7 +110,7 @@ class Splines(Columns, recordable=True, by_row=True):
         return self.size
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """Arrays that are not learned: center and scale of the numbers, the edges of their bins, and z of these."""
+        """Return center and scale of the numbers, the edges of their bins, and z of these: saved, not learned."""
         return {"z": self.z, **super().buffers()}
 
     def table(self) -> np.ndarray:

@@ -254,18 +254,18 @@ def film(
 
     A classifier has points x (n, 2) and integer labels y (n,), and its outputs have a column for each class: the film
     shows `decision_regions`. A regression has numbers x (n, 1) or (n,) and targets y (n, 1) or (n,): the film shows its
-    curve. Below is the loss. At most 2,000 of the rows are drawn; the title counts all.
+    curve. The loss is below. At most 2,000 of the rows are drawn. The title counts all.
 
     The first frame shows the model before the training, the last one after it. Most of the `frames` are near the
     beginning, where most happens: frame i is after about epochs · (i / (frames − 1))² epochs. There is at most one for
     each epoch.
 
-    The other arguments are those of `fit`, in `options`, too: batch_size, shuffle, metrics and so on. The training has
-    the bits of `fit` with the same arguments, and raises what it raises. `film.history` is its result, and
+    All other arguments, also in `options`, are as in `fit`: batch_size, shuffle, metrics and so on. The training has
+    the same bits as `fit` with the same arguments, and raises the same errors. `film.history` is its result, and
     `film.save(path)` writes a `.gif` or an `.html` file.
 
-    Needs matplotlib, the extra `plot`: ImportError without it, before the training. Raises ValueError for other shapes
-    of x, y and the outputs, and for fewer than 2 frames.
+    Needs matplotlib, the extra `plot`. Without it, raises ImportError before the training. Raises ValueError for other
+    shapes of x, y and the outputs, and for fewer than 2 frames.
     """
     import caffelite.core.figures  # noqa: F401 (raises ImportError without matplotlib)
 

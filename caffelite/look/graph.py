@@ -69,7 +69,7 @@ def graph(tensor: Tensor) -> SVG:
 
     A leaf shows its name, its shape, and whether it requires a gradient. A Function shows its `repr` and the shape of
     its output. The arrows run from inputs to outputs. A parameter is an input of its Function. Inputs that were not
-    Tensors, such as labels or a number, were not kept: each is a `constant`.
+    Tensors, such as labels or a number, were not kept. Each is a `constant`.
 
     Returns SVG text, a `str`: `Path("graph.svg").write_text(cl.graph(loss))`. In a notebook it shows the picture.
     Raises TypeError for anything but a Tensor, and RuntimeError if `backward` has freed the graph.

@@ -203,12 +203,12 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     uses a copy: the model, its gradients, buffers and random streams do not change. Some hundreds of rows are enough.
 
     The layers are the Functions in the model, in the order in which they are applied, and the Functions in them. In a
-    `call`, activations that are applied as methods, `.relu()`, count too; they have no name. A unit is a feature or a
+    `call`, activations that are applied as methods, `.relu()`, count too, but have no name. A unit is a feature or a
     channel. `dead` units are 0 for all rows, because of this layer. `saturated` is the share of values of tanh or
-    sigmoid at the ends of their range. The norm of a gradient is √Σ g², an rms the root of the mean square. Plain SGD
-    changes a parameter by lr × ratio of its size.
+    sigmoid at the ends of their range. The norm of a gradient is √Σ g². An rms is the root of the mean square. Plain
+    SGD changes a parameter by lr × ratio of its size.
 
-    x, y, loss and the errors are those of `fit`.
+    x, y, loss and the errors are as in `fit`.
     """
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")

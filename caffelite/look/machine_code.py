@@ -83,28 +83,28 @@ class MachineCode(Table):
 
 
 def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -> MachineCode:
-    """Return the machine instructions of a kernel, with what they mean.
+    """Return the machine instructions of a kernel, with their meanings.
 
-    `kernel` is a name as in a Program's listing: "sgd", "matmul", "softmax_loss". A fused one, "matmul_relu", has the
-    loops of "matmul". A kernel that computes element by element, such as "relu", shares its loops with all others of
-    that kind.
+    `kernel` is a name from a Program's listing: "sgd", "matmul", "softmax_loss". A fused kernel, "matmul_relu", has the
+    loops of "matmul". All kernels that compute element by element, such as "relu", share their loops.
 
     `isa` is the instruction set, for example "x86-64-v3", which has AVX2; by default the one in use. `dtype` is float32
     or float64. A kernel whose loop does not depend on the dtype has one loop for both.
 
-    Printed, the result is a table; a notebook shows it as HTML. `code.instructions` is a list, each instruction with
-    `address`, `text`, `name`, `meaning` and `target`. `code.loops` has the innermost loops, each as such a table: first
-    those that compute with several floats at a time, and the shorter before the longer. So `code.loops[0]` usually does
-    most of the work of a simple kernel.
+    If you print the result, it is a table. A notebook shows it as HTML. `code.instructions` is a list. Each instruction
+    has `address`, `text`, `name`, `meaning` and `target`. `code.loops` has the innermost loops, each as such a table.
+    First are the loops that compute with several floats at a time, and shorter loops are before longer ones. So
+    `code.loops[0]` usually does most of the work of a simple kernel.
 
     The instructions are in the order of their addresses. The kernel's own function comes first, even if functions that
     it calls have lower addresses.
 
-    The meanings are in words, for the common instructions of x86-64. `a ← b` means that register a gets b, and
-    `16 floats at [rax]` are those in memory from the address in register rax on.
+    The meanings are in words, for the common instructions of x86-64. `a ← b` means that register a gets b. `16 floats
+    at [rax]` are the floats in memory from the address in register rax on.
 
-    Raises ValueError for a kernel that does not exist, or an instruction set that this machine does not run; TypeError
-    for another dtype; RuntimeError without `objdump`. Debian's package `binutils` has it; on macOS, Xcode's tools.
+    Raises ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raises
+    TypeError for another dtype. Raises RuntimeError without `objdump`: it is in Debian's package `binutils`, and on
+    macOS in Xcode's tools.
 
     Source of the meanings: Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2.
     """

@@ -33,8 +33,9 @@ SIGNED = ("#2D0060", "#777777", "#FFCF7A")
 def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     """Draw points in the plane over the regions in which a classifier decides for each class.
 
-    A region is tinted with its class's colour, paler where the softmax of the model's outputs is less sure; a line runs
-    where two classes tie. Points have the colour of their label, and a dark ring where the model decides otherwise.
+    A region is tinted with its class's colour, paler if the softmax of the model's outputs is less sure. A line shows
+    the places at which two classes tie. Points have the colour of their label, and a dark ring if the model's
+    prediction differs.
 
     x (n, 2) points, y (n,) integer labels, which are the columns of the model's outputs (n, classes). Raises ValueError
     for other shapes.
@@ -88,9 +89,9 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
 
 
 def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
-    """Draw an image, and beside it each filter of a convolution of one channel over what it makes of the image.
+    """Draw an image, and beside it each filter of a convolution of one channel, over its output for the image.
 
-    That is W[o, 0] over y[o], each from dark purple, for its largest magnitude below 0, through grey for 0 to orange.
+    This is W[o, 0] over y[o], each from dark purple, for its largest magnitude below 0, through grey for 0 to orange.
 
     image (height, width). Raises ValueError for other shapes and for a convolution of several channels.
     """
@@ -116,11 +117,11 @@ def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
 def weights(function: Function) -> Any:
     """Draw the weights of a model, or of any Function: its parameters of two and more axes, each in a panel.
 
-    A matrix as it is; those of a convolution as a table of filters, of input channels by output channels, or of one
-    channel in a square. Each goes from dark purple, for its largest magnitude below 0, through grey for 0 to orange;
-    the title says how large that is.
+    A matrix is drawn as it is. The weights of a convolution are a table of filters, of input channels by output
+    channels, or of one channel in a square. Colours go from dark purple, for the largest magnitude below 0, through
+    grey for 0 to orange. The title has the largest magnitude.
 
-    ValueError where there are none.
+    Raises ValueError if there are no such parameters.
     """
     from caffelite.core.figures import Figure
 
@@ -166,10 +167,11 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
 
 
 def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
-    """Draw how often what a classifier is so sure of is so, by scikit-learn's CalibrationDisplay.
+    """Draw how often a classifier is right, over its probabilities, by scikit-learn's CalibrationDisplay.
 
-    labels (n,), and probabilities (n,) of class 1, or (n, classes), `loss.link(scores)`; then it is about the class
-    that is decided for (C. Guo et al., "On calibration of modern neural networks", ICML 2017). Ten bins of equal width.
+    labels are (n,), and probabilities are (n,) of class 1 or (n, classes), `loss.link(scores)`. With (n, classes), the
+    picture shows the probability of the predicted class (C. Guo et al., "On calibration of modern neural networks",
+    ICML 2017). It has ten bins of equal width.
 
     Raises ValueError for other shapes and for numbers outside 0 … 1, ImportError without scikit-learn.
     """
@@ -194,9 +196,10 @@ def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
 
 
 def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
-    """Draw target minus prediction over the prediction, by scikit-learn's PredictionErrorDisplay; at most 1,000 points.
+    """Draw target minus prediction over the prediction, for 1,000 points at most.
 
-    targets (n,) or (n, 1), predictions likewise. Raises ValueError for other shapes, ImportError without scikit-learn.
+    targets and predictions are (n,) or (n, 1). The picture is scikit-learn's PredictionErrorDisplay. Raises ValueError
+    for other shapes, ImportError without scikit-learn.
     """
     targets, predictions = (np.asarray(a) for a in (targets, predictions))
     targets, predictions = (a[:, 0] if a.shape[1:] == (1,) else a for a in (targets, predictions))
@@ -216,11 +219,11 @@ def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
 
 
 def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = None) -> Any:
-    """Draw a text in lines of so many columns, each character on a ground the darker the less probable it was.
+    """Draw a text in lines of some columns. The ground of a character is darker if it was less probable.
 
-    The ground of a character of probability p is that of −log₂ p bits, white for none and darkest for 8 or more. `↵`
-    stands for the end of a line, `□` for what the font lacks. probabilities (n,), of n characters. Raises ValueError
-    for other shapes.
+    The ground of a character of probability p shows −log₂ p bits: white for 0 bits and darkest for 8 or more. `↵` is
+    the end of a line, `□` a character that the font lacks. probabilities (n,), of n characters. Raises ValueError for
+    other shapes.
     """
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.font_manager import findfont, get_font

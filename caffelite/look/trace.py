@@ -28,23 +28,24 @@ LINES = 4  # of a matrix or of formulas, that are written out
 
 
 def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
-    """Draw the graph of a model with the numbers of one row on it: forward in blue, and with a target back in red.
+    """Draw the graph of a model with the numbers of one row: forward in blue, and with a target backward in red.
 
-    The boxes are those of `graph`. A box of a Function has its formula with the numbers put in, if they are few, or
-    else its output. A box of a parameter has its values. More than 8 numbers (or a matrix of more than 4 lines) are
-    told by how many there are, the smallest and the largest.
+    The boxes are the same as in `graph`. The box of a Function has its formula with the numbers put in, if they are
+    few, and otherwise its output. The box of a parameter has its values. If there are more than 8 numbers (or a matrix
+    of more than 4 lines), the box shows how many there are, the smallest and the largest.
 
-    With a target and a loss, the loss is the last box, and each box also has the gradient of the loss for what comes
-    out of it, in red. A formula in red is the way back through the box: the gradient for what comes into it.
+    With a target and a loss, the loss is the last box. Each box then has, in red, the gradient of the loss for its
+    output. A formula in red is the way back through the box: it computes the gradient for its input.
 
-    `row` is one row as in `x[0]`, without the axis of rows: an array, a tuple of them for several inputs, or a dict of
-    a table's columns. A sparse row is a matrix of one row, `x[:1]`. `target` is as in `y[0]`, and `loss` as in `fit`.
+    `row` is one row as in `x[0]`, without the axis of rows. It is an array, a tuple of them for several inputs, or a
+    dict of a table's columns. A sparse row is a matrix of one row, `x[:1]`. `target` is as in `y[0]`, and `loss` as in
+    `fit`.
 
-    The numbers are those of `predict`: Dropout passes everything, and BatchNorm uses its running statistics. `trace`
-    uses a copy, so the model, its gradients, random streams and recordings do not change.
+    The numbers are the same as in `predict`: Dropout passes everything, and BatchNorm uses its running statistics.
+    `trace` uses a copy, so the model, its gradients, random streams and recordings do not change.
 
     Returns SVG text, a `str`, which a notebook shows as the picture. Raises TypeError for anything but a Model, and
-    ValueError for a target without a loss or the reverse. The errors for rows and targets are those of `fit`.
+    ValueError for a target without a loss or the reverse. Raises the errors of `fit` for rows and targets.
     """
     if not isinstance(model, Model):
         raise TypeError(f"trace takes a Model, got {model!r}")

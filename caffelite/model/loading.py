@@ -39,7 +39,7 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
                 entries = strict_json(file.texts["caffelite.structure"])
                 model = structure.made(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
                 if not isinstance(model, Model):
-                    raise ValueError(f"expected a Model, its structure is that of {type(model).__name__}")
+                    raise ValueError(f"expected a Model, but its structure is of a {type(model).__name__}")
                 frozen, columns = frozen_in(model, file.texts), columns_in(file.texts)
                 vocabularies = vocabularies_in(model, file.texts)
         except (ValueError, RecursionError, MemoryError) as error:

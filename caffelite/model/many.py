@@ -106,8 +106,8 @@ def fit_many(
         Before the first step. The message has the model's number if the error is about one model.
     TrainingDiverged
         If a loss or a gradient is not finite, after all other models are trained. That model's parameters are as they
-        were before that step; with `patience`, they are those of its best epoch. `histories` has every model's History,
-        `history` is the first diverged one's.
+        were before that step, or with `patience` as in its best epoch. `histories` has every model's History, `history`
+        the History of the first diverged model.
     KeyboardInterrupt
         On Ctrl-C. Each model has taken a whole number of steps. `histories` has every model's History.
     """
@@ -153,10 +153,10 @@ def fit_many(
 def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> list[Any]:
     """Return the outputs of each model for the rows of x, computed at once on `get_num_threads()` threads.
 
-    They have the bits of `model.predict(x)`. Models that are made alike share one recording, and x is converted once.
+    They have the bits of `model.predict(x)`. Models of the same structure share one recording, and x is converted once.
     `np.mean(predict_many(models, x), axis=0)` is the prediction of an ensemble.
 
-    Raises what `predict` raises, before the first output; the message has the model's number. The data have to be in
+    Raises the errors of `predict`, before the first output. The message has the model's number. The data have to be in
     memory.
     """
     forms = [Form(Parts(model)) for model in _listed_models(models)]
@@ -315,8 +315,8 @@ def _give_data(fits: list[Fit], given: Given, rows: Any, validation_rows: Any, v
     """Give each training its data."""
     if _is_one_for_each(given.x, len(fits)) and _is_one_for_each(given.y, len(fits)):
         raise TypeError(
-            f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models; all models get the same x and "
-            "y, and rows= says which rows each one gets; if each array is a row, give np.array(x) and np.array(y)"
+            f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models. All models get the same x and "
+            "y: select the rows of each by rows=. If each array is a row, give np.array(x) and np.array(y)"
         )
     rows = [None] * len(fits) if rows is None else _for_each("rows", rows, len(fits))
     held_out = None if validation_rows is None else _for_each("validation_rows", validation_rows, len(fits))

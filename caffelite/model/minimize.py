@@ -107,7 +107,7 @@ def minimize(
     KeyboardInterrupt
         On Ctrl-C. Has `history`.
 
-    After an exception, the parameters are those of the last completed iteration.
+    After an exception, the parameters are the same as after the last completed iteration.
     """
     if not isinstance(model, Model):
         raise TypeError(f"minimize takes a Model, got {model!r}")

@@ -22,7 +22,7 @@ def MLP(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> Model:
-    """A multilayer perceptron: Linear layers with an activation between them, and none after the last.
+    """A multilayer perceptron: Linear layers with an activation between them, but not after the last.
 
     `MLP(2, [100, 3])` is `Model([Linear(2, 100), ReLU(), Linear(100, 3)])`.
 
@@ -31,9 +31,9 @@ def MLP(
     inputs : int
         The number of features of a row.
     sizes : iterable of int
-        The number of outputs of each layer; the last is the model's.
+        The number of outputs of each layer. The last number is the model's.
     activation : class or callable without arguments that returns a Function
-        Called for each hidden layer, so that each has its own activation.
+        Called for each hidden layer. So each has its own activation.
     seed, dtype
         As in `Model`.
 

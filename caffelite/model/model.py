@@ -217,9 +217,9 @@ class Model(Container, recordable=True):
             processes, which share the rows of every batch.
         epochs : int
         batch_size : int, optional
-            32 if it is None. A DataGenerator and batches have their own; another one is a ValueError. The last batch of
-            an epoch may be short; the loss says how much its rows weigh. If a BatchNorm is trained and the last batch
-            would have one row, that row joins the batch before it.
+            32 if it is None. A DataGenerator and batches have their own; a different one raises ValueError. The last
+            batch of an epoch may be short; the loss says how much its rows weigh. If a BatchNorm is trained and the
+            last batch would have one row, that row joins the batch before it.
         shuffle : bool, optional
             Whether each epoch has its own order; True if it is None. A DataGenerator and batches have their own order.
         validation_data : (x, y), (x, y, weights) or DataGenerator
@@ -306,8 +306,8 @@ class Model(Container, recordable=True):
         the probabilities. A row's output does not depend on the rows beside it. Several threads may call `predict` at
         once. `precision` is as in `fit`.
 
-        Raises ValueError for no rows or rows of another shape, TypeError if x does not hold numbers, and IndexError if
-        an index is not in its table.
+        Raises ValueError for no rows or rows of another shape. Raises TypeError if x does not hold numbers, and
+        IndexError if an index is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
         if precision is None:  # a context that changes nothing would take 4 % of the time of a row
@@ -379,11 +379,11 @@ class Model(Container, recordable=True):
         load_state_dict(self, state)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write parameters, buffers, the model's structure, what is frozen and vocabularies to a safetensors file.
+        """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
 
-        The new file replaces an older one when it is complete. `caffelite.load` makes the model again; give it the
-        classes that are not caffelite's. Their `arguments()` say how to make them. If a Function can't say that, `save`
-        warns with the reason, and saves the values for `Model.load`.
+        The new file replaces an older one when it is complete. `caffelite.load` makes the model again. Give it the
+        classes that are not caffelite's. Their `arguments()` return how to make them. If a Function can't return that,
+        `save` warns with the reason, and saves the values for `Model.load`.
 
         Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
         """
@@ -392,8 +392,8 @@ class Model(Container, recordable=True):
     def load(self, path: str | os.PathLike) -> Model:
         """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
 
-        Any safetensors file will do if its arrays have the same names and shapes. But PyTorch's weights are transposed,
-        so a file whose metadata names PyTorch is a ValueError. Floats are converted to the model's dtype.
+        Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
+        so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
 
         Raises OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
         kinds of numbers. After a ValueError, nothing has changed.

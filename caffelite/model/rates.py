@@ -82,12 +82,12 @@ def find_lr(
     loss, optimizer
         As for `fit`. All groups of the optimizer get the same rates.
     batch_size : int, optional
-        32 if it is None. A DataGenerator has its own; another one is a ValueError.
+        32 if it is None. A DataGenerator has its own; a different one raises ValueError.
     steps : int
     low, high : float
         The rates of the first and the last step.
 
-    Raises what `fit` raises for data that cannot be used, and ValueError unless 0 < low < high and steps > 1.
+    Raises the errors of `fit` for data that cannot be used, and ValueError unless 0 < low < high and steps > 1.
     """
     low, high, steps = positive("low", low), positive("high", high), positive_integer("steps", steps)
     if low >= high or steps < 2:

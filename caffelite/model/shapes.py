@@ -191,7 +191,7 @@ def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
             if None in shape[1:]:
                 example = tuple([28 if n is None else n for n in shape[1:]])
                 raise ValueError(
-                    f"export has to know the shape of a row, of which is known only {shape_text(shape)}: give "
+                    f"export has to know the shape of a row, and knows only {shape_text(shape)}: give "
                     f"input_shape, such as {example}"
                 )
         return [shape[1:] for shape in found]

@@ -52,4 +52,4 @@ def _name_of(link: Callable[[np.ndarray], Any]) -> str:
     for name, other in LINKS.items():
         if np.allclose(link(scores), other(Tensor(scores)).numpy()):
             return name
-    raise TypeError(f"export: the estimator's link is none of {', '.join(LINKS)}")
+    raise TypeError(f"export: the estimator's link is not one of {', '.join(LINKS)}")

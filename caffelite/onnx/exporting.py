@@ -15,18 +15,20 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     Inputs and outputs have any number of rows, an axis named `batch`. `input_shape` is the shape of one row, or a tuple
     of such shapes for several inputs. It is needed if the first Function takes rows of any shape. Inputs are float32 or
     float64 like the model, int64 if they are indices, bool if they are masks. Parameters and buffers have the model's
-    names, `f.0.weight`. A `call` is written as the Functions and Tensor's operators that it applies. A Function for
-    which there are no nodes is written by its `formula`. An estimator of `caffelite.sklearn` has the outputs `label`
-    and `probabilities`, or `output`. If skl2onnx is installed, the model may be a Pipeline of scikit-learn that ends in
-    such an estimator. If it takes a frame, `example` has rows of one, X[:1], for the names and types of its columns.
+    names, `f.0.weight`. A `call` is written as the Functions and Tensor's operators that it applies. If there are no
+    nodes for a Function, `export` writes its `formula`.
+
+    An estimator of `caffelite.sklearn` has the outputs `label` and `probabilities`, or `output`. If skl2onnx is
+    installed, the model may be a Pipeline of scikit-learn that ends in such an estimator. If it takes a frame,
+    `example` has rows of one, X[:1], for the names and types of its columns.
 
     onnx's checker checks the graph. If onnxruntime is installed, it computes random rows, and the outputs are compared
     with the model's. (It does not have all operators in float64; then it computes in float32.)
 
-    Raises TypeError naming a Function that computes in Python, or another one that ONNX can't express; ValueError for a
-    shape that is missing or does not fit, and if the model depends on the number of rows; RuntimeError if the outputs
-    differ: all before anything is written. Raises OSError naming the path if it can't be written. The file replaces an
-    older one when it is complete.
+    Before anything is written, raises TypeError naming a Function that computes in Python, or another one that ONNX
+    can't express. Raises ValueError for a shape that is missing or does not fit, and if the model depends on the number
+    of rows. Raises RuntimeError if the outputs differ. Raises OSError naming the path if it can't be written. The file
+    replaces an older one when it is complete.
     """
     found = pipelines.written(model, example) if pipelines.is_pipeline(model) else models.written(model, input_shape)
     files.replace(path, [found.SerializeToString()])

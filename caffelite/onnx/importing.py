@@ -35,18 +35,22 @@ OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer"}  # 
 
 
 def load(path: str | os.PathLike) -> Model:
-    """The model in a file of ONNX: of caffelite's `export`, PyTorch's exporter, Keras' or skl2onnx.
+    """Return the model in a file of ONNX, written by caffelite, PyTorch's exporter, Keras or skl2onnx.
 
     A chain of layers becomes a Model in sequence, `Linear`, `ReLU`, `Conv2d` …. Any other graph becomes a model that
-    runs its nodes with caffelite's Functions and Tensor's operators. Weights in the file are parameters, which can be
-    trained on: the weights of layers, and every other array of floats, with an axis or more, that is stored as an
-    initializer. Inputs of integers are indices. Outputs are arrays of floats. Others, such as the labels of a
-    classifier, are left out, so that its model gives the probabilities.
+    runs its nodes with caffelite's Functions and Tensor's operators. You can train the weights in the file, which are
+    parameters: weights of layers, and all other arrays of floats with at least one axis that are stored as
+    initializers. Inputs of integers are indices. Outputs are arrays of floats. Others, such as the labels of a
+    classifier, are left out. So the model of a classifier returns the probabilities.
 
-    Raises OSError if the path can't be read. Raises ValueError, before it computes anything, if the file is not ONNX;
-    if it has an operator, version or attribute that caffelite does not know, naming the node; or an input or array of
-    another type, naming it. float32 and float64 are known, and all opsets: onnx converts those before 7, if it knows
-    the shapes of all values. Any other error is a mistake of caffelite's.
+    Raises OSError if the path can't be read. Raises ValueError before it computes anything, in these cases:
+
+    - The file is not ONNX.
+    - It has an operator, version or attribute that caffelite does not know. The message names the node.
+    - It has an input or array of a type that caffelite does not know. The message names it.
+
+    float32, float64 and all opsets are known. onnx converts opsets before 7, if it knows the shapes of all values. Any
+    other error is a mistake of caffelite's.
     """
     try:
         return Reader(converted(read(path)), Path(path).parent).model()
@@ -69,7 +73,7 @@ def read(path: str | os.PathLike) -> onnx.ModelProto:
         raise Refused("no file of ONNX, or none with a graph")
     for name in names_in(proto):
         if not isinstance(name, str):
-            raise Refused(f"it has a name that is no text: {name!r}")
+            raise Refused(f"it has a name that is not a text: {name!r}")
     return proto
 
 
@@ -97,7 +101,7 @@ class Reader:
         self.context.ir_version = proto.ir_version
         self.context.opset_imports = {x.domain: x.version for x in proto.opset_import} | {"": self.version}
         if proto.functions:
-            raise Refused(f"it defines an operator {proto.functions[0].name!r}, which caffelite has not")
+            raise Refused(f"it defines an operator {proto.functions[0].name!r}, which caffelite does not have")
         if graph.sparse_initializer:
             raise Refused("it has sparse initializers")
         self.constants = {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
@@ -123,7 +127,7 @@ class Reader:
         found = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
         for name, kind in self.inputs.items():
             if not kind.HasField("tensor_type"):
-                raise Refused(f"its input {name!r} is no array")
+                raise Refused(f"its input {name!r} is not an array")
             dtype = dtype_of(kind.tensor_type.elem_type, f"its input {name!r}")
             if dtype.kind == "f":
                 found.add(dtype)
@@ -141,15 +145,15 @@ class Reader:
         if proto.op_type == "Constant":
             node.attributes = {"value": self._constant(node)}
         if proto.domain not in DOMAINS:
-            raise node.refuse(f"is of the domain {proto.domain!r}, which caffelite has not")
+            raise node.refuse(f"is of the domain {proto.domain!r}, which caffelite does not have")
         if not node.outputs:
             raise node.refuse("has no output")
         if not onnx.defs.has(proto.op_type, "" if proto.domain == "ai.onnx" else proto.domain):
-            raise node.refuse("is an operator that caffelite has not")
+            raise node.refuse("is an operator that caffelite does not have")
         try:
             onnx.checker.check_node(proto, self.context)
         except onnx.checker.ValidationError as error:
-            raise node.refuse(f"is no such node: {first_line(error)}") from None
+            raise node.refuse(f"is not valid: {first_line(error)}") from None
         self._check_types(node, proto)
         return node
 
@@ -180,7 +184,7 @@ class Reader:
             )
         except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             reason = re.sub(r"^\[\w+\] *", "", first_line(error))
-            raise node.refuse(f"is no such node: {reason}") from None
+            raise node.refuse(f"is not valid: {reason}") from None
         for name, kind in made.items():
             if name not in self._types and kind.HasField("tensor_type"):
                 self._types[name] = without_lengths(kind)
@@ -206,7 +210,7 @@ class Reader:
         if "value_ints" in node.attributes:
             return np.array(node.attributes["value_ints"], np.int64)
         if not isinstance(node.get("value"), np.ndarray):
-            raise node.refuse("is of a kind that caffelite has not")
+            raise node.refuse("is of a kind that caffelite does not have")
         return node.attributes["value"]
 
     def _outputs(self, graph: onnx.GraphProto) -> list[str]:
@@ -227,7 +231,7 @@ class Reader:
                 needed.update(node.inputs)
                 nodes.append(node)
                 if node.operator not in SEVERAL and needed.intersection(node.outputs[1:]):
-                    raise node.refuse(f"makes {node.outputs[1]!r} besides, which caffelite has not")
+                    raise node.refuse(f"also makes {node.outputs[1]!r}, which caffelite does not have")
         self.nodes = nodes[::-1]
         return outputs
 
@@ -265,23 +269,23 @@ class Reader:
 
 
 def check_operator(node: Node) -> None:
-    """ValueError for an operator, or for one with an attribute, that caffelite has not."""
+    """ValueError for an operator, or for one with an attribute, that caffelite does not have."""
     if node.layer is not None:
         return
     if node.operator in OF_LABELS:
         raise node.refuse("makes labels, and something else is computed of them")
     check_attributes(node)
     if node.operator not in OPERATORS:
-        raise node.refuse("is an operator that caffelite has not")
+        raise node.refuse("is an operator that caffelite does not have")
 
 
 def check_attributes(node: Node) -> None:
     for name, values in ONLY.get(node.operator, {}).items():
         if name in node.attributes and node.attributes[name] not in values:
-            raise node.refuse(f"has {name} = {node.attributes[name]!r}, which caffelite has not")
+            raise node.refuse(f"has {name} = {node.attributes[name]!r}, which caffelite does not have")
     for name in NOT_WITH.get(node.operator, ()):
         if name in node.attributes:
-            raise node.refuse(f"has {name}, which caffelite has not")
+            raise node.refuse(f"has {name}, which caffelite does not have")
     if node.operator in CHECKED:
         CHECKED[node.operator](node)
 

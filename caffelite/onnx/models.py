@@ -49,6 +49,6 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(found, full_check=True)
     except Exception as error:
-        raise RuntimeError(f"what was made of {net!r} is no ONNX: {error}") from error
+        raise RuntimeError(f"the file made of {net!r} is not valid ONNX: {error}") from error
     check(proto, graph, finish)
     return found

@@ -279,7 +279,7 @@ def _unwritable(application: Application) -> TypeError:
     if in_python:
         what, where = f"{in_python[0]} computes in Python, and can't be exported", "in the `call` of a Model"
     else:
-        what = f"{application.function!r} is no Function that can be written as nodes of ONNX"
+        what = f"{application.function!r} is a Function without nodes in ONNX"
         where = "in its `formula` or in the `call` of a Model"
     return TypeError(f"{what}: write it with Tensor's operators, {where}")
 

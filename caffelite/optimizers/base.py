@@ -49,9 +49,9 @@ class Optimizer(ABC):
         each group, lr first.
 
     A subclass writes `step`, which changes the parameters that have a gradient, and declares what is special about its
-    hyper-parameters. Before a step, the gradients are checked: `TrainingDiverged` if one is not finite.
-    `step(clip_norm=c)` also clips them (`clip_gradients`). After a step, schedules move on. The backward of an older
-    graph that needs the old values then raises RuntimeError.
+    hyper-parameters. Before a step, the gradients are checked. If one is not finite, the step raises
+    `TrainingDiverged`. `step(clip_norm=c)` also clips them (`clip_gradients`). After a step, schedules move on. The
+    backward of an older graph that needs the old values then raises RuntimeError.
 
     `class SGD(Optimizer, recordable=True)` declares that the methods of the class compute with kernels only. Without
     it, a replay calls `step` in Python if the class overrides `step` or a method that `step` may use. If the class
@@ -124,7 +124,7 @@ class Optimizer(ABC):
             p.zero_grad()
 
     def clip_gradients(self, norm: float) -> None:
-        """Scale all gradients together so that their norm ‖g‖ is at most this: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
+        """Scale all gradients by one factor. Their norm ‖g‖ is then at most this: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
 
         Like PyTorch's `clip_grad_norm_`, except that ‖g‖ is summed in float64. `step(clip_norm=…)` calls this first.
         Raises TrainingDiverged, before any write, if ‖g‖ is not finite. Raises ValueError unless norm is above 0.

@@ -175,8 +175,8 @@ class AdamW(Adam, recordable=True):
 
         w ← w − lr λ w − lr m̂ / (√v̂ + ε)            (with g instead of g')
 
-    All else is as in `Adam`. I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR 2019 (with the
-    learning rate in the decay, as PyTorch has it).
+    Everything not mentioned is as in `Adam`. I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR
+    2019 (with the learning rate in the decay, as PyTorch has it).
     """
 
     rule: ClassVar[str] = "adamw"  # the formula above, for each element: `adamw` in _kernels/loops/update.pyx
@@ -199,7 +199,7 @@ class NAdam(Adam, recordable=True):
         μₜ = β₁ (1 − 0.96^(t ψ) / 2),   πₜ = μ₁ μ₂ … μₜ            (ψ is `momentum_decay`)
         w ← w − lr m̂ / (√v̂ + ε),   m̂ = μₜ₊₁ m / (1 − πₜ₊₁) + (1 − μₜ) g' / (1 − πₜ)
 
-    m, v, v̂ and all else are as in `Adam`, but parameters cannot be sparse.
+    m, v, v̂ and everything not mentioned are as in `Adam`, but parameters cannot be sparse.
 
     T. Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016 workshop (the formulas are PyTorch's).
     """

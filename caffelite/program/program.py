@@ -139,7 +139,7 @@ class Program(Runner):
         return table(["kernel", "shapes", "FLOP", "bytes"], [facts(call) for call in self._step.instructions], "<<>>")
 
     def profile(self, replays: int = 100) -> Table:
-        """A table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
+        """Return a table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
 
         The replays are real steps, on the data of the last call: a training step changes the parameters.
         """
@@ -156,21 +156,21 @@ class Program(Runner):
         return table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows, "<<>>>>")
 
     def show(self, replays: int = 100) -> Any:
-        """Draw the kernels in time, as wide as they take, over the memory they use, before and after each pass.
+        """Draw the kernels in time, over the memory that they use, before and after each pass.
 
         The first panel is the step as it was recorded. Each other panel shows it after one more pass. Above are the
-        kernels in order: a bar is as wide as the kernel's least time over the replays, as in `profile`. Below are the
-        temporaries, which only the step itself uses: a bar spans the time from the first to the last kernel that uses
-        it, and its bytes. Before `place_temporaries` each has memory of its own. Afterwards, a temporary that is no
-        longer needed makes room for others. A kernel has the colour of the temporary that it writes. Grey kernels
-        write parameters, gradients and results, which keep their places and are not drawn.
+        kernels in order. The width of a bar is the kernel's least time over the replays, as in `profile`. Below are the
+        temporaries, which only the step itself uses. A bar spans the time from the first to the last kernel that uses
+        it, and its height is its bytes. Before `place_temporaries` each has its own memory. Afterwards, a temporary
+        that is no longer needed makes room for others. A kernel has the colour of the temporary that it writes. Grey
+        kernels write parameters, gradients and results, which keep their places and are not drawn.
 
-        The replays are real steps, on the data of the last call. But `show` then sets everything that the kernels have
-        written back to its values from before. Only what your own Python code in the step changes stays changed.
+        The replays are real steps, on the data of the last call. But `show` then restores all values that the kernels
+        have written. Only the changes that your own Python code in the step makes remain.
 
         Returns a matplotlib figure: `program.show().savefig("step.png")`. Needs the extra `plot`. Raises RuntimeError
-        without a recording that is up to date, for a step that runs in Python and for a Program that belongs to a
-        model; raises what the step raises.
+        without a recording that is up to date, for a step that runs in Python, and for a Program that belongs to a
+        model. Raises the errors of the step.
         """
         from caffelite.program.picture import picture
 

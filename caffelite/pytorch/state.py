@@ -121,7 +121,7 @@ def _as_array(value: Any, what: str) -> np.ndarray:
         value = value.detach().cpu()
         return (value.float() if value.dtype in HALVES else value).numpy()
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise ValueError(f"{what} is no dense tensor of numbers: {error}") from None
+        raise ValueError(f"{what} is not a dense tensor of numbers: {error}") from None
 
 
 def store(model: Function, pairs: list[tuple[Any, np.ndarray]]) -> None:

@@ -87,39 +87,39 @@ class Perceptron(Estimator):
 @with_arguments_of_build
 @dataclass(eq=False, repr=False)
 class NetClassifier(Net, Classification):
-    """A classifier of any Model: scikit-learn's ways with targets, training and its parameters, for your own model.
+    """A classifier of any Model of your own, with scikit-learn's targets, training and parameters.
 
         NetClassifier(lambda features, outputs: cl.Model([cl.Linear(features, 64), cl.GELU(), cl.Linear(64, outputs)]))
 
     Parameters
     ----------
     build : callable (n_features, n_outputs) -> Model
-        Makes a new model of scores: `n_outputs` is the number of classes, or 1 for two classes; of labels, for an
-        indicator matrix. X may have any number of axes. `n_features` is the length of a row, or its shape (3, 32, 32)
-        if X has more than two axes. The model is converted to X's dtype. Parameters that were not trained or loaded are
-        drawn from `random_state`. A function that can be imported is pickled with the estimator, a lambda can't be.
-        If its first parameter is called `frame`, X is a frame of pandas or polars, and `build` gets it as it is. The
-        model has to begin with `cl.Columns(frame)`, and is made in float32.
+        Makes a new model of scores. `n_outputs` is the number of classes, or 1 for two classes. For an indicator
+        matrix, it is the number of labels. X may have any number of axes. `n_features` is the length of a row, or its
+        shape (3, 32, 32) if X has more than two axes. The model is converted to X's dtype. Parameters that were not
+        trained or loaded are drawn from `random_state`. A function that can be imported is pickled with the estimator.
+        A lambda can't be pickled. If the first parameter is called `frame`, X is a frame of pandas or polars, and
+        `build` gets it as it is. The model then has to begin with `cl.Columns(frame)`, and is made in float32.
     build__name
         Arguments of `build` by name, `build__width=64`. A search may vary them.
     loss : Loss, optional
-        In place of SoftmaxLoss and SigmoidLoss, one whose `link` gives probabilities, such as FocalLoss. Unless it is a
-        SigmoidLoss, two classes have two outputs.
+        Instead of SoftmaxLoss and SigmoidLoss, a loss whose `link` gives probabilities, such as FocalLoss. Unless it is
+        a SigmoidLoss, two classes have two outputs.
     optimizer : callable (parameters) -> Optimizer, optional
-        In place of the solver's: `lambda ps: cl.AdamW(ps, lr=1e-3)`, or a class, `cl.Lion`.
+        Instead of the solver's optimizer: `lambda ps: cl.AdamW(ps, lr=1e-3)`, or a class, `cl.Lion`.
     scoring : str or callable (estimator, X, y) -> float, optional
-        What `early_stopping` and `validation_scores_` go by, as in scikit-learn's searches: "f1_macro", for example.
-        By default it is `score`.
+        The score that `early_stopping` and `validation_scores_` use, as in scikit-learn's searches: "f1_macro", for
+        example. By default it is `score`.
 
-    All others are those of `MLPClassifier`, and mean the same. `alpha` is of all parameters of two axes or more. So are
-    the attributes, but for `coefs_`, `intercepts_` and `n_layers_`. `row_shape_` is the shape of a row.
+    All other parameters and attributes are as in `MLPClassifier`, without `coefs_`, `intercepts_` and `n_layers_`.
+    `alpha` applies to all parameters of two axes or more. `row_shape_` is the shape of a row.
     """
 
 
 @with_arguments_of_build
 @dataclass(eq=False, repr=False)
 class NetRegressor(Net, Regression):
-    """A regressor of any Model: scikit-learn's ways with training and its parameters, for your own model.
+    """A regressor of any Model of your own, with scikit-learn's training and parameters.
 
         NetRegressor(lambda features, outputs: cl.MLP(features, [64, outputs], cl.Tanh))
 
@@ -130,16 +130,16 @@ class NetRegressor(Net, Regression):
     build__name, optimizer, scoring
         As for `NetClassifier`.
     loss : Loss, "squared_error" or "poisson", optional
-        In place of the squared error, such as HuberLoss().
+        Instead of the squared error, a loss such as HuberLoss().
 
-    All others are those of `MLPRegressor`, and mean the same. `alpha` is of all parameters of two axes or more. So are
-    the attributes, but for `coefs_`, `intercepts_` and `n_layers_`.
+    All other parameters and attributes are as in `MLPRegressor`, without `coefs_`, `intercepts_` and `n_layers_`.
+    `alpha` applies to all parameters of two axes or more.
     """
 
 
 @dataclass(eq=False, repr=False)
 class MLPClassifier(Perceptron, Classification):
-    """A multilayer perceptron that classifies: scikit-learn's, by its parameters, attributes and objective.
+    """A multilayer perceptron that classifies, with scikit-learn's parameters, attributes and objective.
 
     It minimizes (Σ l + alpha/2 Σ W²) / n for the n rows of each batch. l is the logarithmic loss of a row, summed over
     its labels if it has several. W are the weights, not the biases. The same `random_state` gives scikit-learn's first
@@ -157,11 +157,11 @@ class MLPClassifier(Perceptron, Classification):
     batch_norm : bool
         Whether each hidden layer's products are normalized before its activation (`cl.BatchNorm`).
     class_weight : {class: weight}, "balanced" or None
-        What rows weigh by their class, as scikit-learn's classifiers have it; times `sample_weight`. A list of such,
-        one for each label, with an indicator matrix. It has no part in validation.
+        The weight of each class, as in scikit-learn's classifiers. It multiplies `sample_weight`. With an indicator
+        matrix, give a list with one for each label. It does not change validation.
     callbacks : list of callables (epoch, history)
-        As for `cl.Model.fit`; see `cl.callbacks`. `history` has `val_loss` where there are validation rows.
-        scikit-learn's own (since 1.9) are given by `set_callbacks`.
+        As for `cl.Model.fit`; see `cl.callbacks`. `history` has `val_loss` if there are validation rows.
+        `set_callbacks` sets scikit-learn's own callbacks (since 1.9).
 
     Attributes
     ----------
@@ -179,25 +179,25 @@ class MLPClassifier(Perceptron, Classification):
 
     Differences from scikit-learn's, besides the time it takes:
 
-    - X of float32 is computed in float32, throughout; all else in float64.
-    - `warm_start` keeps the optimizer's memory, Adam's moments and the velocity; rates begin again. `partial_fit`
-      draws a new order of rows at each call; scikit-learn's draws the same one.
-    - Adam's ε is added to √v̂, after the correction for the first steps (Kingma and Ba's algorithm 1); the velocity is
-      without the learning rate, so that another rate takes effect at once.
-    - In an epoch's loss a batch weighs as much as its rows. With several outputs the loss is the sum over them, which
-      is minimized.
-    - A training ends if its loss or gradient is not finite: with a ValueError naming the batch, or, with
-      `early_stopping`, with a warning and the best model before that.
-    - `predict_log_proba` is computed from scores, and finite where a probability is 0 or 1.
+    - If X is float32, everything is computed in float32, and otherwise in float64.
+    - `warm_start` keeps the optimizer's memory: Adam's moments and the velocity. Rates begin again. `partial_fit` draws
+      a new order of rows at each call. scikit-learn's draws the same one.
+    - Adam's ε is added to √v̂, after the correction for the first steps (Kingma and Ba's algorithm 1). The velocity
+      does not include the learning rate, so another rate takes effect at once.
+    - In an epoch's loss, the weight of a batch is its number of rows. With several outputs, `fit` minimizes the sum of
+      their losses.
+    - A training ends if its loss or gradient is not finite. It raises ValueError naming the batch. With
+      `early_stopping` it warns instead, and keeps the best model before that.
+    - `predict_log_proba` is computed from scores. So it is finite even if a probability is 0 or 1.
 
-    A row's prediction does not depend on the rows beside it, and no result on the number of threads. D. Kingma and
+    A row's prediction does not depend on the rows beside it. No result depends on the number of threads. D. Kingma and
     J. Ba, ICLR 2015; X. Glorot and Y. Bengio, AISTATS 2010; D. C. Liu and J. Nocedal, 1989 (`cl.minimize`).
     """
 
 
 @dataclass(eq=False, repr=False)
 class MLPRegressor(Perceptron, Regression):
-    """A multilayer perceptron that predicts numbers: scikit-learn's, by its parameters, attributes and objective.
+    """A multilayer perceptron that predicts numbers, with scikit-learn's parameters, attributes and objective.
 
     It minimizes (Σ l + alpha/2 Σ W²) / n for the n rows of each batch. l is half the squared error of a row, summed
     over its targets. With `loss="poisson"` it is half the deviance of counts; their rate is the exponential of the
@@ -208,6 +208,6 @@ class MLPRegressor(Perceptron, Regression):
     loss : "squared_error" or "poisson"
         By keyword only.
 
-    All others are those of `MLPClassifier`, but for `class_weight`, and mean the same, as do the attributes, but for
-    `classes_`; and all that is said there of differences. Scores on validation rows are R².
+    All other parameters are as in `MLPClassifier`, without `class_weight`. The attributes are the same too, without
+    `classes_`. The same differences from scikit-learn apply. Scores on validation rows are R².
     """

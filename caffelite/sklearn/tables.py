@@ -168,39 +168,40 @@ class TableEstimator(BaseEstimator):
 
 @dataclass(eq=False, repr=False)
 class TableClassifier(ClassifierMixin, TableEstimator):
-    """A classifier of tables as they are, good without tuning.
+    """A classifier for tables of numbers, words and dates that needs no tuning.
 
         model = TableClassifier(random_state=0).fit(frame, y)
         model.predict_proba(frame)
 
     X is a frame of pandas or polars, or an array. Its columns may be numbers, bools, dates, words and categories. All
-    may have missing values. See `cl.Columns` for what becomes of them.
+    may have missing values. `cl.Columns` describes how they are converted.
 
-    It trains a few nets, and averages their probabilities. A net is `cl.Splines`, a piecewise linear function of each
-    column, and then a small multilayer perceptron. Each is trained on 7/8 of the rows, and ends as it was in the epoch
-    that was best on the others. Every class has its share of these. No result depends on the number of threads.
+    It trains a few nets, and averages their probabilities. A net begins with `cl.Splines`, a piecewise linear function
+    of each column. A small multilayer perceptron follows. Each net trains on 7/8 of the rows, and keeps its parameters
+    from the epoch that was best on the other rows. Every class has its share of these. No result depends on the number
+    of threads.
 
     Parameters
     ----------
     n_estimators : int, optional
         How many nets. By default 8, or 4 if there are more than 20,000 rows.
     hidden_layer_sizes : int or list of int
-        The sizes of the hidden layers; the first is that of Splines.
+        The sizes of the hidden layers. The first is the size of Splines.
     max_bins : int
         How many bins a column of numbers has at most. There are fewer if a bin would get less than 100 rows, but not
         fewer than 8.
     learning_rate : float
-        Of AdamW at its highest. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have twice this
-        rate, the scales of columns ten times.
+        The highest learning rate of AdamW. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have
+        twice this rate, the scales of columns ten times.
     weight_decay : float
-        Of AdamW, of all parameters but the scales of columns.
+        The weight decay of AdamW, for all parameters except the scales of columns.
     categorical_features : list of names or places, or a mask, optional
         The columns of numbers that are categories. Words and categories always are.
     min_frequency : int
         Categories of fewer rows count as unknown ones.
     random_state : int, RandomState or None
     class_weight : {class: weight}, "balanced" or None
-        What rows weigh by their class, times `sample_weight`.
+        The weight of each class. It multiplies `sample_weight`.
 
     Attributes
     ----------
@@ -208,9 +209,10 @@ class TableClassifier(ClassifierMixin, TableEstimator):
         The nets side by side, and the average of their probabilities (n, classes). It takes frames as `predict` does.
         `save`, `caffelite.onnx.export` and `caffelite.c.export` write it to a file.
     columns_ : Splines
-        What the columns are. `columns_.arrays(frame)` returns the arrays that an exported model takes.
+        The first layer, which knows the columns. `columns_.arrays(frame)` returns the arrays that an exported model
+        takes.
     histories_ : list of History
-        Of each net; `val_loss` is of the rows that it was not trained on.
+        The history of each net. `val_loss` is computed on the rows that it was not trained on.
     classes_, n_features_in_, feature_names_in_
         As scikit-learn's.
 
@@ -253,13 +255,13 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
 @dataclass(eq=False, repr=False)
 class TableRegressor(RegressorMixin, TableEstimator):
-    """A regressor of tables as they are, good without tuning.
+    """A regressor for tables of numbers, words and dates that needs no tuning.
 
         model = TableRegressor(random_state=0).fit(frame, y)
         model.predict(frame)
 
-    It minimizes the squared error. `model_` returns the average of the nets' predictions (n, 1), in float32. All else
-    is as for `TableClassifier`, but for `class_weight` and `classes_`.
+    It minimizes the squared error. `model_` returns the average of the nets' predictions (n, 1), in float32. Everything
+    not mentioned is as in `TableClassifier`, without `class_weight` and `classes_`.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TableRegressor:

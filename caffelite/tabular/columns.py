@@ -201,7 +201,7 @@ def _date(word: str) -> datetime.datetime:
     """ValueError if it is no date."""
     found = YEAR_FIRST.fullmatch(word) or DAY_FIRST.fullmatch(word)
     if found is None:
-        raise ValueError(f"{word!r} is no date")
+        raise ValueError(f"{word!r} is not a date")
     parts = found.groupdict()
     zone = None if parts["zone"] is None else datetime.timezone.utc
     year, month, day, hour, minute, second = [int(parts[name] or 0) for name in PARTS]

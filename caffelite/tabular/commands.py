@@ -99,7 +99,7 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
     """
     model = load(path)
     if not isinstance(model, TableModel):
-        raise ValueError(f"{path} is no model of a table, as caffelite train makes them")
+        raise ValueError(f"{path} is not a model of a table from caffelite train")
     data = read(table, delimiter, as_words=columns.names_of_words(model.columns))
     frame, remarks = columns.frame_of(data, model.columns)
     outputs = model.predict(frame)

@@ -69,9 +69,9 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
                 table, other_words = _read(path, file, delimiter, words)
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
-            raise ValueError(f"{path} is no text in UTF-8, it has the byte {byte:#04x}: save it as UTF-8") from None
+            raise ValueError(f"{path} is not a text in UTF-8, it has the byte {byte:#04x}: save it as UTF-8") from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is no whole gzip file: {error}") from None
+            raise ValueError(f"{path} is not a whole gzip file: {error}") from None
         if table is not None:
             return table
         words |= other_words
@@ -149,7 +149,7 @@ def _rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int
             if row:
                 yield reader.line_num, row
     except csv.Error as error:
-        raise ValueError(f"{path}: line {reader.line_num:,} is no row of comma-separated values: {error}") from None
+        raise ValueError(f"{path}: line {reader.line_num:,} is not a row of comma-separated values: {error}") from None
 
 
 def _check_names(path: str, names: list[str]) -> None:

@@ -20,7 +20,7 @@ LONGEST = 24  # characters of a class or a column
 def of_columns(facts: list[Fact]) -> Table:
     """What the columns were taken for."""
     rows = [(shortened(fact.name, LONGEST), fact.taken_for, fact.text) for fact in facts]
-    return table(["column", "taken for", ""], rows, "<<<", cut=2)
+    return table(["column", "read as", ""], rows, "<<<", cut=2)
 
 
 def of_target(target: Target, parts: Split, other: str | None) -> str:
@@ -55,10 +55,10 @@ def baseline(judgement: Judgement) -> str:
 
 
 def verdict(judgement: Judgement) -> list[str]:
-    """Whether the nets are worth their while, in a sentence or two."""
+    """Return one or two sentences: are the nets better than the simpler models?"""
     models = [name for name in judgement.models if name != Judgement.BASELINE]
     if not any(judgement.difference(name, Judgement.BASELINE).is_sure for name in models):
-        return [f"No model is surely better than saying {baseline(judgement)}."]
+        return [f"No model is reliably better than the baseline ({baseline(judgement)})."]
     sentences = [_compared(judgement, Judgement.LINEAR, "a linear model", "does")]
     if Judgement.TREES in models:
         sentences.append(_compared(judgement, Judgement.TREES, "boosted trees", "do"))
@@ -66,9 +66,9 @@ def verdict(judgement: Judgement) -> list[str]:
 
 
 def _compared(judgement: Judgement, other: str, name: str, do: str) -> str:
-    """Say how another model does beside the nets."""
+    """Compare another model with the nets in a sentence."""
     difference, nets = judgement.difference(Judgement.NETS, other), judgement.score(Judgement.NETS)
-    apart = f"apart by {abs(difference.mean):.3g} ± {difference.error:.2g}"
+    apart = f"a difference of {abs(difference.mean):.3g} ± {difference.error:.2g}"
     of_other, judged_by = judgement.score(other), judgement.judged_by
     if difference.is_sure:
         return f"The nets do better than {name}: {judged_by} {nets:.4g} against {of_other:.4g}, {apart}."

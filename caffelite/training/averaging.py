@@ -27,9 +27,9 @@ class AverageWeights:
     training, `val_…` and all callbacks after an epoch see the model with the average. So `EarlyStopping` restores the
     average of the best epoch. Between the steps of an epoch, the model has the weights that are trained.
 
-    All parameters are averaged. Buffers are not: the model has those of the last step. BatchNorm's running statistics
-    are already averages. (Keras does the same, and so does PyTorch's AveragedModel by default.) A checkpoint has the
-    average, which `caffelite.load` reads, and the weights w, with which the training continues.
+    All parameters are averaged. Buffers are not: the model has the buffers of the last step. BatchNorm's running
+    statistics are already averages. (Keras does the same, and so does PyTorch's AveragedModel by default.) A checkpoint
+    has the average and the weights w. `caffelite.load` reads the average, and a resumed training continues with w.
 
     Raises ValueError unless 0 ≤ decay < 1. Raises ValueError in `caffelite.minimize`, which has no such steps.
 

@@ -178,7 +178,7 @@ class Checkpoints:
             raise saved.refuse("has a history of other epochs than the training")
         names = [type(callback).__name__ for callback in self.called.with_state()]
         if [name for name, _ in saved.text["callbacks"]] != names:
-            raise saved.refuse(f"has states of the callbacks {saved.text['callbacks']}, expected those of {names}")
+            raise saved.refuse(f"has states of the callbacks {saved.text['callbacks']}; expected states of {names}")
         if isinstance(self.validation, DataGenerator):
             self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
@@ -201,7 +201,7 @@ class Checkpoints:
                 continue
             if t_name not in found and not isinstance(self.batches, Sized):
                 raise ValueError(
-                    "the optimizer has a schedule, which the checkpoint has not. The schedule's step is unknown, "
+                    "the optimizer has a schedule, which the checkpoint does not have. The schedule's step is unknown, "
                     "because the batches have no length"
                 )
             steps = self.step.steps_in
@@ -228,7 +228,7 @@ class Saved:
         with files.File(path) as file:
             self.forms = file.forms
             if TEXT not in file.texts:
-                raise file.refuse("is no checkpoint; `load` reads it")
+                raise file.refuse("is not a checkpoint; `load` reads it")
             self.texts = file.texts
             with self.understood():
                 self.text = files.strict_json(file.texts[TEXT], finite=False)
@@ -247,9 +247,9 @@ class Saved:
         except ValueError as error:
             if str(error).startswith(str(self.refuse(""))):
                 raise
-            raise self.refuse(f"is no checkpoint of this training: {error}") from error
+            raise self.refuse(f"is not a checkpoint of this training: {error}") from error
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-            raise self.refuse(f"is no checkpoint of this training: {type(error).__name__} {error}") from error
+            raise self.refuse(f"is not a checkpoint of this training: {type(error).__name__} {error}") from error
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """Return the arrays of a part of the training, by name."""

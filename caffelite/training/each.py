@@ -14,8 +14,8 @@ class Each:
     """Calls `f(step, training)` after every `steps` steps: `Each(100, lambda step, training: print(step))`.
 
     `step` is the number of steps so far. The count goes on over the epochs, and if the training continues from a
-    checkpoint. `training` is a `Training`. After the last step of an epoch, its history already has this epoch, unless
-    Python makes the batches one by one: then `fit` does not know yet that there is no further batch.
+    checkpoint. `training` is a `Training`. After the last step of an epoch, its history already has this epoch. There
+    is one exception: if Python makes the batches one by one, `fit` does not know yet that there is no further batch.
 
     A batch that `fit` skips, because its weights are all 0, counts as a step. Many steps are still replayed in one
     go, up to the next call. Raises ValueError for `steps` below 1, and TypeError if f cannot be called.

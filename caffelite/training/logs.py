@@ -53,7 +53,7 @@ class TensorBoard:
     in the file as soon as it is completed. Give each run a folder of its own below `--logdir`. If a training continues
     from a checkpoint, TensorBoard shows the later epochs that an older file in the folder has no longer.
 
-    Needs tensorboardX: `pip install tensorboardX`; else raises ImportError. Raises OSError before the first
+    Needs tensorboardX: `pip install tensorboardX`. Without it, raises ImportError. Raises OSError before the first
     step if the folder cannot be made or written.
     """
 

@@ -38,9 +38,9 @@ def mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
     With `download=True`, missing files are fetched through pooch (`pip install pooch`). Their SHA-256 is
     compared with the one that TensorFlow Datasets lists (tensorflow_datasets/url_checksums).
 
-    Raises ValueError, naming the file, if the contents are not what the header says, or if a gzip file unpacks to more
-    than 256 MiB. Raises FileNotFoundError if files are missing. With `download`, raises ConnectionError if a file can't
-    be fetched and ValueError if its SHA-256 differs; nothing of such a file is kept.
+    Raises ValueError, naming the file, if the contents do not match the header, or if a gzip file unpacks to more than
+    256 MiB. Raises FileNotFoundError if files are missing. With `download`, raises ConnectionError if a file can't be
+    fetched and ValueError if its SHA-256 differs. Nothing of such a file is kept.
 
     Y. LeCun, C. Cortes and C. J. C. Burges, "The MNIST database of handwritten digits", 1998.
     """
@@ -67,7 +67,7 @@ def cifar10(folder: str | os.PathLike[str], download: bool = False) -> Split:
     channels red, green, blue. y is int64: airplane 0, automobile 1, bird 2, cat 3, deer 4, dog 5, frog 6, horse 7, ship
     8, truck 9.
 
-    The files are those of the binary version, data_batch_1.bin to data_batch_5.bin and test_batch.bin, each as it is or
+    The files are from the binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin, each as it is or
     with .gz. They are in the folder, or in cifar-10-batches-bin there. They may have other numbers of rows, of 3,073
     bytes. `download` (170 MB) and errors are as in `mnist`.
 

@@ -22,9 +22,9 @@ def folder(
 
         pets/cat/1.jpg, pets/cat/2.png, …, pets/dog/1.jpg, …
 
-    x (n, channels, height, width) is float32 in 0 … 1, y (n,) int64, the place of the class in `names`. Classes are in
-    alphabetical order, and so are the files of a class, also those in folders of its folder. Names that begin with a
-    dot are left out, and files that do not have the name of an image (.jpg, .png, .bmp, .gif, .webp, .tif, .ppm, .pgm).
+    x (n, channels, height, width) is float32 in 0 … 1. y (n,) is int64, the place of the class in `names`. Classes are
+    in alphabetical order. So are the files of a class, including files in folders of its folder. Names that begin with
+    a dot are left out, and so are files without the name of an image (.jpg, .png, .bmp, .gif, .webp, .tif, .ppm, .pgm).
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ def folder(
     channels : int
         3 for red, green and blue; 1 for shades of gray.
 
-    Images are turned as their EXIF data say. What is transparent becomes white. 16 bits of gray are kept. Of several
-    pictures in a file, the first counts.
+    Images are turned as their EXIF data demand. Transparent pixels become white. 16 bits of gray are kept. If a file
+    has several pictures, the first one counts.
 
     Reading needs Pillow: `pip install pillow`. Raises ImportError without it. Raises ValueError, with the
     file, for one that is not an image that Pillow can read. Raises ValueError for a class without images, or a folder
@@ -92,12 +92,12 @@ def _read(file: Path, into: np.ndarray) -> None:
             if image.mode.startswith("I;16") or image.mode == "I":  # 16 bits of gray, which Pillow would cut to 8
                 gray = np.asarray(image, np.float32) / np.float32(65535)
                 if gray.size and not (gray.min() >= 0 and gray.max() <= 1):
-                    raise ValueError("its pixels have more than 16 bits, of which the range is not known")
+                    raise ValueError("its pixels have more than 16 bits, and their range is not known")
                 image = Image.fromarray(gray).resize((width, height), Image.Resampling.BILINEAR)
                 into[...] = np.asarray(image)
                 return
             if image.mode == "F":
-                raise ValueError("its pixels are floats, of which the range is not known")
+                raise ValueError("its pixels are floats, and their range is not known")
             if image.has_transparency_data:
                 image = image.convert("RGBA")
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

@@ -142,7 +142,7 @@ def _weights_of(g: Nodes, node: Node) -> tuple[np.ndarray, dict[str, str]]:
         or a.dtype != g.reader.dtype
         or (any(biases) and g.array(biases[0], 1) is None)
     ):
-        raise node.refuse("has weights that are no constants, or no images or series")
+        raise node.refuse("has weights that are not constants, or has no images or series")
     return a, {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
 
 
@@ -193,7 +193,7 @@ def find_transposed_convolution(g: Nodes, node: Node) -> Node | None:
     before, after = pads[:axes], pads[axes:]
     more = [m + p - q for m, p, q in zip(more, before, after, strict=True)]
     if min(more) < 0:
-        raise node.refuse(f"cuts {after} pixels behind and {before} before, which caffelite has not")
+        raise node.refuse(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
     sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, more, groups
     kind: Any = functions.ConvTranspose1d if axes == 1 else functions.ConvTranspose2d
     return g.layer(node, lambda: kind(*sizes, bias="bias" in weights, dilation=dilation), node.inputs[:1], weights)
@@ -209,7 +209,7 @@ def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
         counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
         if len(window) not in (1, 2) and (len(window) != 3 or node.operator != "MaxPool"):
-            raise node.refuse("is no pool of images or series")
+            raise node.refuse("is not a pool of images or series")
         if min(*window, *strides, *dilations) < 1:
             raise node.refuse(f"has windows {window}, strides {strides} and dilations {dilations}")
         ceil, auto = {"ceil": True} if node.get("ceil_mode", 0) else {}, node.get("auto_pad", "NOTSET")

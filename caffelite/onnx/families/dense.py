@@ -250,7 +250,7 @@ def letters_of(node: Node) -> list[str]:
         given
     )
     if not are_letters or len(terms) != len(node.inputs) or len(terms) > 2:
-        raise node.refuse(f"has the equation {equation!r}, which caffelite has not")
+        raise node.refuse(f"has the equation {equation!r}, which caffelite does not have")
     return [*terms, result]
 
 

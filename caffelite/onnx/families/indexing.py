@@ -168,7 +168,7 @@ def _as_slice(node: Node, places: np.ndarray) -> Any:
         return int(places)
     step = int(places[1] - places[0]) if places.size > 1 else 1
     if places.ndim > 1 or step == 0 or (np.diff(places) != step).any():
-        raise node.refuse("takes integers in an order that caffelite has not")
+        raise node.refuse("takes integers in an order that caffelite does not have")
     end = int(places[-1]) + step
     return slice(int(places[0]), None if end < 0 else end, step)
 
@@ -219,7 +219,7 @@ def compute_top_k(node: Node, x: Any, k: Any = None) -> Any:
         places = largest_places(x, k, axis, largest)
         return np.take_along_axis(x, places, axis), places
     if x.dtype.kind != "f" or x.shape[axis] > 2 / np.finfo(x.dtype).eps:
-        raise node.refuse(f"orders {x.shape[axis]} elements of {x.dtype}, which caffelite has not")
+        raise node.refuse(f"orders {x.shape[axis]} elements of {x.dtype}, which caffelite does not have")
     return TopK(k, axis, largest)(x)
 
 

@@ -48,7 +48,7 @@ def find_batch_norm(g: Nodes, node: Node) -> Node | None:
     x, *others = node.inputs
     arrays = [g.array(name, 1) for name in others]
     if any(a is None for a in arrays):
-        raise node.refuse("has parameters that are no constants")
+        raise node.refuse("has parameters that are not constants")
     size = len(arrays[0])  # type: ignore[arg-type]
     with node.blamed():
         layer = functions.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), shortest(node.get("epsilon", 1e-5)))

@@ -171,10 +171,10 @@ class Recurrence(Model):
 def find_recurrence(g: Nodes, node: Node) -> Node | None:
     """A recurrent layer in ONNX's order of axes."""
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
-        raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite has not")
+        raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite does not have")
     layer = _layer_of(g, node)
     if layer is None:
-        raise node.refuse("has weights that are no constants, or peepholes")
+        raise node.refuse("has weights that are not constants, or has peepholes")
     lengths, *states = [*node.inputs[4:], *[""] * 3][:3]
     states = states[: len(layer.state_names)]
     turned = node.get("direction") == "reverse"

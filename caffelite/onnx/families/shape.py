@@ -111,7 +111,7 @@ def compute_reshape(node: Node, x: Any, lengths: Any = None) -> Any:
     given = node.argument("shape", lengths)
     if not node.get("allowzero", 0):
         if any(n == 0 and i >= x.ndim for i, n in enumerate(given)):
-            raise node.refuse(f"keeps an axis that shape {x.shape} has not")
+            raise node.refuse(f"keeps an axis that shape {x.shape} does not have")
         given = [x.shape[i] if n == 0 else n for i, n in enumerate(given)]
     return x.reshape(tuple([int(n) for n in given]))
 
