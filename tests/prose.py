@@ -51,7 +51,6 @@ LATER = [
     "docs/first-net.md",
     "docs/from-one-number.md",
     "docs/index.md",
-    "caffelite/web/*.py",
 ]
 
 #: Words with a full stop after which a sentence goes on.
