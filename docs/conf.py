@@ -17,7 +17,7 @@ project_copyright = f"2026 {author}"
 release = version = caffelite.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
-extensions += ["docstrings", "reference", "gallery", "links"]  # of _extensions/
+extensions += ["docstrings", "reference", "sources", "gallery", "links"]  # of _extensions/
 exclude_patterns = ["_build"]
 
 # ---- pages ----
@@ -47,6 +47,7 @@ toc_object_entries_show_parents = "hide"
 html_theme = "furo"
 html_title = "caffelite"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["caffelite.css"]
 html_copy_source = False
 html_show_sphinx = False
