@@ -17,11 +17,13 @@ project_copyright = f"2026 {author}"
 release = version = caffelite.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
-extensions += ["docstrings", "reference", "sources", "gallery", "links"]  # of _extensions/
+extensions += ["docstrings", "reference", "sources", "mathml", "gallery", "links"]  # of _extensions/
 exclude_patterns = ["_build"]
 
 # ---- pages ----
-myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "dollarmath"]
+myst_dmath_allow_labels = False
+html_math_renderer = "mathml"
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_in_temp = True
