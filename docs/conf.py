@@ -17,7 +17,7 @@ project_copyright = f"2026 {author}"
 release = version = caffelite.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
-extensions += ["docstrings", "reference", "sources", "mathml", "gallery", "links"]  # of _extensions/
+extensions += ["docstrings", "reference", "sources", "drawing", "mathml", "gallery", "links"]  # of _extensions/
 exclude_patterns = ["_build"]
 
 # ---- pages ----
