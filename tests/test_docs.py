@@ -19,7 +19,14 @@ import caffelite.c
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md") if "{code-cell}" in path.read_text())
-NEEDED = {"clusters": "sklearn", "many-models": "scipy", "mpi": "mpi4py", "onnx": "onnx", "tables": "pandas"}
+NEEDED = {
+    "clusters": "sklearn",
+    "guide": "sklearn",
+    "many-models": "scipy",
+    "mpi": "mpi4py",
+    "onnx": "onnx",
+    "tables": "pandas",
+}
 
 
 def cells(page):
