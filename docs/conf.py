@@ -17,8 +17,8 @@ project_copyright = f"2026 {author}"
 release = version = caffelite.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
-extensions += ["docstrings", "reference", "sources", "drawing", "mathml", "gallery", "links"]  # of _extensions/
-exclude_patterns = ["_build"]
+extensions += ["docstrings", "reference", "sources", "drawing", "exercise", "mathml", "gallery", "notebooks", "links"]
+exclude_patterns = ["_build", "_notebooks"]
 
 # ---- pages ----
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "dollarmath"]
