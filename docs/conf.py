@@ -53,7 +53,10 @@ templates_path = ["_templates"]
 html_css_files = ["caffelite.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_favicon = "_static/logo.svg"
 html_theme_options = {
+    "light_logo": "logo.svg",
+    "dark_logo": "logo-dark.svg",
     "light_css_variables": {"color-brand-primary": "#0067a0", "color-brand-content": "#0067a0"},
     "dark_css_variables": {"color-brand-primary": "#66b8e8", "color-brand-content": "#66b8e8"},
 }
