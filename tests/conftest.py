@@ -75,7 +75,7 @@ def no_training(monkeypatch):
 
 def copy_of_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
-    made = (".venv", ".git", "build", "dist", "_build", "gallery", ".hypothesis", "__pycache__")
+    made = (".venv", ".git", "build", "dist", "_build", "gallery", "_notebooks", ".hypothesis", "__pycache__")
     made += ("*.so", "*.c", "*.egg-info")
     shutil.copytree(Path(__file__).parent.parent, target, ignore=shutil.ignore_patterns(*made))
 

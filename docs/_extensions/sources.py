@@ -157,7 +157,7 @@ class Sources(SphinxPostTransform):
 def pages(app):
     """What Sphinx writes beside the documents."""
     for path in sorted(files()):
-        yield page_of(path), {"title": path, "body": heading(app, path) + numbered(app, path)}, "source.html"
+        yield page_of(path), {"title": path, "body": heading(app, path) + numbered(app, path)}, "source.jinja"
     for path, names in sorted(folders().items()):
         here = page_of(path)
         items = []
@@ -165,7 +165,7 @@ def pages(app):
             target = app.builder.get_relative_uri(here, page_of(name.rstrip("/")))
             shown = posixpath.basename(name.rstrip("/")) + "/" * name.endswith("/")
             items.append(f'<dt><a href="{target}"><code>{shown}</code></a></dt><dd>{first_sentence(name)}</dd>')
-        yield here, {"title": path, "body": f"{heading(app, path)}<dl>{''.join(items)}</dl>"}, "source.html"
+        yield here, {"title": path, "body": f"{heading(app, path)}<dl>{''.join(items)}</dl>"}, "source.jinja"
 
 
 def heading(app, path):
