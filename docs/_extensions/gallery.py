@@ -193,8 +193,8 @@ def page(example, folder):
 def index(folder):
     parts = [
         "# Gallery",
-        "The programs in `examples/`, each with a picture and what it prints. They were run when these pages were made, and "
-        "are run by the tests.",
+        "The programs in `examples/`, each with a picture and what it prints. They were run when these pages were "
+        "built. The tests run them, too.",
     ]
     for title, examples in GROUPS.items():
         cards = "\n\n".join(card(example, folder) for example in examples)
