@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,9 +30,8 @@ class Verdict:
         return self.passed
 
     def __repr__(self) -> str:
-        if self.passed:
-            return f"{self.name}: right. {self.message}".rstrip()
-        return f"{self.name}: not yet. {self.message}\nA hint: cl.exercises.hint({self.name!r})"
+        said = textwrap.fill(f"{self.name}: {'right' if self.passed else 'not yet'}. {self.message}".rstrip(), 88)
+        return said if self.passed else f"{said}\nA hint: cl.exercises.hint({self.name!r})"
 
 
 class Exercise:
