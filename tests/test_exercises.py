@@ -122,7 +122,7 @@ class Scalar:
 
 def dropout(scale, at):
     def init(self, p):
-        self.p, self.rng = p, np.random.default_rng()
+        self.p, self.rng = p, np.random.default_rng(0)
 
     def forward(self, x):
         self.mask = (self.rng.random(x.shape) >= at(self.p)) * scale(self.p)
@@ -276,7 +276,7 @@ WRONG = [
     ("Linear", function(lambda self, x: x, None, linear_of_arrays), "requires_grad=True"),
     ("Linear", function(lambda self, x: x @ self.W.data, None, linear_of_ones), "not drawn at random"),
     ("Dropout", dropout(lambda p: 1, lambda p: p), "Divide those that are kept by 1 − p"),
-    ("Dropout", dropout(lambda p: 1 / p, lambda p: 1 - p), "75% of the elements are 0"),
+    ("Dropout", dropout(lambda p: 1 / p, lambda p: 1 - p), "of the elements are 0. p is the share that is dropped"),
     ("MaxPool", function(pooled, all_equal_ones), "only the first one should"),
     ("Conv1d", function(turned_convolution, None, of_convolution), "the window is turned round"),
     ("LayerNorm", function(normed, lambda self, dy: dy / self.std), "They depend on x, too"),
