@@ -1,5 +1,6 @@
 """The pages of docs/ are programs: they run as the site's build runs them, and what they name is there."""
 
+import importlib
 import operator
 import os
 import re
@@ -66,6 +67,21 @@ def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
                 exec(program, namespace)
         else:
             exec(program, namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(page, monkeypatch):
+    pytest.importorskip("nbformat")
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    made = importlib.import_module("notebooks").notebook(page)
+    code = [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
+    hidden = re.findall(r":tags: \[remove-cell\]\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    removed = [source.strip("\n") for source in hidden]
+    shown = [source.strip("\n") for _, source, _ in cells(page)]
+    assert code == [source for source in shown if source not in removed]
+    for cell in made["cells"]:
+        if cell["cell_type"] == "markdown":
+            assert not re.search(r"\{\w+\}`|^```+\{|^:::", cell["source"], re.MULTILINE)
 
 
 def columns(page):

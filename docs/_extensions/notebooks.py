@@ -4,15 +4,20 @@ A notebook has the page's programs and its text in plain Markdown: links by name
 code, and exercises their text. A line at the end of the page leads to it, and `all.zip` has all of them.
 """
 
+from __future__ import annotations
+
 import re
 import textwrap
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
-from sphinx.application import Sphinx
 
 import caffelite
+
+if TYPE_CHECKING:  # the tests make notebooks without Sphinx
+    from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parents[1]
 FENCE = re.compile(r"^(```+)\{([\w-]+)\}[ ]?([^\n]*)\n(.*?)^\1$\n?", re.DOTALL | re.MULTILINE)

@@ -41,6 +41,7 @@ def files() -> frozenset[str]:
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")]
     named = set(re.findall(r"\b\w+\.py\b", "".join(page.read_text() for page in pages)))
     found = [path for folder in ("caffelite", "examples") for path in (ROOT / folder).rglob("*")]
+    found += [ROOT / name for name in named if (ROOT / name).exists()]  # setup.py
     found += [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).glob("*.py") if path.name in named]
     return frozenset(
         path.relative_to(ROOT).as_posix()
