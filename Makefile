@@ -53,6 +53,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/exported.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/live.py
+	$(BIN)/python benchmarks/playground.py
 	$(BIN)/python benchmarks/mpi.py
 
 clean:

@@ -4,8 +4,9 @@
     python benchmarks/live.py --quick       # only to see that it works
 
 The page is a socket that reads all messages, in a process of its own. Trainings take turns; the ratios are of medians
-of the rounds. The time of the processor is that of the thread that trains: on a machine that others use too, it says
-more. Beginning and ending the server are not in it: they take about 0.3 s. Parameters have to be the same bits.
+of the rounds. The time of the processor is that of the thread that trains. Two shares of it follow: the callback's own
+time on this thread, and the time of the server's thread. On a machine that others use too, these shares say most.
+Beginning and ending the server are not in it: they take about 0.3 s. Parameters have to be the same bits.
 """
 
 import argparse
@@ -59,7 +60,26 @@ class First:
         pass
 
     def end(self):
-        self.ended = time.perf_counter(), time.thread_time()
+        self.ended = clocks()
+
+
+def clocks():
+    """The time, that of the processor on this thread, and that on other threads."""
+    return time.perf_counter(), time.thread_time(), time.process_time() - time.thread_time()
+
+
+class Timed:
+    """A method, and the seconds that the processor spends in it."""
+
+    def __init__(self, method):
+        self.method, self.seconds = method, 0.0
+
+    def __call__(self, *arguments):
+        begun = time.thread_time()
+        try:
+            return self.method(*arguments)
+        finally:
+            self.seconds += time.thread_time() - begun
 
 
 class Clock(First):
@@ -73,20 +93,23 @@ class Clock(First):
             command = [sys.executable, "-c", READER, self.live.address]
             self.reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             self.reader.stdout.readline()
-        self.started = time.perf_counter(), time.thread_time()
+        self.started = clocks()
 
 
 def seconds(make, share, is_live):
-    """The seconds of a training, those that the processor spent on its thread, and the bytes of its parameters."""
+    """The seconds of a training, those of the processor on its thread, on others, in the callback; and parameters."""
     import caffelite as cl
 
     model, x, y, epochs = make(cl)
     options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.05), "verbose": 0}
     live = cl.live(open_browser=False) if is_live else None
+    if is_live:
+        live.between_steps = Timed(live.between_steps)
     first, clock = First(), Clock(live)
     callbacks = [first, live, clock] if is_live else [first, clock]
     model.fit(x, y, epochs=max(1, int(epochs * share)), batch_size=32, callbacks=callbacks, **options)
     took = [end - start for start, end in zip(clock.started, first.ended, strict=True)]
+    took.append(live.between_steps.seconds if is_live else 0.0)
     if clock.reader is not None:
         clock.reader.wait(10)
     return took, b"".join(p.data.tobytes() for p in model.parameters())
@@ -113,8 +136,12 @@ def main():
         for i in range(2):
             alone, watched = (statistics.median(took[i] for took, _ in found) for found in results.values())
             row += [f"{alone:.2f}", f"{watched:.2f}", f"{watched / alone:.3f}"]
+        for i in (3, 2):
+            shares = [took[i] / took[1] for took, _ in results[True]]
+            row.append(f"{statistics.median(shares):.2%}")
         rows.append(row)
-    print(harness.table(["", "s alone", "with a page", "ratio", "s of processor", "with a page", "ratio"], rows))
+    heading = ["", "s alone", "with a page", "ratio", "s of processor", "with a page", "ratio", "callback", "server"]
+    print(harness.table(heading, rows))
 
 
 if __name__ == "__main__":

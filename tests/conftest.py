@@ -1,6 +1,7 @@
 """What several test files share."""
 
 import itertools
+import os
 import shutil
 import signal
 import subprocess
@@ -71,6 +72,20 @@ def no_matplotlib(monkeypatch):
 def no_training(monkeypatch):
     """A training, which nothing has come to where arguments are wrong, fails the test."""
     monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
+
+
+@pytest.fixture
+def browser():
+    """Chromium, driven by Playwright. The environment variable CHROMIUM may name it."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def copy_of_project(target):

@@ -4,6 +4,7 @@ A judge of an operator takes its inputs, parameters last, and returns y and a fu
 one Function needs it, it stands with its case in `cases/`.
 """
 
+import contextlib
 import math
 
 import numpy as np
@@ -118,6 +119,15 @@ def assert_close(actual, truth, dtype, scale=0.0):
     allowed = atol + rtol * np.abs(truth) + 4 * np.finfo(dtype).eps * np.asarray(scale)
     excess = np.abs(actual - truth) - allowed
     assert actual.size == 0 or excess.max() <= 0, f"off by {np.abs(actual - truth).max()}"
+
+
+@contextlib.contextmanager
+def about(what):
+    """Name in the message of a failure which of several things failed. A loop is faster than a test for each."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{what}: {error}") from error
 
 
 def assert_same_bits(actual, expected):

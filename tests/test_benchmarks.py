@@ -28,6 +28,7 @@ NEEDED = {
     "estimators.py": "sklearn",
     "live.py": "starlette",
     "mpi.py": "mpi4py",
+    "playground.py": "starlette",
     "sparse.py": "scipy",
     "tables.py": "sklearn",
 }
@@ -75,7 +76,9 @@ def without_peers(tmp_path):
     return tmp_path
 
 
-LONG = {"busy.py", "precision.py", "steps.py"}  # these take half a minute each
+# These take ten seconds to a minute each.
+LONG = {"autograd.py", "busy.py", "estimators.py", "many.py", "overhead.py", "precision.py", "sparse.py", "steps.py"}
+LONG |= {"tables.py"}
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in SCRIPTS])

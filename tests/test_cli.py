@@ -326,7 +326,7 @@ def test_no_command_prints_the_help_and_is_refused():
     assert result.stdout == ""
     assert result.stderr.startswith("usage: caffelite ")
     assert result.stderr.endswith(
-        "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt, playground or info\n"
+        "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt, live, playground or info\n"
     )
 
 
@@ -336,7 +336,7 @@ def test_no_command_prints_the_help_and_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["train", "predict", "export", "spiral", "digits", "gpt", "playground", "info"]),
+        ([], ["train", "predict", "export", "spiral", "digits", "gpt", "live", "playground", "info"]),
         (
             ["train"],
             ["a column of a table", "default: 64,64", "default: model.safetensors", "default: 0.2", "default: 0.005"],

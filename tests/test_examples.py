@@ -34,7 +34,11 @@ def numbers_after(text, output):
     return [float(number) for number in re.findall(rf"{text} ([-+.e\d]*\d)", output)]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+LONG = {"resnet.py"}  # half a minute
+NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in NAMES])
 def test_every_example_runs_without_a_warning_and_prints_something(name):
     example = run(name, *OPTIONS.get(name, []))
     assert example.returncode == 0, example.stderr

@@ -14,7 +14,16 @@ import pytest
 from cases import DTYPES, FAMILIES, MODULES, both_dtypes, every_function, named
 from cases.case import as_tuple, random_dys
 from hypothesis import given
-from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, assert_same_values, odd_array, plain_copy
+from reference import (
+    LAYOUTS,
+    ODD_DTYPES,
+    about,
+    assert_close,
+    assert_same_bits,
+    assert_same_values,
+    odd_array,
+    plain_copy,
+)
 
 import caffelite as cl
 from caffelite import functions
@@ -144,51 +153,52 @@ def test_a_function_writes_into_nothing_that_it_is_given(case, dtype):
 
 @every_case
 @both_dtypes
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
-def test_odd_layouts_give_the_plain_copys_bits_and_stay_unchanged(case, dtype, layout):
-    odd = [layout(x) for x in case.inputs(dtype)]
-    before = [plain_copy(x) for x in odd]
-    ys, dys, gradients = case.forward_and_backward(case.function(dtype), odd, layout=layout)
-    plain_dys = [plain_copy(dy) for dy in dys]
-    plain_ys, _, plain_gradients = case.forward_and_backward(case.function(dtype), before, plain_dys)
-    for mine, plain in zip([*ys, *gradients, *odd], [*plain_ys, *plain_gradients, *before], strict=True):
-        assert_same_bits(mine, plain)
+def test_odd_layouts_give_the_plain_copys_bits_and_stay_unchanged(case, dtype):
+    for layout in LAYOUTS:
+        with about(layout.__name__):
+            odd = [layout(x) for x in case.inputs(dtype)]
+            before = [plain_copy(x) for x in odd]
+            ys, dys, gradients = case.forward_and_backward(case.function(dtype), odd, layout=layout)
+            plain_dys = [plain_copy(dy) for dy in dys]
+            plain_ys, _, plain_gradients = case.forward_and_backward(case.function(dtype), before, plain_dys)
+            for mine, plain in zip([*ys, *gradients, *odd], [*plain_ys, *plain_gradients, *before], strict=True):
+                assert_same_bits(mine, plain)
 
 
 @every_case
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
-def test_a_call_makes_a_plain_dtype_of_odd_layouts(case, layout):
-    odd = [layout(x) for x in case.inputs(np.float32)]
-    with case.mode():
-        ys = as_tuple(case.function(np.float32)(*odd))
-        expected = as_tuple(case.function(np.float32).forward(*[plain_copy(x) for x in odd]))
-    for y, plain_y in zip(ys, expected, strict=True):
-        assert y.dtype == np.float32
-        assert_same_bits(y.data, plain_y)
+def test_a_call_makes_a_plain_dtype_of_odd_layouts(case):
+    for layout in LAYOUTS:
+        with about(layout.__name__), case.mode():
+            odd = [layout(x) for x in case.inputs(np.float32)]
+            ys = as_tuple(case.function(np.float32)(*odd))
+            expected = as_tuple(case.function(np.float32).forward(*[plain_copy(x) for x in odd]))
+            for y, plain_y in zip(ys, expected, strict=True):
+                assert y.dtype == np.float32
+                assert_same_bits(y.data, plain_y)
 
 
 @every_function
-@pytest.mark.parametrize("dtype", ODD_DTYPES)
-def test_odd_dtypes_give_float32_or_float64_or_a_type_error(function, dtype):
+def test_odd_dtypes_give_float32_or_float64_or_a_type_error(function):
     family = FAMILIES[function]
     case = family.build(*family.listed[0])
-    native = np.dtype(dtype).newbyteorder("=")
-    model_dtype = native if native in DTYPES else np.float32
-    floats = [odd_array(dtype, shape) for shape in case.shapes]
-    held = case.inputs(model_dtype)[len(case.shapes) :]
-    try:
-        with case.mode():
-            ys = as_tuple(case.function(model_dtype)(*floats, *held))
-    except TypeError:
-        assert native not in DTYPES
-    else:
-        for y in ys:
-            assert y.dtype in DTYPES
-        inputs = [*[x.astype(ys[0].dtype) for x in floats], *held]
-        applied = case.function(ys[0].dtype)
-        case.forward_and_backward(applied, inputs)
-        for y, truth in zip(ys, case.judged(applied, inputs)[0], strict=True):
-            assert_close(y.data, truth, y.dtype, case.scale)
+    for dtype in ODD_DTYPES:
+        native = np.dtype(dtype).newbyteorder("=")
+        model_dtype = native if native in DTYPES else np.float32
+        floats = [odd_array(dtype, shape) for shape in case.shapes]
+        held = case.inputs(model_dtype)[len(case.shapes) :]
+        with about(dtype):
+            try:
+                with case.mode():
+                    ys = as_tuple(case.function(model_dtype)(*floats, *held))
+            except TypeError:
+                assert native not in DTYPES
+                continue
+            assert all(y.dtype in DTYPES for y in ys)
+            inputs = [*[x.astype(ys[0].dtype) for x in floats], *held]
+            applied = case.function(ys[0].dtype)
+            case.forward_and_backward(applied, inputs)
+            for y, truth in zip(ys, case.judged(applied, inputs)[0], strict=True):
+                assert_close(y.data, truth, y.dtype, case.scale)
 
 
 @every_function

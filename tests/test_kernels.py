@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 import reference
 from hypothesis import given
-from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_array, plain_copy, read_only, widened
+from reference import (
+    LAYOUTS,
+    ODD_DTYPES,
+    about,
+    assert_close,
+    assert_same_bits,
+    odd_array,
+    plain_copy,
+    read_only,
+    widened,
+)
 
 import caffelite as cl
 from caffelite import _kernels as kernels
@@ -886,25 +896,27 @@ FLOAT_KERNELS = {
 
 
 @pytest.mark.parametrize("name", FLOAT_KERNELS)
-@pytest.mark.parametrize("dtype", ODD_DTYPES)
-def test_kernels_compute_in_float32_or_float64_only(name, dtype):
-    a = odd_array(dtype, (3, 3))
-    native = np.dtype(dtype).newbyteorder("=")
-    if native in DTYPES:
-        assert_same_bits(FLOAT_KERNELS[name](a), FLOAT_KERNELS[name](a.astype(native)))
-    else:
-        with pytest.raises(TypeError, match=name):
-            FLOAT_KERNELS[name](a)
+def test_kernels_compute_in_float32_or_float64_only(name):
+    for dtype in ODD_DTYPES:
+        a = odd_array(dtype, (3, 3))
+        native = np.dtype(dtype).newbyteorder("=")
+        with about(dtype):
+            if native in DTYPES:
+                assert_same_bits(FLOAT_KERNELS[name](a), FLOAT_KERNELS[name](a.astype(native)))
+            else:
+                with pytest.raises(TypeError, match=name):
+                    FLOAT_KERNELS[name](a)
 
 
 @pytest.mark.parametrize("name", FLOAT_KERNELS)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 @both_dtypes
-def test_kernels_give_the_plain_copys_bits(name, layout, dtype):
-    odd = layout(uniform(3, 3, dtype=dtype) + 2)
-    before = plain_copy(odd)
-    assert_same_bits(FLOAT_KERNELS[name](odd), FLOAT_KERNELS[name](before))
-    assert_same_bits(odd, before)
+def test_kernels_give_the_plain_copys_bits(name, dtype):
+    for layout in LAYOUTS:
+        with about(layout.__name__):
+            odd = layout(uniform(3, 3, dtype=dtype) + 2)
+            before = plain_copy(odd)
+            assert_same_bits(FLOAT_KERNELS[name](odd), FLOAT_KERNELS[name](before))
+            assert_same_bits(odd, before)
 
 
 # ---- orders of memory ----

@@ -1,11 +1,9 @@
 """`cl.live()`: what a training shows, what a page may do to it, and the page itself in a real browser."""
 
 import contextlib
-import importlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,73 +18,31 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("websockets")
 
+from conftest import bits
+from pages import SECONDS, Page
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
 import caffelite as cl
-from caffelite.web import watch
+from caffelite import cli
+from caffelite.web import controls, updates, watch
+from caffelite.web import live as live_module
 from caffelite.web.curves import MOST, Curve
+from caffelite.web.live import Live
 from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
 from caffelite.web.server import as_bytes
 
-live_module = importlib.import_module("caffelite.web.live")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-SECONDS = 30  # that a test waits at most
 X, Y = cl.datasets.spiral(seed=0)
 
 
 @pytest.fixture(autouse=True)
 def generous(monkeypatch):
     """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(live_module, "FREE", 60.0)
-    monkeypatch.setattr(live_module, "EARLY", 60.0)
-
-
-class Page:
-    """A page without a browser: it keeps the newest message of each kind, and all names of kinds."""
-
-    def __init__(self, live):
-        self.messages, self.kinds, self.changed = {}, [], threading.Condition()
-        address = live if isinstance(live, str) else live.address
-        origin, _, token = address.partition("/?token=")
-        place = f"{origin.replace('http', 'ws')}/socket?token={token}"
-        self.stack = contextlib.ExitStack()
-        self.socket = self.stack.enter_context(
-            connect(place, origin=origin, compression=None, proxy=None, max_size=None)
-        )
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self):
-        try:
-            for content in self.socket:
-                message = decode(content)
-                with self.changed:
-                    self.messages[message["kind"]] = message
-                    self.kinds.append(message["kind"])
-                    self.changed.notify_all()
-        except ConnectionClosed:
-            pass
-
-    def ask(self, kind, **more):
-        self.socket.send(json.dumps({"kind": kind, **more}))
-
-    def wait_for(self, kind, condition=lambda message: True):
-        """The newest message of a kind, as soon as the condition holds."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: kind in self.messages and condition(self.messages[kind]), SECONDS), (
-                f"no such {kind}: {self.messages.get(kind)}"
-            )
-            return self.messages[kind]
-
-    def wait_for_state(self, state):
-        return self.wait_for("status", lambda status: status["state"] == state)
-
-    def close(self):
-        self.stack.close()
-        self.thread.join(SECONDS)
+    monkeypatch.setattr(updates, "FIRST", 60.0)
+    monkeypatch.setattr(live_module, "ENDED", 60.0)
+    monkeypatch.setattr(live_module, "PAUSED", 60.0)
+    monkeypatch.setattr(controls, "PAUSED", 60.0)
 
 
 def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **options):
@@ -100,14 +56,15 @@ def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **option
 class Looking:
     """A training that goes on, in another thread, until the block ends, with a page that looks at it."""
 
-    def __init__(self, live=None, **options):
+    def __init__(self, live=None, beside=(), **options):
         self.live = cl.live(open_browser=False) if live is None else live
+        self.callbacks = [*beside, self.live]
         self.options = {"epochs": 10**8} | options
         self.error = self.result = None
 
     def _train(self):
         try:
-            self.result = fit([self.live], **self.options)
+            self.result = fit(self.callbacks, **self.options)
         except BaseException as error:
             self.error = error
 
@@ -153,8 +110,10 @@ def test_a_curve_keeps_means_and_extremes_in_bounded_memory(parts):
 # ---- the training ---------------------------------------------------------------------------------------------------
 
 
-def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not():
-    alone, history = fit(epochs=4000, metrics=["accuracy"], validation_split=0.2)
+@pytest.mark.parametrize("average", [False, True])
+def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not(average):
+    averages = [cl.callbacks.AverageWeights(0.99)] * average
+    alone, history = fit(averages, epochs=4000, metrics=["accuracy"], validation_split=0.2)
     live = cl.live(open_browser=False)
     pages = []
 
@@ -162,8 +121,9 @@ def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not():
         if not pages:
             pages.append(Page(live))
 
-    watched, other = fit([live, cl.callbacks.Each(100, look)], 4000, metrics=["accuracy"], validation_split=0.2)
-    assert [p.data.tobytes() for p in watched.parameters()] == [p.data.tobytes() for p in alone.parameters()]
+    callbacks = [*averages, live, cl.callbacks.Each(100, look)]
+    watched, other = fit(callbacks, 4000, metrics=["accuracy"], validation_split=0.2)
+    assert bits(watched) == bits(alone)
     assert dict(history) == dict(other)
     pages[0].wait_for_state("finished")
     pages[0].close()
@@ -172,7 +132,7 @@ def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not():
 def test_it_does_not_bring_each_epoch_back_to_python():
     live, calls = cl.live(open_browser=False), []
     live.begin = lambda training, begin=live.begin: begin(training)
-    original = live_module.Live.steps_done
+    original = Live.steps_done
     live.steps_done = lambda count: (calls.append(count), original(live, count))
     fit([live], 5000)
     assert len(calls) < 500
@@ -240,15 +200,6 @@ def test_a_training_that_fails_says_so():
     page[0].close()
 
 
-def test_only_the_rank_that_leads_shows_the_training():
-    live = cl.live(open_browser=False)
-    live.begin(cl.callbacks.Training(None, None, None, {})._replace(team=type("Other", (), {"leads": False})()))
-    live.steps_done(3)
-    assert (live.address, live.due(1), live.steps_until_due()) == (None, np.inf, np.inf)
-    assert (live.between_steps(), live(0, {})) == (None, False)
-    live.end()
-
-
 def test_early_stopping_is_an_end_like_others():
     live, page = cl.live(open_browser=False), []
     fit([live, lambda epoch, history: page.append(Page(live)) or epoch == 0], 5)
@@ -263,6 +214,37 @@ def test_minimize_is_shown_too():
     cl.minimize(model, X, Y, loss=cl.SoftmaxLoss(), max_iterations=5, verbose=0,
                 callbacks=[live, lambda epoch, history: None if page else page.append(Page(live))])  # fmt: skip
     assert page[0].wait_for_state("finished")["epoch"] == 5
+    page[0].close()
+
+
+def test_minimize_is_paused_and_ended_too():
+    pytest.importorskip("scipy")
+    live, page, results = cl.live(open_browser=False), [], []
+    model = cl.MLP(2, [20, 3], seed=0)
+
+    def look(epoch, history):
+        if not page:
+            page.append(Page(live))
+            page[0].ask("step")
+
+    options = {"loss": cl.SoftmaxLoss(), "max_iterations": 10**6, "tolerance": 1e-12, "verbose": 0}
+    thread = threading.Thread(
+        target=lambda: results.append(cl.minimize(model, X, Y, callbacks=[look, live], **options)), daemon=True
+    )
+    thread.start()
+    while not page:
+        time.sleep(0.01)
+    epoch = page[0].wait_for_state("paused")["epoch"]
+    for kind in ("epoch", "step"):
+        page[0].ask(kind)
+        epoch += 1
+        assert page[0].wait_for("status", lambda s, n=epoch: s["epoch"] >= n)["epoch"] == epoch
+    page[0].ask("rate", value=1)
+    assert page[0].wait_for("refused")["why"] == "L-BFGS chooses the length of each step"
+    page[0].ask("stop")
+    assert page[0].wait_for_state("stopped")["why"] == "from a page"
+    thread.join(SECONDS)
+    assert results[0].epochs == epoch
     page[0].close()
 
 
@@ -328,6 +310,29 @@ def test_a_page_saves_the_model(tmp_path):
     assert model.predict(X).shape == (300, 3)
 
 
+def test_a_page_saves_what_a_checkpoint_has_if_weights_are_averaged(tmp_path):
+    beside = [cl.callbacks.AverageWeights(0.99), cl.callbacks.Checkpoint(tmp_path / "checkpoint")]
+    with Looking(beside=beside) as looking:
+        looking.page.ask("pause")
+        epoch = looking.page.wait_for_state("paused")["epoch"]
+        looking.page.ask("epoch")
+        looking.page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
+        looking.page.ask("save")
+        (tmp_path / "saved").write_bytes(looking.page.wait_for("saved")["content"].tobytes())
+        assert bits(cl.load(tmp_path / "saved")) == bits(cl.load(tmp_path / "checkpoint"))
+
+
+def test_pictures_are_of_the_averaged_weights_as_the_results_are():
+    slow = cl.callbacks.AverageWeights(1 - 1e-9)  # they stay what they were at the beginning
+    with Looking(beside=[slow], validation_split=0.2, metrics=["accuracy"]) as looking:
+        looking.page.wait_for("status", lambda s: s["results"].get("accuracy", 0) > 0.9)
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        regions, status = looking.page.wait_for("regions"), looking.page.messages["status"]
+        np.testing.assert_allclose(regions["right"], status["results"]["val_accuracy"], atol=1e-6)
+        assert regions["right"] < 0.7
+
+
 def test_a_page_times_the_kernels_and_the_training_is_as_before():
     with Looking() as looking:
         page = looking.page
@@ -361,13 +366,13 @@ def test_other_requests_are_refused_and_harm_nothing(message, tmp_path):
 
 
 def test_a_paused_training_goes_on_when_its_pages_have_gone(monkeypatch):
-    monkeypatch.setattr(live_module, "ALONE", 0.3)
+    monkeypatch.setattr(controls, "ALONE", 0.3)
     with Looking() as looking:
         looking.page.ask("pause")
         step = looking.page.wait_for_state("paused")["step"]
         looking.page.close()
         end = time.monotonic() + SECONDS
-        while looking.live._steps == step:
+        while looking.live._status.steps == step:
             assert time.monotonic() < end
             time.sleep(0.01)
 
@@ -392,7 +397,7 @@ def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
     assert sum(waited) > 0.4
 
 
-def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing():
+def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing(monkeypatch):
     with Looking() as looking:
         other = Page(looking.live)
         looking.page.ask("pause")
@@ -404,7 +409,7 @@ def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing():
         looking.page.wait_for_state("running")
     live = cl.live(open_browser=False)
     made = []
-    live._make = lambda name, *more: made.append(name)
+    monkeypatch.setattr(updates.Updates, "_make", lambda self, name, *more: made.append(name))
     fit([live], 20_000)
     assert len([name for name in made if name == "status"]) <= 1  # at the end
 
@@ -539,7 +544,7 @@ def test_a_part_that_cannot_be_made_says_so_and_the_training_goes_on(monkeypatch
     def fails(watched):
         raise ArithmeticError("no picture")
 
-    monkeypatch.setitem(live_module.PARTS, "regions", fails)
+    monkeypatch.setitem(updates.PARTS, "regions", fails)
     with Looking() as looking:
         assert looking.page.wait_for("regions")["error"] == "ArithmeticError: no picture"
     assert looking.error is None
@@ -572,6 +577,16 @@ def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
         looking.page.wait_for("refused")
     assert len([*folder.glob("*.run")]) == 5
     assert [*folder.glob("*.part")] == []
+
+
+def test_the_file_of_a_run_follows_the_training(tmp_path):
+    with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
+        path = Path(looking.page.wait_for("file")["path"])
+        first = decode(path.read_bytes())["parts"]["status"]["epoch"]
+        end = time.monotonic() + SECONDS
+        while decode(path.read_bytes())["parts"]["status"]["epoch"] <= first:
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
 
 def test_files_that_are_no_runs_are_left_out(tmp_path):
@@ -609,6 +624,93 @@ def test_a_run_that_was_broken_off_is_said_to_be(tmp_path):
     assert len({runs.new_name() for _ in range(5)}) == 5
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with two runs, of 30 and 40 epochs."""
+    live = cl.live(open_browser=False, folder=tmp_path / "runs")
+    fit([live], 30)
+    fit([live], 40)
+    return tmp_path / "runs"
+
+
+@contextlib.contextmanager
+def command(*arguments):
+    """`caffelite live` with these arguments, which runs until the end of the block, and the address of its page."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "caffelite", "live", "--no-browser", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cl.__file__).parents[1],
+    )  # fmt: skip
+    process.address = process.stdout.readline().rpartition(" ")[2].strip()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_command_shows_the_runs_of_a_folder_until_ctrl_c(folder):
+    with command(folder) as program:
+        page = Page(program.address)
+        runs = page.wait_for("runs")
+        assert (runs["now"], [(run["state"], run["epoch"]) for run in runs["runs"]]) == (
+            None,
+            [("finished", 40), ("finished", 30)],
+        )
+        page.ask("run", name=runs["runs"][1]["name"])
+        assert page.wait_for("run")["parts"]["status"]["epoch"] == 30
+        fit([cl.live(open_browser=False, folder=folder)], 50)
+        page.ask("runs")
+        page.wait_for("runs", lambda message: len(message["runs"]) == 3)
+        for kind in ("pause", "stop", "save", "rate", None):
+            page.messages.pop("refused", None)
+            page.ask(kind)
+            assert "there is no training here" in page.wait_for("refused")["why"]
+        page.messages.pop("refused")
+        page.ask("run", name="../other")
+        assert "there is no run" in page.wait_for("refused")["why"]
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=SECONDS)
+        assert (program.returncode, errors) == (0, "")
+        page.close()
+
+
+def test_the_command_keeps_others_out(folder):
+    with command(folder) as program:
+        origin, _, token = program.address.partition("/?token=")
+        place = f"{origin.replace('http', 'ws')}/socket?token="
+        for attack in (
+            {"uri": place, "origin": origin},
+            {"uri": place + token, "origin": "http://evil.example"},
+            {"uri": place + token, "origin": origin, "additional_headers": {"Host": "evil.example"}},
+        ):
+            with pytest.raises(WebSocketException):
+                connect(**attack, proxy=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none", "{}: No such file or directory"),
+        ("file", "{}: Not a directory"),
+        ("empty", "{} has no runs: cl.live(folder=…) writes a file NAME.run for each"),
+    ],
+)
+def test_a_folder_that_has_no_runs_is_refused(name, said, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["live", str(tmp_path / name), "--no-browser"]) == 2
+    assert capsys.readouterr().err == f"caffelite live: error: {said.format(tmp_path / name)}\n"
+
+
+def test_the_command_refuses_a_port_and_says_what_is_missing(folder, capsys, monkeypatch):
+    assert cli.main(["live", str(folder), "--port", "70000"]) == 2
+    assert capsys.readouterr().err == "caffelite live: error: a port is at most 65535, got 70000\n"
+    monkeypatch.delitem(sys.modules, "caffelite.web.folder", raising=False)
+    monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
+    assert cli.main(["live", str(folder)]) == 2
+    assert "pip install 'caffelite[web]'" in capsys.readouterr().err
+
+
 # ---- attacks --------------------------------------------------------------------------------------------------------
 
 
@@ -640,7 +742,7 @@ def test_a_training_that_is_attacked_has_the_bits_of_one_that_is_not():
     attacked, _ = fit([live], epochs=60_000)
     thread.join()
     assert len(done) > 3
-    assert [p.data.tobytes() for p in attacked.parameters()] == [p.data.tobytes() for p in alone.parameters()]
+    assert bits(attacked) == bits(alone)
 
 
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
@@ -684,17 +786,6 @@ def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
 
 
 # ---- a real browser -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser, address, said, **options):
@@ -813,6 +904,30 @@ def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path
     wait_for_state(page, "running")
     assert page.is_enabled("#pause")
     assert said == []
+
+
+def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tmp_path):
+    said = []
+    with command(folder) as program:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(program.address)
+        wait_for_state(page, "finished")
+        assert number(page, "Epoch").startswith("40 ")
+        assert not page.is_visible("#pause")
+        assert not page.is_visible("#kernels")
+        older = page.get_attribute("#list tr:nth-child(2)", "data-run")
+        page.check(f'[aria-label="draw {older} beside"]')
+        page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{older}')")
+        page.click(f'[aria-label="look at {older}"]')
+        page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('30 ')")
+        assert older in page.inner_text("#about")
+        fit([cl.live(open_browser=False, folder=folder)], 50)
+        page.wait_for_selector("#list tr:nth-child(3)")
+        assert said == []
+        program.send_signal(signal.SIGINT)
+        page.wait_for_function("() => document.querySelector('#said').textContent.includes('has ended')")
 
 
 def test_a_page_says_that_the_program_is_gone(browser, program):

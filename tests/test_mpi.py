@@ -197,6 +197,62 @@ def test_one_process_has_the_bits_that_it_has_without():
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
 
 
+LIVE = """if True:
+    import os, caffelite as cl, caffelite.mpi
+    x, y = cl.datasets.spiral(seed=0)
+    data = [(x[:100], y[:100]), (x[100:], y[100:])] if {batches} else cl.DataGenerator(x, y, batch_size=32, seed=0)
+    model = cl.MLP(2, [20, 3], seed=0)
+    optimizer = caffelite.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))
+    caffelite.mpi.STANDSTILL = 1.0
+    options = {{"optimizer": optimizer, "loss": cl.SoftmaxLoss(), "epochs": 10**8, "verbose": 0}}
+    try:
+        history = model.fit(data, callbacks=[cl.callbacks.AverageWeights(0.9), cl.live(open_browser=False)], **options)
+    except KeyboardInterrupt as interrupt:
+        history = interrupt.history
+    bits = b"".join([p.data.tobytes() for p in model.parameters()])
+    os.write(1, f"rank {{history.epochs}} {{optimizer.lr}} {{hash(bits)}}\\n".encode())  # in one piece
+"""
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("how", ["stop", "Ctrl-C while it is paused"])
+def test_all_ranks_obey_the_page_of_rank_0(how, batches, monkeypatch):
+    Page = pytest.importorskip("pages", exc_type=ImportError).Page
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    with start(3, program=LIVE.format(batches=batches)) as process:
+        try:
+            page = Page(process.stdout.readline().rpartition(" ")[2].strip())
+            page.ask("pause")
+            step = page.wait_for_state("paused")["step"]
+            for i in range(1, 4):
+                page.ask("step")
+                assert page.wait_for("status", lambda s, n=step + i: s["step"] >= n)["step"] == step + i
+            epoch = page.messages["status"]["epoch"]
+            page.ask("epoch")
+            page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
+            page.ask("rate", value=0.05)
+            page.wait_for("status", lambda s: s["lr"] == 0.05)
+            page.ask("save")
+            page.wait_for("saved")
+            if how == "stop":
+                page.ask("kernels")
+                page.wait_for("refused" if batches else "kernels")
+                page.ask("go")
+                page.wait_for("status", lambda s: s["epoch"] > epoch + 10)
+                page.ask("stop")
+            else:
+                time.sleep(2)  # longer than a standstill: ranks that pause still talk to each other
+                process.send_signal(signal.SIGINT)
+            assert page.wait_for_state("stopped")["why"] == ("from a page" if how == "stop" else "Ctrl-C")
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    lines = [line for line in output.splitlines() if line.startswith("rank")]
+    assert len(lines) == 3, output + errors
+    assert len(set(lines)) == 1
+    assert lines[0].split()[2] == "0.05"
+
+
 @pytest.mark.slow
 def test_killed_ranks_leave_a_whole_checkpoint_from_which_any_number_goes_on(tmp_path):
     rng, path, kills = random.Random(0), tmp_path / "checkpoint", 0

@@ -1,9 +1,11 @@
 """The playground: what can be chosen, how it trains, the program that does the same, and its page."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,15 +21,19 @@ from caffelite import cli
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from test_live import CHROMIUM, SECONDS
-from test_live import Page as LivePage
+from pages import SECONDS
+from pages import Page as LivePage
 
 from caffelite.web.playground import setting as choices
-from caffelite.web.playground.data import CLASSES, DATA, NUMBERS
-from caffelite.web.playground.engine import AS_FAST, GRID, SMALL, Engine
+from caffelite.web.playground.code import made, program_of
+from caffelite.web.playground.data import CLASSES, DATA, NUMBERS, digits
+from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.follow import followed
-from caffelite.web.playground.program import made, program_of
+from caffelite.web.playground.loops import lines_of, loop_of, parts
 from caffelite.web.playground.setting import Setting
+from caffelite.web.playground.table import Table
+from caffelite.web.playground.view import GRID, SMALL
+from caffelite.web.playground.wishes import AS_FAST
 
 
 class Page(LivePage):
@@ -48,17 +54,6 @@ def wait_until(is_done):
         time.sleep(0.01)
 
 
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 def drawn(seed):
     """A setting with everything drawn at random."""
     rng = np.random.default_rng(seed)
@@ -69,6 +64,7 @@ def drawn(seed):
         split=float(rng.choice([0.1, 0.5, 0.9])),
         layers=tuple(rng.integers(1, 17, rng.integers(0, 4)).tolist()),
         activation=str(rng.choice(choices.ACTIVATIONS)),
+        loss=str(rng.choice([*choices.LOSSES_OF_CLASSES, *choices.LOSSES_OF_NUMBERS])),
         norm=str(rng.choice(choices.NORMS)),
         dropout=float(rng.choice([0, 0.3])),
         optimizer=str(rng.choice(choices.OPTIMIZERS)),
@@ -89,7 +85,7 @@ def drawn(seed):
     [
         ({"data": "cats"}, "data: expected one of spiral, moons, .*, got 'cats'"),
         ({"data": ["spiral"]}, "data: expected one of"),
-        ({"points": 19}, r"points: expected an integer of 20 … 1000, got 19"),
+        ({"points": 19}, r"points: expected an integer of 20 … 2000, got 19"),
         ({"points": 20.5}, "points: expected an integer"),
         ({"noise": float("nan")}, "noise: expected a number of 0 … 1, got nan"),
         ({"rate": "0.1"}, "rate: expected a number"),
@@ -115,9 +111,9 @@ def test_a_setting_comes_back_from_what_describes_it():
 
 
 @pytest.mark.parametrize("make", DATA.values(), ids=DATA)
-def test_points_are_in_the_plane_and_of_all_classes(make):
+def test_points_are_in_the_plane_or_digits_and_of_all_classes(make):
     x, y = make(300, 0.1, np.random.default_rng(0))
-    assert x.shape == (300, 2)
+    assert x.shape == (300, 64 if make is digits else 2)
     assert abs(x).max() < 2
     if make in CLASSES:
         assert set(y.tolist()) == set(range(CLASSES[make]))
@@ -136,8 +132,14 @@ class Frames:
     """An engine, and the frames that it has shown."""
 
     def __init__(self, setting):
-        self.all = []
-        self.engine = Engine(setting, self.all.append)
+        self.all, self.others = [], []
+        self.engine = Engine(setting, self.show)
+
+    def show(self, kind, message):
+        if kind == "frame":
+            self.all.append(message)
+        else:
+            self.others.append((kind, message))
 
     @property
     def last(self):
@@ -261,14 +263,21 @@ def test_a_weights_gradient_is_that_of_central_differences_and_of_its_numbers(se
     setting = drawn(seed)
     names = made(setting)
     model, x, y = names["model"], names["x"], names["y"]
-    loss = cl.SoftmaxLoss() if setting.is_classes else cl.MSELoss()
-    model.fit(x, y, loss=loss, optimizer=names["optimizer"], epochs=2, batch_size=setting.batch_size, verbose=0)
+    model.fit(
+        x,
+        y,
+        loss=getattr(cl, setting.loss)(),
+        optimizer=names["optimizer"],
+        epochs=2,
+        batch_size=setting.batch_size,
+        verbose=0,
+    )
     before = model.state_dict()
     rng = np.random.default_rng(seed)
-    sizes = [2, *setting.layers, setting.outputs]
+    sizes = [setting.inputs, *setting.layers, setting.outputs]
     layer = int(rng.integers(len(sizes) - 1))
     place = (layer, int(rng.integers(sizes[layer])), int(rng.integers(sizes[layer + 1])))
-    found = followed(model, x, y, place)
+    found = followed(model, setting, x, y, place)
     assert found["gradient"] == pytest.approx(found["difference"], rel=1e-3, abs=1e-6)
     for row in found["rows"]:
         assert row["product"] == row["h"] * row["delta"]
@@ -296,7 +305,181 @@ def test_a_weight_that_is_followed_is_in_the_frames_until_another_net_begins(fra
     assert played.last["followed"] is None
 
 
-def test_the_lesson_has_ten_settings_that_can_be_chosen():
+# ---- a table of the user's own ---------------------------------------------------------------------------------------
+
+WORDS = "height,colour,width,kind\n" + "".join([f"{i % 7},red,{i % 5},{'ab'[i % 7 > 3]}\n" for i in range(60)])
+PRICES = "size,rooms,age,price\n" + "".join([f"{50 + i},{i % 4},{i % 9},{100.5 + 3 * i}\n" for i in range(60)])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a header and at least 20 rows, got 0 lines"),
+        ("a,b\n1,2\n", "expected a header and at least 20 rows, got 2 lines"),
+        (WORDS.replace("3,red,3,a", "3,red", 1), r"row 4 has 2 cells, and the header has 4: 3,red"),
+        (WORDS.replace("width", "height"), "expected a different name for each column"),
+        (WORDS.replace("width", ""), "expected a different name for each column"),
+        ("a,b\n" + "x,y\n" * 30, "expected 1 … 64 columns of numbers beside 'b', got 0"),
+        ("a,b\n" + "1,y\n" * 30, "all rows have the same 'b': there is nothing to learn"),
+        ("a,b\n" + "1,5.5\n" * 30, "all rows have the same 'b'"),
+        ("a,b\n" + ",y\n" * 30, "expected at least 20 rows without a gap, got 0"),
+        ("a,b\n" + "".join([f"1,word{i}\n" for i in range(30)]), "expected at most 16 classes, 'b' has 30"),
+        ("a" * 600_000, "expected at most 524,288 letters, got 600,000"),
+        ("a,b\n" + "1,\0\n" * 30, "my.csv is no text"),
+        ('a,b\n"' + "1,2\n" * 30, "expected a header and at least 20 rows"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        Table("my.csv", text)
+    with pytest.raises(ValueError, match="a table is the name of a file, its text"):
+        Table("my.csv", [text])
+
+
+def test_a_table_knows_its_columns_and_classes():
+    table = Table("C:\\data\\../../my.csv", "\ufeff" + WORDS + "1,red,,a\n")
+    assert (table.name, table.target, table.inputs) == ("my.csv", "kind", ["height", "width"])
+    assert (table.left_out, table.rows, table.classes, table.labels) == (["colour"], 60, 2, ["a", "b"])
+    other = table.with_target("height")
+    assert (other.inputs, other.classes, other.labels) == (["width"], 7, list("0123456"))
+    assert Table("p.csv", PRICES).classes is None
+    with pytest.raises(ValueError, match="there is no column 'weight', only height, colour"):
+        table.with_target("weight")
+    with pytest.raises(ValueError, match="the table is missing: give its file again"):
+        Setting(data="table")
+
+
+@pytest.mark.parametrize(("text", "target"), [(WORDS, None), (WORDS, "width"), (PRICES, None), (PRICES, "rooms")])
+def test_the_code_of_a_table_does_what_is_seen(text, target, frames, tmp_path, monkeypatch):
+    setting = Setting(data="table", target=target, table=Table("mine.csv", text), layers=(5,), norm="BatchNorm")
+    frame = frames(setting).take(3 * setting.steps)
+    assert frame["problem"] is None
+    (tmp_path / "mine.csv").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(program_of(setting, 3), {})
+    assert list(map(float, out.getvalue().split())) == [
+        frame["curves"][name]["value"][-1] for name in ("loss", "val_loss")
+    ]
+
+
+def test_rows_that_are_no_points_have_bars_and_digits_have_images(frames):
+    setting = Setting(data="digits", points=400, layers=(6, 4), activation="Tanh")
+    frame = frames(setting).take(20)
+    assert [units.shape for units in frame["units"]] == [(6, 8, 8), (4, 1, 10)]
+    assert frame["output"].shape == (120, 10)
+    np.testing.assert_allclose(frame["output"].sum(axis=-1), 1, rtol=1e-5)
+    weights = frame["weights"][0]
+    scaled = 128 + 127 * weights / abs(weights).max(axis=0)
+    np.testing.assert_array_equal(frame["units"][0], np.rint(scaled).T.reshape(6, 8, 8))
+    names = made(setting)
+    for f, w, b in zip(names["model"].functions[::2], frame["weights"], frame["biases"], strict=True):
+        f.weight.data, f.bias.data = w, b
+    said = names["model"][:4].predict(names["x"])
+    means = np.array([said[names["y"] == c].mean(axis=0) for c in range(10)])
+    np.testing.assert_allclose(frame["units"][1][:, 0], (128 + 127 * means / abs(means).max(axis=0)).T, atol=0.6)
+    frame = frames(Setting(data="table", table=Table("p.csv", PRICES), layers=(3,))).take(5)
+    assert [units.shape for units in frame["units"]] == [(3, 1, 8)]
+
+
+# ---- kernels --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_kernels_of_a_step_one_by_one_make_the_step(seed, frames):
+    setting = dataclasses.replace(drawn(seed), schedule="constant")
+    played = frames(setting)
+    played.take([2, setting.steps, 2 * setting.steps + 1][seed % 3])
+    before = played.last
+    count, number = None, 0
+    while count is None or number < count:
+        played.others.clear()
+        played.engine.run_kernel()
+        wait_until(lambda: played.others and played.others[-1][0] == "kernel")
+        message = played.others[-1][1]
+        number, count = message["at"], message["of"]
+        assert message["step"] == before["step"]
+        is_check = message["kernel"] in ("all_finite", "check_labels")
+        assert any(operand["written"] for operand in message["operands"]) or is_check
+    player = played.engine.player
+    done = player._next_step[1].model.state_dict()  # of the copies, whose kernels have run
+    wait_until(lambda: played.last["step"] == before["step"] + 1)
+    assert not played.last["playing"]
+    for name, array in player.model.state_dict().items():
+        np.testing.assert_array_equal(array, done[name])
+
+
+def test_kernels_are_described_before_and_after_each_pass(frames):
+    played = frames(Setting(layers=(8,)))
+    played.engine.follow((1, 2, 1))
+    played.engine.show_kernels()
+    wait_until(lambda: played.others)
+    kind, message = played.others[-1]
+    assert kind == "kernels"
+    assert [stage["name"] for stage in message["stages"]] == [
+        "as recorded", "after drop_unread", "after fuse_epilogue", "after place_temporaries",
+    ]  # fmt: skip
+    first, last = message["stages"][0], message["stages"][-1]
+    assert len(last["calls"]) < len(first["calls"])
+    assert last["size"] < first["size"]
+    assert (last["microseconds"] > 0).all()
+    assert [kernel["kernel"] for kernel in message["kernels"]] == last["calls"]
+    fused = message["kernels"][0]
+    assert fused["kernel"] == "matmul_relu"
+    assert [caller["text"].split("(")[0] for caller in fused["callers"]] == [
+        "y = kernels.matmul",
+        "self.y = kernels.relu",
+    ]
+    assert all(kernel["callers"] for kernel in message["kernels"])
+    does = [(kernel["kernel"], kernel["does"]) for kernel in message["touching"]]
+    assert does == [
+        ("matmul", ["reads it"]),
+        ("matmul", ["writes its gradient"]),
+        ("matmul_relu_grad", ["reads it"]),
+        ("all_finite", ["reads its gradient"]),
+        ("adam", ["reads it", "writes it", "reads its gradient"]),
+    ]
+
+
+def test_a_kernel_shows_what_it_reads_and_writes(frames):
+    played = frames(Setting(layers=(8,), activation="Tanh"))
+    played.engine.run_kernel()
+    wait_until(lambda: played.others and played.others[-1][0] == "kernel")
+    message = played.others[-1][1]
+    result, x, weight, bias = (operand["values"] for operand in message["operands"])
+    names = [operand["name"] for operand in message["operands"]]
+    assert names == ["its result", "x, the batch", "0.weight", "0.bias"]
+    np.testing.assert_allclose(result, np.tanh(x @ weight + bias[0]), rtol=1e-5)
+    np.testing.assert_array_equal(weight, played.last["weights"][0])
+    while message["kernel"] != "adam":
+        played.others.clear()
+        played.engine.run_kernel()
+        wait_until(lambda: played.others and played.others[-1][0] == "kernel")
+        message = played.others[-1][1]
+    updated = message["operands"][0]
+    assert updated["name"].startswith("0.weight, 0.bias, 2.weight")
+    assert not np.array_equal(updated["before"], updated["values"])
+    assert "before" not in message["operands"][1]
+
+
+def test_kernels_have_lines_and_machine_instructions():
+    assert parts("matmul_relu") == ["matmul", "relu"]
+    assert parts("softmax_loss_grad") == ["softmax_loss_grad"]
+    with pytest.raises(ValueError, match="there is no kernel 'os'"):
+        parts("os")
+    for name in ("matmul", "adam", "softmax_loss", "batch_norm", "dropout", "relu", "tanh_grad"):
+        file, lines = lines_of(name)
+        assert file.startswith("caffelite/_kernels/loops/")
+        assert name in lines[0].lower()
+        assert 2 <= len(lines) <= 60
+    found = loop_of("sgd")
+    if shutil.which("objdump"):
+        assert found["problem"] == ""
+        assert any("fm" in text for text, _ in found["instructions"])
+    assert "one of many cases" in loop_of("relu")["problem"]
+
+
+def test_the_lesson_has_ten_settings_that_do_what_it_says():
     from caffelite.web.server import FILES
 
     text = (FILES / "lesson.js").read_text()
@@ -305,8 +488,42 @@ def test_the_lesson_has_ten_settings_that_can_be_chosen():
     start = as_json(first)
     changes = re.findall(r"\{ \.\.\.start,?(.*?) \}\]", text)
     assert len(changes) == 10
-    for change in changes:
-        Setting.of({**start, **as_json(f"{{{change}}}")})
+    steps = [{**start, **as_json(f"{{{change}}}")} for change in changes]
+
+    def learned(number, epochs, **others):
+        setting = Setting.of({**steps[number - 1], **others})
+        names = made(setting)
+        return names["model"].fit(
+            names["x"],
+            names["y"],
+            loss=getattr(cl, setting.loss)(),
+            optimizer=names["optimizer"],
+            epochs=epochs,
+            batch_size=setting.batch_size,
+            validation_data=names["held_out"],
+            metrics=[setting.metric],
+            verbose=0,
+        )
+
+    assert learned(1, 100)["loss"][-1] < 1e-4
+    assert learned(2, 50)["loss"][-1] > 0.1 > 1e-4 > learned(2, 50, rate=0.1)["loss"][-1]
+    with pytest.raises(cl.TrainingDiverged):
+        learned(2, 50, rate=3)
+    assert 0.5 < learned(3, 200)["accuracy"][-1] < 0.7
+    assert learned(4, 300)["accuracy"][-1] > 0.99
+    assert learned(5, 200)["accuracy"][-1] < 0.6
+    assert min(learned(5, 200, activation=f)["accuracy"][-1] for f in ("ReLU", "Tanh")) > 0.99
+    assert learned(6, 300)["accuracy"][-1] == 1
+    assert max(learned(6, 300, seed=seed)["accuracy"][-1] for seed in (2, 3, 4)) < 0.95
+    overfitted, held_back = learned(7, 400), learned(8, 400)
+    assert overfitted["loss"][-1] < 0.2
+    assert overfitted["val_loss"][-1] > 1.5 * min(overfitted["val_loss"])
+    assert held_back["val_loss"][-1] - held_back["loss"][-1] < 0.5 * (
+        overfitted["val_loss"][-1] - overfitted["loss"][-1]
+    )
+    sgd, momentum, adam = (learned(9, 100, optimizer=name)["loss"][-1] for name in ("SGD", "momentum", "Adam"))
+    assert sgd > momentum > adam
+    assert learned(10, 200)["accuracy"][-1] > 0.99
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
@@ -345,6 +562,11 @@ def test_pages_agree_and_what_is_no_request_is_refused(program):
         ("follow", {"place": [9, 0, 0]}),
         ("follow", {"place": [0, 2, 0]}),
         ("follow", {"place": ["0", 0, 0]}),
+        ("loop", {"kernel": "../../etc/passwd"}),
+        ("loop", {"kernel": 3}),
+        ("table", {"name": "x.csv", "text": "a,b\n1,2"}),
+        ("table", {"name": 3, "text": None}),
+        ("set", {"setting": {"data": "table"}}),
         ("fly", {}),
         (None, {}),
     ]:
@@ -352,10 +574,10 @@ def test_pages_agree_and_what_is_no_request_is_refused(program):
         one.ask(what, **more)
         one.wait_for("refused")
     assert "refused" not in other.last
-    one.ask("program")
+    one.ask("code")
     names = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(one.wait_for("program")["text"], names)
+        exec(one.wait_for("code")["text"], names)
     assert names["history"].epochs == 1
     one.close()
     other.close()
@@ -434,19 +656,61 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     page.wait_for_function("() => Number(document.querySelector('#losses').dataset.held) < 0.1")
     page.click("#play")
     has("#play", "Play")
-    width, height = page.evaluate(
+    across, height = page.evaluate(
         "[document.querySelector('#graph').clientWidth, document.querySelector('#graph').clientHeight]"
     )
     for up in range(5, int(height), 4):  # until there is a link
-        page.click("#graph", position={"x": width / 4, "y": up})
+        page.click("#graph", position={"x": across / 4, "y": up})
         if "Click to follow" in page.inner_text("#pointed"):
             break
     page.wait_for_selector("#follow:not(.hidden)")
     gradients = [float(page.inner_text(f"#{name}").replace("−", "-")) for name in ("gradient", "difference")]
     assert gradients[0] == pytest.approx(gradients[1], rel=0.01, abs=1e-6)
     assert page.locator("#products tr").count() == 3
+    assert "matmul" in page.inner_text("#touching")
+    assert "self.weight.add_grad_of(kernels.matmul" in page.inner_text("#touching")
+    page.click("#touching tr:last-child button")
+    has("#looptitle", "The loop of sgd")
+    has("#looptext", "w[i] -= lr * v[i]")
+    page.click("#close")
     page.click("#leave")
     page.wait_for_selector("#follow.hidden", state="attached")
+    for name, value in (("layer", 1), ("from", 2), ("to", 3)):
+        page.fill(f"#follow{name}", str(value))
+    page.press("#followto", "Enter")
+    has("#followtitle", "The weight from x₂ to unit 3 of layer 1")
+    page.click("#leave")
+
+    steps = page.inner_text("#steps")
+    page.click("#kernel")
+    has("#rantitle", "Kernel 1 of")
+    page.click("#kernel")
+    has("#rantitle", "Kernel 2 of")
+    assert page.locator("#kernels tr.current").count() == 1
+    assert "µs" in page.inner_text("#stagefacts")
+    page.select_option("#stage", "0")
+    has("#stagefacts", "kernels")
+    page.focus("#bars")
+    page.press("#bars", "ArrowRight")
+    has("#barfacts", "1. matmul")
+    assert page.inner_text("#steps") == steps
+    page.click("#step")
+    page.wait_for_function("() => document.querySelectorAll('#kernels tr.current').length === 0")
+
+    page.focus("#columns .handle")
+    page.press("#columns .handle", "ArrowRight")
+    page.click("#columns button[aria-label='a unit less in layer 1']")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 7 8 2'")
+    page.press("#columns .handle >> nth=0", "ArrowRight")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 7 2'")
+    one, other = (page.locator("#columns .handle").nth(i).bounding_box() for i in (1, 0))
+    page.mouse.move(one["x"] + 5, one["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(other["x"], other["y"] + 5, steps=4)
+    page.mouse.up()
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 7 8 2'")
+    page.click("#columns button[aria-label='remove layer 1']")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 2'")
     page.click("#tab-code")
     has("#text", "x, y = circles(300, 0.1, np.random.default_rng(3))")
     has("#text", "cl.SGD(model.parameters(), lr=0.1, momentum=0.9)")
@@ -463,6 +727,22 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     other.goto(address)
     other.wait_for_function("() => document.querySelector('[data-set=data]').value === 'circles'")
     page.wait_for_function("() => document.querySelector('[data-set=data]').value === 'circles'")
+
+    page.select_option("[data-set=data]", "digits")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '64 8 10'")
+    page.click("#epoch")
+    page.wait_for_function("() => document.querySelectorAll('#mistakes figure').length === 12")
+    assert int(page.get_attribute("#regions", "data-wrong")) > 0
+    mine = {"name": "mine.csv", "mimeType": "text/csv", "buffer": WORDS.encode()}
+    page.set_input_files("#file", mine)
+    has("#table", "mine.csv: 60 rows. These columns are no numbers, and are left out: colour.")
+    page.select_option("[data-set=target]", "width")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '1 8 5'")
+    page.set_input_files("#file", {**mine, "buffer": b"a,b"})
+    has("#gone", "expected a header and at least 20 rows")
+    page.set_input_files("#file", {**mine, "buffer": b"a" * 2**21})
+    has("#gone", "the playground takes at most half a megabyte")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert said == []
     program.kill()
     page.wait_for_selector("#gone:not(.hidden)")

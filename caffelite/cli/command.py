@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from caffelite.cli import digits, gpt, info, playground, spiral, tables
+from caffelite.cli import digits, gpt, info, live, playground, spiral, tables
 from caffelite.cli.saying import Refused, count, is_of_output
 from caffelite.core.terminal import say, write
 
-COMMANDS = (tables, spiral, digits, gpt, playground, info)  # in the order in which help lists them
+COMMANDS = (tables, spiral, digits, gpt, live, playground, info)  # in the order in which help lists them
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,10 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         if arguments.run is None:
             parser.print_help(sys.stderr)
-            parser.exit(
-                2,
-                "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt, playground or info\n",
-            )
+            names = "train, predict, export, spiral, digits, gpt, live, playground or info"
+            parser.exit(2, f"\ncaffelite: error: name a command: {names}\n")
         status = arguments.run(arguments)
         write("", sys.stdout)  # what is buffered
         return status

@@ -105,6 +105,9 @@ class TeamOfRanks(Team):
     def stop_flag(self, interrupts: Any) -> np.ndarray:
         return self.stop.flag
 
+    def is_interrupted(self) -> bool:
+        return bool(self.stop.requests()[1])
+
     def stretches(self, is_done: Callable[[], bool]) -> Iterator[float]:
         return self.stop.stretches(is_done)
 

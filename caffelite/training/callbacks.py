@@ -77,6 +77,7 @@ class Training(NamedTuple):
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
     steps_per_epoch: int | None = None  #: None: it is not known.
     waited: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
+    as_at_the_end: Callable[[], AbstractContextManager[None]] = nullcontext  #: Inside, the model has averaged weights.
 
     @property
     def leads(self) -> bool:

@@ -126,6 +126,7 @@ class Fitting:
                 loss_so_far=checkpoints.loss_so_far,
                 steps_per_epoch=count,
                 waited=functools.partial(_waited, listeners),
+                as_at_the_end=self.called.as_at_the_end,
             )
             listeners.append(Called(self.called, training, restore))
 

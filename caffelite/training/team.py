@@ -65,6 +65,10 @@ class Team:
         """Return an array. If its number is not 0, the replay stops after a step."""
         return None if interrupts is None else interrupts.pending
 
+    def is_interrupted(self) -> bool:
+        """Whether this process has got Ctrl-C, which takes effect only after a step."""
+        return False
+
     def stretches(self, is_done: Callable[[], bool]) -> Iterable[float]:
         """Return the seconds of each stretch of steps. After it Python updates the bar and looks for Ctrl-C."""
         return (ATTENTION,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,23 +18,35 @@ class Curve:
     def __init__(self) -> None:
         self._points = np.empty((5, 0))  # x, mean, least, greatest, and the number of values
         self._width = 1  # values of a point, but of the last, which may have fewer
+        self._new: list[tuple[Sequence[float], Sequence[float]]] = []  # not yet in the points: x and values
+
+    def extend(self, x: Sequence[float], values: Sequence[float]) -> None:
+        """Append values, and where they are. x only grows."""
+        self._new.append((x, values))
+        if len(self._new) >= MOST:
+            self._take_new()
 
     def __len__(self) -> int:
+        self._take_new()
         return self._points.shape[1]
 
-    def extend(self, x: Any, values: Any) -> None:
-        """Append values, and where they are. x only grows."""
-        values = np.asarray(values, np.float64)
-        new = np.stack([np.asarray(x, np.float64), values, values, values, np.ones(len(values))])
+    def _take_new(self) -> None:
+        """Move the new values into the points. Many at once take as long as one."""
+        if not self._new:
+            return
+        x, values = (np.concatenate(parts).astype(np.float64) for parts in zip(*self._new, strict=True))
+        self._new = []
+        new = np.stack([x, values, values, values, np.ones(len(values))])
         self._points = np.concatenate([self._points, new], axis=1)
         count = self._points[4].sum()
         while count > MOST * self._width:
             self._width *= 2
-        if self._width > 1 and len(values):
+        if self._width > 1:
             self._points = _merged(self._points, self._width)
 
     def message(self) -> dict[str, np.ndarray]:
         """Return the points for the page. They have `low` and `high` only if these differ."""
+        self._take_new()
         x, mean, low, high = self._points[:4].astype(np.float32)
         return {"x": x, "y": mean} | ({} if self._width == 1 else {"low": low, "high": high})
 

@@ -45,12 +45,13 @@ class Runs:
             return name not in self._kept
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with open(self._path(name), "xb"):  # a file of no bytes, so that no other program takes the name
+            with open(self.path(name), "xb"):  # a file of no bytes, so that no other program takes the name
                 return True
         except FileExistsError:
             return False
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Return the file of a run."""
         assert self.folder is not None
         return self.folder / f"{name}{ENDING}"
 
@@ -58,7 +59,7 @@ class Runs:
         """Keep a run, in the place of an earlier state of it. Raises OSError if it cannot be written."""
         content = as_bytes("run", {"name": name, "parts": parts})
         if self.folder is not None:
-            files.replace(self._path(name), [content])
+            files.replace(self.path(name), [content])
             return
         self._kept[name] = content
         while len(self._kept) > MOST:
@@ -69,7 +70,7 @@ class Runs:
         if isinstance(name, str) and NAME.fullmatch(name):
             if name in self._kept:
                 return self._kept[name]
-            if self.folder is not None and (found := self._read(self._path(name))) is not None:
+            if self.folder is not None and (found := self._read(self.path(name))) is not None:
                 return found
         raise ValueError(f"there is no run {name!r:.80}")
 
@@ -87,8 +88,8 @@ class Runs:
             found = [about for name, content in self._kept.items() if (about := _about(name, content))]
             return found[::-1]
         listed = []
-        for path in sorted(self.folder.glob(f"*{ENDING}"), reverse=True)[:MOST]:
-            name = path.name.removesuffix(ENDING)
+        for path in sorted(self.folder.glob(f"*{ENDING}"), key=lambda path: path.stem, reverse=True)[:MOST]:
+            name = path.stem
             try:
                 changed = path.stat().st_mtime_ns
             except OSError:

@@ -24,12 +24,12 @@ from caffelite.program import capture
 
 POINTS = 400  # of the plane, at most
 GRID = 72  # places along each side of the plane
-ROWS = 128  # that are inspected
+ROWS, IMAGE_ROWS, TEXT_ROWS = 128, 32, 8  # that are inspected; images and texts have a unit at many places
 IMAGES = 256  # that are looked through for mistakes
 SHOWN = 18  # mistakes
 FILTERS = 64
 WIDEST = 128  # pixels of an image
-PARAMETERS = 40  # lines of the table
+PARAMETERS = 100  # lines of the tables
 LETTERS = 160  # of a text
 CONTEXT = 64  # tokens, if the data do not say how many
 REPLAYS = 20  # of a step, to time its kernels
@@ -128,14 +128,22 @@ def _rms(array: Any) -> float:
         return math.nan
     flat = array.reshape(-1)
     with np.errstate(all="ignore"):
-        return math.sqrt(max(0.0, float(np.dot(flat, flat)))) / math.sqrt(flat.size)
+        return math.sqrt(np.einsum("i,i->", flat, flat) / flat.size)  # a BLAS may wake other threads
+
+
+def rows_inspected(watched: Watched) -> int:
+    """Return how many rows `units` looks at."""
+    x = None if watched.training_rows is None else watched.training_rows.x
+    if not isinstance(x, np.ndarray):
+        return ROWS
+    return TEXT_ROWS if x.dtype.kind in "iu" and x.ndim > 1 else IMAGE_ROWS if x.ndim > 2 else ROWS
 
 
 def units(watched: Watched) -> dict[str, Any] | None:
     """Dead and saturated units, outputs and gradients layer by layer, on some rows of the training data."""
     if watched.training_rows is None:
         return None
-    x, y = watched.some(ROWS, of_training=True)
+    x, y = watched.some(rows_inspected(watched), of_training=True)
     found = inspect(watched.model, x, y, loss=watched.loss)
     rows = [
         {
@@ -295,9 +303,8 @@ def text(watched: Watched) -> dict[str, Any] | None:
 
 
 def kernels(watched: Watched) -> dict[str, Any]:
-    """The time of each kernel of a step. A copy of the model makes the steps. Raises ValueError if it cannot."""
-    if watched.optimizer is None or watched.training_rows is None:
-        raise ValueError("the kernels can be timed if the rows are in memory, and an optimizer makes the steps")
+    """The time of each kernel of a step. A copy of the model makes the steps, on rows that are in memory."""
+    assert watched.training_rows is not None
     model, optimizer, loss = copy.deepcopy((watched.model, watched.optimizer, watched.loss))
     x, y = watched.some(watched.training_rows.batch_size, of_training=True)
     inputs, targets = x if isinstance(x, tuple) else (x,), y if isinstance(y, tuple) else (y,)

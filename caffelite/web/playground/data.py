@@ -1,11 +1,18 @@
-"""Points in the plane to learn: each function makes n of them from a random generator, with noise of this size.
+"""What there is to learn: each function returns at most n rows of x, and y, from a random generator.
 
-A program of the playground has the source of its function. So each uses NumPy alone, and stands for itself.
+A program of the playground has the source of its function. So each stands for itself, and uses NumPy and caffelite
+alone.
 """
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
+
+import caffelite as cl
+
+# ---- points of the plane, with noise of this size ----
 
 
 def spiral(n, noise, rng):
@@ -57,6 +64,39 @@ def hill(n, noise, rng):
     return x, 2 * np.exp(-4 * (x**2).sum(axis=1, keepdims=True)) - 1 + noise * rng.normal(size=(n, 1))
 
 
-CLASSES = {spiral: 3, moons: 2, circles: 2, xor: 2, blobs: 3}
+# ---- more than two inputs ----
+
+
+def digits(n, noise, rng):
+    (x, y), (x_test, y_test) = cl.datasets.digits()
+    x, y = np.concatenate([x, x_test]).reshape(-1, 64), np.concatenate([y, y_test])
+    rows = rng.permutation(len(x))[:n]
+    return x[rows] + noise * rng.normal(size=(len(rows), 64)), y[rows]
+
+
+def numbers(cells):
+    """The cells as numbers, NaN for an empty one; None if there are words among them."""
+    try:
+        return np.array([float(cell or "nan") for cell in cells])
+    except ValueError:
+        return None
+
+
+def table(lines, target, n, rng):
+    """The columns of numbers, and the target. Words, or at most 10 whole numbers, are classes."""
+    names, *rows = [row for row in csv.reader(lines) if row]
+    cells = dict(zip(names, zip(*rows, strict=True), strict=True))
+    columns = [numbers(column) for name, column in cells.items() if name != target]
+    x, y = np.stack([column for column in columns if column is not None], axis=1), numbers(cells[target])
+    whole = np.isfinite(x).all(axis=1) & (np.array(cells[target]) != "" if y is None else np.isfinite(y))
+    kept = rng.permutation(np.flatnonzero(whole))[:n]
+    if y is None or (len(set(y[whole])) <= 10 and (y[whole] % 1 == 0).all()):
+        known = sorted(set(np.array(cells[target] if y is None else y)[whole].tolist()))
+        y = np.array([known.index(value) if value in known else 0 for value in (cells[target] if y is None else y)])
+        return x[kept], y[kept]
+    return x[kept], y[kept, None]
+
+
+CLASSES = {spiral: 3, moons: 2, circles: 2, xor: 2, blobs: 3, digits: 10}
 NUMBERS = (plane, waves, hill)
 DATA = {make.__name__: make for make in (*CLASSES, *NUMBERS)}

@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
+import caffelite as cl
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
-from caffelite.functions import BatchNorm, Dropout, Linear, MSELoss, SoftmaxLoss
+from caffelite.functions import BatchNorm, Dropout, Linear
 from caffelite.model.model import Model
+from caffelite.web.playground.setting import Setting
 
 EPSILON = 1e-4  # by which the weight is moved, up and down
 ROWS = 3  # of which the numbers are shown
 
 
-def followed(model: Model, x: np.ndarray, y: np.ndarray, place: tuple[int, int, int]) -> dict[str, Any]:
+def followed(
+    model: Model, setting: Setting, x: np.ndarray, y: np.ndarray, place: tuple[int, int, int]
+) -> dict[str, Any]:
     """Explain the weight at `place`, (layer, from, to), of a model of the playground, by all points x (n, 2) and y.
 
     It computes with a copy in float64, without dropout, and with the running moments of a BatchNorm. The gradient of
@@ -30,7 +34,7 @@ def followed(model: Model, x: np.ndarray, y: np.ndarray, place: tuple[int, int, 
         raise ValueError(f"there is no weight {place}")
     exact = _in_float64(model)
     own = [g for g in exact.functions if isinstance(g, Linear)][layer]
-    loss = SoftmaxLoss() if y.dtype.kind in "iu" else MSELoss()
+    loss = getattr(cl, setting.loss)()
     inputs, deltas = _of_rows(exact, own, loss, x, y, source, target)
     return {
         "place": list(place),
@@ -39,8 +43,8 @@ def followed(model: Model, x: np.ndarray, y: np.ndarray, place: tuple[int, int, 
         "difference": _by_difference(exact, own, loss, x, y, (source, target)),
         "epsilon": EPSILON,
         "rows": [
-            {"x": x[i].tolist(), "h": inputs[i], "delta": deltas[i], "product": inputs[i] * deltas[i]}
-            for i in range(min(ROWS, len(x)))
+            {"x": x[i].tolist() if setting.is_plane else None, "h": h, "delta": delta, "product": h * delta}
+            for i, (h, delta) in enumerate(zip(inputs[:ROWS], deltas[:ROWS], strict=True))
         ],
         "points": len(x),
     }

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from caffelite.web.playground.data import CLASSES, DATA
+from caffelite.web.playground.data import CLASSES, DATA, digits
+from caffelite.web.playground.table import Table
 
 ACTIVATIONS = ("ReLU", "Tanh", "Sigmoid", "SiLU", "GELU", "LeakyReLU", "none")
 NORMS = ("none", "BatchNorm", "LayerNorm")
 OPTIMIZERS = ("SGD", "momentum", "RMSProp", "Adagrad", "Adam", "AdamW", "Lion")
 SCHEDULES = ("constant", "cosine")
+LOSSES_OF_CLASSES = ("SoftmaxLoss", "HingeLoss")
+LOSSES_OF_NUMBERS = ("MSELoss", "MAELoss", "HuberLoss")
+TABLE = "table"  # the data of a Table
 MOST_LAYERS, MOST_UNITS = 6, 16
-LEAST_POINTS, MOST_POINTS = 20, 1000
+LEAST_POINTS, MOST_POINTS = 20, 2000
+PIXELS, MOST_DIGITS = 8, 1797  # along a side of a digit, and how many there are
 
 
 @dataclass(frozen=True)
 class Setting:
     """What is trained, and how. ValueError that names the choice if one is impossible.
 
-    With the schedule "cosine" the rate falls to 0 in `epochs` epochs, and the training ends. Else they mean nothing.
+    With the schedule "cosine" the rate falls to 0 in `epochs` epochs, and the training ends. Else they mean nothing. A
+    loss for numbers becomes the first one for classes if the data have classes, and the reverse.
     """
 
     data: str = "spiral"
@@ -29,6 +35,7 @@ class Setting:
     split: float = 0.3  # the share that is held out
     layers: tuple[int, ...] = (8, 8)
     activation: str = "ReLU"
+    loss: str = "SoftmaxLoss"
     norm: str = "none"
     dropout: float = 0.0
     optimizer: str = "Adam"
@@ -38,13 +45,23 @@ class Setting:
     epochs: int = 300
     batch_size: int = 32
     seed: int = 0
+    target: str | None = None  # the column of the table that is predicted
+    table: Table | None = field(default=None, compare=False)  # if the data are "table"
 
     def __post_init__(self) -> None:
-        self._choice("data", DATA)
+        self._choice("data", (*DATA, TABLE))
+        if self.data == TABLE and self.table is None:
+            raise ValueError("data: the table is missing: give its file again")
+        table = self.table.with_target(self.target) if self.data == TABLE and self.table and self.target else self.table
+        object.__setattr__(self, "table", table if self.data == TABLE else None)
+        object.__setattr__(self, "target", self.table.target if self.table else None)
         self._choice("activation", ACTIVATIONS)
         self._choice("norm", NORMS)
         self._choice("optimizer", OPTIMIZERS)
         self._choice("schedule", SCHEDULES)
+        self._choice("loss", (*LOSSES_OF_CLASSES, *LOSSES_OF_NUMBERS))
+        if self.loss not in self.losses:
+            object.__setattr__(self, "loss", self.losses[0])
         self._number("points", LEAST_POINTS, MOST_POINTS, whole=True)
         self._number("noise", 0, 1)
         self._number("split", 0.1, 0.9)
@@ -75,34 +92,74 @@ class Setting:
         object.__setattr__(self, name, int(value) if whole else float(value))
 
     @classmethod
-    def of(cls, given: Any) -> Setting:
+    def of(cls, given: Any, table: Table | None = None) -> Setting:
         """Make one of what a page sends. Names that are missing have their first value."""
-        known = {field.name for field in fields(cls)}
-        if not isinstance(given, dict) or (unknown := [name for name in given if name not in known]):
-            raise ValueError(
-                f"a setting has no {', '.join(map(repr, unknown[:3]))}" if isinstance(given, dict) else "no setting"
-            )
-        return cls(**given)
+        known = {field.name for field in fields(cls)} - {"table"}
+        if not isinstance(given, dict):
+            raise ValueError("no setting")
+        if unknown := [name for name in given if name not in known]:
+            raise ValueError(f"a setting has no {', '.join(map(repr, unknown[:3]))}")
+        return cls(**given, table=table)
 
     def described(self) -> dict[str, Any]:
-        return asdict(self)
+        """What `of` takes."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "table"}
+
+    # ---- the data -----------------------------------------------------------------------------------------------
 
     @property
-    def outputs(self) -> int:
-        return CLASSES.get(DATA[self.data], 1)
+    def is_plane(self) -> bool:
+        """Whether x are points of a plane."""
+        return self.inputs == 2
+
+    @property
+    def is_image(self) -> bool:
+        return self.data == digits.__name__
+
+    @property
+    def inputs(self) -> int:
+        return len(self.table.inputs) if self.table else PIXELS**2 if self.is_image else 2
+
+    @property
+    def classes(self) -> int | None:
+        """None if y are numbers."""
+        return self.table.classes if self.table else CLASSES.get(DATA[self.data])
 
     @property
     def is_classes(self) -> bool:
-        return DATA[self.data] in CLASSES
+        return self.classes is not None
+
+    @property
+    def outputs(self) -> int:
+        return self.classes or 1
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses that fit."""
+        return LOSSES_OF_CLASSES if self.is_classes else LOSSES_OF_NUMBERS
+
+    @property
+    def metric(self) -> str:
+        return "accuracy" if self.is_classes else "mae"
+
+    @property
+    def rows(self) -> int:
+        """The number of points that there are, at most `points`."""
+        return min(self.points, self.table.rows if self.table else MOST_DIGITS if self.is_image else self.points)
+
+    @property
+    def reach(self) -> float:
+        """How far the plane is shown, in each direction. Columns of a table have a deviation of 1."""
+        return 3.0 if self.table else 1.25
 
     @property
     def held_out(self) -> int:
         """The number of points that are held out, the first ones."""
-        return max(1, round(self.split * self.points))
+        return min(max(1, round(self.split * self.rows)), self.rows - 1)
 
     @property
     def steps(self) -> int:
         """The steps of an epoch. With BatchNorm, `fit` leaves out a row that is alone at its end."""
-        full, last = divmod(self.points - self.held_out, self.batch_size)
+        full, last = divmod(self.rows - self.held_out, self.batch_size)
         is_left_out = last == 1 and full > 0 and self.norm == "BatchNorm"
         return full + (last > 0 and not is_left_out)

@@ -57,10 +57,11 @@ function logTicks(low, high) {
   for (let e = Math.floor(low); e <= Math.ceil(high); e++) decades.push(e);
   const multiples = high - low < 1 ? [1, 2, 3, 5, 7] : high - low < 2.5 ? [1, 2, 5] : [1];
   const step = Math.ceil((high - low) / 6);
-  return decades
+  const found = decades
     .filter((e) => e % step === 0 || multiples.length > 1)
     .flatMap((e) => multiples.map((m) => e + Math.log10(m)))
     .filter((e) => e >= low && e <= high);
+  return found.length > 1 ? found : ticks(10 ** low, 10 ** high, 4).map(Math.log10);
 }
 
 let drawn = 0; // frames of all charts, for tests and curious readers
@@ -193,7 +194,7 @@ export class LineChart {
       pen.lineTo(width - RIGHT, y);
       pen.stroke();
       pen.fillStyle = colour("--soft");
-      pen.fillText(mark(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 1 : 6))), LEFT - 7, y);
+      pen.fillText(mark(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 2 : 6))), LEFT - 7, y);
     }
     pen.textBaseline = "alphabetic";
     pen.fillText(this.unit, LEFT - 7, height - 5);

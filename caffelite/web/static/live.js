@@ -7,6 +7,9 @@ import { drawPlane, filterOf, histogram, pictureOf } from "./pictures.js";
 
 const $ = (id) => document.getElementById(id);
 const ENDED = ["finished", "stopped", "failed"];
+const OTHERS = ["learning rate", "steps per second"]; // curves that are not results: small, and below the others
+const TIMING = "A copy of the model makes some steps, and the training waits so long.";
+const EVERY = 2000; // milliseconds after which the page of a folder asks for the list of runs again
 
 // What the page knows: the run that trains now, those that were opened, and which of them it shows.
 const now = { name: null, parts: {} };
@@ -14,6 +17,7 @@ const opened = new Map(); // by name: runs from files or from the server
 const listed = new Map(); // by name: what the list and the charts need of other runs
 const beside = new Set(); // the names of runs that are drawn beside the one that is shown
 let shown = now, isConnected = false, asked = false;
+let isFolder = false; // whether the page is one of `caffelite live`: it shows the runs of a folder, and no training
 
 // ---- messages ---------------------------------------------------------------------------------------------------------
 
@@ -27,6 +31,7 @@ const send = connect(receive, (why) => {
   isConnected = why === null;
   const isOver = ENDED.includes(now.parts.status?.state);
   if (isConnected) say(null);
+  else if (isFolder) say("The program that serves these runs has ended. This page keeps what it shows.");
   else if (isOver) say("The training has ended, and its server with it. This page keeps what it shows.");
   else say(why, true);
   drawControls();
@@ -37,10 +42,7 @@ function receive(message) {
   if (kind === "saved") return download(message.name, message.content);
   if (kind === "refused") return say(`Not done: ${message.why}.`, true);
   if (kind === "run") return look(message);
-  if (kind === "runs") {
-    for (const run of message.runs) if (run.name !== message.now) listed.set(run.name, run);
-    return redraw();
-  }
+  if (kind === "runs") return list(message);
   if (message.run !== now.name) {
     if (now.name !== null && now.parts.status) keepInList(now);
     Object.assign(now, { name: message.run, parts: {} });
@@ -49,6 +51,21 @@ function receive(message) {
     shown = now;
   }
   now.parts[kind] = message;
+  redraw();
+}
+
+/** Note the runs of the list. Without a training, open the newest, and open a run again if it has gone on. */
+function list(message) {
+  const before = listed.get(shown.name);
+  for (const run of message.runs) if (run.name !== message.now) listed.set(run.name, run);
+  if (message.now === null && !isFolder) {
+    isFolder = true;
+    document.body.classList.add("of-folder");
+    setInterval(() => send({ kind: "runs" }), EVERY);
+    if (message.runs.length) send({ kind: "run", name: message.runs[0].name });
+  } else if (shown !== now && before?.state === "running" && message.runs.some(({ name, seconds }) => name === before.name && seconds !== before.seconds)) {
+    send({ kind: "run", name: before.name });
+  }
   redraw();
 }
 
@@ -82,18 +99,20 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes}:${pad(whole % 60)}` : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
 }
 
+const capital = (words) => words[0].toUpperCase() + words.slice(1);
 const count = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en"));
 
 function drawStatus({ status }) {
   if (!status) return;
-  const { state, epoch, epochs, results } = status;
+  const { epoch, epochs, results } = status;
+  const state = stateOf(shown);
   const numbers = {
     Epoch: count(epoch),
     ...Object.fromEntries(Object.entries(results).map(([name, value]) => [name, text(value)])),
     "Learning rate": text(status.lr),
     "Steps per second": status.steps_per_second >= 10 ? count(status.steps_per_second) : text(status.steps_per_second),
     "Time": duration(status.seconds),
-    "Time left": ENDED.includes(state) ? "–" : duration(status.left),
+    "Time left": ENDED.includes(state) || state === "broken off" ? "–" : duration(status.left),
     Steps: count(status.step),
   };
   const list = $("numbers");
@@ -110,7 +129,7 @@ function drawStatus({ status }) {
     if (i === 0 && epochs) item.lastChild.append(Object.assign(document.createElement("small"), { textContent: ` of ${count(epochs)}` }));
     item.dataset.number = name;
   });
-  $("about").textContent = `${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${count(status.parameters)} parameters`;
+  $("about").textContent = `${shown === now ? "" : `${shown.name} · `}${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${count(status.parameters)} parameters`;
   $("state").textContent = state;
   $("state").dataset.state = state;
   const share = epochs ? status.place / epochs : 0;
@@ -123,16 +142,22 @@ function drawStatus({ status }) {
   }
 }
 
+/** The state of a run. Of a run that another program trains, only the list knows whether it was broken off. */
+const stateOf = (run) => (run === now ? run.parts.status : (listed.get(run.name) ?? run.parts.status))?.state;
+
 function drawControls() {
   const status = now.parts.status;
   const runs = isConnected && shown === now && status && !ENDED.includes(status.state);
   const isPaused = status?.state === "paused";
-  for (const id of ["pause", "step", "epoch", "stop", "time"]) $(id).disabled = !(runs && status.controls);
-  $("save").disabled = !runs;
-  for (const item of $("rate").querySelectorAll("input, button")) item.disabled = !(runs && status.controls);
+  const cannot = status?.cannot ?? {};
+  for (const id of ["pause", "step", "epoch", "stop", "save"]) $(id).disabled = !runs;
+  $("time").disabled = !runs || "kernels" in cannot;
+  for (const item of $("rate").querySelectorAll("input, button")) item.disabled = !runs || "rate" in cannot;
+  $("rate").title = cannot.rate ?? "";
+  if (shown === now && !now.parts.kernels) $("kernels-text").textContent = cannot.kernels ? `${capital(cannot.kernels)}.` : TIMING;
   $("pause").textContent = isPaused ? "Go on" : "Pause";
   $("keep").disabled = !shown.parts.status;
-  if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(6)));
+  if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(4)));
 }
 
 // ---- curves -----------------------------------------------------------------------------------------------------------
@@ -152,7 +177,7 @@ function drawCurves({ curves: part }) {
   if (!names.includes("loss")) names.unshift("loss");
   for (const name of names) {
     const lines = [], within = curves["loss of the last steps"];
-    const isOther = name === "learning rate" || name === "steps per second";
+    const isOther = OTHERS.includes(name);
     if (curves[name]) lines.push({ name: isOther ? "" : "training", key: "--blue", ...curves[name] });
     if (name === "loss" && within && (curves.loss?.y.length ?? 0) < 100) {
       lines.push({ name: "last steps", key: "--grey", ...within, faint: Boolean(curves.loss) });
@@ -168,6 +193,8 @@ function drawCurves({ curves: part }) {
     if (!isOther) Object.assign(chart, { log: $("log").checked, smoothing: Number($("smoothing").value) });
     chart.show(lines);
   }
+  const order = [...names.filter((name) => !OTHERS.includes(name)), ...OTHERS];
+  order.forEach((name, i) => { if (charts.has(name)) charts.get(name).figure.style.order = i; });
   for (const [name, chart] of charts) {
     if (chart.figure.parentElement === $("charts") && !names.includes(name)) chart.show([]);
   }
@@ -241,14 +268,14 @@ function row(cells, left = 1) {
 function drawSizes({ layers, curves }) {
   const sizes = curves?.sizes ?? {};
   for (const [what, title] of [["gradient", "gradients"], ["weight", "weights"]]) {
-    const lines = Object.entries(sizes).map(([name, both], i) => ({ name, key: i, ...both[what] }));
+    const lines = Object.entries(sizes).map(([name, both], i) => ({ name: name.replace(/\.weight$/, ""), key: i, ...both[what] }));
     chartOf($("size-charts"), title, { log: true, height: 170 }).show(lines);
   }
   const part = panel("sizes", layers);
   if (!part) return;
   $("parameters").replaceChildren(...part.rows.map((p) =>
     row([p.name, p.shape.join(" × ") || "1", text(p.size), p.frozen ? "frozen" : text(p.gradient), p.frozen ? "" : text(p.ratio)]),
-  ));
+  ), ...(part.left_out ? [row([`and ${part.left_out} more`, "", "", "", ""])] : []));
 }
 
 function drawUnits({ units }) {
@@ -271,6 +298,7 @@ function drawUnits({ units }) {
 }
 
 function drawKernels({ kernels }) {
+  $("kernels").hidden = isFolder && !kernels;
   if (!kernels || !isNew("kernels", kernels)) return;
   const most = kernels.times[0] || 1, calls = kernels.calls.reduce((a, b) => a + b, 0);
   $("times").replaceChildren(...kernels.names.map((name, i) => {
@@ -296,7 +324,8 @@ function keepInList(run) {
   opened.set(run.name, { name: run.name, parts: run.parts, curves: run.parts.curves?.curves ?? {} });
 }
 
-function drawRuns() {
+function drawRuns({ file }) {
+  $("kept").textContent = !file ? "" : file.error ? `This run is not kept: ${file.error}.` : `This run is kept in ${file.path}.`;
   const runs = [...listed.values()].sort((a, b) => (a.name < b.name ? 1 : -1));
   if (now.parts.status) runs.unshift({ ...about(now.name, now.parts), isNow: true });
   const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...beside], shown.name]);
@@ -330,16 +359,20 @@ function open(name) {
 
 function look({ name, parts }) {
   opened.set(name, { name, parts, curves: parts.curves?.curves ?? {} });
-  if (name !== now.name) listed.set(name, about(name, parts));
+  if (name !== now.name && !listed.has(name)) listed.set(name, about(name, parts));
   show(opened.get(name));
 }
 
 function show(run) {
   shown = run;
   beside.delete(run.name);
-  if (run !== now) say(`This is the run ${run.name}, which has ended.`);
-  else say(null);
-  if (!run.parts.kernels) $("times").replaceChildren();
+  if (run === now || isFolder) say(null);
+  else say(`This is the run ${run.name}. Its state: ${stateOf(run)}.`);
+  if (!run.parts.kernels) {
+    $("times").replaceChildren();
+    $("kernels-text").textContent = TIMING;
+    drawnLast.delete("kernels");
+  }
   redraw();
 }
 
@@ -375,6 +408,7 @@ $("open").onchange = async ({ target }) => {
   }
   target.value = "";
 };
+$("kernels-text").textContent = TIMING;
 $("log").onchange = redraw;
 $("smoothing").oninput = redraw;
 themeButton($("theme"), () => {

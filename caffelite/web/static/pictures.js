@@ -5,8 +5,8 @@ import { colour } from "./charts.js";
 // M. Okabe and K. Ito, "Color Universal Design", 2008; the order is that of caffelite's figures.
 export const CLASSES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#888888"];
 
-const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-const mixed = (a, b, share) => a.map((value, i) => Math.round(value + share * (b[i] - value)));
+export const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+export const mixed = (a, b, share) => a.map((value, i) => Math.round(value + share * (b[i] - value)));
 
 /** The colour of a number from `low` to `high`: blue below the middle, orange above it. */
 function ofNumber(value, low, high, ground) {

@@ -3,15 +3,23 @@
 import { LineChart, colour, text } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
+import { Net, named } from "./net.js";
+import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showTouching } from "./program.js";
+import { drawSaid } from "./said.js";
 
 const $ = (id) => document.getElementById(id);
-const CLASSES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"];
 const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];
 const DECAYS = [0, 0.0001, 0.001, 0.01, 0.1, 1];
 const SPEEDS = [["1 step a second", 1], ["5", 5], ["30", 30], ["300", 300], ["as fast as it goes", null]];
-const UNIT = 34, TALL = 44; // pixels of a unit, and of its place
+const LONGEST = 2 ** 20; // bytes of a message to the server
+const TABS = ["lesson", "program", "code"];
+const MEANINGS = {
+  plane: "Each unit shows its output over the plane: orange is above 0, blue below.",
+  image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the points of that class.",
+  bars: "Each unit has a bar for each class: its mean output over the rows of that class. If y is a number, there is a bar for each eighth of the rows, ordered by y.",
+};
 
-let told = null, frame = null, layout = null, lesson = 0, wanted = null;
+let told = null, frame = null, lesson = 0, wanted = null;
 
 const OWN = Math.random().toString(36).slice(2); // the name of this page, among others that are open
 let count = 0; // of the changes that it has asked for
@@ -20,11 +28,21 @@ const ask = connect(
   (message) => {
     if (message.kind === "setting") showSetting(message);
     else if (message.kind === "frame") { frame = message; requestDraw(); }
-    else if (message.kind === "program") showProgram(message);
+    else if (message.kind === "kernels") {
+      showKernels(message, askLoop);
+      showTouching(message.touching, askLoop);
+    } else if (message.kind === "kernel") {
+      kernelStep = message.step;
+      showKernel(message);
+    } else if (message.kind === "loop") showLoop(message);
+    else if (message.kind === "code") $("text").textContent = message.text;
     else if (message.kind === "refused") say(`This is not possible: ${message.why}`);
   },
   (why) => say(why === null ? "" : why.replace("program that trains", "playground's program")),
 );
+
+const askLoop = (kernel) => ask({ ask: "loop", kernel });
+let kernelStep = null; // the number of steps that were done when a kernel ran
 
 function say(what) {
   $("gone").textContent = what;
@@ -37,33 +55,41 @@ for (const [name, value] of SPEEDS) $("speed").add(new Option(name, value ?? "")
 $("speed").value = "";
 
 function fill(select, values) {
-  if (select.options.length === 0) for (const value of values) select.add(new Option(value, value));
+  if ([...select.options].map(({ value }) => value).join() === values.join()) return;
+  select.replaceChildren(...values.map((value) => new Option(value, value)));
 }
 
 function showSetting(message) {
   const [page, number] = message.by ?? [];
   if (page === OWN && number < count) return; // a newer change is under way
   told = message;
-  const { setting, choices, limits } = told;
+  const { setting, choices, limits, table } = told;
+  told.labels = told.labels ?? Array.from({ length: told.outputs }, (_, c) => String(c));
   for (const element of document.querySelectorAll("[data-set]")) {
     const name = element.dataset.set;
     if (element.tagName === "SELECT") {
       fill(element, choices[name] ?? (name === "rate" ? RATES : DECAYS));
-      if (![...element.options].some((option) => option.value === String(setting[name]))) {
+      if (setting[name] !== null && ![...element.options].some((option) => option.value === String(setting[name]))) {
         element.add(new Option(setting[name], setting[name]));
       }
     }
     if (document.activeElement !== element || element.type !== "number") element.value = setting[name];
     const output = element.parentElement.querySelector("output");
-    if (output) output.textContent = setting[name];
+    if (output) output.textContent = name === "points" ? limits.points : setting[name];
   }
+  document.querySelector("[data-set=noise]").disabled = setting.data === "table";
+  $("column").classList.toggle("hidden", setting.data !== "table");
+  const leftOut = table?.left_out.length ? ` These columns are no numbers, and are left out: ${table.left_out.join(", ")}.` : "";
+  $("table").textContent = setting.data === "table" ? `${table.name}: ${table.rows.toLocaleString("en")} rows.${leftOut}` : "";
+  $("meaning").textContent = `${MEANINGS[told.picture]} Links have the colour of their weight, and its size. Drag a layer by its ⠿.`;
+  $("heldlabel").classList.toggle("hidden", told.picture !== "plane");
   $("parameters").textContent = `· ${told.parameters.toLocaleString("en")} parameters`;
   $("fewer").disabled = setting.layers.length === 0;
   $("more").disabled = setting.layers.length === limits.layers;
   if (wanted === null) wanted = fromAddress(setting);
-  columns();
+  net.showLayers(told);
   requestDraw();
-  if (!$("code").classList.contains("hidden")) ask({ ask: "program" });
+  askForTab();
 }
 
 /** If the address has a setting, ask for it once. */
@@ -100,10 +126,28 @@ for (const element of document.querySelectorAll("[data-set]")) {
 $("fewer").onclick = () => change({ layers: told.setting.layers.slice(0, -1) });
 $("more").onclick = () => change({ layers: [...told.setting.layers, 4] });
 $("play").onclick = () => ask({ ask: frame?.playing ? "pause" : "play" });
+$("kernel").onclick = () => {
+  openTab("program");
+  ask({ ask: "kernel" });
+};
+$("measure").onclick = () => ask({ ask: "kernels" });
 $("step").onclick = () => ask({ ask: "step" });
 $("epoch").onclick = () => ask({ ask: "epoch" });
 $("again").onclick = () => ask({ ask: "again" });
 $("speed").onchange = () => ask({ ask: "speed", value: $("speed").value === "" ? null : Number($("speed").value) });
+$("file").onchange = async () => {
+  const [file] = $("file").files;
+  $("file").value = "";
+  if (!file) return;
+  const message = { ask: "table", name: file.name, text: file.size < LONGEST ? await file.text() : "" };
+  if (file.size >= LONGEST || new TextEncoder().encode(JSON.stringify(message)).length >= LONGEST) {
+    say(`${file.name} is too large: the playground takes at most half a megabyte.`);
+  } else {
+    say("");
+    ask(message);
+  }
+};
+$("log").onchange = () => curves.set({ log: $("log").checked });
 $("held").onchange = () => requestDraw();
 $("share").onclick = async () => {
   const { origin, pathname } = location;
@@ -115,6 +159,12 @@ $("share").onclick = async () => {
 };
 
 // ---- drawing ----
+
+const net = new Net($("graph"), $("columns"), {
+  change: (layers) => change({ layers }),
+  follow,
+  point: (words) => { $("pointed").textContent = words; },
+});
 
 const curves = new LineChart($("curves"), { title: "loss", height: 170 });
 const values = new LineChart($("values"), { title: "its values", unit: "step", height: 150 });
@@ -137,8 +187,9 @@ function draw() {
   $("rate").textContent = frame.rate ? Math.round(frame.rate).toLocaleString("en") : "–";
   if (frame.problem) say(frame.problem);
   else if ($("gone").textContent.includes("diverged")) say("");
-  drawRegions();
-  drawNet();
+  if (kernelStep !== frame.step) forgetKernel();
+  drawSaid($("regions"), $("mistakes"), told, frame, $("held").checked);
+  net.draw(told, frame);
   drawCurves();
   drawFollowed();
   document.body.dataset.frames = Number(document.body.dataset.frames ?? 0) + 1;
@@ -146,49 +197,9 @@ function draw() {
 
 /** Whether the frame is of the net that is chosen: a frame of the one before may still come. */
 function fits() {
-  const sizes = [2, ...told.setting.layers, told.outputs], { weights } = frame;
+  const inputs = Array.isArray(told.inputs) ? told.inputs.length : told.inputs;
+  const sizes = [inputs, ...told.setting.layers, told.outputs], { weights } = frame;
   return weights.length === sizes.length - 1 && weights.every(({ shape }, i) => shape[0] === sizes[i] && shape[1] === sizes[i + 1]);
-}
-
-const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-const mixed = (a, b, share) => a.map((value, i) => Math.round(value + share * (b[i] - value)));
-const BLUE = rgb("#0072B2"), ORANGE = rgb("#E69F00");
-
-/** The colour of a number of −1 … 1: blue, the page, orange. */
-const signed = (value, page) => mixed(page, value < 0 ? BLUE : ORANGE, Math.min(1, Math.abs(value)));
-
-function drawRegions() {
-  const { output } = frame, [rows, wide, count] = output.shape, page = rgb(colour("--card"));
-  const canvas = $("regions"), pen = canvas.getContext("2d"), range = told.limits.range;
-  const small = new OffscreenCanvas(wide, rows), brush = small.getContext("2d"), image = brush.createImageData(wide, rows);
-  for (let k = 0; k < rows * wide; k++) {
-    let paint;
-    if (told.classes) {
-      let best = 0;
-      for (let c = 1; c < count; c++) if (output[k * count + c] > output[k * count + best]) best = c;
-      const sure = (output[k * count + best] - 1 / count) / (1 - 1 / count);
-      paint = mixed(page, rgb(CLASSES[best]), 0.1 + 0.45 * (Number.isFinite(sure) ? sure : 0));
-    } else paint = signed(0.8 * output[k], page);
-    image.data.set([...paint, 255], 4 * ((rows - 1 - Math.floor(k / wide)) * wide + (k % wide)));
-  }
-  brush.putImageData(image, 0, 0);
-  pen.drawImage(small, 0, 0, canvas.width, canvas.height);
-  const points = (x, y, hollow) => {
-    for (let i = 0; i < y.length; i++) {
-      pen.beginPath();
-      pen.arc(((x[2 * i] + range) / (2 * range)) * canvas.width, (1 - (x[2 * i + 1] + range) / (2 * range)) * canvas.height, 4.2, 0, 7);
-      const paint = told.classes ? CLASSES[y[i]] : `rgb(${signed(y[i], page)})`;
-      pen.fillStyle = hollow ? colour("--card") : paint;
-      pen.fill();
-      pen.lineWidth = hollow ? 2 : 1;
-      pen.strokeStyle = hollow ? paint : colour("--card");
-      pen.stroke();
-    }
-  };
-  points(told.x, told.y, false);
-  if ($("held").checked) points(told.held_x, told.held_y, true);
-  const kind = told.classes ? "the classes" : "the numbers";
-  canvas.setAttribute("aria-label", `${kind} over the plane, with ${told.y.length} points of the training and ${told.held_y.length} held out`);
 }
 
 function drawCurves() {
@@ -208,131 +219,32 @@ function drawCurves() {
   $("losses").dataset.held = last("val_loss") ?? "";
 }
 
-// ---- the net ----
+// ---- follow one number ----
 
-function places(width) {
-  const sizes = [2, ...told.setting.layers, told.outputs];
-  const tallest = Math.max(...sizes), height = Math.max(180, tallest * TALL + 10);
-  const across = (i) => 44 + (i * (width - 88)) / (sizes.length - 1);
-  return { sizes, height, across, up: (i, j) => height / 2 + (j - (sizes[i] - 1) / 2) * TALL };
+function follow(place) {
+  ask({ ask: "follow", place });
+  if (place) ask({ ask: "kernels" });
 }
-
-function columns() {
-  const { across, sizes } = places($("graph").parentElement.clientWidth - 34);
-  const parts = told.setting.layers.map((units, i) => {
-    const part = document.createElement("div");
-    part.style.left = `${across(i + 1)}px`;
-    const button = (sign, said, to) => {
-      const found = Object.assign(document.createElement("button"), { textContent: sign });
-      found.setAttribute("aria-label", `${said} layer ${i + 1}`);
-      found.disabled = to < 1 || to > told.limits.units;
-      found.onclick = () => change({ layers: told.setting.layers.map((n, k) => (k === i ? to : n)) });
-      return found;
-    };
-    const count = Object.assign(document.createElement("span"), { textContent: units });
-    part.append(button("−", "a unit less in", units - 1), count, button("+", "a unit more in", units + 1));
-    return part;
-  });
-  $("columns").replaceChildren(...parts);
-  $("columns").dataset.sizes = sizes.join(" ");
-}
-
-function drawNet() {
-  const canvas = $("graph"), ratio = devicePixelRatio || 1, width = canvas.parentElement.clientWidth - 34;
-  layout = { ...places(width), width, links: [] };
-  const { sizes, height, across, up } = layout;
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  canvas.style.height = `${height}px`;
-  const pen = canvas.getContext("2d"), page = rgb(colour("--card"));
-  pen.scale(ratio, ratio);
-  frame.weights.forEach((weights, layer) => {
-    const [from, to] = weights.shape, largest = Math.max(1e-9, ...weights.map(Math.abs));
-    for (let i = 0; i < from; i++) for (let j = 0; j < to; j++) {
-      const value = weights[i * to + j], share = Math.abs(value) / largest;
-      const [x, y, xx, yy] = [across(layer) + UNIT / 2, up(layer, i), across(layer + 1) - UNIT / 2, up(layer + 1, j)];
-      pen.strokeStyle = `rgb(${signed(Math.sign(value) * (0.15 + 0.85 * share), page)})`;
-      pen.lineWidth = 0.4 + 3.6 * share;
-      pen.beginPath();
-      pen.moveTo(x, y);
-      pen.bezierCurveTo((x + xx) / 2, y, (x + xx) / 2, yy, xx, yy);
-      pen.stroke();
-      layout.links.push({ layer, i, j, value, x, y, xx, yy });
-    }
-  });
-  sizes.forEach((count, layer) => {
-    for (let j = 0; j < count; j++) drawUnit(pen, layer, j, across(layer), up(layer, j), page);
-  });
-  canvas.setAttribute("aria-label", `a net of ${sizes.join(", ")} units`);
-}
-
-function drawUnit(pen, layer, j, x, y, page) {
-  const last = layout.sizes.length - 1, [left, top] = [x - UNIT / 2, y - UNIT / 2];
-  if (layer > 0 && layer < last) {
-    const maps = frame.units[layer - 1], [, rows, wide] = maps.shape;
-    const small = new OffscreenCanvas(wide, rows), brush = small.getContext("2d"), image = brush.createImageData(wide, rows);
-    for (let k = 0; k < rows * wide; k++) {
-      const value = (maps[j * rows * wide + k] - 128) / 127;
-      image.data.set([...signed(value, page), 255], 4 * ((rows - 1 - Math.floor(k / wide)) * wide + (k % wide)));
-    }
-    brush.putImageData(image, 0, 0);
-    pen.drawImage(small, left, top, UNIT, UNIT);
-  } else {
-    pen.fillStyle = layer === last && told.classes ? CLASSES[j] : colour("--track");
-    pen.fillRect(left, top, UNIT, UNIT);
-    pen.fillStyle = layer === last && told.classes ? "#fff" : colour("--ink");
-    pen.font = "600 13px system-ui, sans-serif";
-    pen.textAlign = "center";
-    pen.textBaseline = "middle";
-    pen.fillText(layer === 0 ? ["x₁", "x₂"][j] : told.classes ? String(j) : "y", x, y);
-  }
-  pen.strokeStyle = colour("--line");
-  pen.lineWidth = 1;
-  pen.strokeRect(left, top, UNIT, UNIT);
-}
-
-function nearestLink(event) {
-  if (layout === null) return null;
-  let nearest = null, least = 9;
-  for (const link of layout.links) {
-    const t = (event.offsetX - link.x) / (link.xx - link.x);
-    if (t < 0 || t > 1) continue;
-    const u = 1 - t, away = Math.abs(u ** 3 * link.y + 3 * u * u * t * link.y + 3 * u * t * t * link.yy + t ** 3 * link.yy - event.offsetY);
-    if (away < least) [nearest, least] = [link, away];
-  }
-  return nearest;
-}
-
-function named(layer, i, j) {
-  const from = layer === 0 ? ["x₁", "x₂"][i] : `unit ${i + 1} of layer ${layer}`;
-  const to = layer === layout.sizes.length - 2 ? `output ${told.classes ? j : "y"}` : `unit ${j + 1} of layer ${layer + 1}`;
-  return `The weight from ${from} to ${to}`;
-}
-
-$("graph").onpointermove = (event) => {
-  const link = nearestLink(event);
-  if (link) $("pointed").textContent = `${named(link.layer, link.i, link.j)} is ${link.value.toFixed(4)}. Click to follow it.`;
+$("choice").onsubmit = (event) => {
+  event.preventDefault();
+  follow(["followlayer", "followfrom", "followto"].map((id) => Number($(id).value) - 1));
 };
-$("graph").onclick = (event) => {
-  const link = nearestLink(event);
-  if (link) ask({ ask: "follow", place: [link.layer, link.i, link.j] });
-};
-$("leave").onclick = () => ask({ ask: "follow", place: null });
+$("leave").onclick = () => follow(null);
 
 function drawFollowed() {
   const found = frame.followed;
   $("follow").classList.toggle("hidden", !found);
   if (!found) return;
-  $("followtitle").textContent = named(...found.place);
+  $("followtitle").textContent = named(told, ...found.place);
   $("value").textContent = found.value.toPrecision(6);
   $("gradient").textContent = text(found.gradient);
   $("difference").textContent = text(found.difference);
   $("epsilon").textContent = found.epsilon;
   $("count").textContent = found.points;
-  const rows = found.rows.map(({ x, h, delta, product }) => {
+  const rows = found.rows.map(({ x, h, delta, product }, i) => {
     const row = document.createElement("tr");
-    const cells = [`(${x.map((a) => a.toFixed(2)).join(", ")})`, text(h), text(delta), text(product)];
-    row.append(...cells.map((cell, i) => Object.assign(document.createElement("td"), { textContent: cell, className: i ? "number" : "" })));
+    const cells = [x ? `(${x.map((a) => a.toFixed(2)).join(", ")})` : i + 1, text(h), text(delta), text(product)];
+    row.append(...cells.map((cell, k) => Object.assign(document.createElement("td"), { textContent: cell, className: k ? "number" : "" })));
     return row;
   });
   $("products").replaceChildren(...rows);
@@ -353,17 +265,23 @@ $("after").onclick = () => { lesson++; showLesson(); };
 $("take").onclick = () => { ask({ ask: "pause" }); change(STEPS[lesson][2]); };
 showLesson();
 
-for (const name of ["lesson", "code"]) {
-  $(`tab-${name}`).onclick = () => {
-    for (const other of ["lesson", "code"]) {
-      $(other).classList.toggle("hidden", other !== name);
-      $(`tab-${other}`).setAttribute("aria-selected", other === name);
-    }
-    if (name === "code") ask({ ask: "program" });
-  };
+/** Ask for what the open tab shows. */
+function askForTab() {
+  if (!$("code").classList.contains("hidden")) ask({ ask: "code" });
+  if (!$("program").classList.contains("hidden") || frame?.followed) ask({ ask: "kernels" });
 }
-function showProgram(message) {
-  $("text").textContent = message.text;
+
+function openTab(name) {
+  for (const other of TABS) {
+    $(other).classList.toggle("hidden", other !== name);
+    $(`tab-${other}`).setAttribute("aria-selected", other === name);
+  }
+}
+for (const name of TABS) {
+  $(`tab-${name}`).onclick = () => {
+    openTab(name);
+    askForTab();
+  };
 }
 $("copy").onclick = async () => {
   await navigator.clipboard?.writeText($("text").textContent).catch(() => {});
@@ -371,5 +289,5 @@ $("copy").onclick = async () => {
   setTimeout(() => { $("copy").textContent = "Copy"; }, 2000);
 };
 
-themeButton($("theme"), requestDraw);
-new ResizeObserver(() => { if (told) { columns(); requestDraw(); } }).observe($("net"));
+themeButton($("theme"), () => { requestDraw(); drawBars(); });
+new ResizeObserver(() => { if (told) { net.showLayers(told); drawBars(); requestDraw(); } }).observe($("net"));

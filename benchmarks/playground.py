@@ -1,0 +1,127 @@
+"""The playground's speed: steps a second beside those of `fit`, and frames a second.
+
+python benchmarks/playground.py           # the training alone
+python benchmarks/playground.py --page    # with a page in a browser, which draws (needs playwright and Chromium)
+
+`fit` trains the same net on the same data with the same validation, without a callback. The two take turns.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import time
+
+import harness
+
+import caffelite as cl
+from caffelite.web.playground.code import made
+from caffelite.web.playground.page import Playground
+from caffelite.web.playground.setting import Setting
+
+SETTINGS = {
+    "spiral, 2-8-8-3": Setting(),
+    "spiral, 2-16-16-3": Setting(layers=(16, 16)),
+    "digits, 64-16-16-10": Setting(data="digits", points=1797, layers=(16, 16)),
+}
+SECONDS = 2.0
+CHROMIUM = os.environ.get("CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+
+def of_fit(setting):
+    """Steps a second of `fit`, for some seconds."""
+    names = made(setting)
+
+    class Stop:
+        steps = 0
+
+        def begin(self, _):
+            self.end_at = time.perf_counter() + SECONDS
+
+        def due(self, epochs):
+            return epochs + max(1, 10_000 // setting.steps)
+
+        def steps_done(self, count):
+            self.steps += count
+
+        def __call__(self, *_):
+            return time.perf_counter() > self.end_at
+
+    stop, begin = Stop(), time.perf_counter()
+    names["model"].fit(
+        names["x"],
+        names["y"],
+        loss=getattr(cl, setting.loss)(),
+        optimizer=names["optimizer"],
+        epochs=10**7,
+        batch_size=setting.batch_size,
+        validation_data=names["held_out"],
+        metrics=[setting.metric],
+        callbacks=[stop],
+        verbose=0,
+    )
+    return stop.steps / (time.perf_counter() - begin)
+
+
+def of_playground(setting, playground, drawn):
+    """Steps and frames a second of the playground. `drawn` returns how many frames the page has drawn."""
+    playground.received(None, {"ask": "set", "setting": setting.described()})
+    engine = playground.engine
+    engine.play()
+    time.sleep(0.7)
+    steps, frames, begin = engine.steps, drawn(), time.perf_counter()
+    time.sleep(SECONDS)
+    seconds = time.perf_counter() - begin
+    found = (engine.steps - steps) / seconds, (drawn() - frames) / seconds
+    engine.play(False)
+    time.sleep(0.2)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", action="store_true", help="with a page in a browser")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a try, not a measurement")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds = 1
+    playground = Playground()
+    shown = [0]
+    show = playground.engine.show
+
+    def count(kind, message):
+        shown[0] += kind == "frame"
+        show(kind, message)
+
+    playground.engine.show = count
+    if not arguments.page:
+        measure(playground, arguments.rounds, lambda: shown[0])
+    else:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as p:
+            browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page.goto(playground.server.address)
+            page.wait_for_function("document.body.dataset.frames > 0")
+            measure(playground, arguments.rounds, lambda: int(page.evaluate("document.body.dataset.frames")))
+            browser.close()
+    playground.stop()
+
+
+def measure(playground, rounds, drawn):
+    rows = []
+    for name, setting in SETTINGS.items():
+        pairs = [(of_fit(setting), *of_playground(setting, playground, drawn)) for _ in range(rounds)]
+        fit, own, frames = (statistics.median(column) for column in zip(*pairs, strict=True))
+        share = statistics.median([b / a for a, b, _ in pairs])
+        rows.append([name, f"{fit:,.0f}", f"{own:,.0f}", f"{share:.0%}", f"{frames:.0f}"])
+    print(harness.environment("starlette", "uvicorn"))
+    print(harness.table(["", "fit, steps/s", "playground, steps/s", "share", "frames/s"], rows))
+
+
+if __name__ == "__main__":
+    main()

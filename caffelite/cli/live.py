@@ -1,0 +1,27 @@
+"""`caffelite live`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from caffelite.cli.arguments import add_command
+from caffelite.cli.serving import add_address, serve, with_web
+
+TEXT = """\
+A page with the trainings that cl.live(folder="FOLDER") has kept: the curves of several runs side by side, and each run
+as its page was at the end. It is for this machine's user only. Ctrl-C ends it."""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    argument = add_command(commands, live, "show the trainings that a folder keeps, on a page", TEXT)
+    argument("folder", metavar="FOLDER", help="the folder that was given to cl.live")
+    add_address(argument)
+
+
+def live(arguments: argparse.Namespace) -> int:
+    """Show the page until Ctrl-C."""
+    with with_web():
+        from caffelite.web.folder import FolderPage
+    return serve(lambda port: FolderPage(arguments.folder, port), "The runs are", arguments)

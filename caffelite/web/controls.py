@@ -1,0 +1,156 @@
+"""Controls: what pages ask for, and how the training obeys."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from caffelite.files import safetensors as files
+from caffelite.files.state import arrays_of, texts_of
+from caffelite.training.team import ONE_PROCESS, Team
+from caffelite.web import watch
+from caffelite.web.server import Channel
+from caffelite.web.status import Status
+from caffelite.web.updates import PAUSED, Updates
+
+KINDS = ("pause", "go", "step", "epoch", "stop", "rate", "save", "kernels")
+LARGEST = 2**29  # bytes of a model that the page may save
+ALONE = 5.0  # seconds after which a training that is paused goes on, if there is no page
+LOOK = 0.25  # seconds after which a training that is paused looks for pages
+
+
+class Controls:
+    """What pages ask for. The server's thread notes it, and the training's thread does it between two steps.
+
+    Several ranks do the same after the same steps: what the pages of rank 0 ask for, which it tells the others.
+    """
+
+    def __init__(self, training: Any, status: Status, updates: Updates) -> None:
+        self.training, self.status, self.updates = training, status, updates
+        self.team: Team = training.team or ONE_PROCESS
+        self.ends = False  # whether a page has ended the training
+        self.is_paused = False
+        self.steps, self.until_epoch = 0, 0  # steps to make, and the epoch up to which to train, while it is paused
+        self._seen = 0.0  # when a page was open last, while it is paused
+        self._asked: deque[tuple[Channel | None, str, float]] = deque(maxlen=64)  # page, kind, and the new rate
+        status.cannot = _impossible(training, updates.watched)
+
+    def ask(self, channel: Channel | None, kind: Any, value: Any = None) -> None:
+        """Note what a page asks for. Raises ValueError if it cannot be done. It runs on the server's thread."""
+        if kind not in KINDS:
+            raise ValueError(f"the page asked for {kind!r:.80}, which is unknown")
+        if kind in self.status.cannot:
+            raise ValueError(self.status.cannot[kind])
+        self._asked.append((channel, kind, _as_rate(value) if kind == "rate" else 0.0))
+        self.updates.wakes.set()
+
+    # ---- on the training's thread -------------------------------------------------------------------------------
+
+    def steps_done(self, count: int) -> None:
+        self.steps = max(0, self.steps - count)
+
+    def obey(self) -> bool:
+        """Do what pages have asked for. Return whether there was anything. All ranks call it after the same steps."""
+        has_obeyed = False
+        self.updates.wakes.clear()
+        while self.team.agreed(len(self._asked)):
+            channel, kind, value = self._asked.popleft() if self.training.leads else (None, KINDS[0], 0.0)
+            kind, value = KINDS[int(self.team.agreed(KINDS.index(kind)))], self.team.agreed(value)
+            try:
+                self._do(channel, kind, value)
+            except Exception as error:  # the page is told so, and the training goes on
+                if channel is not None:
+                    channel.send("refused", {"why": f"{error}" or type(error).__name__})
+            has_obeyed = True
+        state = "paused" if self.is_paused else "running"
+        if state != self.status.state:
+            self.status.state = state
+            self.updates.make_status_due()
+        return has_obeyed
+
+    def _do(self, channel: Channel | None, kind: str, value: float) -> None:
+        if kind == "pause":
+            self.is_paused, self.steps, self.until_epoch = True, 0, 0
+        elif kind == "go":
+            self.is_paused, self.steps, self.until_epoch = False, 0, 0
+        elif kind == "step":
+            self.is_paused, self.steps = True, 1
+        elif kind == "epoch":
+            self.is_paused, self.until_epoch = True, self.training.history.epochs + 1
+        elif kind == "stop":
+            self.ends = True
+        elif kind == "rate":
+            self._set_rate(value)
+        elif kind == "save" and channel is not None:
+            with self.training.as_at_the_end():  # as a checkpoint: it has the average that AverageWeights keeps
+                channel.send("saved", self._saved())
+        elif kind == "kernels" and self.training.leads:
+            self._time_kernels()
+
+    def _set_rate(self, rate: float) -> None:
+        optimizer = self.training.optimizer
+        if len(optimizer.groups) > 1 or optimizer._followed[0] is not None:
+            if optimizer.lr == 0:
+                raise ValueError("the rate is 0 now, so it cannot be multiplied")
+            optimizer.scale_lr(rate / optimizer.lr)  # groups and schedules keep their form
+        else:
+            optimizer.lr = rate
+
+    def _saved(self) -> dict[str, Any]:
+        model = self.training.model
+        arrays = arrays_of(model)
+        if sum(array.nbytes for array in arrays.values()) > LARGEST:
+            raise ValueError("the model is too large for the page: use cl.callbacks.Checkpoint")
+        name = f"model-{self.status.name}-epoch-{self.training.history.epochs}.safetensors"
+        parts = [memoryview(part).cast("B") for part in files.content(name, arrays, texts_of(model)) if len(part)]
+        return {"name": name, "content": np.frombuffer(b"".join(parts), np.uint8)}
+
+    def _time_kernels(self) -> None:
+        begun = time.monotonic()
+        self.updates.publish("kernels", watch.kernels(self.updates.watched))
+        self.updates.send()
+        self.status.note_wait(time.monotonic() - begun)
+
+    def wait(self) -> None:
+        """Wait while the training is paused: until pages want it to go on, or have all gone."""
+        history, epochs = self.training.history, self.training.epochs
+        is_done = epochs is not None and history.epochs >= epochs
+        begun = self._seen = time.monotonic()
+        while self.is_paused and not (self.ends or is_done or self.steps or self.until_epoch > history.epochs):
+            is_woken = self.training.leads and self._is_woken()  # other ranks wait in `obey`
+            self.obey()
+            now = time.monotonic()
+            self.status.note_wait(now - begun)
+            begun = now
+            if is_woken:
+                self.updates.make(now, PAUSED)
+
+    def _is_woken(self) -> bool:
+        """Wait for a page, but not for long. Without pages, or after Ctrl-C, ask that the training goes on."""
+        is_woken = self.updates.wakes.wait(LOOK)
+        if self.updates.pages:
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > ALONE:
+            self._asked.append((None, "go", 0.0))
+        if self.team.is_interrupted():
+            self._asked.append((None, "go", 0.0))
+        return is_woken
+
+
+def _impossible(training: Any, watched: watch.Watched) -> dict[str, str]:
+    """What pages cannot ask for, and why."""
+    if training.optimizer is None:
+        return {"rate": "L-BFGS chooses the length of each step", "kernels": "only steps of an optimizer can be timed"}
+    if watched.training_rows is None:
+        return {"kernels": "kernels can be timed only if the rows are in memory"}
+    return {}
+
+
+def _as_rate(value: Any) -> float:
+    """The learning rate that a page has sent. Raises ValueError if it is not a possible one."""
+    if type(value) not in (int, float) or not 0 <= value < 1e9:
+        raise ValueError(f"a learning rate is a number, 0 or more, got {value!r:.80}")
+    return float(value)

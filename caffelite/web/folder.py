@@ -1,0 +1,52 @@
+"""FolderPage: a page that shows the runs in a folder, without a training."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from caffelite.web.runs import Runs
+from caffelite.web.server import Channel, Server
+
+
+class FolderPage:
+    """Serves the page of the runs that `cl.live(folder=…)` has written to a folder, until `stop`.
+
+    The page asks for the list again now and then. So it shows also runs that another program trains meanwhile.
+
+    Raises OSError if the folder cannot be read or another program has the port, and ValueError if it has no runs.
+    """
+
+    page = "live.html"
+
+    def __init__(self, folder: str | os.PathLike[str], port: int = 0) -> None:
+        os.listdir(folder)
+        self.runs = Runs(folder)
+        if not self.runs.listed():
+            raise ValueError(f"{os.fspath(folder)} has no runs: cl.live(folder=…) writes a file NAME.run for each")
+        self.server = Server(self, port)
+        self.server.start()
+
+    def stop(self) -> None:
+        """End the server."""
+        self.server.stop()
+
+    # ---- of the server, on its thread ---------------------------------------------------------------------------
+
+    def joined(self, channel: Channel) -> None:
+        self._send_list(channel)
+
+    def received(self, channel: Channel, message: dict[str, Any]) -> None:
+        kind = message.get("kind")
+        if kind == "runs":
+            self._send_list(channel)
+        elif kind == "run":
+            channel.send("run", self.runs.content(message.get("name")))
+        else:
+            raise ValueError(f"there is no training here, so the page cannot ask for {kind!r:.80}")
+
+    def left(self, channel: Channel) -> None:
+        pass
+
+    def _send_list(self, channel: Channel) -> None:
+        channel.send("runs", {"runs": self.runs.listed(), "now": None})

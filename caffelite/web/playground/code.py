@@ -1,0 +1,90 @@
+"""Code: the program that does what the playground does, to read, to copy, and to run."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from typing import Any
+
+from caffelite.web.playground.data import DATA, numbers, table
+from caffelite.web.playground.setting import Setting
+
+
+def imports_of(setting: Setting) -> str:
+    """The lines that import modules."""
+    return f"{'import csv' * bool(setting.table)}\n\nimport numpy as np\n\nimport caffelite as cl".lstrip()
+
+
+def data_of(setting: Setting) -> str:
+    """The lines that make the points, the first of them held out."""
+    k, rng = setting.held_out, f"np.random.default_rng({setting.seed})"
+    split = f"held_out = x[:{k}], y[:{k}]\nx, y = x[{k}:], y[{k}:]"
+    if setting.table is None:
+        source = inspect.getsource(DATA[setting.data]).rstrip()
+        return f"{source}\n\n\nx, y = {setting.data}({setting.points}, {setting.noise!r}, {rng})\n{split}"
+    scaled = [_scaled("x", k)] if setting.is_classes else [_scaled("x", k), _scaled("y", k)]
+    return "\n".join(
+        [
+            f"{inspect.getsource(numbers).rstrip()}\n\n\n{inspect.getsource(table).rstrip()}\n\n",
+            f"with open({setting.table.name!r}, encoding='utf-8') as file:",
+            f"    x, y = table(file, {setting.target!r}, {setting.points}, {rng})",
+            *scaled,
+            split,
+        ]
+    )
+
+
+def _scaled(name: str, k: int) -> str:
+    """The line that gives the rows of the training the mean 0 and the deviation 1."""
+    return f"{name} = ({name} - {name}[{k}:].mean(axis=0)) / np.maximum({name}[{k}:].std(axis=0), 1e-9)"
+
+
+def model_of(setting: Setting) -> str:
+    """The lines that make the model."""
+    lines, size = [f"model = cl.Model(seed={setting.seed})"], setting.inputs
+    for units in setting.layers:
+        lines.append(f"model.add(cl.Linear({size}, {units}))")
+        if setting.norm != "none":
+            lines.append(f"model.add(cl.{setting.norm}({units}))")
+        if setting.activation != "none":
+            lines.append(f"model.add(cl.{setting.activation}())")
+        if setting.dropout > 0:
+            lines.append(f"model.add(cl.Dropout({setting.dropout!r}))")
+        size = units
+    lines.append(f"model.add(cl.Linear({size}, {setting.outputs}))")
+    return "\n".join(lines)
+
+
+def optimizer_of(setting: Setting) -> str:
+    """The line that makes the optimizer."""
+    kind, rate = setting.optimizer, f"{setting.rate!r}"
+    if setting.schedule == "cosine":
+        rate = f"cl.schedules.cosine({setting.rate!r}, {setting.epochs * setting.steps})"
+    options = [f"lr={rate}", *["momentum=0.9"] * (kind == "momentum")]
+    options += [f"weight_decay={setting.decay!r}"] * (setting.decay > 0)
+    return f"optimizer = cl.{'SGD' if kind == 'momentum' else kind}(model.parameters(), {', '.join(options)})"
+
+
+def program_of(setting: Setting, epochs: int | str) -> str:
+    """The whole program, which trains for so many epochs."""
+    fit = f"""history = model.fit(
+    x,
+    y,
+    loss=cl.{setting.loss}(),
+    optimizer=optimizer,
+    epochs={epochs},
+    batch_size={setting.batch_size},
+    validation_data=held_out,
+    metrics=["{setting.metric}"],
+)
+print(history["loss"][-1], history["val_loss"][-1])"""
+    return f"{imports_of(setting)}\n\n\n{data_of(setting)}\n\n{model_of(setting)}\n{optimizer_of(setting)}\n\n{fit}\n"
+
+
+def made(setting: Setting) -> dict[str, Any]:
+    """Run the lines that make data, model and optimizer. Return them by name."""
+    names: dict[str, Any] = {}
+    if setting.table is not None:  # its file is not on this machine, or elsewhere
+        names["open"] = lambda *_, **__: io.StringIO(setting.table.text)
+    exec(f"{imports_of(setting)}\n\n\n{data_of(setting)}\n\n{model_of(setting)}\n{optimizer_of(setting)}\n", names)
+    return names

@@ -1,0 +1,229 @@
+"""The next step of a training, kernel by kernel: what each one reads and writes, how long it takes, who calls it.
+
+All this happens on copies of the model and the optimizer. So the training does not change.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import caffelite
+from caffelite import _kernels as kernels
+from caffelite.core.recording import Recording
+from caffelite.data.generator import DataGenerator
+from caffelite.files.state import named_state
+from caffelite.functions import Linear
+from caffelite.program.facts import facts
+from caffelite.program.program import Program, capture
+from caffelite.program.stages import measured
+from caffelite.program.step import Buffer, Instruction, Operand
+from caffelite.training.callbacks import Training
+
+REPLAYS = 50  # for the time of each kernel
+MOST_VALUES = 1024  # of an operand that is shown
+HOME = Path(caffelite.__file__).parent.parent
+
+
+class NextStep:
+    """A training's next step as a Program of its own, whose kernels can be run one at a time.
+
+    `done` is the number of steps of the epoch that are done, `at` that of the kernels that have run.
+    """
+
+    def __init__(self, training: Training, done: int) -> None:
+        model, optimizer, loss = training.model, training.optimizer, training.loss
+        self.x, self.y = upcoming(training.batches, done, model.dtype)
+        self.model, self.optimizer = copy.deepcopy((model, optimizer))
+
+        def step(x: np.ndarray, y: np.ndarray) -> Any:
+            self.optimizer.zero_grad()
+            value = loss(self.model(x), y)
+            value.backward()
+            self.optimizer.step()
+            return value
+
+        self.program: Program = capture(step, self.x, self.y)  # a real step, as is the next one
+        self.calls = [call for call in self.program._step.instructions if isinstance(call, Instruction)]
+        self.callers = self._callers(step)
+        self.model.load_state_dict(model.state_dict())
+        self.optimizer.load_state_dict(optimizer.state_dict())
+        self.at = 0
+        self.names = self._names()
+        self._timed = measured(self.program._stages, self.program._step, REPLAYS)
+
+    def picture(self) -> dict[str, Any]:
+        """The step as it was recorded and after each pass: kernels in time, temporaries in memory, for a drawing."""
+        buffers = list(dict.fromkeys([bar.buffer for stage in self._timed for bar in stage.bars]))
+        number = {buffer: i for i, buffer in enumerate(buffers)}
+        stages = [
+            {
+                "name": stage.name,
+                "calls": stage.calls,
+                "writes": [-1 if buffer is None else number[buffer] for buffer in stage.writes],
+                "microseconds": stage.seconds * 1e6,
+                "size": stage.size,
+                "bars": [bar._asdict() | {"buffer": number[bar.buffer]} for bar in stage.bars],
+            }
+            for stage in self._timed
+        ]
+        return {"stages": stages, "kernels": [self._described(i) for i in range(len(self.calls))], "at": self.at}
+
+    def run_next(self) -> dict[str, Any]:
+        """Run one kernel. Return its operands, and the values of those that it has written, before and after."""
+        call, number = self.calls[self.at], self.at
+        operands = [x for x in call.operands if x is not None]
+        before = [values_of(x) for x in operands]
+        kernels.Replay([call.placed()], self.program._step.memory).run()
+        self.at += 1
+        shown = []
+        for operand, old in zip(operands, before, strict=True):
+            new = values_of(operand)
+            one: dict[str, Any] = {"name": self._name(operand, number), "shape": list(operand.shape)}
+            one |= {"written": operand.buffer in call.writes, "values": _shown(new)}
+            if old.tobytes() != new.tobytes() and not self._is_new(operand, number):
+                one["before"] = _shown(old)
+            shown.append(one)
+        return {**self._described(number), "at": self.at, "of": len(self.calls), "operands": shown}
+
+    def touching(self, place: tuple[int, int, int]) -> list[dict[str, Any]]:
+        """The kernels that read or write a weight or its gradient, (layer, from, to), and what each does with it."""
+        layer, source, target = place
+        weight = [f for f in self.model.functions if isinstance(f, Linear)][layer].weight
+        offset = source * weight.data.strides[0] + target * weight.data.strides[1]
+        found = []
+        for number, call in enumerate(self.calls):
+            roles = []
+            for what, array in (("it", weight.data), ("its gradient", weight.grad)):
+                address = _address(array) + offset
+                for i, operand in enumerate(call.operands):
+                    if operand is not None and _first(operand) <= address < _first(operand) + operand.nbytes:
+                        roles += [f"reads {what}"] * (call.call.reads >> i & 1)
+                        roles += [f"writes {what}"] * (call.call.writes >> i & 1)
+            if roles:
+                found.append({**self._described(number), "does": list(dict.fromkeys(roles))})
+        return found
+
+    def _described(self, number: int) -> dict[str, Any]:
+        """Name, shapes, time and caller of a kernel."""
+        name, shapes, *_ = facts(self.calls[number])
+        return {
+            "number": number,
+            "kernel": name,
+            "shapes": shapes,
+            "microseconds": float(self._timed[-1].seconds[number] * 1e6),
+            "callers": self.callers[number],
+        }
+
+    def _callers(self, step: Callable[..., Any]) -> list[list[dict[str, Any]]]:
+        """The lines of Python that call each kernel: more than one if it was fused of several."""
+        lines = callers_of(step, self.x, self.y)
+        recorded = [call.call for call in self.program._stages[0].instructions if isinstance(call, Instruction)]
+        kept = {id(call.call) for call in self.calls}
+        gone = [(i, call.name) for i, call in enumerate(recorded) if id(call) not in kept]
+        found = []
+        for call in self.calls:
+            own = [i for i, one in enumerate(recorded) if one is call.call] or _parts(call.call.name, gone)
+            gone = [(i, name) for i, name in gone if i not in own]
+            found.append([lines[i] for i in own])
+        return found
+
+    def _names(self) -> list[tuple[int, int, str]]:
+        """What lies where in memory: (first address, address behind it, name)."""
+        parameters, buffers = named_state(self.model)
+        x, y = self.program.inputs
+        named: dict[str, Any] = {"x, the batch": x, "y, the targets": y}
+        for name, tensor in parameters.items():
+            named |= {name: tensor.data, f"gradient of {name}": tensor.grad}
+        named |= buffers | {f"{name} of the optimizer": array for name, array in self.optimizer.vectors().items()}
+        return [(_address(array), _address(array) + array.nbytes, name) for name, array in named.items()]
+
+    def _name(self, operand: Operand, number: int) -> str:
+        """What an operand is called: by its place, or by the kernel that has written it."""
+        first = _first(operand)
+        names = [name for begin, end, name in self.names if begin < first + operand.nbytes and first < end]
+        if names:
+            return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        writers = [i for i in range(number) if operand.buffer in self.calls[i].writes]
+        if operand.buffer in self.calls[number].writes:
+            return "its result"
+        return f"result of {writers[-1] + 1}, {self.calls[writers[-1]].call.name}" if writers else "a constant"
+
+    def _is_new(self, operand: Operand, number: int) -> bool:
+        """Whether the operand is a temporary that no kernel has written before this one."""
+        return operand.buffer.temporary and not any(operand.buffer in call.writes for call in self.calls[:number])
+
+
+def upcoming(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The batch that a training takes next, when it has done so many steps of the epoch. Nothing changes."""
+    ahead = copy.deepcopy(batches)
+    if done > 0:
+        ahead.shuffle = False  # its order is that of the epoch under way
+    x, y = next(iter(ahead.epoch(done)))()
+    return np.ascontiguousarray(x, dtype), y if y.dtype.kind in "iu" else np.ascontiguousarray(y, dtype)
+
+
+class _Callers(list):
+    """The entries of a recording, with the line of Python that made each."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def append(self, entry: Any) -> None:
+        super().append(entry)
+        frame = sys._getframe(1)
+        while frame.f_code.co_name == "add_grad_of" and frame.f_back is not None:
+            frame = frame.f_back
+        file, line = Path(frame.f_code.co_filename), frame.f_lineno
+        known = str(file.relative_to(HOME)) if file.is_relative_to(HOME) else file.name
+        self.lines.append({"file": known, "line": line, "text": linecache.getline(str(file), line).strip()})
+
+
+def callers_of(step: Callable[..., Any], *arrays: np.ndarray) -> list[dict[str, Any]]:
+    """Take a step, and return the line of Python that calls each kernel: file, line and text."""
+    recording = Recording()
+    recording.entries = entries = _Callers()
+    with recording:
+        step(*[array.view(kernels.Recorded) for array in arrays])
+    return entries.lines
+
+
+def _parts(name: str, calls: list[tuple[int, str]]) -> list[int]:
+    """The numbers of the calls, in order, whose names joined by _ are this name; [] if there are none."""
+    for place, (i, first) in enumerate(calls):
+        if name == first:
+            return [i]
+        if name.startswith(f"{first}_") and (rest := _parts(name[len(first) + 1 :], calls[place + 1 :])):
+            return [i, *rest]
+    return []
+
+
+def _address(array: Any) -> int:
+    return kernels.address(array.view(np.ndarray))
+
+
+def _first(operand: Operand) -> int:
+    buffer: Buffer = operand.buffer
+    assert buffer.address is not None
+    return int(buffer.address) + operand.offset
+
+
+def values_of(operand: Operand) -> np.ndarray:
+    """A copy of the values at an operand's place in memory."""
+    extent = sum([(n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True)])
+    memory = (ctypes.c_ubyte * (extent + operand.dtype.itemsize)).from_address(_first(operand))
+    return np.ndarray(operand.shape, operand.dtype, memoryview(memory), 0, operand.strides).copy()
+
+
+def _shown(values: np.ndarray) -> np.ndarray:
+    """The first values as a matrix of numbers, as many whole rows as may be shown."""
+    rows = values.reshape(-1, values.shape[-1]) if values.ndim > 0 else values.reshape(1, 1)
+    columns = min(rows.shape[1], MOST_VALUES)
+    return rows[: max(1, MOST_VALUES // max(1, columns)), :columns].astype(np.float32)

@@ -1,0 +1,79 @@
+"""The loop of a kernel: its lines, which become C, and the machine instructions that the C compiler made of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import caffelite
+from caffelite import _kernels as kernels
+from caffelite.look.machine_code import MachineCode, machine_code
+
+LOOPS = Path(caffelite.__file__).parent / "_kernels" / "loops"
+MOST_LINES = 60  # of a loop, and of its instructions
+
+
+def parts(name: str) -> list[str]:
+    """The kernels of which a kernel was fused: its name alone if it was not. ValueError if it is none."""
+    for known in sorted(kernels.KERNELS, key=len, reverse=True):
+        if name == known or name == f"{known}_bfloat16":
+            return [known]
+        if name.startswith(f"{known}_"):
+            try:
+                return [known, *parts(name[len(known) + 1 :])]
+            except ValueError:
+                continue
+    raise ValueError(f"there is no kernel {name!r}")
+
+
+@functools.lru_cache(maxsize=256)
+def loop_of(name: str) -> dict[str, Any]:
+    """The lines of a kernel's loop, and the instructions of its inner loop; a `problem` says why there are none."""
+    file, lines = lines_of(name)
+    instructions, count, problem = list[list[str]](), 0, ""
+    kernel = kernels.KERNELS[name]
+    try:
+        if kernel.loops == "elementwise":
+            raise RuntimeError(
+                "It is one of many cases in one function, so its machine instructions are not listed here."
+            )
+        code = machine_code(name)
+        loops = code.loops or [code]
+        inner = max(loops, key=_multiply_adds) if kernel.is_product else loops[0]
+        instructions = [[i.text, i.meaning] for i in inner.instructions[:MOST_LINES]]
+        count = len(inner.instructions)
+    except RuntimeError as error:
+        problem = str(error)
+    return {
+        "kernel": name,
+        "file": file,
+        "lines": lines,
+        "isa": kernels.ISA,
+        "instructions": instructions,
+        "count": count,
+        "problem": problem,
+    }
+
+
+def _multiply_adds(loop: MachineCode) -> int:
+    return sum(["fmadd" in i.name or "fmla" in i.name for i in loop.instructions])
+
+
+def lines_of(name: str) -> tuple[str, list[str]]:
+    """The file of a kernel's loop, and its lines: [] if caffelite was installed without its source."""
+    loops = kernels.KERNELS[name].loops
+    for path in sorted(LOOPS.glob("*.pyx")):
+        text = path.read_text(encoding="utf-8")
+        file = f"caffelite/_kernels/loops/{path.name}"
+        if loops == "elementwise" and path.stem == "elementwise":
+            if found := re.search(
+                rf"^ +(?:el)?if op == {name.upper()}\b.*\n(?:     +.*\n)+?(?=    \w)", text, re.MULTILINE
+            ):
+                return file, found[0].rstrip().split("\n")[:MOST_LINES]
+        elif found := re.search(rf'^ *publish\("{loops}", <Loop> (\w+)', text, re.MULTILINE):
+            pattern = rf"^cdef [^\n]*\b{found[1]}\((?:.|\n)*?(?=^\n\n|^\S|\Z)"
+            if body := re.search(pattern, text, re.MULTILINE):
+                return file, body[0].rstrip().split("\n")[:MOST_LINES]
+    return "", []

@@ -1,0 +1,108 @@
+"""View: what a net makes of the plane, or of the points that are held out, and what each of its units makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.modes import inference
+from caffelite.core.tensor import Tensor
+from caffelite.functions import Linear, softmax
+from caffelite.training.history import History
+from caffelite.web.playground.setting import PIXELS, Setting
+
+GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
+MOST_POINTS = 1000  # of a curve
+MOST_HELD = 500  # points whose outputs are shown
+BARS = 8  # of a unit, for ranges of numbers
+
+
+class View:
+    """Looks at the model of a setting.
+
+    In the plane, a unit has a map: what it gives the next layer at each point. Otherwise it has a bar for each class,
+    the mean over the points of the training that are of this class; or, if y are numbers, for each of `BARS` equal
+    parts of the points, ordered by y. A unit that looks at an image shows its weights.
+    """
+
+    def __init__(self, setting: Setting, names: dict[str, Any]) -> None:
+        self.setting, self.model = setting, names["model"]
+        dtype = self.model.dtype
+        if setting.is_plane:
+            self.rows, self.points = grid(SMALL, setting.reach), grid(GRID, setting.reach)
+        else:
+            self.rows, self.points = names["x"].astype(dtype), names["held_out"][0][:MOST_HELD].astype(dtype)
+            self.means = _means(names["y"], setting.classes)
+
+    def now(self) -> dict[str, Any]:
+        """The outputs, the units' pictures, weights and biases: arrays that nobody changes."""
+        linear = [f for f in self.model.functions if isinstance(f, Linear)]
+        with inference():
+            said = self.model(Tensor(self.points))
+            output = (softmax(said) if self.setting.is_classes else said).numpy()
+            units = self._units(linear)
+        return {
+            "output": output.reshape(GRID, GRID, -1) if self.setting.is_plane else output,
+            "units": units,
+            "weights": [f.weight.data.copy() for f in linear],
+            "biases": [f.bias.data.copy() for f in linear if f.bias is not None],
+        }
+
+    def _units(self, linear: list[Linear]) -> list[np.ndarray]:
+        """For each layer but the last the pictures of its units, uint8 (units, height, width); 128 is 0.
+
+        Each is on a scale of its own.
+        """
+        found: list[np.ndarray] = []
+        h = Tensor(self.rows)
+        for f in self.model.functions:
+            if f is linear[-1]:
+                break
+            if isinstance(f, Linear):
+                found.append(np.zeros(0))
+            h = f(h)
+            found[-1] = h.numpy()
+        if self.setting.is_plane:
+            return [_as_bytes(values.T.reshape(-1, SMALL, SMALL)) for values in found]
+        pictures = [_as_bytes((self.means @ values).T[:, None]) for values in found]
+        if self.setting.is_image and pictures:
+            pictures[0] = _as_bytes(linear[0].weight.data.T.reshape(-1, PIXELS, PIXELS))
+        return pictures
+
+
+def _means(y: np.ndarray, classes: int | None) -> np.ndarray:
+    """The matrix (bars, n) that takes the mean over the points of each class, or of each equal part ordered by y."""
+    y = np.ravel(y)
+    parts = [np.flatnonzero(y == c) for c in range(classes)] if classes else np.array_split(np.argsort(y), BARS)
+    means = np.zeros((len(parts), len(y)), np.float32)
+    for row, part in zip(means, parts, strict=True):
+        row[part] = 1 / max(1, len(part))
+    return means
+
+
+def grid(n: int, reach: float) -> np.ndarray:
+    """Points of the plane (n · n, 2) float32 from −reach to reach, row by row from below."""
+    side = np.linspace(-reach, reach, n, dtype=np.float32)
+    return np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+
+
+def curves(history: History) -> dict[str, Any]:
+    """The curves of a history by name: epochs and values, at most MOST_POINTS of them, with the first and the last."""
+    epochs = history.epochs
+    kept = np.unique(np.linspace(0, epochs - 1, min(epochs, MOST_POINTS)).astype(int))
+    places = kept.tolist()
+    return {
+        name: {"epoch": kept + 1, "value": np.array([values[i] for i in places], np.float64)}
+        for name, values in history.items()
+    }
+
+
+def _as_bytes(pictures: np.ndarray) -> np.ndarray:
+    """Pictures (units, height, width) of bytes; the largest value of each unit is at an end of the range."""
+    values = pictures.reshape(len(pictures), -1)
+    if not np.isfinite(values).all():
+        values = np.nan_to_num(values, posinf=0.0, neginf=0.0)
+    largest = np.maximum(values.max(axis=1), -values.min(axis=1))[:, None]
+    scaled = values * (127 / np.where(largest > 0, largest, 1))
+    return np.rint(scaled + 128).astype(np.uint8).reshape(pictures.shape)

@@ -1,0 +1,224 @@
+// The Program of a step: its kernels as bars in time, over the memory that they use, before and after each pass; and
+// what one kernel has read and written.
+
+import { colour, text } from "./charts.js";
+import { mixed, rgb } from "./pictures.js";
+import { ofClass, signed } from "./said.js";
+
+const $ = (id) => document.getElementById(id);
+const BAND = 30, MEMORY = 130, GAP = 8; // pixels of the kernels, of the memory, and between them
+const CELL = 16, MOST_ROWS = 16, MOST_COLUMNS = 32; // of a picture of numbers
+
+let told = null, stage = 0, at = 0, bars = [];
+
+/** Show the stages and kernels of a "kernels" message. `showLoop(name)` is called for a kernel that is clicked. */
+export function showKernels(message, showLoop) {
+  const isOther = told === null || told.stages.length !== message.stages.length;
+  told = message;
+  at = message.at;
+  if (isOther) {
+    $("stage").replaceChildren(...told.stages.map(({ name }, i) => new Option(name.replaceAll("_", " "), i)));
+    stage = told.stages.length - 1;
+    $("stage").value = stage;
+  }
+  const rows = told.kernels.map((kernel) => {
+    const row = document.createElement("tr");
+    row.append(
+      cell(kernel.number + 1, "number"), withButton(kernel.kernel, showLoop), cell(kernel.shapes),
+      cell(kernel.microseconds.toFixed(2), "number"), cell(calledBy(kernel)),
+    );
+    return row;
+  });
+  $("kernels").replaceChildren(...rows);
+  drawBars();
+  mark();
+}
+
+/** The kernels that read or write the number that is followed. */
+export function showTouching(touching, showLoop) {
+  $("touching").replaceChildren(...(touching ?? []).map((kernel) => {
+    const row = document.createElement("tr");
+    const lines = cell("");
+    for (const { file, line, text: code } of kernel.callers) {
+      const shown = document.createElement("div");
+      shown.append(Object.assign(document.createElement("code"), { textContent: code }), ` ${file}:${line}`);
+      lines.append(shown);
+    }
+    row.append(withButton(kernel.kernel, showLoop), cell(kernel.does.join(", ")), cell(kernel.microseconds.toFixed(2), "number"), lines);
+    return row;
+  }));
+}
+
+const calledBy = ({ callers }) => callers.map(({ file, line }) => `${file.replace("caffelite/", "")}:${line}`).join(", ");
+
+function cell(content, name = "") {
+  return Object.assign(document.createElement("td"), { textContent: content, className: name });
+}
+
+function withButton(kernel, showLoop) {
+  const made = cell(""), button = Object.assign(document.createElement("button"), { textContent: kernel, className: "link" });
+  button.setAttribute("aria-label", `the loop of ${kernel}`);
+  button.onclick = () => showLoop(kernel);
+  made.append(button);
+  return made;
+}
+
+// ---- bars ----
+
+export function drawBars() {
+  const canvas = $("bars");
+  if (told === null || canvas.clientWidth === 0) return;
+  const ratio = devicePixelRatio || 1, width = canvas.clientWidth, page = rgb(colour("--card"));
+  const { microseconds, writes, calls, bars: temporaries, size } = told.stages[stage];
+  const most = Math.max(...told.stages.map((s) => sum(s.microseconds))), highest = Math.max(1, ...told.stages.map((s) => s.size));
+  canvas.width = width * ratio;
+  canvas.height = (BAND + GAP + MEMORY) * ratio;
+  canvas.style.height = `${BAND + GAP + MEMORY}px`;
+  const pen = canvas.getContext("2d"), across = (t) => (t / most) * width, paint = (b) => `rgb(${mixed(page, rgb(ofClass(b % 7)), 0.55)})`;
+  pen.scale(ratio, ratio);
+  const ends = [];
+  let end = 0;
+  for (const t of microseconds) ends.push((end += t));
+  const begins = ends.map((e, i) => e - microseconds[i]);
+  bars = [];
+  calls.forEach((name, i) => {
+    const box = [across(begins[i]), 0, Math.max(1, across(microseconds[i])), BAND];
+    pen.fillStyle = writes[i] < 0 ? colour("--line") : paint(writes[i]);
+    pen.fillRect(...box);
+    pen.strokeStyle = colour("--card");
+    pen.strokeRect(...box);
+    bars.push({ box, words: `${i + 1}. ${name}: ${microseconds[i].toFixed(2)} µs` });
+    pen.fillStyle = colour("--ink");
+    pen.font = "11px system-ui, sans-serif";
+    if (pen.measureText(name).width < box[2] - 6) pen.fillText(name, box[0] + 3, BAND / 2 + 4);
+  });
+  pen.strokeStyle = colour("--line");
+  pen.strokeRect(0.5, BAND + GAP + 0.5, width - 1, MEMORY - 1);
+  for (const { buffer, text: shape, begin, end: last, offset, nbytes } of temporaries) {
+    const box = [
+      across(begins[begin]), BAND + GAP + (offset / highest) * MEMORY, Math.max(1, across(ends[last] - begins[begin])),
+      Math.max(1, (nbytes / highest) * MEMORY),
+    ];
+    pen.fillStyle = paint(buffer);
+    pen.fillRect(...box);
+    bars.push({ box, words: `an array of ${shape}, ${nbytes.toLocaleString("en")} bytes: from kernel ${begin + 1} to ${last + 1}` });
+  }
+  if (stage === told.stages.length - 1 && at > 0) {
+    pen.strokeStyle = colour("--ink");
+    pen.lineWidth = 2;
+    pen.strokeRect(...bars[at - 1].box);
+  }
+  const facts = `${calls.length} kernels, ${sum(microseconds).toFixed(1)} µs, ${size.toLocaleString("en")} bytes of temporaries`;
+  $("stagefacts").textContent = facts;
+  canvas.setAttribute("aria-label", `the kernels in time, over the memory they use: ${facts}`);
+}
+
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+$("stage").onchange = () => {
+  stage = Number($("stage").value);
+  drawBars();
+};
+$("bars").onpointermove = ({ offsetX, offsetY }) => {
+  const under = bars.find(({ box: [x, y, w, h] }) => offsetX >= x && offsetX <= x + w && offsetY >= y && offsetY <= y + h);
+  if (under) $("barfacts").textContent = under.words;
+};
+let pointed = -1;
+$("bars").onkeydown = (event) => {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (step === undefined || bars.length === 0) return;
+  event.preventDefault();
+  pointed = Math.max(0, Math.min(bars.length - 1, pointed + step));
+  $("barfacts").textContent = bars[pointed].words;
+};
+
+// ---- one kernel ----
+
+/** Show what a kernel has read and written: a "kernel" message. */
+export function showKernel(message) {
+  at = message.at;
+  $("ran").classList.remove("hidden");
+  const ends = message.at === message.of ? " The step is done." : "";
+  $("rantitle").textContent = `Kernel ${message.at} of ${message.of}: ${message.kernel}.${ends}`;
+  $("ran").dataset.kernel = message.kernel;
+  $("operands").replaceChildren(...message.operands.map(operand));
+  drawBars();
+  mark();
+}
+
+/** No kernel of the next step has run: the net has taken a step, or is another one. */
+export function forgetKernel() {
+  if (at === 0) return;
+  at = 0;
+  drawBars();
+  mark();
+}
+
+function mark() {
+  [...$("kernels").children].forEach((row, i) => row.classList.toggle("current", i === at - 1));
+}
+
+/** A figure of an operand: its numbers as colours, those before it was written beside them. */
+function operand({ name, shape, written, values, before }) {
+  const figure = document.createElement("figure");
+  const words = `${written ? "writes" : "reads"} ${name}, ${shape.join(" × ") || 1}`;
+  figure.append(Object.assign(document.createElement("figcaption"), { textContent: words }));
+  const all = before ? [["before", before], ["after", values]] : [["", values]];
+  const most = Math.max(1e-30, ...all.map(([, x]) => x.reduce((a, b) => Math.max(a, Number.isFinite(b) ? Math.abs(b) : 0), 0)));
+  for (const [when, x] of all) {
+    if (when) figure.append(Object.assign(document.createElement("span"), { className: "soft small", textContent: when }));
+    figure.append(numbers(x, most, `${words} ${when}`));
+  }
+  figure.append(Object.assign(document.createElement("span"), { className: "soft small", textContent: `up to ±${text(most)}` }));
+  return figure;
+}
+
+function numbers(values, most, label) {
+  const rows = Math.min(values.shape[0], MOST_ROWS), columns = Math.min(values.shape[1], MOST_COLUMNS);
+  const canvas = document.createElement("canvas"), page = rgb(colour("--track")), pen = canvas.getContext("2d");
+  canvas.width = columns * CELL;
+  canvas.height = rows * CELL;
+  for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
+    const value = values[i * values.shape[1] + j];
+    pen.fillStyle = Number.isFinite(value) ? `rgb(${signed(value / most, page)})` : colour("--ink");
+    pen.fillRect(j * CELL, i * CELL, CELL - 1, CELL - 1);
+  }
+  canvas.setAttribute("role", "img");
+  const first = Array.from(values.subarray(0, 8), (x) => text(x)).join(", ");
+  canvas.setAttribute("aria-label", `${label}: ${first}${values.length > 8 ? " …" : ""}`);
+  const point = Object.assign(document.createElement("div"), { className: "numbers" });
+  canvas.onpointermove = ({ offsetX, offsetY }) => {
+    const i = Math.floor(offsetY / CELL), j = Math.floor(offsetX / CELL);
+    if (i < rows && j < columns) canvas.title = `row ${i + 1}, column ${j + 1}: ${values[i * values.shape[1] + j]}`;
+  };
+  point.append(canvas);
+  return point;
+}
+
+// ---- the loop of a kernel ----
+
+/** Show the lines and machine instructions of a "loop" message. */
+export function showLoop({ kernel, loops }) {
+  $("loop").classList.remove("hidden");
+  $("looptitle").textContent = `The loop of ${kernel}`;
+  $("looptext").replaceChildren(...loops.flatMap(({ kernel: name, file, lines, isa, instructions, count, problem }) => {
+    const parts = [heading(lines.length ? `${name}, in Cython, which becomes C: ${file}` : `${name}: caffelite's source has the lines of its loop, and is not installed here`)];
+    if (lines.length) parts.push(listing(lines.join("\n")));
+    parts.push(heading(problem || `What the C compiler made of its inner loop, for ${isa}: ${count} machine instructions`));
+    if (instructions.length) {
+      const wide = Math.max(...instructions.map(([code]) => code.length));
+      parts.push(listing(instructions.map(([code, meaning]) => `${code.padEnd(wide)}   ${meaning}`).join("\n")));
+    }
+    return parts;
+  }));
+  $("loop").scrollIntoView({ block: "nearest" });
+}
+$("close").onclick = () => $("loop").classList.add("hidden");
+
+const heading = (words) => Object.assign(document.createElement("h3"), { textContent: words });
+
+function listing(lines) {
+  const made = Object.assign(document.createElement("pre"), { className: "scrolls" });
+  made.append(Object.assign(document.createElement("code"), { textContent: lines }));
+  return made;
+}

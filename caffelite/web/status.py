@@ -1,0 +1,143 @@
+"""Status: where a training is, in numbers and curves."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from caffelite.web import watch
+from caffelite.web.curves import Curve
+
+SIZES = 12  # parameters whose sizes are drawn
+
+
+class Status:
+    """Where a training is: its state, numbers and curves. The training's thread calls all methods."""
+
+    def __init__(self, name: str, training: Any) -> None:
+        self.name, self.training = name, training
+        self.state, self.why = "running", ""
+        self.cannot: dict[str, str] = {}  # what pages cannot ask for, and why
+        self.steps = 0
+        self._begun = self._now = time.monotonic()
+        self._waited = 0.0  # seconds that no step took
+        self._first_epoch = training.history.epochs
+        self._seen = 0  # epochs of the history that the curves have
+        self._results = {name: Curve() for name in training.history}
+        self._more = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
+        self._sizes: dict[str, tuple[Curve, Curve]] = {}  # of a parameter and of its gradient, by the parameter's name
+        self._last_look = (0, 0.0, 0, math.nan)  # steps, seconds, epochs, loss so far
+        self._steps_per_second = math.nan  # since the last look
+
+    def note_wait(self, seconds: float) -> None:
+        """Leave so many seconds out of the time of the training."""
+        self._waited += seconds
+        if self.training.waited is not None:
+            self.training.waited(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """How long the training has trained."""
+        return self._now - self._begun - self._waited
+
+    @property
+    def rate(self) -> float:
+        """Steps per second since the beginning, NaN before the first step."""
+        return self.steps / self.seconds if self.steps and self.seconds > 0 else math.nan
+
+    # ---- curves -------------------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Note the loss of the last steps, the learning rate and the speed."""
+        self._now = now
+        training, epochs = self.training, self.training.history.epochs
+        steps, then, whole, before = self._last_look
+        so_far = math.nan if training.loss_so_far is None else training.loss_so_far()
+        passed = now - self._waited - then
+        if then and self.steps > steps and passed > 0:
+            self._steps_per_second = (self.steps - steps) / passed
+        self._last_look = (self.steps, now - self._waited, epochs, so_far)
+        if self.steps == steps:
+            return
+        place, per_epoch = self._place(), self._steps_per_epoch()
+        if not math.isnan(so_far) and per_epoch is not None:
+            inside = self._steps_inside()
+            new = self.steps - steps
+            if whole == epochs and 0 < new < inside and not math.isnan(before):
+                so_far += (so_far - before) * (inside - new) / new  # of the steps since the last look only
+            self._more["loss of the last steps"].extend([place], [so_far])
+        if training.optimizer is not None:
+            self._more["learning rate"].extend([place], [training.optimizer.lr])
+        if not math.isnan(self._steps_per_second):
+            self._more["steps per second"].extend([place], [self._steps_per_second])
+
+    def _take_results(self) -> None:
+        """Move the new epochs of the history into the curves."""
+        history = self.training.history
+        if history.epochs > self._seen:
+            places = range(self._seen + 1, history.epochs + 1)
+            for name, curve in self._results.items():
+                curve.extend(places, history[name][self._seen : history.epochs])
+            self._seen = history.epochs
+
+    def note_sizes(self, layers: dict[str, Any]) -> None:
+        """Append the sizes that `watch.layers` has found, of some parameters with two or more axes."""
+        place, rows = self._place(), [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
+        for row in rows if len(rows) <= SIZES else [rows[i * (len(rows) - 1) // (SIZES - 1)] for i in range(SIZES)]:
+            weights, gradients = self._sizes.setdefault(row["name"], (Curve(), Curve()))
+            weights.extend([place], [row["size"]])
+            gradients.extend([place], [row["gradient"]])
+
+    def _steps_per_epoch(self) -> float | None:
+        done = self.training.history.epochs - self._first_epoch
+        return self.training.steps_per_epoch or (self.steps / done if done else None)
+
+    def _steps_inside(self) -> float:
+        """Return how many steps of the current epoch are done."""
+        whole = self.training.history.epochs - self._first_epoch
+        return self.steps - whole * (self._steps_per_epoch() or 0)
+
+    def _place(self) -> float:
+        """Return where the training is, in epochs."""
+        epochs, per_epoch = self.training.history.epochs, self._steps_per_epoch()
+        if per_epoch is None:
+            return float(epochs)
+        return epochs + min(1.0, max(0.0, self._steps_inside() / per_epoch))
+
+    # ---- messages -----------------------------------------------------------------------------------------------
+
+    def curves(self) -> dict[str, Any]:
+        """Return the curves for the page."""
+        self._take_results()
+        curves = {name: curve.message() for name, curve in (self._results | self._more).items() if len(curve)}
+        sizes = {name: {"weight": w.message(), "gradient": g.message()} for name, (w, g) in self._sizes.items()}
+        return {"curves": curves, "sizes": sizes}
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers for the page."""
+        training, place, rate, per_epoch = self.training, self._place(), self.rate, self._steps_per_epoch()
+        left = math.nan
+        if training.epochs is not None and per_epoch is not None and rate > 0:
+            left = max(0.0, (training.epochs - place) * per_epoch / rate)
+        optimizer = training.optimizer
+        return {
+            "name": self.name,
+            "state": self.state,
+            "why": self.why,
+            "epoch": training.history.epochs,
+            "epochs": training.epochs,
+            "place": place,
+            "step": self.steps,
+            "steps_per_second": self._steps_per_second,
+            "seconds": self.seconds,
+            "left": left,
+            "lr": None if optimizer is None else optimizer.lr,
+            "scheduled": optimizer is not None and optimizer._followed[0] is not None,
+            "results": {name: values[-1] for name, values in training.history.items() if values},
+            "parameters": sum(p.size for p in training.model.parameters()),
+            "model": watch.described(training.model),
+            "optimizer": "L-BFGS" if optimizer is None else type(optimizer).__name__,
+            "loss": watch.described(training.loss),
+            "cannot": self.cannot,
+        }

@@ -1,0 +1,185 @@
+"""Updates: which part of the page is made when, and who gets it.
+
+What the page costs is bounded. Each part (curves, layers, regions …) is made when a page is open, at most ten times a
+second, and so seldom that it takes no more than its SHARE of the time. If a part took long, the next one waits. For the
+first time a part may take more, so that a page of a slow training does not stay empty.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from caffelite.web import watch
+from caffelite.web.runs import QUIET, Runs
+from caffelite.web.server import Channel, as_bytes
+from caffelite.web.status import Status
+
+OFTEN, SELDOM = 0.1, 0.4  # seconds between two updates: of numbers and of the plane, and of other pictures
+SHARE = 0.0015  # of the time, for each part
+FIRST = 0.005  # of the time until then, for a part that was never made
+COPYING = 0.005  # seconds that it takes to copy a model, before its units are inspected
+ENDED, PAUSED = 0.3, 1.0  # seconds that a part may take at the end, and while the training is paused
+
+PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
+    "layers": watch.layers,
+    "units": watch.units,
+    "regions": watch.regions,
+    "filters": watch.filters,
+    "mistakes": watch.mistakes,
+    "text": watch.text,
+}
+PREDICTIONS = ("regions", "mistakes", "text")
+
+
+class Part:
+    """A part of the page: when it is due, so that it takes no more than its share of the time."""
+
+    def __init__(self, share: float, often: float, seldom: float = math.inf) -> None:
+        self.share, self.often, self.seldom, self.due = share, often, seldom, 0.0
+        self.fails = self.is_made = False
+
+    def took(self, seconds: float, now: float) -> None:
+        """Note how long it took, without the time for which the thread has waited for others."""
+        self.is_made = True
+        self.due = now + min(max(self.often, seconds / self.share), self.seldom)
+
+
+class Updates:
+    """The parts of the page of one training: makes those that are due, and sends them to all open pages.
+
+    The training's thread makes and sends them. The server's thread adds and removes pages.
+    """
+
+    def __init__(self, training: Any, status: Status, runs: Runs) -> None:
+        self.training, self.status, self.runs = training, status, runs
+        self.watched = watch.Watched(training)
+        self.was_seen = False  # whether a page has ever been open
+        self.wakes = threading.Event()  # set when a page joins or asks for something
+        self._lock = threading.Lock()
+        self._channels: set[Channel] = set()
+        self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for new pages and for the file
+        self._unsent: dict[str, bytes] = {}
+        self._rows_of = {  # rows of the training that take as long, by and large
+            "units": 3 * watch.rows_inspected(self.watched),
+            "regions": watch.GRID**2 / 3,
+            "mistakes": watch.IMAGES / 3,
+            "text": watch.LETTERS / 3,
+        }
+        often = ("status", "layers", "regions")
+        self._parts = {name: Part(SHARE, OFTEN if name in often else SELDOM) for name in ("status", *PARTS, "runs")}
+        self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # else the run would seem to be broken off
+
+    # ---- pages, on the server's thread --------------------------------------------------------------------------
+
+    def join(self, channel: Channel) -> None:
+        """Send a new page all that there is."""
+        with self._lock:
+            self._channels.add(channel)
+            messages = [*self._messages.items()]
+        for kind, message in messages:
+            channel.send(kind, message)
+        self.was_seen = True
+        self.wakes.set()
+
+    def leave(self, channel: Channel) -> None:
+        with self._lock:
+            self._channels.discard(channel)
+
+    @property
+    def pages(self) -> list[Channel]:
+        """The pages that are open."""
+        with self._lock:
+            return [*self._channels]
+
+    # ---- parts, on the training's thread ------------------------------------------------------------------------
+
+    def make(self, now: float, free: float = 0.0, is_over: bool = False) -> None:
+        """Make and send the parts that are due. Make the others too if each takes at most `free` seconds.
+
+        If a page asks for something meanwhile, the others wait.
+        """
+        self.status.look(now)
+        is_kept = self.runs.folder is not None
+        if not self._channels and not is_over and not is_kept:
+            return
+        self._make("status", self._status, now, free)
+        self.send()
+        for name in PARTS:
+            if self.wakes.is_set() and not is_over:
+                free = 0.0
+            if self._parts[name].is_made or self._has_time_for(name, free):
+                self._make(name, functools.partial(self._picture, name), now, free)
+        if self._channels:
+            self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.status.name}, now, free)
+        if is_kept and not is_over:
+            self._make("file", self._file, now)
+        self.send()
+
+    def make_status_due(self) -> None:
+        """The state has changed: do not wait until the numbers are due."""
+        self._parts["status"].due = 0.0
+
+    def _has_time_for(self, name: str, free: float) -> bool:
+        """Whether a part that was never made has its time. The time of steps on as many rows is a guess of it."""
+        rows, rate = self._rows_of.get(name), self.status.rate
+        if rows is None:
+            return True
+        guess = rows / getattr(self.training.batches, "batch_size", 32) / rate + COPYING  # NaN before the first step
+        return guess <= max(free, FIRST * self.status.seconds)
+
+    def _make(self, name: str, make: Callable[[], dict[str, Any] | None], now: float, free: float = 0.0) -> None:
+        part = self._parts[name]
+        if part.fails or not (now >= part.due or part.due - now <= free / part.share):
+            return
+        clock = time.perf_counter if name in ("runs", "file") else time.thread_time  # a disk makes one wait
+        begun = clock()
+        try:
+            message = make()
+        except Exception as error:  # a picture that cannot be drawn is no reason to end a training
+            message = {"error": f"{type(error).__name__}: {error}"[:300]}
+            part.fails = True
+        if message is None:
+            part.fails = True
+        else:
+            self.publish(name, message)
+        if name == "layers" and message is not None:
+            self.status.note_sizes(message)
+        part.took(clock() - begun, now)
+
+    def _status(self) -> dict[str, Any]:
+        self.publish("curves", self.status.curves())
+        return self.status.numbers()
+
+    def _picture(self, name: str) -> dict[str, Any] | None:
+        """Read a picture. Predictions are those of the averaged weights, if there are any, as held-out results are."""
+        with self.training.as_at_the_end() if name in PREDICTIONS else nullcontext():
+            return PARTS[name](self.watched)
+
+    def _file(self) -> dict[str, Any]:
+        self.keep()
+        return {"path": str(self.runs.path(self.status.name))}
+
+    def publish(self, kind: str, message: dict[str, Any]) -> None:
+        """Keep a message for new pages and for the file. `send` sends it."""
+        message = {"run": self.status.name, **message}
+        with self._lock:
+            self._messages[kind] = message
+        if self._channels:
+            self._unsent[kind] = as_bytes(kind, message)
+
+    def send(self) -> None:
+        """Send what was published. Then the server's thread works while the training replays steps without Python."""
+        for kind, content in self._unsent.items():
+            for channel in self.pages:
+                channel.send(kind, content)
+        self._unsent.clear()
+
+    def keep(self) -> None:
+        """Keep the run as it is now. Raises OSError if it cannot be written."""
+        self.runs.keep(self.status.name, self._messages)
