@@ -242,6 +242,7 @@ def of_convolution(self, inputs, outputs, k):
 WRONG = [
     ("relu", lambda x: np.max(x, 0), "use np.maximum"),
     ("relu", abs, "at (0, 0) is 2; it should be 0"),
+    ("relu", lambda x: 2 * np.maximum(x, 0), "All numbers are 2 times what they should be."),
     ("relu", in_place, "has changed its argument"),
     ("relu", lambda x: x.maximum(0), "raised AttributeError"),
     ("slope", lambda f, w: (f(w + 1e-6) - f(w - 1e-6)) / 1e-6, "are 2 · eps apart"),
@@ -332,6 +333,10 @@ def test_the_texts_are_shown_and_what_is_not_there_is_an_error():
         cl.exercises.check("rely", None)
     with pytest.raises(ValueError, match="hints 1 to 2, got 3"):
         cl.exercises.hint("relu", 3)
+
+
+def test_a_factor_is_named_only_if_all_numbers_have_it():
+    assert "times" not in said("relu", abs)
 
 
 def test_the_line_of_an_error_in_an_answer_is_named():

@@ -130,11 +130,12 @@ def same(
 def _factor(got: np.ndarray, expected: np.ndarray) -> str:
     """Say so if all numbers are wrong by the same factor."""
     some = np.abs(expected) > 1e-9
-    with np.errstate(all="ignore"):
-        ratios = got[some] / expected[some]
-    if ratios.size > 1 and np.isfinite(ratios).all() and np.allclose(ratios, ratios[0], rtol=1e-6) and ratios[0]:
-        return f" All numbers are {ratios[0]:.6g} times what they should be."
-    return ""
+    if np.count_nonzero(some) < 2:
+        return ""
+    factor = got[some][0] / expected[some][0]
+    if not np.isfinite(factor) or factor in (0, 1) or not np.allclose(got, factor * expected, rtol=1e-6):
+        return ""
+    return f" All numbers are {factor:.6g} times what they should be."
 
 
 def untouched(what: str, before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> None:
