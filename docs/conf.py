@@ -17,7 +17,18 @@ project_copyright = f"2026 {author}"
 release = version = caffelite.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
-extensions += ["docstrings", "reference", "sources", "drawing", "exercise", "mathml", "gallery", "notebooks", "links"]
+extensions += [
+    "docstrings",
+    "reference",
+    "sources",
+    "drawing",
+    "exercise",
+    "mathml",
+    "gallery",
+    "notebooks",
+    "paper",
+    "links",
+]
 exclude_patterns = ["_build", "_notebooks"]
 
 # ---- pages ----

@@ -205,7 +205,7 @@ def index(folder):
 
 
 def card(example, folder):
-    kind = "paper" if example.picture else "as-is"
-    shown = f"[![{example.title}]({picture_of(example)}){{.{kind}}}]({example.name}.md)"
+    kind = "" if example.picture else "{.as-is}"
+    shown = f"[![{example.title}]({picture_of(example)}){kind}]({example.name}.md)"
     first, _ = described(example)
     return f"::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n::::"
