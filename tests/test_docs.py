@@ -49,7 +49,11 @@ def no_figures_are_left():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    # The guide's comparison with boosted trees takes half a minute.
+    [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem == "guide" else []) for page in PAGES],
+)
 @pytest.mark.usefixtures("threads_restored")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     if page.stem in NEEDED:
