@@ -34,6 +34,7 @@ exclude_patterns = ["_build", "_notebooks"]
 # ---- pages ----
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "dollarmath"]
 myst_dmath_allow_labels = False
+myst_update_mathjax = False
 html_math_renderer = "mathml"
 myst_heading_anchors = 3
 nb_execution_mode = "force"
