@@ -70,7 +70,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/mpi.py
 
 clean:
-	rm -rf .venv build dist classroom docs/_build docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
+	rm -rf .venv build dist classroom docs/_build docs/_notebooks docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
 
 # .venv/EXTRAS is there when caffelite is installed with them, for which nothing is compiled again.
 .venv/%: .venv/built

@@ -93,10 +93,11 @@ __all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """Look up `live`, `minimize` and `__version__` only on demand.
+    """Look up `live`, `minimize`, `exercises` and `__version__` only on demand.
 
-    `live` needs the extra `web`, and `minimize` needs SciPy. The metadata with the version takes longer to read than
-    everything else here to import. For names of Keras and PyTorch, the error gives caffelite's name.
+    `live` needs the extra `web`, and `minimize` needs SciPy. `exercises` is for learners only. The metadata with
+    the version takes longer to read than everything else here to import. For names of Keras and PyTorch, the error
+    gives caffelite's name.
     """
     if name == "minimize":
         from caffelite.model.minimize import minimize
@@ -112,6 +113,10 @@ def __getattr__(name: str) -> Any:
             raise ImportError(missing) from error
 
         return live
+    if name == "exercises":
+        import importlib
+
+        return importlib.import_module("caffelite.exercises")
     if name != "__version__":
         from caffelite.core.hints import hint
 

@@ -17,11 +17,25 @@ project_copyright = f"2026 {author}"
 release = version = caffelite.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
-extensions += ["docstrings", "reference", "gallery", "links"]  # of _extensions/
-exclude_patterns = ["_build"]
+extensions += [
+    "docstrings",
+    "reference",
+    "sources",
+    "drawing",
+    "exercise",
+    "mathml",
+    "gallery",
+    "notebooks",
+    "paper",
+    "links",
+]
+exclude_patterns = ["_build", "_notebooks"]
 
 # ---- pages ----
-myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "dollarmath"]
+myst_dmath_allow_labels = False
+myst_update_mathjax = False
+html_math_renderer = "mathml"
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_in_temp = True
@@ -47,10 +61,14 @@ toc_object_entries_show_parents = "hide"
 html_theme = "furo"
 html_title = "caffelite"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["caffelite.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_favicon = "_static/logo.svg"
 html_theme_options = {
+    "light_logo": "logo.svg",
+    "dark_logo": "logo-dark.svg",
     "light_css_variables": {"color-brand-primary": "#0067a0", "color-brand-content": "#0067a0"},
     "dark_css_variables": {"color-brand-primary": "#66b8e8", "color-brand-content": "#66b8e8"},
 }

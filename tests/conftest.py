@@ -90,7 +90,8 @@ def browser():
 
 def copy_of_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
-    made = (".venv", ".git", "build", "dist", "classroom", "_build", "gallery", ".hypothesis", "__pycache__")
+    made = (".venv", ".git", "build", "dist", "classroom", "_build", "gallery", "_notebooks", ".hypothesis")
+    made += ("__pycache__",)
     made += ("*.so", "*.c", "*.egg-info")
     shutil.copytree(Path(__file__).parent.parent, target, ignore=shutil.ignore_patterns(*made))
 

@@ -1,5 +1,6 @@
 """The pages of docs/ are programs: they run as the site's build runs them, and what they name is there."""
 
+import importlib
 import operator
 import os
 import re
@@ -19,7 +20,14 @@ import caffelite.c
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md") if "{code-cell}" in path.read_text())
-NEEDED = {"clusters": "sklearn", "many-models": "scipy", "mpi": "mpi4py", "onnx": "onnx", "tables": "pandas"}
+NEEDED = {
+    "clusters": "sklearn",
+    "guide": "sklearn",
+    "many-models": "scipy",
+    "mpi": "mpi4py",
+    "onnx": "onnx",
+    "tables": "pandas",
+}
 
 
 def cells(page):
@@ -41,7 +49,11 @@ def no_figures_are_left():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    # The guide's comparison with boosted trees takes half a minute.
+    [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem == "guide" else []) for page in PAGES],
+)
 @pytest.mark.usefixtures("threads_restored")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     if page.stem in NEEDED:
@@ -59,6 +71,21 @@ def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
                 exec(program, namespace)
         else:
             exec(program, namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(page, monkeypatch):
+    pytest.importorskip("nbformat")
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    made = importlib.import_module("notebooks").notebook(page)
+    code = [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
+    hidden = re.findall(r":tags: \[remove-cell\]\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    removed = [source.strip("\n") for source in hidden]
+    shown = [source.strip("\n") for _, source, _ in cells(page)]
+    assert code == [source for source in shown if source not in removed]
+    for cell in made["cells"]:
+        if cell["cell_type"] == "markdown":
+            assert not re.search(r"\{\w+\}`|^```+\{|^:::", cell["source"], re.MULTILINE)
 
 
 def columns(page):

@@ -22,7 +22,7 @@ LAYERS = [
     {"parallel"},
     {"model"},
     {"look"},
-    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "tabular", "mpi", "web"},
+    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "tabular", "mpi", "web", "exercises"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
@@ -90,3 +90,11 @@ def test_importing_caffelite_imports_no_library_that_is_used_now_and_then():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert done.stderr == ""
+
+
+def test_importing_caffelite_does_not_import_the_exercises_but_naming_them_does():
+    program = (
+        "import sys, caffelite; n = 'caffelite.exercises'; print(n in sys.modules, caffelite.exercises.__name__ == n)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

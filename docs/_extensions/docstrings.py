@@ -7,7 +7,7 @@ Sections such as Parameters and Raises are NumPy's; napoleon sees to them.
 import ast
 import re
 import textwrap
-from pydoc import locate
+from pydoc import ErrorDuringImport, locate
 
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, NumpyDocstring
@@ -105,7 +105,11 @@ def find_by_its_short_name(app, env, node, contnode):
     candidates = [re.sub(r"^cl\.", "caffelite.", target)]
     if target.startswith("caffelite."):
         name = target.rpartition(".")[2]
-        if locate(target) in (None, getattr(caffelite, name, None)):  # and not another one of this name
+        try:
+            found = locate(target)
+        except ErrorDuringImport:  # of a module whose library is not installed
+            found = None
+        if found in (None, getattr(caffelite, name, None)):  # and not another one of this name
             candidates.append(f"caffelite.{name}")
     for name in candidates:
         if name in domain.objects and name != target:

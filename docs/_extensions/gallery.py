@@ -23,7 +23,7 @@ import caffelite
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}  # others may be at work beside
-LINES = 9  # of what it printed, at most, where a card has no picture
+PICTURES = Path(__file__).parent / "pictures.py"
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Example:
 
     name: str
     title: str
-    picture: str = ""  # the name of the file that it draws, "" if it draws none
+    picture: str = ""  # the name of the file that it draws; "" if it draws none: then pictures.py draws one
     arguments: list[str] = field(default_factory=list)  # {picture} is the file's path
     note: str = ""  # what is to be said of the run
     command: str = ""  # of caffelite's commands, the one that draws the picture in its place
@@ -82,8 +82,7 @@ GROUPS = {
         Example(
             "gpt",
             "A GPT that writes",
-            picture="loss.png",
-            arguments=["--layers=2", "--size=64", "--steps=600", "--sample=300", "--picture={picture}"],
+            arguments=["--layers=2", "--size=64", "--steps=600", "--sample=300"],
             note="Run for this page as `python gpt.py --layers=2 --size=64 --steps=600 --sample=300`: the net is "
             "smaller than without options, and trained for a shorter time.",
         ),
@@ -129,17 +128,20 @@ def run(example, folder, of_library):
         folder / f"{example.name}.txt",
         folder / f"{example.name}.key",
     )
-    present = digest([source], example, of_library)
+    present = digest([source, PICTURES], example, of_library)
     if printed.exists() and key.exists() and key.read_text() == present:
         return example.name
     with tempfile.TemporaryDirectory() as elsewhere:
         picture = Path(elsewhere) / example.picture
         arguments = [argument.format(picture=picture) for argument in example.arguments]
-        output = execute("-W", "error", source, *arguments, folder=elsewhere)
+        if example.picture:
+            output = execute("-W", "error", source, *arguments, folder=elsewhere)
+        else:
+            picture = Path(elsewhere) / "picture.svg"
+            output = execute("-W", "error", PICTURES, source, picture, *arguments, folder=elsewhere)
         if example.command:
             execute("-m", "caffelite", example.command, "--output", picture, folder=elsewhere)
-        if example.picture:
-            shutil.copy(picture, folder / f"{example.name}{picture.suffix}")
+        shutil.copy(picture, folder / picture_of(example))
     printed.write_text(output)
     key.write_text(present)
     return example.name
@@ -155,7 +157,7 @@ def execute(*arguments, folder):
 
 
 def picture_of(example):
-    return f"{example.name}{Path(example.picture).suffix}" if example.picture else None
+    return f"{example.name}{Path(example.picture).suffix if example.picture else '.svg'}"
 
 
 def described(example):
@@ -176,6 +178,8 @@ def page(example, folder):
     parts = [f"# {example.title}", first, rest]
     if example.picture:
         parts.append(f"![What it draws]({picture_of(example)})")
+    else:
+        parts.append(f"![Drawn from what it learned]({picture_of(example)}){{.as-is}}")
     if example.command:
         command = f"caffelite {example.command} --output {example.picture}"
         parts.append(f"The picture is drawn by `{command}`, which trains a net of its own.")
@@ -189,8 +193,8 @@ def page(example, folder):
 def index(folder):
     parts = [
         "# Gallery",
-        "The programs in `examples/`, each with what it draws or prints. They were run when these pages were made, and "
-        "are run by the tests.",
+        "The programs in `examples/`, each with a picture and what it prints. They were run when these pages were "
+        "built. The tests run them, too.",
     ]
     for title, examples in GROUPS.items():
         cards = "\n\n".join(card(example, folder) for example in examples)
@@ -201,10 +205,7 @@ def index(folder):
 
 
 def card(example, folder):
-    if example.picture:
-        shown = f"[![{example.title}]({picture_of(example)})]({example.name}.md)"
-    else:
-        printed = (folder / f"{example.name}.txt").read_text().rstrip().splitlines()
-        shown = "````text\n" + "\n".join(printed[-LINES:]) + "\n````"
+    kind = "" if example.picture else "{.as-is}"
+    shown = f"[![{example.title}]({picture_of(example)}){kind}]({example.name}.md)"
     first, _ = described(example)
     return f"::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n::::"

@@ -10,11 +10,14 @@
 A family of Functions lists itself: `:layers: activation` stands for the classes in the `__all__` of
 caffelite/functions/activation.py and `:operators: activation` for its functions, in the order of the file.
 
-The build fails if something that caffelite offers stands on no page.
+After the docstring comes an example, from docs/reference/examples/; the tests run them. The build fails if something
+that caffelite offers is on no page, or has no example.
 """
 
 import importlib
 import inspect
+import re
+from pathlib import Path
 from typing import ClassVar
 
 from docutils import nodes
@@ -64,6 +67,30 @@ OF_THE_HOUSE = frozenset(
         "windows",
     }
 )
+#: The examples by the full names of what they show.
+EXAMPLES = {
+    name: lines.strip()
+    for path in (Path(__file__).parents[1] / "reference" / "examples").glob("*.txt")
+    for name, lines in re.findall(
+        r"^# (caffelite\S+)\n(.*?)(?=^# caffelite|\Z)", path.read_text(), re.DOTALL | re.MULTILINE
+    )
+}
+#: What has none: it needs a network, a browser or several processes, or is given to the user and not called.
+WITHOUT = {
+    "caffelite.NotRecorded",
+    "caffelite.TrainingWarning",
+    "caffelite.callbacks.Monitor",
+    "caffelite.callbacks.TensorBoard",
+    "caffelite.callbacks.Training",
+    "caffelite.datasets.cifar10",
+    "caffelite.datasets.fashion_mnist",
+    "caffelite.datasets.folder",
+    "caffelite.datasets.mnist",
+    "caffelite.live",
+    "caffelite.mpi.DataParallel",
+    "caffelite.onnx.register",
+    "caffelite.show_config",
+}
 
 
 class Reference(SphinxDirective):
@@ -85,6 +112,8 @@ class Reference(SphinxDirective):
         lines += [f"   {name}" for name in names]
         for name in names:
             lines += ["", f".. {directive_for(module, name)}:: {name}"]
+            if (f"{module}.{name}" in EXAMPLES) == (f"{module}.{name}" in WITHOUT):
+                logger.warning("%s.%s has no example, or one and is in WITHOUT", module, name)
         parsed = self.parse_text_to_nodes("\n".join(["````{eval-rst}", *lines, "````"]))
         for table in (table for node in parsed for table in node.findall(autosummary_table)):
             for text in table.findall(nodes.Text):
@@ -119,6 +148,12 @@ def refuse_gaps(app, env):
         logger.warning("%s is on no page of the reference", name)
 
 
+def add_example(app, what, name, value, options, lines):
+    if name in EXAMPLES:
+        block = [f"   {line}" for line in EXAMPLES[name].replace("<BLANKLINE>", "").splitlines()]
+        lines += ["", ".. code-block:: pycon", "", *block, ""]
+
+
 def leave_out(app, what, name, value, skip, options):
     return True if {name, getattr(value, "__qualname__", name)} & OF_THE_HOUSE else None
 
@@ -126,5 +161,6 @@ def leave_out(app, what, name, value, skip, options):
 def setup(app: Sphinx) -> dict:
     app.add_directive("reference", Reference)
     app.connect("autodoc-skip-member", leave_out)
+    app.connect("autodoc-process-docstring", add_example, priority=900)
     app.connect("env-check-consistency", refuse_gaps)
     return {"parallel_read_safe": True}

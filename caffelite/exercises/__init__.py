@@ -1,0 +1,81 @@
+"""Exercises that grade themselves, from ReLU to a kernel that is faster than NumPy.
+
+    import numpy as np
+    import caffelite as cl
+
+    print(cl.exercises.tasks())  # all of them, by name
+    print(cl.exercises.task("relu"))  # what to write
+    print(cl.exercises.hint("relu"))
+    cl.exercises.check("relu", lambda x: np.maximum(x, 0))
+
+`import caffelite` does not import this package; `cl.exercises` does. The exercises are in four files, by difficulty:
+formulas.py, layers.py, framework.py, machine.py. Each is a function that takes an answer and raises Wrong if it finds a
+mistake. Its docstring is the task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caffelite.exercises import formulas, framework, layers, machine
+from caffelite.exercises.exercise import Exercise, Verdict, Wrong
+
+__all__ = ["EXERCISES", "Verdict", "Wrong", "check", "hint", "task", "tasks"]
+
+#: All exercises by name, the easiest first.
+EXERCISES: dict[str, Exercise] = {
+    exercise.name: exercise
+    for module in (formulas, layers, framework, machine)
+    for exercise in vars(module).values()
+    if isinstance(exercise, Exercise)
+}
+
+
+class Text(str):
+    """A text that a notebook shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _exercise(name: str) -> Exercise:
+    if name not in EXERCISES:
+        raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+    return EXERCISES[name]
+
+
+def tasks() -> Text:
+    """Return a list of all exercises: the name and the first sentence of each."""
+    width = max(map(len, EXERCISES))
+    lines = []
+    for module in (formulas, layers, framework, machine):
+        lines += ["", module.__doc__.partition("\n")[0]]  # type: ignore[union-attr]  # each has a docstring
+        inside = [e for e in EXERCISES.values() if vars(module).get(e.name) is e]
+        lines += [f"  {e.name:{width}}  {e.title}" for e in inside]
+    return Text("\n".join(lines[1:]))
+
+
+def task(name: str) -> Text:
+    """Return the text of an exercise. Raises ValueError if there is none of this name."""
+    exercise = _exercise(name)
+    return Text(f"{exercise.task}\n\nThen: cl.exercises.check({name!r}, …)")
+
+
+def hint(name: str, number: int = 1) -> Text:
+    """Return a hint, the first one by default. Raises ValueError if there is none of this name or number."""
+    hints = _exercise(name).hints
+    if not 1 <= number <= len(hints):
+        raise ValueError(f"the exercise {name!r} has hints 1 to {len(hints)}, got {number}")
+    more = f" (The next one: cl.exercises.hint({name!r}, {number + 1}).)" if number < len(hints) else ""
+    return Text(f"Hint {number} of {len(hints)}: {hints[number - 1]}{more}")
+
+
+def check(name: str, answer: Any) -> Verdict:
+    """Judge an answer: a function or a class, as the task says.
+
+    Returns a Verdict, which is true if the answer is right. Printed, it says what is wrong, with the numbers. Errors of
+    the answer become part of the verdict. Raises ValueError if there is no exercise of this name.
+    """
+    return _exercise(name).judge(answer)

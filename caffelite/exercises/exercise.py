@@ -1,0 +1,155 @@
+"""What an exercise is, and the tools that find a mistake and say it."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.function import Function
+from caffelite.core.gradcheck import check_gradients
+
+__all__ = ["Exercise", "Verdict", "Wrong", "checked_gradients", "exercise", "made", "result_of", "same", "untouched"]
+
+
+class Wrong(Exception):
+    """An answer is wrong. The message says why."""
+
+
+class Verdict:
+    """The result of `check`. It is true if the answer is right, and its text says why not."""
+
+    def __init__(self, name: str, message: str, passed: bool) -> None:
+        self.name, self.message, self.passed = name, message, passed
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        said = textwrap.fill(f"{self.name}: {'right' if self.passed else 'not yet'}. {self.message}".rstrip(), 88)
+        return said if self.passed else f"{said}\nA hint: cl.exercises.hint({self.name!r})"
+
+
+class Exercise:
+    """A task, its hints, and the function that judges an answer. `said` is told to who has solved it."""
+
+    def __init__(self, name: str, check: Callable[[Any], Any], hints: Sequence[str], said: str) -> None:
+        self.name, self.hints, self.said, self._check = name, hints, said, check
+        self.task = inspect.cleandoc(check.__doc__ or "")
+        self.title = " ".join(self.task.partition("\n\n")[0].split()).removeprefix("Write ").replace("`", "")
+
+    def judge(self, answer: Any) -> Verdict:
+        try:
+            said = self._check(answer)
+        except Wrong as wrong:
+            return Verdict(self.name, str(wrong), False)
+        return Verdict(self.name, said or self.said, True)
+
+    def __repr__(self) -> str:
+        return f"<exercise {self.name}: {self.title}>"
+
+
+def exercise(*hints: str, said: str = "") -> Callable[[Callable[[Any], Any]], Exercise]:
+    """Make an exercise of a function `check(answer)`, which raises Wrong. Its docstring is the task."""
+
+    def made_of(check: Callable[[Any], Any]) -> Exercise:
+        return Exercise(check.__name__, check, hints, said)
+
+    return made_of
+
+
+def shown(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, np.ndarray) and value.size > 6:
+        return f"an array of shape {value.shape}"
+    return " ".join(repr(value).split())
+
+
+def result_of(what: str, function: Any, *arguments: Any) -> Any:
+    """Call a part of an answer. Wrong if it cannot be called, raises an error, or returns None."""
+    if not callable(function):
+        raise Wrong(f"{what} has to be a function or a class, and is {shown(function)}.")
+    try:
+        result = function(*arguments)
+    except Wrong:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"in line {frame.lineno} of {frame.name}" if frame.line else f"in {frame.name}"
+        given = f" It was called with ({', '.join(map(shown, arguments))})." if arguments else ""
+        raise Wrong(f"{what} raised {type(error).__name__}, {place}: {error}.{given}") from error
+    if result is None:
+        raise Wrong(f"{what} returned None. Is a `return` missing?")
+    return result
+
+
+def made(answer: Any, base: type, what: str, *arguments: Any) -> Any:
+    """Make an object of the class that is the answer. Wrong if it is no subclass of `base`."""
+    if not isinstance(answer, type):
+        raise Wrong(f"Give the class {what} itself, not {shown(answer)}.")
+    if base is not object and not issubclass(answer, base):
+        raise Wrong(f"{what} has to be a subclass of cl.{base.__name__}: class {what}(cl.{base.__name__}).")
+    return result_of(f"{what}({', '.join(map(shown, arguments))})", answer, *arguments)
+
+
+def same(
+    what: str, got: Any, expected: Any, mistakes: Sequence[tuple[Any, str]] = (), rtol: float = 1e-6, atol: float = 1e-9
+) -> None:
+    """Compare a result with what is right. Wrong with the first differing element, or with a mistake that explains it.
+
+    `mistakes` are pairs: what a typical mistake computes, and what to say of it.
+    """
+    expected = np.asarray(expected)
+    try:
+        got = np.asarray(got, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise Wrong(f"{what} has to be an array of numbers, and is {shown(got)}.") from None
+
+    def equal(a: np.ndarray, b: Any) -> bool:
+        b = np.asarray(b)
+        return a.shape == b.shape and np.allclose(a, b, rtol, atol, equal_nan=True)
+
+    if equal(got, expected):
+        return
+    for mistaken, message in mistakes:
+        if equal(got, mistaken):
+            raise Wrong(f"{what} is not right: {message}")
+    if got.shape != expected.shape:
+        raise Wrong(f"{what} has the shape {got.shape}; it should have {expected.shape}.")
+    for i in np.ndindex(expected.shape):
+        if not np.allclose(got[i], expected[i], rtol, atol, equal_nan=True):
+            place = f" at {i if len(i) > 1 else i[0]}" if i else ""
+            factor = _factor(got, expected)
+            raise Wrong(f"{what}{place} is {got[i]:.6g}; it should be {expected[i]:.6g}.{factor}")
+
+
+def _factor(got: np.ndarray, expected: np.ndarray) -> str:
+    """Say so if all numbers are wrong by the same factor."""
+    some = np.abs(expected) > 1e-9
+    if np.count_nonzero(some) < 2:
+        return ""
+    factor = got[some][0] / expected[some][0]
+    if not np.isfinite(factor) or factor in (0, 1) or not np.allclose(got, factor * expected, rtol=1e-6):
+        return ""
+    return f" All numbers are {factor:.6g} times what they should be."
+
+
+def untouched(what: str, before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> None:
+    """Wrong if an answer has written into its arguments."""
+    if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(before, after, strict=True)):
+        raise Wrong(f"{what} has changed its argument. Make a new array instead: x * 2, and not x *= 2.")
+
+
+def checked_gradients(function: Function, *inputs: Any) -> None:
+    """Wrong if `check_gradients` finds an error in a Function."""
+    try:
+        check_gradients(function, *inputs)
+    except (AssertionError, TypeError) as error:
+        raise Wrong(f"The gradient is wrong. {error}.") from error
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise Wrong(f"check_gradients raised {type(error).__name__}, in {frame.name}: {error}.") from error

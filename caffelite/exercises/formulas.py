@@ -1,0 +1,231 @@
+"""Formulas: functions of arrays, in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite.exercises.exercise import Wrong, exercise, result_of, same, untouched
+
+
+@exercise(
+    "np.maximum compares two arrays, element by element. One of them may be a number.",
+    "np.maximum(x, 0)",
+    said="Note that np.max(x, 0) is something else: the largest number of each column.",
+)
+def relu(answer: Any) -> None:
+    """Write `relu(x)`: the elements of x, and 0 for those below 0.
+
+    x is an array of any shape. The result is a new array of this shape.
+    """
+    x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
+    given = x.copy()
+    y = result_of("relu(x)", answer, given)
+    same("relu(x)", y, np.maximum(x, 0), [(np.max(x, 0), "np.max is the largest element of an axis; use np.maximum.")])
+    untouched("relu", [x], [given])
+    same("relu of a row of five", result_of("relu(x)", answer, np.arange(-2.0, 3)), [0, 0, 0, 1, 2])
+
+
+@exercise(
+    "Go a little to the right of w, and a little to the left. How far apart are these two places?",
+    "(f(w + eps) - f(w - eps)) / (2 * eps)",
+    said="The error of this one falls with eps²; of (f(w + eps) - f(w)) / eps, only with eps.",
+)
+def slope(answer: Any) -> None:
+    """Write `slope(f, w)`: the slope of a function f of one number at w, by a central difference.
+
+    The result should be right to seven digits. f(w) returns a number.
+    """
+    for name, f, w, expected in (
+        ("w²", lambda w: w * w, 3.0, 6.0),
+        ("exp(w)", np.exp, 1.0, np.e),
+        ("sin(w)", np.sin, 0.5, np.cos(0.5)),
+    ):
+        got = result_of(f"slope(f, {w})", answer, f, w)
+        factor_2 = [(2 * np.asarray(expected), "w + eps and w − eps are 2 · eps apart, not eps.")]
+        same(f"the slope of {name} at {w}", got, expected, factor_2, rtol=1e-3)
+        if abs(got - expected) > 1e-7 * max(1, abs(expected)):
+            raise Wrong(
+                f"The slope of {name} at {w} is {got:.12g}; it should be {expected:.12g}. It is right to fewer than "
+                "seven digits. Use both sides of w, and an eps near 1e-5: if it is too small, rounding takes over."
+            )
+
+
+@exercise(
+    "The loss is the mean of (p − y)². Its derivative for one element is 2 (p − y), over the number of elements.",
+    "return ((p - y) ** 2).mean(), 2 * (p - y) / p.size",
+    said="The 1 / n comes from the mean: each prediction is responsible for one n-th of the loss.",
+)
+def mse(answer: Any) -> None:
+    """Write `mse(p, y)`: the mean squared error of the predictions p for the targets y, and its gradient for p.
+
+    p and y have the same shape. Return two things: the loss, a number, and dp, an array of that shape.
+    """
+    rng = np.random.default_rng(0)
+    p, y = rng.normal(size=(2, 5, 3))
+    loss, dp = pair("mse(p, y)", result_of("mse(p, y)", answer, p.copy(), y.copy()), "the loss and dp")
+    error = p - y
+    same("the loss", loss, (error**2).mean(), [((error**2).sum(), "it is the sum; take the mean.")])
+    right = 2 * error / error.size
+    mistakes = [
+        (2 * error, "the loss is a mean, so the gradient has to be divided by the number of elements, p.size."),
+        (error / error.size, "the derivative of e² is 2 e; the 2 is missing."),
+        (-right, "it has the wrong sign: it is the gradient for y. Take p − y."),
+        (2 * error / len(p), "it is divided by the number of rows; the mean goes over all elements, p.size."),
+    ]
+    same("dp", dp, right, mistakes)
+
+
+@exercise(
+    "Softmax stays the same if you subtract a number from all scores of a row. Which number avoids large exponentials?",
+    "Subtract the largest score of each row: s - s.max(axis=1, keepdims=True).",
+    "exp = np.exp(s - s.max(axis=1, keepdims=True)); return exp / exp.sum(axis=1, keepdims=True)",
+)
+def softmax(answer: Any) -> None:
+    """Write `softmax(s)`: the probabilities of classes from scores s, (n, c), each row for itself.
+
+    p_k = exp(s_k) / Σ_j exp(s_j). It should also work for scores of 1,000.
+    """
+    s = np.random.default_rng(0).normal(size=(4, 3))
+    exp = np.exp(s)
+    p = exp / exp.sum(axis=1, keepdims=True)
+    given = s.copy()
+    got = result_of("softmax(s)", answer, given)
+    mistakes = [
+        (exp / exp.sum(), "all numbers together add up to 1, but each row should: sum along axis=1."),
+        (exp / exp.sum(axis=0), "the columns add up to 1, but each row should: axis=1, keepdims=True."),
+        (exp, "these are the exponentials; divide each by the sum of its row."),
+    ]
+    same("softmax(s)", got, p, mistakes)
+    untouched("softmax", [s], [given])
+    with np.errstate(all="ignore"):
+        large = np.asarray(result_of("softmax(s)", answer, s + 1000))
+    if not np.isfinite(large).all():
+        raise Wrong("For scores of 1,000 the result is not finite, because exp(1000) is infinite.")
+    same("softmax(s + 1000)", large, p)
+    wide = np.array([[0.0, 1000.0], [0.0, -1000.0]])
+    with np.errstate(all="ignore"):
+        got = np.asarray(result_of("softmax(s)", answer, wide))
+    if not np.isfinite(got).all():
+        raise Wrong("Rows of different size give NaN. Subtract the largest score of each row, not of all rows.")
+    same("softmax([[0, 1000], [0, -1000]])", got, [[0, 1], [1, 0]])
+
+
+@exercise(
+    "The probability of the right class in each row is p[np.arange(n), labels].",
+    "The gradient is the probabilities, minus 1 at the right class, all divided by n.",
+    "ds = p.copy(); ds[np.arange(n), labels] -= 1; return -np.log(right).mean(), ds / n",
+    said="This is why softmax and the logarithm belong together: their derivatives cancel.",
+)
+def cross_entropy(answer: Any) -> None:
+    """Write `cross_entropy(s, labels)`: the mean of −log p at the labels, and its gradient for the scores s.
+
+    s is (n, c), labels is (n,), with integers from 0 to c − 1. p is the softmax of s. Return the loss, a number, and
+    ds, (n, c).
+    """
+    rng = np.random.default_rng(0)
+    s, labels = rng.normal(size=(5, 3)), np.array([0, 2, 1, 1, 0])
+    exp = np.exp(s)
+    p = exp / exp.sum(axis=1, keepdims=True)
+    onehot = np.eye(3)[labels]
+    rows = -np.log(p[np.arange(5), labels])
+    result = result_of("cross_entropy(s, labels)", answer, s.copy(), labels.copy())
+    loss, ds = pair("cross_entropy(s, labels)", result, "the loss and ds")
+    mistakes = [
+        (rows.sum(), "it is the sum over the rows; take the mean."),
+        (-rows.mean(), "the sign: the loss is −log p, which is never negative."),
+        (rows, "it has a number for each row; take their mean."),
+        (-np.log(p).mean(), "it is the mean over all classes; take the right class of each row only."),
+    ]
+    same("the loss", loss, rows.mean(), mistakes)
+    mistakes = [
+        (p - onehot, "the loss is a mean over n rows, so the gradient has to be divided by n."),
+        (p / 5, "subtract 1 at the right class."),
+        ((onehot - p) / 5, "it has the wrong sign: it is p − onehot."),
+        ((p - onehot) / 15, "divide by the number of rows, not by the number of elements."),
+    ]
+    same("ds", ds, (p - onehot) / 5, mistakes)
+
+
+@exercise(
+    "dW has the shape of W, dx has the shape of x. Only one product of two of these matrices has that shape.",
+    "b is added to each row, so its gradient is the sum of the rows of dy.",
+    "return dy @ W.T, x.T @ dy, dy.sum(axis=0)",
+    said="Two products backward for each product forward: that is why backward takes twice as long.",
+)
+def linear_backward(answer: Any) -> None:
+    """Write `linear_backward(x, W, dy)`: the gradients of y = x W + b. Return dx, dW and db.
+
+    x is (n, d), W is (d, m), and dy, the gradient of the loss for y, is (n, m). b is (m,).
+    """
+    rng = np.random.default_rng(0)
+    for n, d, m in ((5, 3, 2), (3, 3, 3)):
+        x, W, dy = rng.normal(size=(n, d)), rng.normal(size=(d, m)), rng.normal(size=(n, m))
+        result = result_of("linear_backward(x, W, dy)", answer, x, W, dy)
+        if not isinstance(result, tuple) or len(result) != 3:
+            raise Wrong(f"Return three arrays, dx, dW and db; this is {shown_kind(result)}.")
+        dx, dW, db = result
+        not_transposed = [(dy @ W, "transpose W: dx = dy Wᵀ.")] if d == m else []
+        same("dx", dx, dy @ W.T, not_transposed)
+        not_transposed = [(x @ dy, "transpose x: dW = xᵀ dy.")] if d == m == n else []
+        same("dW", dW, x.T @ dy, [*not_transposed, ((x.T @ dy) / n, "dy has the 1 / n already; only sum.")])
+        mistakes = [
+            (dy.mean(axis=0), "sum the rows; dy has the 1 / n of the mean already."),
+            (dy, "b is added to every row, so sum over the rows."),
+            (dy.sum(axis=0, keepdims=True), "it has the shape (1, m); b is (m,)."),
+            (dy.sum(axis=1), "sum over the rows, axis=0."),
+        ]
+        same("db", db, dy.sum(axis=0), mistakes)
+
+
+@exercise(
+    "Repeat: w ← w − lr · slope(w).",
+    "for _ in range(steps): w = w - lr * slope(w)",
+    said="With lr = 1 this one would jump from side to side for ever: try it.",
+)
+def descend(answer: Any) -> None:
+    """Write `descend(slope, w, lr, steps)`: make so many steps of gradient descent from w, and return the last w.
+
+    slope(w) returns the slope of the loss at w, which may be a number or an array. The w that is given stays as it is.
+    """
+
+    def slope_of_square(w: Any) -> Any:
+        return 2 * (w - 3)
+
+    def expected(w: Any, lr: float, steps: int) -> Any:
+        for _ in range(steps):
+            w = w - lr * slope_of_square(w)
+        return w
+
+    got = result_of("descend(slope, w, lr, steps)", answer, slope_of_square, 0.0, 0.1, 10)
+    mistakes = [
+        (_up(slope_of_square, 0.0, 0.1, 10), "it goes uphill: subtract the slope."),
+        (expected(0.0, 0.1, 9), "it makes one step too few."),
+        (expected(0.0, 0.1, 11), "it makes one step too many."),
+    ]
+    same("after 10 steps for (w − 3)², w", got, expected(0.0, 0.1, 10), mistakes)
+    same("after 0 steps, w", result_of("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
+    w = np.array([0.0, 5.0])
+    same("after 3 steps for an array, w", result_of("descend", answer, slope_of_square, w, 0.1, 3), expected(w, 0.1, 3))
+    if not np.array_equal(w, [0, 5]):
+        raise Wrong("descend has changed the array w that it got: w -= … writes into it. Write w = w - …")
+
+
+def _up(slope: Any, w: float, lr: float, steps: int) -> float:
+    for _ in range(steps):
+        w = w + lr * slope(w)
+    return w
+
+
+def pair(what: str, result: Any, of: str) -> Any:
+    """The two parts of a result."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise Wrong(f"{what} has to return two things, {of}; this is {shown_kind(result)}.")
+    return result
+
+
+def shown_kind(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}"
+    return f"an array of shape {result.shape}" if isinstance(result, np.ndarray) else f"a {type(result).__name__}"

@@ -1,0 +1,196 @@
+"""The framework: a graph, optimizers, batches, a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite.data import datasets
+from caffelite.exercises.exercise import Wrong, exercise, made, result_of, same
+from caffelite.exercises.formulas import shown_kind
+
+RNG = np.random.default_rng
+
+
+@exercise(
+    "Each result keeps its inputs and a function for their gradients. backward goes from the newest to the oldest.",
+    "A number for each Scalar, counted up when it is made, is an order in which inputs come before results.",
+    "Gradients add up: x.grad += …, since x may have been used several times.",
+    said="Give it arrays in place of numbers, and it is the core of a framework.",
+)
+def autograd(answer: Any) -> None:
+    """Write `class Scalar`: a number that knows how it was made.
+
+    `Scalar(3.0)` has the attributes `data` and `grad`, which is 0 at first. Scalars can be added and multiplied,
+    `a + b` and `a * b`. `c.backward()` gives each Scalar that c was made of its `grad`, dc / da. A Scalar may be used
+    more than once.
+    """
+
+    def scalars(*values: float) -> list:
+        return [made(answer, object, "Scalar", value) for value in values]
+
+    def differentiated(what: str, result: Any, inputs: list, value: float, gradients: list[float]) -> None:
+        same(f"the data of {what}", getattr(result, "data", None), value)
+        try:
+            result.backward()
+        except RecursionError:
+            raise Wrong(f"backward of {what} calls itself without end.") from None
+        except Exception as error:
+            raise Wrong(f"backward of {what} raised {type(error).__name__}: {error}.") from error
+        for name, scalar, gradient in zip("abc", inputs, gradients, strict=False):
+            same(f"the gradient of {name} in {what}", scalar.grad, gradient)
+
+    def tried(what: str, function: Any, *inputs: Any) -> Any:
+        return result_of(what, function, *inputs)
+
+    a, b = scalars(2.0, 5.0)
+    differentiated("a + b", tried("a + b", lambda a, b: a + b, a, b), [a, b], 7, [1, 1])
+    a, b = scalars(2.0, 5.0)
+    differentiated("a * b", tried("a * b", lambda a, b: a * b, a, b), [a, b], 10, [5, 2])
+    a, b, c = scalars(2.0, 5.0, -1.0)
+    differentiated(
+        "(a + b) * c", tried("(a + b) * c", lambda a, b, c: (a + b) * c, a, b, c), [a, b, c], -7, [-1, -1, 7]
+    )
+    (a,) = scalars(3.0)
+    differentiated("a * a", tried("a * a", lambda a: a * a, a), [a], 9, [6])
+    (a,) = scalars(3.0)
+    square = tried("a * a", lambda a: a * a, a)
+    # A walk from the result that does not wait for all uses of `square` would count its gradient too early.
+    both = tried("s * s + s", lambda s: s * s + s, square)
+    differentiated("s * s + s with s = a * a", both, [a], 90, [2 * 9 * 6 + 6])
+    (a,) = scalars(1.0)
+    total = a
+    for _ in range(20):
+        total = tried("t + t", lambda t: t + t, total)
+    differentiated("a doubled 20 times", total, [a], 2.0**20, [2.0**20])
+
+
+@exercise(
+    "The velocity: v = mu · v + g. The step: w = w − lr · v.",
+    "return w - lr * v, v, with the new v.",
+)
+def momentum(answer: Any) -> None:
+    """Write `momentum(w, g, v, lr, mu)`: a step of gradient descent with momentum. Return the new w and the new v.
+
+    w are the parameters, g their gradient, v the velocity, which begins at 0. v ← mu v + g and w ← w − lr v.
+    """
+    w = RNG(0).normal(size=4)
+    mine, v, expected, u = w.copy(), np.zeros(4), w.copy(), np.zeros(4)
+    old, t = w.copy(), np.zeros(4)  # of who takes the step with the old velocity
+    for i in range(3):
+        g = RNG(i + 1).normal(size=4)
+        result = result_of("momentum(w, g, v, lr, mu)", answer, mine.copy(), g.copy(), v.copy(), 0.1, 0.9)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise Wrong(f"Return the new w and the new v; this is {shown_kind(result)}.")
+        mine, v = (np.asarray(part) for part in result)
+        old, t = old - 0.1 * t, 0.9 * t + g
+        u = 0.9 * u + g
+        expected = expected - 0.1 * u
+        mistakes = [
+            (old, "the step uses the velocity of before. First v, then w."),
+            (w - 0.1 * 0.1 * g, "the gradient is multiplied by 1 − mu. Here it is not: v = mu v + g."),
+        ]
+        same(f"w after step {i + 1}", mine, expected, mistakes)
+        same(f"v after step {i + 1}", v, u)
+
+
+@exercise(
+    "m = β₁ m + (1 − β₁) g is the mean of the gradients, s = β₂ s + (1 − β₂) g² of their squares.",
+    "Both begin at 0, so they are too small at first. Divide them by 1 − β₁ᵗ and 1 − β₂ᵗ.",
+    "w − lr · (m / (1 − β₁ᵗ)) / (√(s / (1 − β₂ᵗ)) + 1e-8)",
+)
+def adam(answer: Any) -> None:
+    """Write `adam(w, g, m, s, t, lr)`: step t = 1, 2 … of Adam. Return the new w, m and s.
+
+    m ← 0.9 m + 0.1 g, s ← 0.999 s + 0.001 g², w ← w − lr m̂ / (√ŝ + 1e-8), with m̂ = m / (1 − 0.9ᵗ) and
+    ŝ = s / (1 − 0.999ᵗ).
+    """
+    w = RNG(0).normal(size=4)
+    mine, m, s = w.copy(), np.zeros(4), np.zeros(4)
+    right, mr, sr = w.copy(), np.zeros(4), np.zeros(4)
+    for t in (1, 2, 3):
+        g = RNG(t).normal(size=4)
+        result = result_of("adam(w, g, m, s, t, lr)", answer, mine.copy(), g.copy(), m.copy(), s.copy(), t, 0.01)
+        if not isinstance(result, tuple) or len(result) != 3:
+            raise Wrong(f"Return the new w, m and s; this is {shown_kind(result)}.")
+        before = right
+        mine, m, s = (np.asarray(part) for part in result)
+        mr, sr = 0.9 * mr + 0.1 * g, 0.999 * sr + 0.001 * g * g
+        m_hat, s_hat = mr / (1 - 0.9**t), sr / (1 - 0.999**t)
+        right = before - 0.01 * m_hat / (np.sqrt(s_hat) + 1e-8)
+        mistakes = [
+            (before - 0.01 * mr / (np.sqrt(sr) + 1e-8), "m and s are not corrected for having begun at 0."),
+            (before + 0.01 * m_hat / (np.sqrt(s_hat) + 1e-8), "it goes uphill: subtract."),
+            (before - 0.01 * m_hat / (s_hat + 1e-8), "take the square root of ŝ."),
+        ]
+        same(f"w after step {t}", mine, right, mistakes, rtol=1e-7)
+        corrected = "keep m and s as they are; the correction is for the step only."
+        same(f"m after step {t}", m, mr, [(m_hat, corrected)])
+        same(f"s after step {t}", s, sr, [(s_hat, corrected)])
+
+
+@exercise(
+    "rng.permutation(len(x)) is a random order of all rows.",
+    "Take size of these numbers at a time, and index both arrays by them: x[chosen], y[chosen].",
+    "for start in range(0, len(x), size): chosen = order[start : start + size]; yield x[chosen], y[chosen]",
+)
+def batches(answer: Any) -> None:
+    """Write `batches(x, y, size, rng)`, a generator of the mini-batches of an epoch.
+
+    It yields pairs of arrays of `size` rows, in an order drawn by `rng`, a NumPy generator. Each row comes exactly
+    once, with its y. The last batch may be shorter.
+    """
+    x, y = np.arange(20).reshape(10, 2), np.arange(10) * 10
+    orders = []
+    for seed in (0, 1):
+        pairs = result_of("batches(x, y, 4, rng)", answer, x.copy(), y.copy(), 4, RNG(seed))
+        try:
+            pairs = [(np.asarray(a), np.asarray(b)) for a, b in pairs]
+        except (TypeError, ValueError) as error:
+            raise Wrong(f"It has to yield pairs (x, y) of arrays: {error}.") from None
+        except Exception as error:
+            raise Wrong(f"batches raised {type(error).__name__}: {error}.") from error
+        sizes = [len(a) for a, _ in pairs]
+        if sizes == [4, 4]:
+            raise Wrong("Of 10 rows, the last two are missing. The last batch may be shorter.")
+        if sizes != [4, 4, 2]:
+            raise Wrong(f"10 rows in batches of 4 should have 4, 4 and 2 rows; these have {sizes}.")
+        for a, b in pairs:
+            if not np.array_equal(a[:, 0] * 5, b):
+                raise Wrong(f"Rows and targets do not belong together: x {a[:, 0]} has y {b}. Use one order for both.")
+        orders.append(np.concatenate([b for _, b in pairs]) // 10)
+        if sorted(orders[-1]) != list(range(10)):
+            raise Wrong(f"Each row has to come exactly once; these came: {sorted(orders[-1].tolist())}.")
+    if any(np.array_equal(order, np.arange(10)) for order in orders):
+        raise Wrong("The rows are in order. Shuffle them.")
+    if np.array_equal(orders[0], orders[1]):
+        raise Wrong("Two generators give the same order. Use rng, and no seed of your own.")
+
+
+@exercise(
+    "cl.MLP(2, [100, 3]), cl.SoftmaxLoss() and cl.SGD(…, lr=0.1, momentum=0.9) are enough. predict gives scores.",
+    "The class is the largest score: model.predict(x).argmax(axis=1).",
+    "return lambda x: model.predict(x).argmax(axis=1), after model.fit(x, y, …, epochs=300).",
+)
+def train(answer: Any) -> str:
+    """Write `train(x, y)`: train a net to tell three spirals apart, and return a function that predicts.
+
+    x is (300, 2), y is (300,), with 0, 1 and 2. The function that you return gets points, (n, 2), and returns their
+    classes, (n,). It has to be right for 95 % of *other* points of the spirals. Use caffelite, or NumPy alone.
+    """
+    x, y = datasets.spiral(points_per_class=100, seed=3)
+    new, classes = datasets.spiral(points_per_class=100, seed=4)
+    predict = result_of("train(x, y)", answer, x.copy(), y.copy())
+    given = np.asarray(result_of("the function that train returned", predict, new.copy()))
+    if given.shape == (300, 3):
+        raise Wrong("Your function returns three scores for each point; return the class: .argmax(axis=1).")
+    if given.shape != (300,):
+        raise Wrong(f"Your function returned shape {given.shape} for 300 points; it should be (300,).")
+    accuracy = float((given == classes).mean())
+    if accuracy < 0.95:
+        known = float((np.asarray(predict(x)) == y).mean())
+        more = "It does not even know the points that it has learned: more epochs, or another rate?"
+        less = "It knows those that it has learned: is it learning the noise by heart?"
+        raise Wrong(f"{accuracy:.0%} of the new points are right; it should be 95 %. {more if known < 0.95 else less}")
+    return f"{accuracy:.1%} of the new points."

@@ -1,0 +1,296 @@
+"""Layers: classes with forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions
+from caffelite.core.function import Function
+from caffelite.core.modes import inference
+from caffelite.core.tensor import Tensor
+from caffelite.exercises.exercise import Wrong, checked_gradients, exercise, made, result_of, same, untouched
+
+RNG = np.random.default_rng
+
+
+def elementwise(answer: Any, name: str, x: np.ndarray, y: np.ndarray, dx: np.ndarray, mistakes: Any = ()) -> None:
+    """Judge a Function of elements: its outputs, its gradient, and that it writes into no argument."""
+    function, given = made(answer, Function, name), x.copy()
+    same("forward(x)", result_of("forward(x)", function.forward, given), y)
+    untouched("forward", [x], [given])
+    dy = RNG(1).normal(size=x.shape)
+    same("backward(dy)", result_of("backward(dy)", function.backward, dy.copy()), dy * dx, mistakes(dy))
+
+
+@exercise(
+    "backward needs to know where x was above 0. Keep it in forward: self.is_positive = x > 0.",
+    "dx is dy where x is above 0, and 0 elsewhere: dy * self.is_positive.",
+)
+def ReLU(answer: Any) -> None:
+    """Write `class ReLU(cl.Function)`: y = max(x, 0).
+
+    `forward(self, x)` returns y, and keeps what `backward` needs. `backward(self, dy)` returns dx. Compute with NumPy.
+    """
+    x = np.array([[-2.0, 0.5, 3.0], [1.0, -0.1, 7.0]])
+    positive = (x > 0).astype(float)
+
+    def mistakes(dy: np.ndarray) -> list:
+        return [
+            (positive, "this is the derivative of ReLU; multiply it by dy, as the chain rule says."),
+            (np.maximum(dy, 0), "it depends on the sign of dy; it should depend on the sign of x."),
+            (dy, "dx is dy only where x is above 0."),
+        ]
+
+    elementwise(answer, "ReLU", x, np.maximum(x, 0), positive, mistakes)
+    checked_gradients(made(answer, Function, "ReLU"), x)
+
+
+@exercise(
+    "The derivative is y (1 − y). So keep y, not x.",
+    "np.exp(-x) overflows for x below −700. np.exp(-abs(x)) never does. Which formula fits each sign?",
+    "e = np.exp(-abs(x)); y = np.where(x >= 0, 1, e) / (1 + e)",
+)
+def Sigmoid(answer: Any) -> None:
+    """Write `class Sigmoid(cl.Function)`: y = 1 / (1 + exp(−x)), for all x, also −1000.
+
+    There must be no warning of an overflow. `backward` should use the y that `forward` has computed.
+    """
+    x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
+    y = 1 / (1 + np.exp(-x))
+
+    def mistakes(dy: np.ndarray) -> list:
+        return [
+            (y * (1 - y), "this is the derivative; multiply it by dy."),
+            (dy * x * (1 - x), "the derivative is y (1 − y), with y, not x."),
+        ]
+
+    elementwise(answer, "Sigmoid", x, y, y * (1 - y), mistakes)
+    checked_gradients(made(answer, Function, "Sigmoid"), x)
+    try:
+        with np.errstate(over="raise", invalid="raise"):
+            far = made(answer, Function, "Sigmoid").forward(np.array([-1000.0, 1000.0]))
+    except FloatingPointError:
+        raise Wrong("For x = −1000 the exponential overflows.") from None
+    same("forward([-1000, 1000])", far, [0, 1])
+
+
+@exercise(
+    "The parameters are Tensors: cl.Tensor(…, requires_grad=True). Their arrays are self.W.data and self.b.data.",
+    "In backward, self.W.add_grad(x.T @ dy) adds to the gradient of W.",
+    "backward returns dx = dy @ self.W.data.T.",
+)
+def Linear(answer: Any) -> None:
+    """Write `class Linear(cl.Function)`, made by `Linear(in_features, out_features)`: y = x W + b.
+
+    W is (in_features, out_features), b is (out_features,). Both are Tensors with `requires_grad=True`, in attributes
+    with these names. W is drawn at random, b begins at 0. `backward(dy)` adds to the gradients of both, and returns dx.
+    """
+    layer = made(answer, Function, "Linear", 4, 3)
+    for name, shape in (("W", (4, 3)), ("b", (3,))):
+        parameter = getattr(layer, name, None)
+        if not isinstance(parameter, Tensor) or not parameter.requires_grad:
+            raise Wrong(f"The attribute {name} has to be cl.Tensor(…, requires_grad=True).")
+        if parameter.shape != shape:
+            raise Wrong(f"{name} has the shape {parameter.shape}; for Linear(4, 3) it should have {shape}.")
+    if np.unique(layer.W.data).size < 6:
+        raise Wrong("W is not drawn at random. If all weights are equal, all units learn the same.")
+    x, dy = RNG(0).normal(size=(2, 5, 4))[0], RNG(1).normal(size=(5, 3))
+    W, b = layer.W.data.astype(np.float64), layer.b.data.astype(np.float64)
+    same("forward(x)", result_of("forward(x)", layer.forward, x), x @ W + b, rtol=1e-5, atol=1e-6)
+    dx = result_of("backward(dy)", layer.backward, dy)
+    for name, gradient in (("W", x.T @ dy), ("b", dy.sum(axis=0))):
+        if getattr(layer, name).grad is None:
+            raise Wrong(f"backward leaves no gradient for {name}: self.{name}.add_grad(…).")
+        same(f"the gradient of {name}", getattr(layer, name).grad, gradient, rtol=1e-5, atol=1e-6)
+    same("dx", dx, dy @ W.T, rtol=1e-5, atol=1e-6)
+    layer.backward(dy)
+    if not np.allclose(layer.b.grad, 2 * dy.sum(axis=0), rtol=1e-5, atol=1e-6):
+        raise Wrong("A second backward has to add to the gradients: use add_grad, and do not set .grad.")
+    checked_gradients(made(answer, Function, "Linear", 3, 3), x[:, :3])
+
+
+@exercise(
+    "cl.is_training() tells whether the net is being trained.",
+    "In training: keep = rng.random(x.shape) >= p; y = x * keep / (1 − p). Otherwise y = x.",
+    "backward uses the same mask: dy * self.mask, where the mask has the 1 / (1 − p) in it.",
+)
+def Dropout(answer: Any) -> None:
+    """Write `class Dropout(cl.Function)`, made by `Dropout(p)`.
+
+    In training, `forward` sets each element to 0 with probability p, and divides the others by 1 − p. So the mean stays
+    the same. In use, it returns x. `backward` passes on the gradient of those that were kept.
+    """
+    layer, x = made(answer, Function, "Dropout", 0.25), np.ones((100, 100))
+    with inference():
+        same("forward(x) in use (cl.is_training() is False)", result_of("forward(x)", layer.forward, x), x)
+    y = np.asarray(result_of("forward(x)", layer.forward, x))
+    dropped = (y == 0).mean()
+    if dropped == 0:
+        raise Wrong("In training, no element is 0.")
+    if abs(dropped - 0.25) > 0.03:
+        raise Wrong(f"With p = 0.25, {dropped:.0%} of the elements are 0. p is the share that is dropped.")
+    if abs(y.mean() - 1) > 0.05:
+        raise Wrong(f"The mean of ones has become {y.mean():.2f}. Divide those that are kept by 1 − p.")
+    same("backward(dy), for x = 1", result_of("backward(dy)", layer.backward, np.full(x.shape, 2.0)), 2 * y)
+    if np.array_equal(np.asarray(layer.forward(x)), y):
+        raise Wrong("Two calls have dropped the same elements. Draw new ones in each forward.")
+    with inference():
+        layer.forward(x)
+        same("backward(dy) in use", result_of("backward(dy)", layer.backward, x), x)
+
+
+@exercise(
+    "x.reshape(n, c, h // 2, 2, w // 2, 2) gives each window two axes of its own.",
+    "For the way back, keep where the largest elements were: windows == y[..., None, :, None].",
+    "If two elements of a window are equal, only the first may get the gradient: use argmax of the flattened windows.",
+)
+def MaxPool(answer: Any) -> None:
+    """Write `class MaxPool(cl.Function)`: the largest number in each window of 2 × 2.
+
+    x is (n, c, h, w), with even h and w. y is (n, c, h / 2, w / 2). If two numbers of a window are equal, the first one
+    (row by row) gets the gradient, and the other gets none.
+    """
+    rng = RNG(0)
+    x = rng.permutation(2 * 3 * 4 * 6).reshape(2, 3, 4, 6).astype(float)
+    layer = made(answer, Function, "MaxPool")
+    judge = functions.MaxPool2d(2)
+    same("forward(x)", result_of("forward(x)", layer.forward, x.copy()), judge.forward(x))
+    dy = rng.normal(size=(2, 3, 2, 3))
+    same("backward(dy)", result_of("backward(dy)", layer.backward, dy.copy()), judge.backward(dy))
+    checked_gradients(made(answer, Function, "MaxPool"), x)
+    layer = made(answer, Function, "MaxPool")
+    result_of("forward(x)", layer.forward, np.ones((1, 1, 2, 2)))
+    all_get_it = [(np.ones((1, 1, 2, 2)), "all four equal numbers get the gradient; only the first one should.")]
+    same("backward([[1]]) of four ones", layer.backward(np.ones((1, 1, 1, 1))), [[[[1, 0], [0, 0]]]], all_get_it)
+
+
+@exercise(
+    "An output is Σ over channels and places: y[:, o, i] = Σ_c Σ_j x[:, c, i + j] · W[o, c, j] + b[o].",
+    "A loop over the k places of the window is short, and each round is a product of all the rest: np.einsum.",
+    "For j in range(k): dW[:, :, j] = einsum('nol,ncl->oc', dy, x[:, :, j : j + l]), and dx[:, :, j : j + l] grows.",
+)
+def Conv1d(answer: Any) -> None:
+    """Write `class Conv1d(cl.Function)`, made by `Conv1d(in_channels, out_channels, k)`: a convolution of series.
+
+    x is (n, in_channels, length). W, (out_channels, in_channels, k), and b, (out_channels,), are Tensors in attributes.
+    y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o], so y is (n, out_channels, length − k + 1). As in all
+    frameworks, the window is not turned round.
+    """
+    layer = made(answer, Function, "Conv1d", 2, 3, 4)
+    for name, shape in (("W", (3, 2, 4)), ("b", (3,))):
+        parameter = getattr(layer, name, None)
+        if not isinstance(parameter, Tensor) or not parameter.requires_grad or parameter.shape != shape:
+            raise Wrong(f"The attribute {name} has to be cl.Tensor(…, requires_grad=True) of shape {shape}.")
+    x = RNG(0).normal(size=(2, 2, 9))
+    W, b = layer.W.data.astype(np.float64), layer.b.data.astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(x, 4, axis=2)
+    y = np.einsum("ncik,ock->noi", windows, W) + b[:, None]
+    turned = np.einsum("ncik,ock->noi", windows, W[:, :, ::-1]) + b[:, None]
+    mistakes = [
+        (turned, "the window is turned round. Frameworks do not do that: W[o, c, j] belongs to x[n, c, i + j]."),
+        (y - b[:, None], "the bias is missing."),
+    ]
+    same("forward(x)", result_of("forward(x)", layer.forward, x), y, mistakes, rtol=1e-5, atol=1e-6)
+    checked_gradients(made(answer, Function, "Conv1d", 2, 3, 4), x)
+
+
+@exercise(
+    "Center each row, then divide it by its deviation: xhat = (x − mean) / std.",
+    "The mean and the deviation depend on x, too. So dx has three terms.",
+    "dx = (dy − dy.mean(row) − xhat · (dy · xhat).mean(row)) / std",
+)
+def LayerNorm(answer: Any) -> None:
+    """Write `class LayerNorm(cl.Function)`: each row gets mean 0 and deviation 1.
+
+    x is (n, d). y = (x − mean) / √(variance + 1e-5), with the mean and the variance of each row. There are no
+    parameters.
+    """
+    x = RNG(0).normal(2, 3, size=(4, 6))
+    layer = made(answer, Function, "LayerNorm")
+    mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
+    y = (x - mean) / np.sqrt(variance + 1e-5)
+    columns = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)
+    unbiased = (x - mean) / np.sqrt(x.var(axis=1, ddof=1, keepdims=True) + 1e-5)
+    mistakes = [
+        (columns, "the columns have mean 0. That is BatchNorm; here it is the rows: axis=1."),
+        (unbiased, "the variance is divided by d − 1; divide by d, as np.var does."),
+    ]
+    same("forward(x)", result_of("forward(x)", layer.forward, x.copy()), y, mistakes)
+    dy = RNG(1).normal(size=x.shape)
+    result = result_of("backward(dy)", layer.backward, dy.copy())
+    std = np.sqrt(variance + 1e-5)
+    dx = (dy - dy.mean(axis=1, keepdims=True) - y * (dy * y).mean(axis=1, keepdims=True)) / std
+    mistakes = [
+        (dy / std, "mean and variance are treated as constants. They depend on x, too."),
+        ((dy - dy.mean(axis=1, keepdims=True)) / std, "the variance is treated as a constant. It depends on x, too."),
+    ]
+    same("backward(dy)", result, dx, mistakes)
+    checked_gradients(made(answer, Function, "LayerNorm"), x)
+
+
+@exercise(
+    "forward is one index: self.W.data[indices].",
+    "If an index occurs twice, its row of W is used twice. So its gradients add up.",
+    "gradient = np.zeros_like(W); np.add.at(gradient, indices, dy). `gradient[indices] += dy` counts repeats once.",
+)
+def Embedding(answer: Any) -> None:
+    """Write `class Embedding(cl.Function)`, made by `Embedding(count, size)`: a vector for each word.
+
+    W, (count, size), is a Tensor in an attribute. `forward(indices)` gets integers, (n, length), and returns vectors,
+    (n, length, size). `backward(dy)` adds to the gradient of W. Integers have no gradient, so it may return None.
+    """
+    layer = made(answer, Function, "Embedding", 7, 3)
+    if not isinstance(getattr(layer, "W", None), Tensor) or layer.W.shape != (7, 3):
+        raise Wrong("The attribute W has to be cl.Tensor(…, requires_grad=True) of shape (7, 3) for Embedding(7, 3).")
+    indices, W = np.array([[1, 2, 1, 1], [0, 6, 2, 5]]), layer.W.data.astype(np.float64)
+    y = result_of("forward(indices)", layer.forward, indices)
+    same("forward(indices)", y, W[indices], rtol=1e-6)
+    dy = RNG(1).normal(size=(2, 4, 3)).astype(layer.W.dtype)
+    right, once = np.zeros((7, 3)), np.zeros((7, 3))
+    np.add.at(right, indices, dy)
+    once[indices] += dy
+    try:
+        layer.backward(dy)
+    except Exception as error:
+        raise Wrong(f"backward(dy) raised {type(error).__name__}: {error}.") from error
+    if layer.W.grad is None:
+        raise Wrong("backward leaves no gradient for W: self.W.add_grad(…).")
+    repeated = [(once, "a word that comes twice counts once. `gradient[indices] += dy` does that; use np.add.at.")]
+    same("the gradient of W", layer.W.grad, right, repeated, rtol=1e-5, atol=1e-6)
+
+
+@exercise(
+    "scores = q kᵀ / √d, p = softmax of each row of scores, y = p v.",
+    "Back: dv = pᵀ dy, dp = dy vᵀ. For softmax, ds = p (dp − Σ over the row of dp p).",
+    "dq = ds k / √d and dk = dsᵀ q / √d. For stacks of matrices, transpose by np.swapaxes(a, -1, -2).",
+    said="You have written the heart of a transformer, forward and backward.",
+)
+def Attention(answer: Any) -> None:
+    """Write `class Attention(cl.Function)`: y = softmax(q kᵀ / √d) v.
+
+    q, k and v are (n, length, d). The softmax goes along the last axis. `forward(q, k, v)` returns y, and
+    `backward(dy)` returns a tuple: dq, dk, dv.
+    """
+    q, k, v = RNG(0).normal(size=(3, 2, 5, 4))
+    layer = made(answer, Function, "Attention")
+
+    def attend(scale: float, axis: int = -1) -> np.ndarray:
+        scores = q @ np.swapaxes(k, -1, -2) * scale
+        exp = np.exp(scores - scores.max(axis=axis, keepdims=True))
+        return exp / exp.sum(axis=axis, keepdims=True) @ v
+
+    mistakes = [
+        (attend(1.0), "the scores are not divided by √d."),
+        (attend(1 / 4), "the scores are divided by d; divide by √d."),
+        (
+            attend(0.5, axis=-2),
+            "the softmax goes along the wrong axis: each query shares 1 among the keys, the last axis.",
+        ),
+    ]
+    same("forward(q, k, v)", result_of("forward(q, k, v)", layer.forward, q, k, v), attend(0.5), mistakes)
+    gradients = result_of("backward(dy)", layer.backward, np.ones((2, 5, 4)))
+    if not isinstance(gradients, tuple) or len(gradients) != 3:
+        raise Wrong("backward has to return three gradients, dq, dk, dv.")
+    checked_gradients(made(answer, Function, "Attention"), q, k, v)

@@ -1,0 +1,160 @@
+"""The machine: what a step costs, how it is recorded, and how to be fast."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from timeit import repeat
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.tensor import Tensor
+from caffelite.exercises.exercise import Wrong, exercise, result_of, same
+from caffelite.functions import MSELoss
+from caffelite.model.mlp import MLP
+from caffelite.optimizers import SGD
+from caffelite.program import capture
+
+ROUNDS = 30  # of which the fastest counts
+
+
+@exercise(
+    "An (M, K) times a (K, N) has M · N · K multiplications and as many additions.",
+    "A layer has one product forward, x W, and two backward, xᵀ dy and dy Wᵀ. They have the same number of operations.",
+    "The first layer has no dx: nobody wants the gradient of the data.",
+    said="print(cl.capture(step, x, y)) has the same number, product by product.",
+)
+def flop(answer: Any) -> None:
+    """Write `flop(rows, sizes)`: the floating-point operations in the matrix products of one training step.
+
+    The net has Linear layers: sizes = [64, 100, 10] means 64 numbers in, 100 in the middle, 10 out. Count the products
+    forward and backward, without the gradient of the data. Biases, ReLU, loss and optimizer do not count.
+    """
+    for rows, sizes in ((200, [64, 100, 10]), (32, [2, 8, 8, 3]), (1, [5, 4])):
+        layers = [2 * rows * a * b for a, b in pairwise(sizes)]
+        right = 3 * sum(layers) - layers[0]
+        mistakes = [
+            (sum(layers), "these are the products forward; count those backward, too."),
+            (3 * sum(layers), "the gradient of the data is counted; nobody needs it."),
+            (right / 2, "a multiplication and an addition are two operations."),
+        ]
+        same(f"flop({rows}, {sizes})", result_of("flop(rows, sizes)", answer, rows, sizes), right, mistakes)
+
+
+@exercise(
+    "x > 0 is an array of NumPy, made from the present values. A replay could not make it again, so it is refused.",
+    "Which of x and 0.1 x is the larger one, for x above 0, and for x below?",
+    "return cl.maximum(x, 0.1 * x)",
+)
+def recordable(answer: Any) -> None:
+    """Write `leaky(x)`, for a Tensor x, such that it can be recorded: x where x is above 0, and 0.1 x elsewhere.
+
+    Use operators of caffelite, no NumPy, no `if` and no loop over the elements.
+    """
+    first = np.array([[-1.0, 2.0], [3.0, -4.0]], np.float32)
+    then = -first
+    result = result_of("leaky(x)", answer, Tensor(first))
+    if not isinstance(result, Tensor):
+        raise Wrong(f"leaky(x) has to return a Tensor, and returned {type(result).__name__}.")
+    same("leaky(x)", result.data, np.where(first > 0, first, 0.1 * first), rtol=1e-5)
+    try:
+        program = capture(lambda x: answer(Tensor(x)), first)
+        again = program(then)
+    except Exception as error:
+        raise Wrong(f"It cannot be recorded: {error}") from error
+    again = again.data if isinstance(again, Tensor) else again
+    kept = [(np.where(first > 0, then, 0.1 * then), "it repeats what it decided for the first data.")]
+    same("the replay on other data", again, np.where(then > 0, then, 0.1 * then), kept, rtol=1e-5)
+
+
+@exercise(
+    "A step by hand calls a dozen kernels from Python. `cl.capture(step, x, y)` records them.",
+    "program = cl.capture(step, x, y) makes the first step. Each program(x, y) is one more.",
+    "program = cl.capture(step, x, y); then for _ in range(steps - 1): program(x, y)",
+    said="`fit` goes further: it needs no Python between the steps either.",
+)
+def replay(answer: Any) -> str:
+    """Write `train(model, loss, optimizer, x, y, steps)`: make so many steps on x and y, three times as fast as this:
+
+        for _ in range(steps):
+            optimizer.zero_grad()
+            value = loss(model(x), y)
+            value.backward()
+            optimizer.step()
+
+    The parameters have to be the same afterwards, to the last bit.
+    """
+    x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    y = np.square(x[:, :1])
+
+    def begin() -> tuple[Any, ...]:
+        model = MLP(4, [8, 1], seed=0)
+        return model, MSELoss(), SGD(model.parameters(), lr=0.05)
+
+    def by_hand(model: Any, loss: Any, optimizer: Any, x: Any, y: Any, steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            value = loss(model(x), y)
+            value.backward()
+            optimizer.step()
+
+    def trained(how: Any, steps: int) -> list[np.ndarray]:
+        model, *rest = begin()
+        result_of("train(…)", lambda: how(model, *rest, x, y, steps) or True)
+        return [p.data.copy() for p in model.parameters()]
+
+    for steps in (1, 50):
+        mine, right = trained(answer, steps), trained(by_hand, steps)
+        if not all(map(np.array_equal, mine, right)):
+            for other, message in ((steps - 1, "one step too few"), (steps + 1, "one step too many")):
+                if all(map(np.array_equal, mine, trained(by_hand, other))):
+                    raise Wrong(f"It makes {message}. (`capture` makes the first step itself.)")
+            raise Wrong(f"After {steps} steps the parameters are not the same.")
+    times = faster(lambda: trained(answer, 500), lambda: trained(by_hand, 500), rounds=5)
+    if times < 3:
+        raise Wrong(f"It is {times:.1f} times as fast as the loop; it should be 3 times.")
+    return f"{times:.1f} times as fast as the loop."
+
+
+@exercise(
+    "NumPy makes an array for each operator, and goes through memory for each. One pass is enough.",
+    'caffelite has a kernel for this: the machine\'s lesson calls kernels.update("sgd", w, g, v, hyper).',
+    "from caffelite import _kernels as kernels; hyper = np.array([0.1, 0.9, 0, 0]), outside of the function.",
+    'kernels.update("sgd", w, g, v[None], hyper): v is a row of the rule\'s state.',
+)
+def faster_than_numpy(answer: Any) -> str:
+    """Write `update(w, g, v)`, twice as fast as NumPy here, for 10,000 numbers of float32:
+
+        v[:] = 0.9 * v + g
+        w[:] = w - 0.1 * v
+
+    It changes w and v in place. Use whatever you like: kernels of caffelite, Cython, C.
+    """
+
+    def in_numpy(w: np.ndarray, g: np.ndarray, v: np.ndarray) -> None:
+        v[:] = np.float32(0.9) * v + g
+        w[:] = w - np.float32(0.1) * v
+
+    mine = np.random.default_rng(0).normal(size=(3, 10_000)).astype(np.float32)
+    right = mine.copy()
+    gradient = mine[1].copy()
+    for _ in range(3):
+        result_of("update(w, g, v)", lambda: answer(*mine) or True)
+        in_numpy(*right)
+    if not np.array_equal(mine[1], gradient):
+        raise Wrong("update has changed g.")
+    for name, i in (("w", 0), ("v", 2)):
+        same(f"{name} after three updates", mine[i], right[i], rtol=1e-4, atol=1e-5)
+    times = faster(lambda: answer(*mine), lambda: in_numpy(*right), rounds=ROUNDS, calls=50)
+    if times < 2:
+        raise Wrong(f"It is {times:.1f} times as fast as NumPy; it should be twice as fast.")
+    return f"{times:.1f} times as fast as NumPy."
+
+
+def faster(mine: Any, other: Any, rounds: int, calls: int = 1) -> float:
+    """How many times as fast `mine` is as `other`: both in turn, and the fastest round of each."""
+    times = [
+        (min(repeat(mine, number=calls, repeat=1)), min(repeat(other, number=calls, repeat=1))) for _ in range(rounds)
+    ]
+    ours, theirs = (min(column) for column in zip(*times, strict=True))
+    return theirs / ours

@@ -1,0 +1,231 @@
+"""Pictures for the gallery's cards, of the examples that draw none: python pictures.py EXAMPLE.py PICTURE.svg …
+
+The example is run as it is, with the arguments that follow, and then its variables are drawn. The ground is transparent
+and the ink a grey, so that a picture fits light and dark pages alike.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import caffelite as cl
+
+INK = "#7d8791"
+COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"]
+STYLE = {
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.prop_cycle": plt.cycler(color=COLOURS),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 11,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "caffelite",
+}
+
+
+# ---- kinds ----------------------------------------------------------------------------------------------------------
+
+
+def regions(axes, model, x, y):
+    """Points over the probabilities of their classes."""
+    low, high = x.min(axis=0) - 0.3, x.max(axis=0) + 0.3
+    across, up = np.meshgrid(*[np.linspace(a, b, 200) for a, b in zip(low, high, strict=False)])
+    p = cl.SoftmaxLoss().link(model.predict(np.stack([across.ravel(), up.ravel()], axis=1)))
+    shown = np.stack([plt.matplotlib.colors.to_rgb(c) for c in COLOURS[: p.shape[1]]])[p.argmax(axis=1)]
+    picture = np.concatenate([shown, 0.5 * p.max(axis=1, keepdims=True)], axis=1).reshape(200, 200, 4)
+    axes.imshow(picture, origin="lower", extent=(low[0], high[0], low[1], high[1]), aspect="equal")
+    axes.scatter(*x.T, c=[COLOURS[c] for c in y], s=14, edgecolors="white", linewidths=0.4)
+    axes.axis("off")
+
+
+def curve(axes, values, xlabel, ylabel, log=False):
+    axes.plot(np.arange(1, len(values) + 1), values, linewidth=2)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axes.set_yscale("log")
+
+
+def bars(axes, shares):
+    """Named shares, as horizontal bars with their values."""
+    names, values = list(shares), list(shares.values())
+    places = range(len(names))[::-1]
+    axes.barh(places, values, color=COLOURS[: len(names)], height=0.55)
+    for place, name, value in zip(places, names, values, strict=False):
+        axes.text(0, place + 0.34, name, va="bottom")
+        axes.text(value, place, f" {value:.1%}", va="center")
+    axes.set(xlim=(0, 1.12), ylim=(-0.5, len(names) - 0.2))
+    axes.axis("off")
+
+
+def matrix(axes, numbers, title, written=True):
+    numbers = np.asarray(numbers)
+    most = 2 * abs(numbers).max()
+    axes.imshow(numbers, cmap="PuOr", vmin=-most, vmax=most)
+    for i, j in np.ndindex(numbers.shape if written else (0, 0)):
+        axes.text(j, i, f"{numbers[i, j]:g}", ha="center", va="center", color="black")
+    axes.set(xticks=[], yticks=[], title=title)
+    axes.set_frame_on(False)
+
+
+def images(figure, pictures, titles, rows=2):
+    panels = figure.subplots(rows, len(pictures) // rows).ravel()
+    for axes, picture, title in zip(panels, pictures, titles, strict=False):
+        axes.imshow(picture, cmap="gray_r", interpolation="nearest")
+        axes.set_title(title, fontsize=9)
+        axes.axis("off")
+
+
+# ---- of each example ------------------------------------------------------------------------------------------------
+
+
+def blobs(figure, of):
+    regions(figure.subplots(), of["model"], of["x"], of["y"])
+
+
+def textbook_loop(figure, of):
+    left, right = figure.subplots(1, 2)
+    regions(left, of["model"], of["x"], of["y"])
+    curve(right, of["losses"], "epoch", "loss", log=True)
+
+
+def xor(figure, of):
+    axes = figure.subplots()
+    places = np.linspace(-0.3, 1.3, 100, dtype=np.float32)
+    across, up = np.meshgrid(places, places)
+    values = of["model"].predict(np.stack([across.ravel(), up.ravel()], axis=1)).reshape(across.shape)
+    axes.imshow(values, origin="lower", extent=(-0.3, 1.3, -0.3, 1.3), cmap="PuOr", vmin=-0.3, vmax=1.3)
+    for (x0, x1), target in of["EXAMPLES"]:
+        axes.text(x0, x1, target, ha="center", va="center", fontsize=18, color="black")
+    axes.axis("off")
+
+
+def digits_mlp(figure, of):
+    wrong = of["model"].predict(of["x_test"]).argmax(axis=1)
+    first = np.flatnonzero(wrong != of["y_test"])[:8]
+    side = int(of["x_test"].shape[1] ** 0.5)
+    pictures = of["x_test"][first].reshape(-1, side, side)
+    images(figure, pictures, [f"{y}, read as {p}" for y, p in zip(of["y_test"][first], wrong[first], strict=False)])
+
+
+def own_function(figure, of):
+    axes, order = figure.subplots(), np.argsort(of["x"].ravel())
+    axes.scatter(of["x"], of["y"], s=8, alpha=0.5)
+    axes.plot(of["x"][order], of["model"].predict(of["x"])[order], color=COLOURS[1], linewidth=2)
+    axes.set(xlabel="x", title="sin 3x, by Functions of one's own")
+
+
+def matmul_gradients(figure, of):
+    left, right = figure.subplots(1, 2, width_ratios=(2, 4))
+    matrix(left, of["dx"], "dy/dx")
+    matrix(right, of["dW"], "dy/dW")
+
+
+def lenet(figure, of):
+    model, image = of["model"], of["x_test"][:1]
+    maps = model[:2].predict(image)[0]
+    images(figure, [image[0, 0], *maps, model.functions[0].weight.data[0, 0]], ["image", *["map"] * 6, "filter"])
+
+
+def resnet(figure, of):
+    chosen = [int(np.flatnonzero(of["y_test"] == k)[i]) for i in range(2) for k in range(3)]
+    panels = figure.subplots(2, 3).ravel()
+    for axes, i in zip(panels, chosen, strict=False):
+        axes.imshow(np.clip(np.moveaxis(of["x_test"][i], 0, -1), 0, 1))
+        axes.set_title(of["names"][of["predictions"][i]], fontsize=10)
+        axes.axis("off")
+
+
+def digits_in_c(figure, of):
+    left, right = figure.subplots(1, 2)
+    left.imshow(of["x_test"][0, 0], cmap="gray_r")
+    left.axis("off")
+    right.bar(range(10), of["probabilities"][0], color=COLOURS[0])
+    right.set(xticks=range(10), title="computed in C")
+
+
+def mixup(figure, of):
+    bars(figure.subplots(), {"half of the labels wrong": of["plain"], "the same, with mixup": of["mixed"]})
+
+
+def label_noise(figure, of):
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
+    share = of["drawn"].mean()
+    left.pie([1 - share, share], colors=[COLOURS[0], COLOURS[5]], startangle=90)
+    left.set_title("labels drawn\nat random", fontsize=10)
+    bars(right, {"test, a loss that forgives": of["accuracy"], "learned by heart": of["repeated"]})
+
+
+def distillation(figure, of):
+    names = "teacher", "student, 50 labels", "student, taught"
+    bars(figure.subplots(), dict(zip(names, (of["of_teacher"], of["alone"], of["of_student"]), strict=False)))
+
+
+def cart_pole(figure, of):
+    axes = figure.subplots()
+    states = of["states"].reshape(of["STEPS"], of["CARTS"], 4)
+    for i in range(0, 200, 25):
+        x, angle = states[i, 0, 0], states[i, 0, 2]
+        place = x + i / 40
+        axes.plot([place, place + np.sin(angle)], [0, np.cos(angle)], color=COLOURS[1], linewidth=3)
+        axes.add_patch(plt.Rectangle((place - 0.2, -0.25), 0.4, 0.22, color=COLOURS[0]))
+    axes.set(aspect="equal", ylim=(-0.4, 1.2), title="a pole on a cart, every half second")
+    axes.axis("off")
+
+
+def motion(figure, of):
+    panels = figure.subplots(3, 2, sharex=True).ravel()
+    for k, axes in enumerate(panels):
+        axes.plot(of["x_test"][np.flatnonzero(of["y_test"] == k)[0], :3].T, linewidth=1)
+        axes.set_title(of["ACTIVITIES"][k], fontsize=9)
+        axes.axis("off")
+
+
+def reviews(figure, of):
+    model, vocabulary = of["model"], of["vocabulary"]
+    weight = model.scores.weight.data
+    scores = model.vectors.parameters()[0].data @ (weight[:, 1] - weight[:, 0])
+    pairs = sorted(((scores[i], word) for word, i in vocabulary.items()), key=lambda pair: pair[0])
+    shown = [*pairs[:5], *pairs[-5:]]
+    axes = figure.subplots()
+    values = [value for value, _ in shown]
+    axes.barh(range(10), values, color=[COLOURS[5] if value < 0 else COLOURS[2] for value in values])
+    axes.set_yticks(range(10), [word for _, word in shown])
+    axes.set(xticks=[], title="bad and good words")
+    axes.spines[["bottom", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def text(figure, of):
+    curve_of = of["model"].functions[0].weight.data
+    axes = figure.subplots()
+    axes.imshow(curve_of[:600:5].T, cmap="PuOr", aspect="auto", vmin=-0.3, vmax=0.3)
+    axes.set(xticks=[], yticks=[], xlabel="columns of words", ylabel="units", title="weights of 120 of 20,000 columns")
+
+
+def gpt(figure, of):
+    """Held-out text, each character the darker the less it was expected."""
+    given, following = of["x"][:4], of["y"][:4].ravel()
+    p = cl.SoftmaxLoss().link(of["model"].predict(given)).reshape(len(following), -1)
+    shown = "".join(of["characters"][i] for i in following)
+    cl.plots.text(shown, p[np.arange(len(following)), following], columns=32, axes=figure.subplots())
+
+
+def main(example, picture, *arguments):
+    sys.argv = [example, *arguments]
+    namespace = runpy.run_path(example, run_name="__main__")
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(4.8, 3), layout="constrained")
+        globals()[Path(example).stem](figure, namespace)
+        figure.savefig(picture, transparent=True, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
