@@ -129,7 +129,6 @@ def test_the_linter_fails_where_there_is_something_to_rewrite(tmp_path, capsys, 
     page = tmp_path / "README.md"
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     monkeypatch.setattr(prose, "names_in_the_reference", list)
-    monkeypatch.setattr(prose, "LATER", [])
     page.write_text("All is well here.\n")
     assert prose.main([]) == 0
     page.write_text("What is no array is refused.\n")
