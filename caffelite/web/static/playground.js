@@ -179,20 +179,31 @@ function requestDraw() {
   });
 }
 
+const SELDOM = 200; // milliseconds between two numbers or curves; faster, nobody reads them
+let read = 0; // when they were shown last
+
 function draw() {
   if (told === null || frame === null || !fits()) return;
   $("play").textContent = frame.playing ? "Pause" : "Play";
+  const now = performance.now();
+  if (!frame.playing || now - read >= SELDOM) {
+    read = now;
+    showNumbers();
+  }
+  if (kernelStep !== frame.step) forgetKernel();
+  drawSaid($("regions"), $("mistakes"), told, frame, $("held").checked);
+  net.draw(told, frame);
+  document.body.dataset.frames = Number(document.body.dataset.frames ?? 0) + 1;
+}
+
+function showNumbers() {
   $("epochs").textContent = frame.epoch.toLocaleString("en", { maximumFractionDigits: frame.epoch < 100 ? 1 : 0 });
   $("steps").textContent = frame.step.toLocaleString("en");
   $("rate").textContent = frame.rate ? Math.round(frame.rate).toLocaleString("en") : "–";
   if (frame.problem) say(frame.problem);
   else if ($("gone").textContent.includes("diverged")) say("");
-  if (kernelStep !== frame.step) forgetKernel();
-  drawSaid($("regions"), $("mistakes"), told, frame, $("held").checked);
-  net.draw(told, frame);
   drawCurves();
   drawFollowed();
-  document.body.dataset.frames = Number(document.body.dataset.frames ?? 0) + 1;
 }
 
 /** Whether the frame is of the net that is chosen: a frame of the one before may still come. */
