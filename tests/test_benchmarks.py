@@ -80,9 +80,9 @@ def without_peers(tmp_path):
     return tmp_path
 
 
-# These take ten seconds to a minute each.
+# These take five seconds to a minute each.
 LONG = {"autograd.py", "busy.py", "estimators.py", "many.py", "overhead.py", "precision.py", "sparse.py", "steps.py"}
-LONG |= {"tables.py"}
+LONG |= {"convolutions.py", "kernels.py", "live.py", "playground.py", "sequences.py", "sources.py", "tables.py"}
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in SCRIPTS])

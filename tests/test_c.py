@@ -836,7 +836,7 @@ def stateful(model, x, n):
         (Calling(lambda model, x: x if float(x.sum()) > 0 else -x), (3,), TypeError, "can't be followed"),
         (cl.Model([cl.ReLU()]), ((3,), (4,)), ValueError, "a sequence of Functions, which takes one input, got 2"),
         (cl.Model([cl.Columns({"a": [1.0, 2], "b": ["x", "y"]})]), (1,), ValueError, r"expected numbers \(n, 1\) and"),
-        (cl.Model([cl.Embedding(5, 3), cl.GRU(3, 2)]), None, ValueError, r"known only .*input_shape, such as \(28,\)"),
+        (cl.Model([cl.Embedding(5, 3), cl.GRU(3, 2)]), None, ValueError, r"knows only .*input_shape, such as \(28,\)"),
         (
             Sequences(lambda model, x, n: model.one(x, lengths=n)),
             SHAPES,
@@ -886,7 +886,7 @@ def stateful(model, x, n):
         (Calling(lambda model, x: x.sum(axis=9)), (*[1] * 8, 3), TypeError, NINE),
         (Calling(lambda model, x: x.max(axis=1)), (*[1] * 8, 3), TypeError, NINE),
         (cl.Model([cl.ReLU()]), None, ValueError, r"give input_shape, such as \(64,\)$"),
-        (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, r"known only \(n, 1, \?, \?\): .*input_shape, such as"),
+        (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, r"knows only \(n, 1, \?, \?\): .*input_shape, such as"),
         (cl.Model(), None, ValueError, r"give input_shape, such as \(64,\)$"),
         (cl.Model([cl.Conv2d(1, 2, 3)]), (3, 8, 8), ValueError, r"Conv2d\(1, 2, 3\) got shape \(n, 3, 8, 8\)"),
         (cl.Model([cl.ReLU()]), 3, TypeError, r"expected the shape of a row, such as \(64,\), got 3"),

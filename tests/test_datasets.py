@@ -355,7 +355,7 @@ def test_thousands_of_mutated_files_raise_value_error_or_are_read_right(dataset,
     written(tmp_path, of)
     unread = {name: [] for name in list(of)[:2]}
     tracemalloc.start()
-    for i in range(2000):
+    for i in range(1000):
         name = list(of)[i % 2]
         content = mutated(pack(of[name]), rng)
         replace(tmp_path / name, content)
@@ -374,7 +374,7 @@ def test_thousands_of_mutated_files_raise_value_error_or_are_read_right(dataset,
     largest = max(len(pack(content)) for content in of.values())
     assert peak < 4 * files.LARGEST_RATIO * largest  # what an error holds on to may not be collected at once
     for name, errors in unread.items():
-        assert 600 < len(errors) < 1000
+        assert 300 < len(errors) < 500
         assert all(name in error for error in errors)
 
 
@@ -492,7 +492,7 @@ def test_what_cannot_be_fetched_is_named_and_nothing_is_kept(how, dataset, serve
 
 def test_without_pooch_it_is_said_what_to_install_but_only_where_something_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"pip install caffelite\[data\]"):
+    with pytest.raises(ImportError, match=r"pip install pooch"):
         cl.datasets.mnist(tmp_path / "folder", download=True)
     assert not (tmp_path / "folder").exists()
     assert_is_the_small("mnist", cl.datasets.mnist(written(tmp_path, contents("mnist")), download=True))

@@ -51,8 +51,8 @@ def no_figures_are_left():
 
 @pytest.mark.parametrize(
     "page",
-    # The guide's comparison with boosted trees takes half a minute.
-    [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem == "guide" else []) for page in PAGES],
+    # The guide's comparison with boosted trees takes half a minute, the nets a quarter.
+    [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in ("guide", "nets"))) for page in PAGES],
 )
 @pytest.mark.usefixtures("threads_restored")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):

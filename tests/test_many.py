@@ -373,7 +373,7 @@ def test_ctrl_c_ends_all_between_steps(threads):
     before = threading.active_count()
     x, y = data()
     alone, together = entries("plain", "Adam", 9), entries("plain", "Adam", 9)
-    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt) as caught:
         many(*together, x, y, epochs=10_000_000, batch_size=16)

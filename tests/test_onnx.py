@@ -532,8 +532,8 @@ def test_what_is_no_graph_for_any_number_of_rows_is_refused_and_nothing_is_writt
 def test_a_shape_that_is_needed_or_does_not_fit_is_said(path):
     conv = cl.Model([cl.Conv2d(1, 2, 3)])
     for model, shape, error, match in [
-        (conv, None, ValueError, r"known only \(n, 1, \?, \?\): give input_shape, such as \(1, 28, 28\)"),
-        (cl.Model([cl.LSTM(3, 2)]), None, ValueError, r"known only \(n, \?, 3\): give input_shape, such as \(28, 3\)"),
+        (conv, None, ValueError, r"knows only \(n, 1, \?, \?\): give input_shape, such as \(1, 28, 28\)"),
+        (cl.Model([cl.LSTM(3, 2)]), None, ValueError, r"knows only \(n, \?, 3\): give input_shape, such as \(28, 3\)"),
         (cl.Model([cl.ReLU()]), None, ValueError, r"input_shape, such as \(64,\)$"),
         (Counted(lambda self, x: x), None, ValueError, r"such as \(64,\), or \(\(64,\), \(3,\)\) for two inputs"),
         (conv, (None, 1, 8, 8), TypeError, "without the axis of the rows"),
