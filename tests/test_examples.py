@@ -58,6 +58,7 @@ def test_the_digits_example_classifies_96_percent_of_the_test_images():
     assert wrong == round((1 - accuracy) * 360)
 
 
+@pytest.mark.slow
 def test_the_text_example_tells_most_sentences_apart_as_scikit_learn_does():
     mine, theirs = numbers_after("test sentences: accuracy", run("text.py").stdout)
     assert mine >= 0.7

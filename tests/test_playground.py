@@ -177,7 +177,7 @@ def test_the_program_does_what_is_seen_to_the_last_bit(seed, frames):
     names = {}
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(program_of(setting, epochs), names)
-    assert list(map(float, out.getvalue().split())) == [
+    assert list(map(float, out.getvalue().splitlines()[-1].split())) == [
         frame["curves"][name]["value"][-1] for name in ("loss", "val_loss")
     ]
     linear = [f for f in names["model"].functions if isinstance(f, cl.Linear)]
@@ -358,7 +358,7 @@ def test_the_code_of_a_table_does_what_is_seen(text, target, frames, tmp_path, m
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(program_of(setting, 3), {})
-    assert list(map(float, out.getvalue().split())) == [
+    assert list(map(float, out.getvalue().splitlines()[-1].split())) == [
         frame["curves"][name]["value"][-1] for name in ("loss", "val_loss")
     ]
 
