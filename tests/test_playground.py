@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 from caffelite import cli
 
 pytest.importorskip("starlette")
@@ -472,6 +473,7 @@ def test_kernels_have_lines_and_machine_instructions():
         assert file.startswith("caffelite/_kernels/loops/")
         assert name in lines[0].lower()
         assert 2 <= len(lines) <= 60
+    assert [name for name in kernels.KERNELS if not lines_of(name)[1]] == []
     found = loop_of("sgd")
     if shutil.which("objdump"):
         assert found["problem"] == ""

@@ -34,18 +34,17 @@ def loop_of(name: str) -> dict[str, Any]:
     file, lines = lines_of(name)
     instructions, count, problem = list[list[str]](), 0, ""
     kernel = kernels.KERNELS[name]
-    try:
-        if kernel.loops == "elementwise":
-            raise RuntimeError(
-                "It is one of many cases in one function, so its machine instructions are not listed here."
-            )
-        code = machine_code(name)
-        loops = code.loops or [code]
-        inner = max(loops, key=_multiply_adds) if kernel.is_product else loops[0]
-        instructions = [[i.text, i.meaning] for i in inner.instructions[:MOST_LINES]]
-        count = len(inner.instructions)
-    except RuntimeError as error:
-        problem = str(error)
+    if kernel.loops == "elementwise":
+        problem = "It is one of many cases in one function, so its machine instructions are not listed here."
+    else:
+        try:
+            code = machine_code(name)
+            loops = code.loops or [code]
+            inner = max(loops, key=_multiply_adds) if kernel.is_product else loops[0]
+            instructions = [[i.text, i.meaning] for i in inner.instructions[:MOST_LINES]]
+            count = len(inner.instructions)
+        except RuntimeError as error:  # there is no disassembler
+            problem = str(error)
     return {
         "kernel": name,
         "file": file,
@@ -63,14 +62,13 @@ def _multiply_adds(loop: MachineCode) -> int:
 
 def lines_of(name: str) -> tuple[str, list[str]]:
     """The file of a kernel's loop, and its lines: [] if caffelite was installed without its source."""
-    loops = kernels.KERNELS[name].loops
+    loops, op = kernels.KERNELS[name].loops, kernels.KERNELS[name].op
+    case = next((other for other, kernel in kernels.KERNELS.items() if kernel.op == op), name)  # full is a copy
     for path in sorted(LOOPS.glob("*.pyx")):
         text = path.read_text(encoding="utf-8")
         file = f"caffelite/_kernels/loops/{path.name}"
         if loops == "elementwise" and path.stem == "elementwise":
-            if found := re.search(
-                rf"^ +(?:el)?if op == {name.upper()}\b.*\n(?:     +.*\n)+?(?=    \w)", text, re.MULTILINE
-            ):
+            if found := re.search(rf"^ +(?:el)?if op == {case.upper()}\b.*\n(?:     +.*\n)+", text, re.MULTILINE):
                 return file, found[0].rstrip().split("\n")[:MOST_LINES]
         elif found := re.search(rf'^ *publish\("{loops}", <Loop> (\w+)', text, re.MULTILINE):
             pattern = rf"^cdef [^\n]*\b{found[1]}\((?:.|\n)*?(?=^\n\n|^\S|\Z)"

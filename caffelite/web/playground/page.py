@@ -52,9 +52,9 @@ class Playground:
         for channel in [*self.channels]:
             channel.send(kind, content)
 
-    def _described(self) -> dict[str, Any]:
-        setting = self.engine.setting
-        names, table = made(setting), self.table
+    def _described(self, names: dict[str, Any]) -> dict[str, Any]:
+        """What a page has to know of the setting, whose data and model `names` has; see `made`."""
+        setting, table = self.engine.setting, self.table
         (x, y), (held_x, held_y) = (names["x"], names["y"]), names["held_out"]
         shown = slice(None if setting.is_plane else MOST_HELD)
         return {
@@ -75,7 +75,6 @@ class Playground:
             "labels": setting.table.labels if setting.table and setting.is_classes else None,
             "outputs": setting.outputs,
             "steps": setting.steps,
-            "count": [len(y), len(held_y)],
             "x": x if setting.is_plane else np.empty(0),
             "y": np.ravel(y).astype(np.float64) if setting.is_plane else np.empty(0),
             "held_x": held_x[shown] if setting.is_plane or setting.is_image else np.empty(0),
@@ -95,23 +94,17 @@ class Playground:
         threading.Thread(target=find, daemon=True, name="caffelite.playground.loop").start()
 
     def _begin(self, setting: Setting, by: Any) -> None:
-        made(setting)  # which raises ValueError for what does not fit together
+        names = made(setting)  # which raises ValueError for what does not fit together
         self.by = by if len(str(by)) < 100 else None
         self.table = setting.table or self.table
         self.engine.begin(setting)
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tell all pages the setting."""
-        described = self._described()
-        for channel in [*self.channels]:
-            channel.send("setting", described)
+        self._show("setting", self._described(names))
 
     # ---- Room ---------------------------------------------------------------------------------------------------
 
     def joined(self, channel: Channel) -> None:
         self.channels.append(channel)
-        channel.send("setting", self._described())
+        channel.send("setting", self._described(made(self.engine.setting)))
         self.engine.look()
 
     def left(self, channel: Channel) -> None:

@@ -59,7 +59,7 @@ export class Net {
   showLayers(told) {
     this.told = told;
     this.host.style.width = `${this.width}px`;
-    const { across, sizes } = places(told, this.width), { layers } = told.setting;
+    const { across, sizes, count } = places(told, this.width), { layers } = told.setting;
     const isWide = (this.width - 88) / (sizes.length - 1) >= WIDE;
     const parts = layers.map((units, i) => {
       const part = document.createElement("div");
@@ -71,11 +71,11 @@ export class Net {
         return found;
       };
       const sized = (n) => () => layers.map((m, k) => (k === i ? n : m));
-      const count = Object.assign(document.createElement("span"), { textContent: units });
+      const size = Object.assign(document.createElement("span"), { textContent: units });
       part.append(
         this.handle(part, i),
         button("−", "a unit less in", sized(units - 1), units > 1),
-        count,
+        size,
         button("+", "a unit more in", sized(units + 1), units < told.limits.units),
         button("×", "remove", () => layers.filter((_, k) => k !== i)),
       );
@@ -83,7 +83,7 @@ export class Net {
     });
     this.host.replaceChildren(...parts);
     this.host.classList.toggle("narrow", !isWide);
-    this.host.dataset.sizes = [this.told.outputs && sizes[0] === 1 ? places(told, 100).count : sizes[0], ...sizes.slice(1)].join(" ");
+    this.host.dataset.sizes = [count, ...sizes.slice(1)].join(" ");
   }
 
   /** What a layer is moved by: dragged, or with the arrow keys. */

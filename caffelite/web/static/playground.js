@@ -1,6 +1,6 @@
 // The playground's page: it draws frames, and sends what is chosen.
 
-import { LineChart, colour, text } from "./charts.js";
+import { LineChart, text } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
 import { Net, named } from "./net.js";
