@@ -73,6 +73,7 @@ def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
             exec(program, namespace)
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(page, monkeypatch):
     pytest.importorskip("nbformat")
@@ -140,6 +141,7 @@ def test_the_names_in_the_text_are_caffelites():
         assert operator.attrgetter(name)(cl), name
 
 
+@pytest.mark.sources
 def test_the_files_in_the_picture_of_a_step_are_there():
     named = re.findall(r'class="code file"[^>]*>([^<]+)<', (DOCS / "_static" / "step.svg").read_text())
     assert len(named) > 15

@@ -803,6 +803,15 @@ def wait_for_state(page, state):
     page.wait_for_function(f"() => document.querySelector('#state').textContent === '{state}'")
 
 
+def settled(page, name):
+    """A number when it no longer changes."""
+    before, after = None, number(page, name)
+    while before != after:
+        page.wait_for_timeout(500)
+        before, after = after, number(page, name)
+    return after
+
+
 def number(page, name):
     """A number of the page, as text."""
     return page.inner_text(f'#numbers [data-number="{name}"] dd')
@@ -823,9 +832,8 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
 
     page.click("#pause")
     wait_for_state(page, "paused")
-    page.wait_for_timeout(300)
     assert page.inner_text("#pause") == "Go on"
-    step, epoch = (int(number(page, name).split()[0].replace(",", "")) for name in ("Steps", "Epoch"))
+    step, epoch = (int(settled(page, name).split()[0].replace(",", "")) for name in ("Steps", "Epoch"))
     page.click("#step")
     page.wait_for_function(f"() => document.querySelector('[data-number=Steps] dd').textContent === '{step + 1:,}'")
     page.click("#epoch")

@@ -200,7 +200,7 @@ def names_of_a_good_wheel():
     return [*sources, *[f"{name}.cpython-311.so" for name in modules], f"{INFO}/METADATA", f"{INFO}/licenses/LICENSE"]
 
 
-@pytest.mark.skipif(not (ROOT / "caffelite").exists(), reason="what has to be in a wheel is told by the sources")
+@pytest.mark.sources
 def test_what_is_wrong_with_a_wheel_is_found(tmp_path):
     names = names_of_a_good_wheel()
     assert distributions.faults(wheel_of(names, tmp_path)) == []

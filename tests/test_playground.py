@@ -463,6 +463,7 @@ def test_a_kernel_shows_what_it_reads_and_writes(frames):
     assert "before" not in message["operands"][1]
 
 
+@pytest.mark.sources
 def test_kernels_have_lines_and_machine_instructions():
     assert parts("matmul_relu") == ["matmul", "relu"]
     assert parts("softmax_loss_grad") == ["softmax_loss_grad"]

@@ -110,6 +110,7 @@ def test_a_formula_or_a_name_in_backticks_is_one_word():
     assert words("X gives y = x W + b in (n, 64, 8).") == 5
 
 
+@pytest.mark.sources
 def test_names_of_the_reference_are_found_where_they_are_defined():
     names = {(module, name) for _, module, name in names_in_the_reference()}
     assert len(names) > 150

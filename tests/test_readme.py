@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -31,6 +33,7 @@ def test_the_commands_are_targets_of_the_makefile():
     assert set(re.findall(r"`make (\w+)`", README)) <= set(targets)
 
 
+@pytest.mark.sources
 def test_files_and_links_in_the_readme_exist():
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
     assert links

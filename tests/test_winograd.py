@@ -57,6 +57,7 @@ def matrix_in_header(name, taps):
     return [[eval(number) for number in row.split(",")] for row in re.findall(r"\{(.*)\}", table[1])]
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize("taps", POINTS)
 def test_the_matrices_follow_from_the_points(taps):
     for name, matrix in derived_matrices(taps).items():
