@@ -13,7 +13,7 @@ from pathlib import Path
 
 import distributions
 import pytest
-from conftest import run, unpacked_source_distribution
+from conftest import copy_of_project, run, unpacked_source_distribution
 
 from caffelite import _kernels as kernels
 from caffelite.core.extras import EXTRAS, how_to_install
@@ -210,3 +210,12 @@ def test_what_is_wrong_with_a_wheel_is_found(tmp_path):
     (found,) = distributions.faults(wheel_of(names, tmp_path, "linux_x86_64"))
     assert "auditwheel" in found
     assert len(distributions.faults(wheel_of(names, tmp_path, size=9_000_000))) == 2
+
+
+@pytest.mark.sources
+def test_sources_that_are_not_compiled_say_what_to_do(tmp_path):
+    copy_of_project(tmp_path / "copied")
+    with pytest.raises(
+        AssertionError, match=r"ImportError: the sources of caffelite in .* run `make spiral` there, or"
+    ):
+        run(sys.executable, "-c", "import caffelite", cwd=tmp_path / "copied")

@@ -24,7 +24,13 @@ from caffelite._kernels.spinning import bounded_spinning
 with bounded_spinning():  # this loads OpenMP
     from caffelite._kernels import border
 from caffelite._kernels.border import *  # noqa: F403
-from caffelite._kernels.kernel import KERNELS, Kernel
+
+try:
+    from caffelite._kernels.kernel import KERNELS, Kernel
+except ModuleNotFoundError as error:
+    folder = os.path.dirname(os.path.dirname(__file__))
+    missing = f"the sources of caffelite in {folder} are not compiled: run `make spiral` there"
+    raise ImportError(f"{missing}, or start Python in another folder if caffelite is installed") from error
 from caffelite._kernels.launch import (
     OPENMP,
     PARALLEL_WORK,
