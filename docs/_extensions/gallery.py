@@ -179,7 +179,7 @@ def page(example, folder):
     if example.picture:
         parts.append(f"![What it draws]({picture_of(example)})")
     else:
-        parts.append(f"![Drawn from what it learned]({picture_of(example)}){{.as-is}}")
+        parts.append(f"![Drawn from what it learned]({picture_of(example)})")
     if example.command:
         command = f"caffelite {example.command} --output {example.picture}"
         parts.append(f"The picture is drawn by `{command}`, which trains a net of its own.")
@@ -205,7 +205,6 @@ def index(folder):
 
 
 def card(example, folder):
-    kind = "" if example.picture else "{.as-is}"
-    shown = f"[![{example.title}]({picture_of(example)}){kind}]({example.name}.md)"
+    shown = f"[![{example.title}]({picture_of(example)})]({example.name}.md)"
     first, _ = described(example)
     return f"::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n::::"
