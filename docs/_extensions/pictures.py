@@ -111,7 +111,7 @@ def own_function(figure, of):
     axes, order = figure.subplots(), np.argsort(of["x"].ravel())
     axes.scatter(of["x"], of["y"], s=8, alpha=0.5)
     axes.plot(of["x"][order], of["model"].predict(of["x"])[order], color=COLOURS[1], linewidth=2)
-    axes.set(xlabel="x", title="sin 3x, by Functions of your own")
+    axes.set(xlabel="x", xticks=(-1, -0.5, 0, 0.5, 1), title="sin 3x, by Functions of your own")
 
 
 def matmul_gradients(figure, of):
