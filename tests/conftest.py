@@ -20,7 +20,8 @@ import caffelite as cl
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These files compare caffelite with libraries from their first line on.
-collect_ignore = [f"test_{library}.py" for library in ("onnx", "sklearn") if find_spec(library) is None]
+NEEDED = {"onnxruntime": "test_onnx.py", "sklearn": "test_sklearn.py"}  # onnxruntime comes with onnx in the extra `test`
+collect_ignore = [name for library, name in NEEDED.items() if find_spec(library) is None]
 
 # How many cases hypothesis draws: 12 a test, the same every time. For 10,000 an operator, others with every seed:
 #   python -m pytest tests -k random_shapes --hypothesis-profile=thorough --hypothesis-seed=0

@@ -25,7 +25,7 @@ NEEDED = {
     "guide": "sklearn",
     "many-models": "scipy",
     "mpi": "mpi4py",
-    "onnx": "onnx",
+    "onnx": "onnxruntime",
     "tables": "pandas",
 }
 

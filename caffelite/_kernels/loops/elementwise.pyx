@@ -428,9 +428,9 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
     elif op == CROSS_ENTROPY_GRAD:        # (1 + (c − 1) b) sigmoid(a) − c b
         for j in range(n):
             y[j] = sum_of_products(<real> 1 + (c[j] - <real> 1) * b[j], sigmoid_of(a[j]), -c[j], b[j])
-    elif op == POISSON:                   # exp(a) − b a
+    elif op == POISSON:                   # exp(a) − b a. exp_of ends in a product, which would overflow unseen here
         for j in range(n):
-            y[j] = exp_of(a[j]) - b[j] * a[j]
+            y[j] = sum_of_products(-b[j], a[j], <real> 1, exp_of(a[j]))
     elif op == POISSON_GRAD:
         for j in range(n):
             y[j] = exp_of(a[j]) - b[j]
