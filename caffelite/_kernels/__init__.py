@@ -11,8 +11,8 @@
     loops/          the loops, one file for each family; setup.py links them into one module per instruction set
 
 The loops are compiled once for each instruction set. On import this module selects the best instruction set that the
-processor has. The environment variable CAFFELITE_ISA selects another one. Likewise
-CAFFELITE_BFLOAT16 selects one of the ways to compute products of bfloat16 operands. They all give the same bits.
+processor has. The environment variable CAFFELITE_ISA selects another one. The variable CAFFELITE_BFLOAT16 selects
+one of the ways to compute products of bfloat16 operands. They all give the same bits.
 """
 
 import importlib

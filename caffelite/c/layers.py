@@ -320,7 +320,7 @@ def normalized(f: Any, groups: dict[str, int], members: dict[str, int], at_scale
 
 
 def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> Layer:
-    """The largest exponent is 0, so that none overflows."""
+    """The largest exponent is 0, so no exponential overflows."""
     (axis,) = normalized_axes(f.axis, 1 + len(x))
     if axis == 0:
         raise ValueError(f"export: there is no C for {f!r} along the rows of a batch")

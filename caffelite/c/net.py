@@ -147,7 +147,8 @@ class Net:
     def follow(self, applications: list[Application], place: Shape, of: Function) -> None:
         """Write the applications by which a Function is followed; `place` says where in the model the Function is.
 
-        In a sequence their places are those of the Functions. Elsewhere the applications that are written are counted.
+        In a sequence, the place of an application is the Function's place. Elsewhere it is its number among the
+        applications that are written.
         """
         if not (isinstance(of, Model) and of.is_sequence()):
             applications = [a for a in _without_models(applications) if self.is_written(a)]
@@ -409,7 +410,7 @@ def _needed(leaves: list[Application], outputs: list[Any]) -> set[int]:
 
 
 def _without_models(applications: Sequence[Application]) -> list[Application]:
-    """Applications, those of a Model in its place."""
+    """The applications, with each Model replaced by the applications in it."""
     parts = [(a, a.within if issubclass(a.kind, Model) and a.within is not None else None) for a in applications]
     return [one for a, within in parts for one in ([a] if within is None else _without_models(within))]
 

@@ -236,7 +236,7 @@ def rotary(f: Any, x: Shape, y: Shape) -> Layer:
 
 
 def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Layer:
-    """The largest exponent is 0, so that none overflows. A position that sees no key gets 0."""
+    """The largest exponent is 0, so no exponential overflows. A position that sees no key gets 0."""
     *mask, _ = shapes
     (length, _), keys, d = q, k[0], f.size // f.heads
     seen = f"i + {keys - length + 1}" if f.causal else keys  # if causal, the queries are the last positions

@@ -1,4 +1,4 @@
-"""The commands' arguments, as argparse is told of them."""
+"""The commands' arguments, declared for argparse."""
 
 from __future__ import annotations
 

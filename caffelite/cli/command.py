@@ -1,4 +1,4 @@
-"""`main`: which command is asked for, and what is said if it can't be done."""
+"""`main` runs a command, and prints a message if it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMANDS = (tables, spiral, digits, gpt, live, playground, info)  # in the order
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, those of the process by default; returns the exit status.
+    """Run the command with these arguments, by default the process's arguments. Returns the exit status.
 
     As usual with argparse, --help and bad arguments raise SystemExit, with 0 and 2.
     """

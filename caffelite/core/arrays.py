@@ -159,7 +159,7 @@ def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
 
 
 def own_copy(data: Any) -> Any:
-    """A copy of an array, so that nobody else changes it. In a recorded step no copy is needed."""
+    """A copy of an array, which nobody else can change. In a recorded step no copy is needed."""
     if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
         data = as_array(data, "targets")
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data

@@ -55,7 +55,7 @@ def argument_hint(error: TypeError) -> str:
 
 
 def hint_at_arguments(*modules: types.ModuleType) -> None:
-    """Let errors about unknown arguments of the classes in these modules name those of caffelite."""
+    """Let errors about unknown arguments of the classes in these modules name the arguments that exist."""
     for module in modules:
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == module.__name__ and "__init__" in vars(kind):

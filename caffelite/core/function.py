@@ -314,7 +314,7 @@ class Function(ABC):
     checked_input = checked_input
 
     def _first_input(self, x: Any) -> Any:
-        """What `forward` gets for a first input that is neither a Tensor nor an array.
+        """Convert a first input that is neither a Tensor nor an array, for `forward`.
 
         TypeError for a sparse matrix if the Function takes none.
         """

@@ -1,4 +1,4 @@
-"""caffelite's names for those of Keras and PyTorch. Imported only if a name is missing in caffelite."""
+"""Names of Keras and PyTorch, with caffelite's names. Imported only if a name is missing in caffelite."""
 
 from __future__ import annotations
 

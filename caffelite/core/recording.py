@@ -1,4 +1,4 @@
-"""Recording: what a step does, noted while it runs, so that a Program can do it again.
+"""Recording: note what a step does while it runs. A Program can then run the step again.
 
 A thread inside a `Recording` notes three things there. Kernels note their calls (`_kernels/record.pyx`). Tensors note
 that their arrays or gradients are read. Functions and Optimizers that are not declared recordable become a
@@ -269,7 +269,7 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
 
 
 def in_python(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a Function or an Optimizer so that a replay of a recorded step calls it again in Python."""
+    """Wrap a method of a Function or an Optimizer. A replay of a recorded step then calls it again in Python."""
 
     @functools.wraps(method)
     def called_back(self: Any, *arguments: Any) -> Any:

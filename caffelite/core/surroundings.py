@@ -322,7 +322,7 @@ def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
 
 @functools.lru_cache(maxsize=1024)
 def bases_of_user(kind: type) -> tuple[type, ...]:
-    """The class and its bases that the user wrote, without those of caffelite and of libraries."""
+    """The class and its bases that the user wrote, without the bases from caffelite and libraries."""
     bases = [
         base for base in kind.__mro__ if isinstance(base.__module__, str)
     ]  # some compiled types have no name as their module

@@ -1,4 +1,4 @@
-"""Kinds of columns: what is learned of each column of a table, and the numbers or the code that a row has there."""
+"""Kinds of columns. Each learns from a column of a table, and makes numbers or a code of each row's value."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
 
 
 def way_to_several(x: Any, what: str = "inputs") -> str:
-    """Return a hint for a list or a dict, if several inputs or targets were expected; else ""."""
+    """Return a hint for a list or a dict, if several inputs or targets were expected, otherwise ""."""
     return f"; several {what} are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 

@@ -329,7 +329,11 @@ class DataGenerator:
 
 
 class Buffer(NamedTuple):
-    """Rows that were read, in columns; the order in which to use them; and the ranges that were read, in file order."""
+    """Rows that were read.
+
+    `columns` are the arrays of the rows, `order` is the order in which to use the rows, and `pieces` are the ranges
+    that were read, in file order.
+    """
 
     columns: list[np.ndarray]
     order: np.ndarray

@@ -1,4 +1,4 @@
-"""What an exercise is, and the tools that find a mistake and say it."""
+"""The class of an exercise, and the tools that find a mistake and describe it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Verdict:
 
 
 class Exercise:
-    """A task, its hints, and the function that judges an answer. `said` is told to who has solved it."""
+    """A task, its hints, and the function that judges an answer. The student reads `said` after solving it."""
 
     def __init__(self, name: str, check: Callable[[Any], Any], hints: Sequence[str], said: str) -> None:
         self.name, self.hints, self.said, self._check = name, hints, said, check
@@ -88,7 +88,7 @@ def result_of(what: str, function: Any, *arguments: Any) -> Any:
 
 
 def made(answer: Any, base: type, what: str, *arguments: Any) -> Any:
-    """Make an object of the class that is the answer. Wrong if it is no subclass of `base`."""
+    """Make an object of the class that is the answer. Raises Wrong if it is not a subclass of `base`."""
     if not isinstance(answer, type):
         raise Wrong(f"Give the class {what} itself, not {shown(answer)}.")
     if base is not object and not issubclass(answer, base):
@@ -101,7 +101,7 @@ def same(
 ) -> None:
     """Compare a result with what is right. Wrong with the first differing element, or with a mistake that explains it.
 
-    `mistakes` are pairs: what a typical mistake computes, and what to say of it.
+    `mistakes` are pairs: the result of a typical mistake, and the message for it.
     """
     expected = np.asarray(expected)
     try:
@@ -128,7 +128,7 @@ def same(
 
 
 def _factor(got: np.ndarray, expected: np.ndarray) -> str:
-    """Say so if all numbers are wrong by the same factor."""
+    """Return a message if all numbers are wrong by the same factor, otherwise ""."""
     some = np.abs(expected) > 1e-9
     if np.count_nonzero(some) < 2:
         return ""

@@ -98,9 +98,9 @@ def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     """Write bytes and contiguous arrays, one after the other, to a file, and replace an older one.
 
     The content goes to a new file in the same folder, with a random name that ends in `.part`. Once it is on the disk,
-    the new file is renamed. So there is always a complete file, the older one or the new one. The new file gets the
-    older one's mode and, if the system allows it, its owner. If the path is a link, the link stays, and its target is
-    replaced. New files that killed programs left in the folder are removed.
+    the new file is renamed. So there is always a complete file, either the older or the new one. The new file gets the
+    mode of the older file and, if the system allows it, its owner. If the path is a link, the link stays, and its
+    target is replaced. New files that killed programs left in the folder are removed.
 
     Raises OSError with the path if the file cannot be written, and in all cases of `check_place`. Then the older file
     does not change.

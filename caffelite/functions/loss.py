@@ -37,13 +37,13 @@ __all__ = ["FocalLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penaliz
 
 
 class Loss(Function, recordable=True):
-    """What all losses do: check the targets, compute the mean of the rows' losses, and go back from it.
+    """The base of all losses. It checks the targets, computes the mean of the rows' losses, and goes back from it.
 
-    A loss has three methods of its own: `checked` makes arrays of targets, `losses` computes the loss of each row, and
-    `gradient` computes the gradient of the scores, given the gradient of the mean.
+    A loss has three methods of its own. `checked` makes arrays of targets. `losses` computes the loss of each row.
+    `gradient` computes the gradient of the scores from the gradient of the mean.
 
-    After `forward`, `value` is the mean, 0-d. If rows count differently, `weight` is the Σ w that it was divided by,
-    0-d, and `row_weights` (n,) are w / Σ w; else both are None. The mean of an epoch is made of value and weight.
+    After `forward`, `value` is the mean, 0-d. If rows have weights w, `weight` is their sum Σ w, 0-d, and `row_weights`
+    (n,) are w / Σ w. Otherwise both are None. The mean of an epoch is computed from the steps' values and weights.
     """
 
     value: np.ndarray | None = None
@@ -68,13 +68,13 @@ class Loss(Function, recordable=True):
         self.checked(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: by default the scores."""
+        """Return the predictions that scores stand for, by default the scores themselves."""
         return as_real(scores, None, f"{self!r}.link")
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
         """Return the loss of each row, (n,): the mean over its labels or elements, and 0 if all its labels are ignored.
 
-        This changes nothing in the loss: `backward` is still that of the last `forward`.
+        This changes nothing in the loss: `backward` still belongs to the last `forward`.
         """
         scores = as_real(outputs, None, f"{self!r}.rows")
         other: Any = self.copy()

@@ -84,7 +84,7 @@ class PadAxes(Function, recordable=True):
         return dy[(*self.inner, ...)]
 
     def borders(self, shape: tuple[int, ...], pairs: Pairs) -> Iterator[tuple[Part, Part]]:
-        """The copies that fill the borders, in order: from which part of y, to which.
+        """The copies that fill the borders, in order: pairs of parts of y, the source and the target.
 
         Along each axis they span what earlier copies have filled along the axes before it, so they fill corners, too.
         """

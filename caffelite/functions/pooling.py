@@ -44,7 +44,7 @@ class Pool(Function):
         (shape,) = input_shapes
         if len(shape) != 2 + len(self.axes) or 0 in shape[2:]:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}); only n, C may be 0"
+                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}). Only n, C may be 0"
             )
         counts = [self._positions(n, axis) for axis, n in enumerate(shape[2:])]
         if any(count is not None and count < 1 for count in counts):

@@ -30,9 +30,9 @@ MOST_LAYERS = 1000  # so that a forged file cannot ask for any number of paramet
 
 
 class Recurrent(Function, recordable=True):
-    """What recurrent layers share: parameters, checks, stacks and directions.
+    """The base of recurrent layers: parameters, checks, stacks and directions.
 
-    A layer says how many `gates` of `hidden` units it has, which states, and by which `Pass` it computes them.
+    A subclass sets `gates`, the number of its gates of `hidden` units, its states, and the `Pass` that computes them.
     """
 
     gates: int
@@ -66,7 +66,7 @@ class Recurrent(Function, recordable=True):
         return 2 if self.bidirectional else 1
 
     def _suffixes(self, layer: int) -> list[str]:
-        """What the names of a layer's parameters end with, one for each direction."""
+        """The ends of the names of a layer's parameters, one for each direction."""
         suffix = f"_l{layer}" if layer > 0 else ""
         return [suffix, f"{suffix}_reverse"][: self.directions]
 
@@ -79,7 +79,7 @@ class Recurrent(Function, recordable=True):
             self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """In a stack, what is kept but not learned: the seed of dropout, and how many masks were drawn."""
+        """In a stack: the seed of dropout, and how many masks were drawn. They are kept but not learned."""
         return {"random": self.random} if self.layers > 1 else {}
 
     @property
@@ -152,7 +152,7 @@ class Recurrent(Function, recordable=True):
         return x, last
 
     def _dropped(self, y: np.ndarray) -> np.ndarray:
-        """What the next layer gets of a layer's states: in training, some are dropped."""
+        """The states that the next layer gets. In training, some are dropped."""
         self.drawn.append(None)
         if is_training() and self.dropout > 0:
             self.drawn_p, self.first = self.dropout, rows_here().before(y.size)
@@ -218,7 +218,7 @@ def _sum_of_given(a: Any, b: Any) -> Any:
 
 
 def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
-    """Arrays of both directions as one: the features of the second behind those of the first."""
+    """Join the arrays of both directions: first the features of the first, then the features of the second."""
     return arrays[0] if len(arrays) == 1 else Concatenate(-1).forward(*arrays)
 
 
@@ -283,7 +283,7 @@ class Pass(ABC):
 
     @abstractmethod
     def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        """Return the gradients of `gates` and of the first states, given those of the results of `run`."""
+        """Return the gradients of `gates` and of the first states, given the gradients of the results of `run`."""
 
 
 class RNNPass(Pass):

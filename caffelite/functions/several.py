@@ -149,7 +149,7 @@ def _counted(items: Sequence[Any], noun: str, plural: str) -> str:
 
 @contextmanager
 def _naming(i: int, loss: Function) -> Iterator[None]:
-    """Name the target in the errors of caffelite's losses. Those of a user's loss are raised as they are."""
+    """Name the target in the errors of caffelite's losses. Errors of a user's loss are raised as they are."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -166,7 +166,7 @@ class Film:
 
 
 class _Regions:
-    """What is drawn of a classifier of points in the plane."""
+    """The picture of a classifier of points in the plane."""
 
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray) -> None:
         self.x, self.y = x, y
@@ -187,7 +187,7 @@ class _Regions:
 
 
 class _Curve:
-    """What is drawn of a regression with one input."""
+    """The picture of a regression with one input."""
 
     height = 0.7
 

@@ -1,6 +1,6 @@
 """`inspect`: statistics of a model's layers and gradients on some rows, in numbers, words and pictures.
 
-The words name what stands out, by these thresholds:
+The words name unusual values, by these thresholds:
 
     DEAD        A few units of a ReLU that no row activates are usual, and harmless. From a tenth on, the layer is
                 noticeably narrower than it was made.
@@ -323,7 +323,7 @@ def _of_values(found: Inspection) -> Iterator[str]:
 
 
 def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
-    """`norm` is that of the gradient at the model's outputs."""
+    """Findings about the gradients. `norm` is the norm of the gradient at the model's outputs."""
     placed = zip(found.layers, _places(found.layers), strict=True)
     gradients = [(layer.gradient, place) for layer, place in placed if layer.gradient is not None]
     broken = [place for gradient, place in gradients if gradient.not_finite]

@@ -1,7 +1,7 @@
 """Pictures of data, models and what they get wrong. Needs the extra `plot`.
 
 Every function returns the matplotlib figure: `cl.plots.weights(model).savefig("weights.png")`. It draws on `axes` if
-it is given some, else on a figure of its own, made without pyplot, so that nothing global changes and no window opens.
+you pass them, otherwise on a new figure, made without pyplot. So nothing global changes, and no window opens.
 `confusion_matrix`, `calibration` and `residuals` are scikit-learn's displays, and need it: `pip install scikit-learn`.
 """
 
@@ -291,10 +291,11 @@ def text_picture(history: History, characters: str, probabilities: Any) -> Any:
 def table_picture(
     history: History, truth: Any, predictions: Any, classes: Sequence[str] | None, importances: Mapping[str, float]
 ) -> Any:
-    """A matplotlib Figure: what was predicted for held-out rows, curves over the epochs, and which columns mattered.
+    """A matplotlib Figure: predictions for held-out rows, curves over the epochs, and importances of columns.
 
-    truth (n,) and predictions (n,), labels of the classes, of which it draws how many were taken for which; or without
-    classes values, one over the other. `importances` are numbers by the names of columns.
+    With classes, truth (n,) and predictions (n,) are labels, and the figure shows how many rows of each class were
+    predicted as each class. Without classes they are values, and it shows one over the other. `importances` are numbers
+    by the names of columns.
     """
     truth, predictions = _columns("table_picture", "truth", truth, "predictions", predictions)
     figure = _page()

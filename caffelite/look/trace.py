@@ -75,7 +75,7 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
 
 
 def _rows_of_one(row: Any) -> Any:
-    """What was given for one row, with an axis of rows."""
+    """Add an axis of rows to the arrays of one row."""
     if isinstance(row, tuple):
         return tuple([_rows_of_one(part) for part in row])
     if isinstance(row, Mapping):

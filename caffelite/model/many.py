@@ -179,7 +179,7 @@ def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> 
 
 
 class Plan(NamedTuple):
-    """What all trainings have in common."""
+    """The options that all trainings have in common."""
 
     epochs: int
     shuffle: bool

@@ -306,7 +306,7 @@ def _are_in_one_vector(parameters: list[Tensor], dtype: np.dtype) -> bool:
 def _into_one_vector(model: Any) -> None:
     """Move the parameters into one vector of the model's dtype, and their gradients into another.
 
-    Those of a slice of another model stay where they are, side by side in its vector.
+    The parameters of a slice of another model stay where they are, side by side in that model's vector.
     """
     parameters = model.parameters()
     if _are_in_one_vector(parameters, model.dtype):

@@ -1,6 +1,6 @@
 """Tracing: which Functions a model applies to what, noted while it is applied.
 
-A `Trace` is a recording that notes what was `Applied`, besides the kernel calls. It learns of this in two ways:
+A `Trace` is a recording that notes kernel calls and applied Functions (`Applied`). It learns of these in two ways:
 
 - A Function that is applied to Tensors tells the recording (`note_application`). So does an operator such as `+`.
 - A Function inside another one computes with arrays, by `forward`, and tells nobody. So a trace applies a copy of the
@@ -54,7 +54,7 @@ class Trace(Recording):
         with Trace(model) as trace:
             trace.model(x)
 
-    Without `with`, nothing is recorded: then the steps are those of the model's own Functions, without their calls.
+    Without `with`, nothing is recorded. Then only the model's own Functions make steps, and these have no calls.
     """
 
     def __init__(self, model: Function, strict: bool = True) -> None:

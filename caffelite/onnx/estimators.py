@@ -22,9 +22,9 @@ LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 class Estimator:
     """A fitted estimator of `caffelite.sklearn`, or anything that has its attributes.
 
-    They are `model_`, the Model; `_link`, a function from scores to what they mean, arrays both; and `classes_`, the
-    labels, if it is a classifier. Raises TypeError for a link that is not in LINKS, ValueError for a classifier of one
-    class.
+    The attributes are `model_`, the Model, and `_link`, a function from an array of scores to an array of predictions.
+    A classifier also has `classes_`, its labels. Raises TypeError for a link that is not in LINKS, ValueError for a
+    classifier of one class.
     """
 
     def __init__(self, estimator: Any) -> None:

@@ -164,7 +164,7 @@ class Reader:
             self._integers[name] = numpy_helper.from_array(a, name)
 
     def _check_types(self, node: Node, proto: onnx.NodeProto) -> None:
-        """ValueError if ONNX knows that the node can't be: an axis that its input has not, a stride of 0.
+        """ValueError if ONNX finds the node impossible: an axis that its input does not have, or a stride of 0.
 
         Lengths are left out, since a file may have been written for other inputs than the model gets.
         """

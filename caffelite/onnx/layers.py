@@ -231,7 +231,7 @@ class Layers(Nodes):
                 self.functions[node.layer or ""] = functions.Flatten() if len(row) == 1 else functions.Reshape(row)
 
     def _ancestors(self, name: str) -> list[str]:
-        """The value; then the input of the layer that makes it, if nothing else uses the value; and so on."""
+        """The value, the input of the layer that makes it, and so on, while nothing else uses the values."""
         found = [name]
         while True:
             node = self.makers.get(name)
@@ -291,7 +291,7 @@ class Layers(Nodes):
         return self.layer(node, function, common[:1])
 
     def in_sequence(self) -> list[Node] | None:
-        """The nodes of the layers in order, if that is all there is; else None."""
+        """The nodes of the layers in order; None if the net is not only a chain of layers."""
         if len(self.reader.inputs) != 1 or len(self.reader.outputs) != 1:
             return None
         (name,) = self.reader.inputs

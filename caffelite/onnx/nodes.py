@@ -65,7 +65,7 @@ class Node:
         return self.constant(value, name).tolist()
 
     def constant(self, value: Any, what: str) -> np.ndarray:
-        """The value as a plain array; ValueError if it is none."""
+        """The value as a plain array; ValueError if it is not a plain array."""
         if isinstance(value, Tensor | kernels.Recorded):
             raise self.refuse(f"gets a {what} that depends on data")
         return np.asarray(value)
@@ -213,7 +213,7 @@ class Nodes:
         return dataclasses.replace(node, inputs=list(inputs), attributes={}, layer=self._layers[key])
 
     def _name(self, node: Node, weights: list[Any]) -> str:
-        """The name of a layer: that of its weights, `conv1` of `conv1.weight`, or its operator's."""
+        """The name of a layer: from its weights, `conv1` from `conv1.weight`, or from its operator."""
         names = [x[0] if isinstance(x, tuple) else x for x in weights]
         name = names[0].rpartition(".")[0] if names else ""
         name = name or node.operator.lower()

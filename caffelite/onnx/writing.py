@@ -261,7 +261,7 @@ class Writer:
 
 
 def same(operator: str, **attributes: str) -> Rule:
-    """The rule for what is one node; `attributes` are those of ONNX by the Function's names for them."""
+    """The rule for a Function that becomes one node. `attributes` has the Function's name of each ONNX attribute."""
 
     def rule(g: Writer, a: Application, *inputs: Value) -> str:
         return g.node(operator, *inputs, **{name: getattr(a.function, of) for name, of in attributes.items()})

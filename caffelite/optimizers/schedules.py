@@ -1,4 +1,4 @@
-"""Schedules: learning rates that change from step to step. They are tables, so that a recorded step can read them.
+"""Schedules: learning rates that change from step to step. They are tables, which a recorded step can read.
 
 A schedule s is a function of the step t, counted from 0, with an attribute `steps`. s(0) … s(steps) are its rates, and
 s(steps) is the rate of every later step. With a warm-up, the first `warmup` steps have the rates lr (t + 1) / warmup.

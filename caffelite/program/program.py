@@ -218,7 +218,7 @@ def _place_the_rest(step: RecordedStep) -> None:
 
 
 def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> Obstacle | None:
-    """The obstacle that NumPy made an array in the result, so that a replay would not; None if there is none."""
+    """The obstacle that NumPy made an array in the result, which a replay would not make; None without obstacle."""
     owners = {id(owner_of(array)) for array in known if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}
     foreign: list[np.ndarray] = []

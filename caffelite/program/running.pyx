@@ -52,7 +52,7 @@ cdef class Precondition:
 
 
 cdef class StateChange:
-    """The changes that a step makes to a Tensor, besides what its kernels write.
+    """The changes that a step makes to a Tensor. What its kernels write is not among them.
 
     `has_gradient` is whether the Tensor has a gradient afterwards; None if the step does not change this. `changed` is
     whether the step changes its values.

@@ -32,9 +32,12 @@ def from_torch(module: nn.Module) -> cl.Model:
 
     Random numbers are caffelite's. `nn.Softplus` is x above its threshold; caffelite's differs by 2e-9 at most there.
 
-    ValueError naming the module if caffelite has no such layer; if it has an option that can't be kept, hooks or a
-    `forward` of its own; if it shares a parameter with another one; and if a Dropout or a BatchNorm is in `eval()` and
-    the whole is not.
+    Raises ValueError with the name of a module
+
+    - if caffelite has no such layer,
+    - if it has an option that can't be kept, hooks, or a `forward` of its own,
+    - if it shares a parameter with another module,
+    - if it is a Dropout or a BatchNorm in `eval()`, and the whole is not in `eval()`.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"from_torch takes a module of PyTorch, got {type(module).__name__}")

@@ -280,7 +280,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, data frame or sparse matrix (n, features)
-            float32 is computed in float32, all else in float64.
+            float32 is computed in float32, all other dtypes in float64.
         y : array-like (n,) or (n, outputs)
         sample_weight : array-like (n,), optional
             The weight of each row in the loss, not negative.
@@ -398,7 +398,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @staticmethod
     def _warn(text: str, category: Any = ConvergenceWarning) -> None:
-        """Warn at the line that called `fit`, which called `_train`, which called this."""
+        """Warn at the line that called `fit`. `fit` called `_train`, and `_train` called this."""
         warnings.warn(text, category, stacklevel=4 + hasattr(Estimator, "_init_callback_context"))
 
     # ---- use --------------------------------------------------------------------------------------------------------

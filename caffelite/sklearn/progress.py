@@ -32,10 +32,10 @@ class Validation(NamedTuple):
 class Improvement:
     """Keeps an estimator's account of a training, and ends the training if it does not improve.
 
-    scikit-learn's perceptrons do the same. The training ends after more than `n_iter_no_change` epochs in a row without
-    one that is better than the best by `tol` or more: in training loss, or with `early_stopping` in the score on
-    validation rows. The learning rate "adaptive" is then divided by 5 instead, as long as it is above 10⁻⁶.
-    "invscaling" falls after each epoch.
+    scikit-learn's perceptrons do the same. An epoch is an improvement if it is better than the best one before by `tol`
+    or more. Its measure is the training loss, or with `early_stopping` the score on validation rows. The training ends
+    after more than `n_iter_no_change` epochs in a row without an improvement. But the learning rate "adaptive" is then
+    divided by 5 instead, as long as it is above 10⁻⁶. "invscaling" falls after each epoch.
     """
 
     def __init__(self, estimator: Any, rows: int, validation: Validation | None) -> None:

@@ -40,7 +40,7 @@ PLACE = "x{}"  # the name of a column of an array
 
 @dataclass(eq=False, repr=False)
 class TableEstimator(BaseEstimator):
-    """What both estimators have in common: the nets, their training, and their outputs."""
+    """The base of both estimators: the nets, their training, and their outputs."""
 
     _: KW_ONLY
     n_estimators: int | None = None

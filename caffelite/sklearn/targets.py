@@ -37,11 +37,11 @@ class Classification(ClassifierMixin, Estimator):
 
     @available_if(is_stochastic)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Any:
-        """Train for one epoch more, the optimizer being as the last call left it; returns the estimator.
+        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
 
         X, y and sample_weight are as in `fit`. `classes` are all classes that there will be, in any order. The first
-        call needs them, unless y is an indicator matrix. Raises ValueError with `early_stopping`, which is for whole
-        trainings, and for `class_weight="balanced"`, which depends on all rows.
+        call needs them, unless y is an indicator matrix. Raises ValueError with `early_stopping`, because it needs a
+        whole training, and with `class_weight="balanced"`, because it depends on all rows.
         """
         self._validate_params()
         if classes is not None:
@@ -122,7 +122,7 @@ class Classification(ClassifierMixin, Estimator):
         return np.concatenate([1 - probabilities, probabilities], axis=1)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithms of `predict_proba`; of the scores, so that none is −∞ because a probability is tiny."""
+        """The logarithms of `predict_proba`, computed from the scores. So a tiny probability does not give −∞."""
         scores = self._scores(X)
         if self._has_several:
             return log_expit(scores)

@@ -127,7 +127,7 @@ def _check_labels(path: Path, labels: np.ndarray, first_row: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
-    """Give a file's content, unpacked if it is gzip; its size in bytes; and whether the size is an upper bound.
+    """Give a file's content, its size in bytes, and whether the size is an upper bound. Gzip is unpacked.
 
     If the gzip file turns out to be damaged while it is read, raises ValueError.
     """
@@ -148,7 +148,8 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]
 def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
     """Return the elements (n, *row) of an IDX file of bytes.
 
-    The format: 0, 0, 8 (for bytes) and the number of axes; the length of each axis, big-endian; the elements.
+    The format: 4 bytes, 0, 0, 8 (for bytes) and the number of axes. Then the length of each axis, big-endian. Then the
+    elements.
     """
     magic = bytes([0, 0, 8, 1 + len(row)])
     with _opened(path) as (file, size, at_most):

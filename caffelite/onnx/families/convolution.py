@@ -30,7 +30,7 @@ def window_of(node: Node, axes: int) -> tuple[list[int], list[int], list[int]]:
 
 
 def pads_of(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """The pads before and after each axis of these lengths: those of the node, or those that `auto_pad` asks for."""
+    """The pads before and after each axis of these lengths, from the node's `pads` or its `auto_pad`."""
     window = node.get("kernel_shape")
     strides, dilations, pads = window_of(node, len(window))
     auto = node.get("auto_pad", "NOTSET")
