@@ -1,8 +1,8 @@
 """A training as a file. A training that continues from it gets the same bits as one that never stopped.
 
-Besides the model, the file has arrays whose names begin with `training:`, and a JSON text, `caffelite.training`. They
-hold the position in the data, the sums of the current epoch, optimizer, history, random streams and the states of
-callbacks. They also hold facts, for example the batch size. These must be equal when a training continues.
+The file has the model, arrays whose names begin with `training:`, and a JSON text, `caffelite.training`. The arrays and
+the text hold the position in the data, the sums of the current epoch, the optimizer, the history, random streams and
+the states of callbacks. They also hold facts, such as the batch size. These must be equal when a training continues.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def count_to_hold_out(rows: int, share: float) -> int:
 
 
 def training_and_held_out(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the rows to hold out. Return which rows are for training, and which are held out, as masks (rows,)."""
+    """Draw the rows to hold out. Return masks (rows,) of the rows for training and of the rows that are held out."""
     held_out = np.zeros(rows, dtype=bool)
     held_out[rng.permutation(rows)[:count]] = True
     return ~held_out, held_out

@@ -1,4 +1,4 @@
-"""Epochs over data in memory: the replay fetches each batch by itself, so that many epochs are replayed in one call.
+"""Epochs over data in memory. The replay fetches each batch by itself, so one call can replay many epochs.
 
 A batch whose weights are all 0 is passed over: there is no step.
 """
@@ -124,7 +124,7 @@ class InMemory(Steps):
                 self._raise_why(stopped)
 
     def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
-        """Have the batches replay those of their Programs that are current."""
+        """Set the Programs that the batches replay: only Programs that are current."""
         full, last = programs[0], programs[-1]
         self.replay.full = full.replay if full in current else None
         self.replay.last = last.replay if last in current else None

@@ -240,7 +240,7 @@ class Measures:
         self.quantities = 0 if self.accuracy is None else 1 if self.threshold is not None else 3
 
     def _own(self, arrays: Any) -> Sequence[Any]:
-        """Return those of the outputs or targets that the metrics take."""
+        """Return the outputs or targets that the metrics take."""
         return arrays[self.which[0] :][:1] if self.which else arrays
 
     def check(self, outputs: Any, batch: Batch) -> None:

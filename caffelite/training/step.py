@@ -47,7 +47,7 @@ class Step:
         return {"clip_norm": self.clip_norm}
 
     def key(self) -> tuple[Any, ...]:
-        """Return the values that a recorded step depends on, besides the objects that it uses."""
+        """Return the values that a recorded step depends on. The objects that it uses are in `used`."""
         return (self.objective.names, self.clip_norm)
 
     def used(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What all Epochs have: a step that is recorded once for each shape of batch, and the sums of what it measures."""
+"""The base of all Epochs: a step, recorded once for each shape of batch, and the sums that it measures."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ LOOK = 0.25  # seconds after which a training that is paused looks for pages
 
 
 class Controls:
-    """What pages ask for. The server's thread notes it, and the training's thread does it between two steps.
+    """The requests of pages. The server's thread notes them, and the training's thread does them between two steps.
 
-    Several ranks do the same after the same steps: what the pages of rank 0 ask for, which it tells the others.
+    Several ranks do the same after the same steps. Only rank 0 has pages, and it sends their requests to the others.
     """
 
     def __init__(self, training: Any, status: Status, updates: Updates) -> None:
@@ -141,7 +141,7 @@ class Controls:
 
 
 def _impossible(training: Any, watched: watch.Watched) -> dict[str, str]:
-    """What pages cannot ask for, and why."""
+    """The requests that are impossible, and the reasons."""
     if training.optimizer is None:
         return {"rate": "L-BFGS chooses the length of each step", "kernels": "only steps of an optimizer can be timed"}
     if watched.training_rows is None:

@@ -105,7 +105,7 @@ class Runs:
 
 
 def _about(name: str, content: bytes | None) -> dict[str, Any]:
-    """What the page lists of a run; {} if the content is not one."""
+    """The entry of a run in the page's list; {} if the content is not a run."""
     try:
         message = decode(content or b"")
         status, curves = message["parts"]["status"], message["parts"]["curves"]

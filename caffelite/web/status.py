@@ -13,7 +13,7 @@ SIZES = 12  # parameters whose sizes are drawn
 
 
 class Status:
-    """Where a training is: its state, numbers and curves. The training's thread calls all methods."""
+    """The state of a training, its numbers and curves. The training's thread calls all methods."""
 
     def __init__(self, name: str, training: Any) -> None:
         self.name, self.training = name, training

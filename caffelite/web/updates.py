@@ -1,8 +1,8 @@
-"""Updates: which part of the page is made when, and who gets it.
+"""Updates: when to make which part of the page, and where to send it.
 
-What the page costs is bounded. Each part (curves, layers, regions …) is made when a page is open, at most ten times a
-second, and so seldom that it takes no more than its SHARE of the time. If a part took long, the next one waits. For the
-first time a part may take more, so that a page of a slow training does not stay empty.
+The page may take only a small share of the time. Each part (curves, layers, regions …) is made only when a page is
+open, and at most ten times a second. It is made so seldom that it takes no more than its SHARE of the time. If a part
+took long, the next one waits. The first time, a part may take more. So the page of a slow training does not stay empty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREDICTIONS = ("regions", "mistakes", "text")
 
 
 class Part:
-    """A part of the page: when it is due, so that it takes no more than its share of the time."""
+    """A part of the page, and the time when it is due. It takes no more than its share of the time."""
 
     def __init__(self, share: float, often: float, seldom: float = math.inf) -> None:
         self.share, self.often, self.seldom, self.due = share, often, seldom, 0.0
@@ -157,7 +157,7 @@ class Updates:
         return self.status.numbers()
 
     def _picture(self, name: str) -> dict[str, Any] | None:
-        """Read a picture. Predictions are those of the averaged weights, if there are any, as held-out results are."""
+        """Read a picture. Predictions use the averaged weights, if there are any, as held-out results do."""
         with self.training.as_at_the_end() if name in PREDICTIONS else nullcontext():
             return PARTS[name](self.watched)
 

@@ -24,8 +24,8 @@ def followed(
     """Explain the weight at `place`, (layer, from, to), of a model of the playground, by all points x (n, 2) and y.
 
     It computes with a copy in float64, without dropout, and with the running moments of a BatchNorm. The gradient of
-    the mean loss is the mean over the points of h δ: h is what comes along the link, and δ is by how much a point's
-    loss rises with the sum that it goes into. ValueError if there is no such weight.
+    the mean loss is the mean of h δ over the points. h is the output of the unit before the weight. δ is the gradient
+    of a point's loss by the sum that the weight's product goes into. Raises ValueError if there is no such weight.
     """
     layer, source, target = place
     linear = [f for f in model.functions if isinstance(f, Linear)]

@@ -53,7 +53,7 @@ class Playground:
             channel.send(kind, content)
 
     def _described(self, names: dict[str, Any]) -> dict[str, Any]:
-        """What a page has to know of the setting, whose data and model `names` has; see `made`."""
+        """The description of the setting for a page. `names` has the setting's data and model; see `made`."""
         setting, table = self.engine.setting, self.table
         (x, y), (held_x, held_y) = (names["x"], names["y"]), names["held_out"]
         shown = slice(None if setting.is_plane else MOST_HELD)

@@ -21,9 +21,9 @@ BARS = 8  # of a unit, for ranges of numbers
 class View:
     """Looks at the model of a setting.
 
-    In the plane, a unit has a map: what it gives the next layer at each point. Otherwise it has a bar for each class,
-    the mean over the points of the training that are of this class; or, if y are numbers, for each of `BARS` equal
-    parts of the points, ordered by y. A unit that looks at an image shows its weights.
+    In the plane, a unit has a map of its output at each point. Otherwise it has bars, the means of its output over
+    training points: a bar for each class, or, if y are numbers, for each of `BARS` equal parts of the points, ordered
+    by y. A unit that gets an image shows its weights.
     """
 
     def __init__(self, setting: Setting, names: dict[str, Any]) -> None:

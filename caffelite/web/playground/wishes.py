@@ -19,9 +19,10 @@ class Abandoned(BaseException):
 
 
 class Wishes:
-    """What is to be trained and shown. All public methods may be called on any thread, and return at once.
+    """The requests of pages: settings to train and pictures to show.
 
-    `show(kind, message)` gets each "frame" and what else is asked for, on the thread that trains.
+    All public methods may be called on any thread, and return at once. The thread that trains calls
+    `show(kind, message)` with each "frame" and with all other messages that pages requested.
     """
 
     def __init__(self, setting: Setting, show: Show) -> None:
