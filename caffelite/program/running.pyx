@@ -52,7 +52,7 @@ cdef class Precondition:
 
 
 cdef class StateChange:
-    """The changes that a step makes to a Tensor. What its kernels write is not among them.
+    """The changes that a step makes to a Tensor, without the writes of its kernels.
 
     `has_gradient` is whether the Tensor has a gradient afterwards; None if the step does not change this. `changed` is
     whether the step changes its values.

@@ -179,7 +179,7 @@ class Callbacks:
         return only.call(others) if isinstance(only, EarlyStopping) and type(only) is EarlyStopping else None
 
     def due_besides(self, epochs: int) -> float:
-        """Return the epoch after which a callback must be called next. Callbacks due after the next epoch don't count."""
+        """Return the epoch after which a callback is due next. Callbacks due after the next epoch don't count."""
         return min([due for _, due in self._all_due(epochs) if due > epochs + 1], default=math.inf)
 
     def _all_due(self, epochs: int) -> list[tuple[Any, float]]:

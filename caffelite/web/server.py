@@ -66,7 +66,7 @@ class Room(Protocol):
         """A page has connected."""
 
     def received(self, channel: Channel, message: dict[str, Any]) -> None:
-        """A page has sent a message. If this raises ValueError, the page gets the reason."""
+        """A page has sent a message. Raises ValueError for an unexpected message; then the page gets the reason."""
 
     def left(self, channel: Channel) -> None:
         """A page has gone."""

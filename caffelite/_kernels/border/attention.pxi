@@ -12,9 +12,10 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
 
     q (n, length, heads · d), k and v (n, keys, heads · d). Returns y in the shape of q, the norms for `attention_grad`,
     and the numbers drawn (None without dropout). If causal, the queries are the last positions of the keys, and see no
-    later keys. A query does not see a key whose entry in the mask, bool, is False. The mask has an entry for each key
-    (n, keys), or for each pair (length, keys) or (n, length, keys), where n may be 1 for the same pairs in all rows. A
-    mask (n, keys) is one of keys also if n is the length. A query that sees no key has y = 0 and no gradient.
+    later keys. A query does not see a key whose entry in the mask, bool, is False. The mask has an entry for each key,
+    (n, keys), or for each pair, (length, keys) or (n, length, keys). In the last shape, n = 1 means the same pairs in
+    all rows. A mask (n, keys) is one of keys also if n is the length. A query that sees no key has y = 0 and no
+    gradient.
 
     If p > 0, each of the (n, heads, length, keys) weights is dropped with probability p. `random` is (seed, step),
     int64, and its step is incremented. If the rows are a part of a larger batch, `first` is the number of their first

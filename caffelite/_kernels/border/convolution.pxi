@@ -36,8 +36,8 @@ def transposed_convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple
                            tuple stride, tuple padding, tuple dilation, Py_ssize_t groups=1):
     """y[n, o, s i + d k − p, s j + d l − p] = Σ x[n, c, i, j] w[c, o, k, l] (+ bias[o]): a convolution backwards.
 
-    x (n, C, H, W), w (C, O / groups, k, l), bias (O,) → y (n, O, *shape): with its w, the gradient of a convolution's
-    input from that of its output. Arguments and errors as of `convolution`.
+    x (n, C, H, W), w (C, O / groups, k, l), bias (O,) → y (n, O, *shape). If w is a convolution's and x is the gradient
+    of its output, y is the gradient of its input. Arguments and errors are as in `convolution`.
     """
     return convolved(TRANSPOSED_CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
 

@@ -71,8 +71,8 @@ def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=
              cnp.ndarray lengths=None, bint reverse=False):
     """The backward of `rnn`: the gradients of its gates' inputs (n, T, H) and of h (n, H).
 
-    `gates` is the array that `rnn` has written. dy (n, T, H) is the gradient of all states, dlast (n, H) that of the
-    last state; None means 0. Errors as for `rnn`.
+    `gates` is the array that `rnn` has written. dy (n, T, H) is the gradient of all states, and dlast (n, H) is the
+    gradient of the last state; None means 0. Errors as for `rnn`.
     """
     cdef Call call
     cdef list arrays = begin_recurrence_grad(&call, RNN_GRAD_KERNEL, 1, gates, w, dy, dlast, lengths, reverse)
@@ -190,7 +190,7 @@ cdef cnp.ndarray bind_operand(Call* call, int operand, cnp.ndarray a, tuple shap
 
 
 cdef cnp.ndarray gradient_to_add_to(Call* call, int operand, cnp.ndarray given, tuple shape, cnp.ndarray like):
-    """Bind and return a copy of the given gradient, or zeros. −0 becomes +0, so that adding 0 never changes bits."""
+    """Bind and return a copy of the given gradient, or zeros. −0 becomes +0, so adding 0 never changes bits."""
     cdef cnp.ndarray gradient
     if given is None:
         gradient = full(shape, 0, like.dtype)

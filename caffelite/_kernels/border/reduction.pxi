@@ -57,7 +57,7 @@ def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
 
 
 def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The smallest element. All else is as for `largest`."""
+    """The smallest element. Arguments, results and errors are as for `largest`."""
     return extreme(SMALLEST_KERNEL, -1, a, axis, keepdims)
 
 
@@ -229,7 +229,7 @@ cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
     """Set the call's sizes to the numbers of elements before, along and after the reduced axes.
 
     Returns an order of the array's axes that puts the reduced axes last, or None if they are already adjacent. The
-    sizes are those of the array in that order.
+    sizes are for the array in this order.
     """
     cdef tuple order = None
     cdef int d, part = 0 if axes else 2

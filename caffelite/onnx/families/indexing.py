@@ -77,7 +77,7 @@ def write_index(g: Writer, a: Application, x: Value) -> str:
 
 
 def _basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
-    """Slices as one node, then numbers, which take axes away, and then None, which adds axes."""
+    """An index as nodes: one for all slices, one for each number, and one for all None. Numbers remove axes."""
     entries = entries if any(entry is ... for entry in entries) else (*entries, ...)
     used = sum(entry is not None and entry is not ... for entry in entries)
     full = [e for entry in entries for e in ([WHOLE] * (x.ndim - used) if entry is ... else [entry])]

@@ -22,8 +22,8 @@ class View:
     """Looks at the model of a setting.
 
     In the plane, a unit has a map of its output at each point. Otherwise it has bars, the means of its output over
-    training points: a bar for each class, or, if y are numbers, for each of `BARS` equal parts of the points, ordered
-    by y. A unit that gets an image shows its weights.
+    training points. There is a bar for each class. If y are numbers, there is one for each of `BARS` equal parts of the
+    points, ordered by y. A unit that gets an image shows its weights.
     """
 
     def __init__(self, setting: Setting, names: dict[str, Any]) -> None:
