@@ -92,7 +92,7 @@ class DataParallel(OfTeam):
 
     def __init__(self, optimizer: Optimizer) -> None:
         if isinstance(optimizer, OfTeam):
-            raise TypeError(f"DataParallel got {optimizer!r}, which is one already")
+            raise TypeError(f"DataParallel got {optimizer!r}, which is a DataParallel already")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"DataParallel takes an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"

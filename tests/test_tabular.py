@@ -900,7 +900,7 @@ def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predict
         (["predict", "none.safetensors", "data.csv"], "predict: error: none.safetensors: No such file or directory"),
         (
             ["predict", "data.csv", "data.csv"],
-            "predict: error: data.csv: 64 bytes that are not a whole safetensors file",
+            "predict: error: data.csv: 64 bytes are not a complete safetensors file",
         ),
         (
             ["predict", "net.safetensors", "data.csv"],

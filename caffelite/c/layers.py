@@ -88,7 +88,7 @@ def side_by_side(f: Any, *shapes: Shape) -> Layer:
     """`part0`, `part1` … side by side: seen as rows r, all axes before the one along which they are, of elements j."""
     (axis,) = normalized_axes(getattr(f, "concatenate", f).axis, 1 + len(shapes[0]))
     if axis == 0:
-        raise ValueError(f"export: there is no C for {f!r}, which puts rows together")
+        raise ValueError(f"export: there is no C for {f!r}, which joins rows")
     *parts, y = [axes(r=math.prod(shape[: axis - 1]), j=math.prod(shape[axis - 1 :])) for shape in shapes]
     body, begin = [], 0
     for i, (part, shape) in enumerate(zip(parts, shapes[:-1], strict=True)):

@@ -131,7 +131,7 @@ class Net:
     def output(self, source: Any, model: Model, number: int) -> Part:
         """Return what comes from there, in an array of its own."""
         if not _is_value(source) or source not in self.parts:
-            raise TypeError(f"export: {model!r} makes a constant of a row, and no Tensor that depends on it")
+            raise TypeError(f"export: an output of {model!r} does not depend on the row")
         value, shape = self.parts[source]
         if value.place:  # an input, or an output before
             value, *_ = self.call(functions.ToShape(-1, *shape), (number,), copied(shape), [(value, shape)], shape)
@@ -235,7 +235,7 @@ class Net:
             return self.columns(source, a, of)
         values = self._values(source, a)
         if isinstance(values, Rows):
-            raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
+            raise TypeError(f"export: there is no C for {a.function!r} of a number that depends on the number of rows")
         if np.ndim(values) == 0:
             return None, np.asarray(values, self.dtype)[()]
         if 0 in np.shape(values):
@@ -248,7 +248,7 @@ class Net:
         value, _ = self.inputs[source.place]
         places = source.columns.reshape(-1)
         if not np.array_equal(places, places[0] + np.arange(places.size)):
-            raise TypeError(f"export: there is no C for {a.function!r} of elements that lie apart, in {of!r}")
+            raise TypeError(f"export: there is no C for {a.function!r} of elements that are not adjacent, in {of!r}")
         place = f"{value.place} + {places[0]}" if places[0] else value.place
         return Value(places.size, value.type, place=place), source.columns.shape
 

@@ -337,7 +337,7 @@ class Function(ABC):
             raise TypeError(f"{self!r}: {error}{argument_hint(error)}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
-            raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, and is not an input of a call")
+            raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, so it can't be an input of a call")
         return bound.args
 
     def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
@@ -370,7 +370,7 @@ def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Funct
                 if isinstance(part, Tensor) and part.requires_grad and not any(part is p for p in listed):
                     raise TypeError(
                         f"{type(self).__name__}.parameters() leaves out the attribute {name}, a Tensor that requires a "
-                        "gradient: it would not be trained. Tensors in attributes are found without `parameters`"
+                        "gradient: it would not be trained. Without `parameters`, caffelite finds Tensors in attributes"
                     )
         return listed
 

@@ -168,9 +168,9 @@ def _labels(y: Any) -> np.ndarray:
     labels = as_array(read_whole(from_library(y, "y")), "y")
     if labels.dtype.kind not in "iub":
         hint = "; y.argmax(axis=1) makes labels" if labels.ndim == 2 and labels.shape[1] > 1 else ""
-        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
+        raise TypeError(f"class_weight needs labels: expected integers, got targets of {labels.dtype}{hint}")
     if labels.ndim == 0 or labels.size != len(labels):
-        raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
+        raise ValueError(f"class_weight needs one label a row, got targets of shape {labels.shape}")
     return labels.reshape(-1)
 
 

@@ -272,8 +272,8 @@ class File:
         """Raise ValueError if PyTorch wrote the file: its weights are transposed, which a square one would not show."""
         if self.texts.get("format") == "pt":
             raise self.refuse(
-                "is PyTorch's, which has other names and layouts: caffelite.pytorch.load_state_dict(model, "
-                "safetensors.torch.load_file(path)) takes it"
+                "is a file of PyTorch, which has other names and layouts: caffelite.pytorch.load_state_dict(model, "
+                "safetensors.torch.load_file(path)) loads it"
             )
 
     def _header(self) -> dict[str, Any]:
@@ -281,14 +281,14 @@ class File:
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 10 or length > size - 8:
-            raise self.refuse(f"{size} bytes that are not a whole safetensors file")
+            raise self.refuse(f"{size} bytes are not a complete safetensors file")
         if length > longest_header(size):
             raise self.refuse(f"a header of {length} bytes, in a file of {size}, is too long")
         self._data = 8 + length
         try:
             header = strict_json(self._file.read(length).decode("utf-8"))
         except ValueError as error:
-            raise self.refuse(f"not a safetensors file, its header is not JSON: {error}") from None
+            raise self.refuse(f"not a safetensors file: its header is not JSON: {error}") from None
         return header
 
     def _check_sizes(self) -> None:

@@ -276,7 +276,7 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
             return None
         y = (length - 1) * self.stride[axis] - 2 * self.padding[axis] + self._extent(axis) + self.output_padding[axis]
         if y < 1:
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}: nothing is left of it but padding")
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}: padding leaves no pixel of the output")
         return y
 
     def forward(self, x: np.ndarray) -> np.ndarray:

@@ -150,7 +150,10 @@ def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool
             if any(n not in (None, m) for n, m in zip(shape[axis:], array.shape, strict=False)):
                 raise IndexError(f"a mask of shape {array.shape} for axes of shape {shape[axis : axis + array.ndim]}")
             if array is entry and kernels.recorder() is not None:
-                raise TypeError("a mask in a step that is being recorded: a replay may find another number of elements")
+                raise TypeError(
+                    "a step that is being recorded can't take a mask as an index: a replay may find another number of "
+                    "elements"
+                )
             for part in array.nonzero():
                 numbers[len(slices)] = part if array is entry else part.tolist()
                 slices.append(WHOLE)
@@ -287,7 +290,7 @@ class Concatenate(Function, recordable=True, by_row=True):
             others = [0 if i == axis else common_length(along) for i, along in enumerate(by_axis)]
         except ValueError:
             raise ValueError(
-                f"concatenate along axis {axis} got shapes {listed(input_shapes)}, which differ elsewhere too"
+                f"concatenate along axis {axis} got shapes {listed(input_shapes)}, which differ along other axes, too"
             ) from None
         length = None if None in by_axis[axis] else sum(by_axis[axis])
         return (*others[:axis], length, *others[axis + 1 :])

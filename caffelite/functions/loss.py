@@ -105,7 +105,7 @@ class Loss(Function, recordable=True):
 
     def backward(self, dy: Any = 1.0) -> np.ndarray:
         if self.value is None:
-            raise RuntimeError(f"{type(self).__name__}.backward without a forward that succeeded")
+            raise RuntimeError(f"{type(self).__name__}.backward needs a `forward` before it that succeeded")
         for x, what in zip(self._applied_inputs[1:], ("targets", "weights"), strict=False):
             if x is not None and x.requires_grad:
                 way_out = "or, if they need one, write the loss with operators: ((a - b) ** 2).mean()"

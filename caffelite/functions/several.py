@@ -132,7 +132,7 @@ class Losses(Function, recordable=True):
 
     def backward(self, dy: Any = 1.0) -> Any:
         if self.value is None:
-            raise RuntimeError("Losses.backward without a forward that succeeded")
+            raise RuntimeError("Losses.backward needs a `forward` before it that succeeded")
         if isinstance(dy, int | float | np.generic):
             dy = kernels.full((), dy, self.value.dtype)
         gradients = [loss.backward(d) for loss, d in zip(self._applied, self.total.backward(dy), strict=True)]

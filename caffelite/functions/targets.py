@@ -199,12 +199,12 @@ def refuse_weights(weights: np.ndarray) -> None:
     if bad.any():
         row = int(bad.argmax())
         raise ValueError(f"weight {weights[row]!s} in row {row}: weights must be finite and not below 0")
-    raise ValueError("the weights of what counts sum up to nothing, or to infinity: there is no mean")
+    raise ValueError("the weights of the rows that count sum up to 0 or infinity: there is no mean")
 
 
 def refuse_ignored(ignore: int | None, labels: np.ndarray) -> None:
     """Raise ValueError because nothing counts."""
-    raise ValueError(f"all {labels.size} labels are {ignore}, which is to be ignored: there is no mean")
+    raise ValueError(f"all {labels.size} labels are {ignore}, the label to ignore: there is no mean")
 
 
 # ---- arrays and shapes ----------------------------------------------------------------------------------------------

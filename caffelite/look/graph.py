@@ -79,7 +79,7 @@ def graph(tensor: Tensor) -> SVG:
     try:
         return drawing(boxes_of(tensor))
     except RuntimeError:
-        raise RuntimeError("graph: backward has freed the graph; draw it before") from None
+        raise RuntimeError("graph: backward has freed the graph; draw it before `backward`") from None
 
 
 def drawing(boxes: list[Node], legend: Sequence[Piece] = ()) -> SVG:

@@ -215,7 +215,9 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     loss = as_loss(loss)
     batch, _ = checked(model, "inspect", x, y, None, loss)
     if Source in map(type, batch.columns()):
-        raise ValueError("inspect takes rows in memory, some hundreds, such as x[:500]; got a source that is not")
+        raise ValueError(
+            "inspect takes rows in memory, some hundreds, such as x[:500]; got rows that are not in memory"
+        )
     before = mode.records_graph, mode.training
     mode.records_graph = mode.training = True
     try:

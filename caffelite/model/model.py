@@ -165,7 +165,7 @@ class Model(Container, recordable=True):
         `fit` does not use it: it calls the model, and then `backward` of the loss.
         """
         if self._applied is None:
-            raise RuntimeError(f"{type(self).__name__}.backward without a forward")
+            raise RuntimeError(f"{type(self).__name__}.backward needs a `forward` before it")
         return self._applied.backward(dy)
 
     # ---- training and use ---------------------------------------------------------------------------------------

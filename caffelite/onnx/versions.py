@@ -19,7 +19,7 @@ def version_of(proto: onnx.ModelProto) -> int:
     version = versions.get("", versions.get("ai.onnx", OLDEST_READ))
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST <= version <= newest:
-        raise Refused(f"its opset is {version}; caffelite has those from {OLDEST} to {newest}")
+        raise Refused(f"its opset is {version}; caffelite reads opsets from {OLDEST} to {newest}")
     return version
 
 

@@ -117,7 +117,7 @@ def tabulated(schedule: Any) -> np.ndarray:
     if not callable(schedule) or not hasattr(schedule, "steps"):
         raise TypeError(
             "lr must be a number or a schedule, such as schedules.cosine(0.1, steps=1000), or a function of the step "
-            f"that has `steps`, got {schedule!r}; by the epoch, a callback sets `optimizer.lr`"
+            f"that has `steps`, got {schedule!r}. To change it after each epoch, set `optimizer.lr` in a callback"
         )
     steps = positive_integer("the schedule's steps", schedule.steps)
     return np.array([nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])

@@ -177,7 +177,7 @@ class Program(Runner):
         replays = positive_integer("replays", replays)
         with self.lock:
             if not self._stages:
-                raise RuntimeError("show draws a Program that capture has recorded, and this one is not")
+                raise RuntimeError("show draws a Program that capture has recorded, and this one is not recorded")
             self._check_current("show")
             timed = measured(self._stages, self._step, replays)
             if any(isinstance(call, PythonCall) for call in self._step.instructions):

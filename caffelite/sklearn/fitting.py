@@ -219,7 +219,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.row_shape_ = X.shape[1:]
         model = self._build(features_of(X), self.n_outputs_, self._dtype(X), self._random_state)
         if not isinstance(model, Model):
-            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, which returned {model!r}")
+            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, but it returned {model!r}")
         shape = X.output_shape(model) if isinstance(X, FrameRows) else model.output_shape(X.shape)
         if shape != (X.shape[0], self.n_outputs_):
             raise ValueError(
@@ -244,7 +244,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         for name, now in self._description().items():
             if not np.array_equal(np.atleast_1d(then := self._made_with[name]), np.atleast_1d(now)):
                 raise ValueError(
-                    f"a training that goes on has the model that there is: {name} was {then!r}, is {now!r}"
+                    f"a training that continues must have the same model: {name} was {then!r}, now it is {now!r}"
                 )
 
     def _prepare(self, in_parts: bool) -> None:
@@ -359,7 +359,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             else:
                 self._descend({**data, **options}, X.shape[0], validation, seed, 1 if in_parts else self.max_iter)
                 has_ended = progress.has_ended or in_parts or self.n_iter_ < self.max_iter
-                unfinished = "" if has_ended else "there was improvement until the end"
+                unfinished = "" if has_ended else "it improved until the end"
             if unfinished:
                 self._warn(f"not converged after {self.n_iter_} iterations: {unfinished}")
         except KeyboardInterrupt as error:

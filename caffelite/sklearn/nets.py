@@ -94,7 +94,7 @@ class Net(Estimator):
             raise ValueError('optimizer: solver="lbfgs" has its own')
         optimizer = self.optimizer(parameters)
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"optimizer: expected a function (parameters) -> Optimizer, which returned {optimizer!r}")
+            raise TypeError(f"optimizer: expected a function (parameters) -> Optimizer, but it returned {optimizer!r}")
         return optimizer
 
 

@@ -75,7 +75,7 @@ class PoissonLoss(PointwiseLoss, recordable=True):
         bad = ~(rows >= 0)
         if bad.any():
             row, column = np.unravel_index(int(bad.argmax()), bad.shape)
-            raise ValueError(f"target {rows[row, column]!s} in row {row}: counts are not below 0")
+            raise ValueError(f"target {rows[row, column]!s} in row {row}: counts must be 0 or more")
 
     def link(self, scores: Any) -> np.ndarray:
         """Turn scores into what they mean: the rates, exp(scores)."""

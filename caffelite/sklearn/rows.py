@@ -36,7 +36,7 @@ class FrameRows:
         """The shape of a model's outputs for these rows. ValueError unless it begins with Columns."""
         columns = columns_of(model)
         if columns is None:
-            raise ValueError(f"build: expected a model that begins with Columns, since it takes a frame, got {model!r}")
+            raise ValueError(f"build: a model of a frame must begin with Columns, got {model!r}")
         return model.output_shape(*[(len(self), len(names)) for names in columns.names])
 
 

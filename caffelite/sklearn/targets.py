@@ -65,7 +65,7 @@ class Classification(ClassifierMixin, Estimator):
 
     def _check_same(self, y: Any) -> None:
         if not self._has_several and not np.array_equal(found := unique_labels(y), self.classes_):
-            raise ValueError(f"warm_start takes up a model of the classes {self.classes_}; y has {found}")
+            raise ValueError(f"warm_start continues with a model of the classes {self.classes_}; y has {found}")
 
     def _encoded(self, y: Any) -> np.ndarray:
         if self._has_several:
@@ -84,7 +84,7 @@ class Classification(ClassifierMixin, Estimator):
         if self.class_weight is None:
             return weights
         if in_parts and isinstance(self.class_weight, str):
-            raise ValueError('class_weight="balanced" is of all rows: give partial_fit {class: weight}')
+            raise ValueError('class_weight="balanced" needs all rows: give partial_fit {class: weight}')
         class_weights = compute_sample_weight(self.class_weight, y)
         return class_weights if weights is None else weights * class_weights
 

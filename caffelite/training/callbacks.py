@@ -503,7 +503,7 @@ class Checkpoint:
         self.seconds = None if seconds is None else nonnegative("seconds", seconds)
         self._monitor = None if monitor is None else _MonitorOfCheckpoint(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
-            raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
+            raise ValueError("Checkpoint takes a monitor, which compares epochs, or seconds, but not both")
         if monitor is None and mode != "auto":
             raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
@@ -535,7 +535,7 @@ class Checkpoint:
         try:
             self._write(self.path)
         except (OSError, files.TooLong) as error:
-            warnings.warn(f"no checkpoint: {error}; the training goes on", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"no checkpoint was saved: {error}; the training continues", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 
     def end(self) -> None:

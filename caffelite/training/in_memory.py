@@ -187,7 +187,9 @@ class InMemory(Steps):
             for column, room in enumerate(self.kept.values(), start=len(self.columns)):
                 self.replay.place(column, room)
         if (first := _forms(parted(self.kept)[0])) != forms:
-            raise ValueError(f"metrics of an epoch: the rows of a batch's outputs are {forms}, of others {first}")
+            raise ValueError(
+                f"metrics of an epoch: a batch has outputs with rows of {forms}, an earlier one of {first}"
+            )
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
         """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""

@@ -201,7 +201,7 @@ def link_of(loss: Any) -> Any:
 def warn_of_probabilities() -> None:
     """Warn that a metric of classes has taken outputs for probabilities."""
     warn(
-        "metrics: all outputs are within 0 … 1, so they are taken for probabilities: class 1 is output > 0.5. If they "
+        "metrics: all outputs are within 0 … 1, so they count as probabilities: class 1 is output > 0.5. If they "
         "are scores, use SigmoidLoss, or give your loss a method `link` that makes probabilities of scores"
     )
 

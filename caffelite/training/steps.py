@@ -78,7 +78,7 @@ class Sums:
         if first != now:
             raise ValueError(
                 f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "
-                f"batch has outputs and targets of shape {_rows_text(now)}, others of shape {_rows_text(first)}"
+                f"batch has outputs and targets of shape {_rows_text(now)}, the first one of shape {_rows_text(first)}"
             )
         self.kept.append(rows)
 

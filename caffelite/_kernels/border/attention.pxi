@@ -28,7 +28,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     begin_attention(&call, ATTENTION_KERNEL, q, k, v, heads, causal, mask, p, first)
     if p > 0:
         if random is None:
-            raise TypeError("attention with a p above 0 needs what is random: (seed, step)")
+            raise TypeError("attention with a p above 0 needs `random`, which is (seed, step)")
         drawn = next_draw(random)
     q, k, v = with_neighbours(q), with_neighbours(k), with_neighbours(v)
     y = output(shape_of(q), q.descr)
@@ -58,7 +58,7 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
         raise ValueError(f"attention_grad takes the norms of attention, got {norms.dtype} of shape {shape_of(norms)}")
     if p > 0:
         if drawn is None:
-            raise TypeError("attention_grad with a p above 0 needs what attention has drawn")
+            raise TypeError("attention_grad with a p above 0 needs the numbers that attention has drawn")
         require_vector("attention_grad", drawn, cnp.NPY_INT64, 2)
     dy, q, k, v = with_neighbours(dy), with_neighbours(q), with_neighbours(k), with_neighbours(v)
     dq, dk, dv = output(shape_of(q), q.descr), output(shape_of(k), q.descr), output(shape_of(k), q.descr)

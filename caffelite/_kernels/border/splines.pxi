@@ -97,7 +97,7 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
             or shape_of(of_edges) != shape_of(starts)
             or any([starts[j] != of_edges[j] + j for j in range(call.size[1] + 1)])):
         raise ValueError(f"splines_input_grad got edges {edges.dtype} {shape_of(edges)} of columns that begin at "
-                         f"{of_edges.tolist()}, and at {starts.tolist()} in the table, which has a row more for each")
+                         f"{of_edges.tolist()}, and at {starts.tolist()} in the table; expected a row more for each")
     out = output(shape_of(places), edges.descr)
     call.parts = call.size[0]
     bind(&call, 0, out)
@@ -114,8 +114,8 @@ def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.nd
 
         T₀ = s z₀ v,  Tᵢ₊₁ = Tᵢ + s (wᵢ + (zᵢ₊₁ − zᵢ) v),  and s w_b for a missing number
 
-    A column of categories has as many rows of the weight, w, as of the table, s w. v is the row j of `slope` (k, w). s is
-    scale[j], scale (k + m,). weight is (rows, w). `starts` are places in the weight. z is float64.
+    A column of categories has as many rows of the weight, w, as of the table, s w. v is the row j of `slope` (k, w).
+    s is scale[j], scale (k + m,). weight is (rows, w). `starts` are places in the weight. z is float64.
     """
     cdef Call call
     cdef cnp.ndarray out

@@ -103,7 +103,7 @@ def _found(dataset: str, folder: Path, names: list[str], download: bool) -> list
     missing = [name for name in names if find(name) is None]
     if missing and not download:
         raise FileNotFoundError(
-            f"{dataset} needs the files {', '.join(missing)}, as they are or with .gz, which are not in {folder}; "
+            f"{dataset} needs the files {', '.join(missing)}, plain or with .gz, but they are not in {folder}. "
             "download=True fetches them"
         )
     if missing:
@@ -142,7 +142,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]
             with gzip.open(file) as content:
                 yield content, min(LARGEST_RATIO * size, LARGEST_UNPACKED), True
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path}: expected a gzip file that is whole, got one with: {error}") from error
+            raise ValueError(f"{path}: expected a complete gzip file, got one with: {error}") from error
 
 
 def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
@@ -156,8 +156,8 @@ def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
         header = file.read(4 + 4 * magic[3])
         if header[:4] != magic or len(header) < 4 + 4 * magic[3]:
             raise ValueError(
-                f"{path}: expected an IDX file of bytes on {magic[3]} axes, its header {magic.hex(' ')} and as many "
-                f"lengths, got {header.hex(' ') or 'nothing'}"
+                f"{path}: expected an IDX file of bytes with {magic[3]} axes: {magic.hex(' ')} and then "
+                f"{magic[3]} lengths, got {header.hex(' ') or 'nothing'}"
             )
         shape = tuple(np.frombuffer(header, ">u4", offset=4).tolist())
         if shape[1:] != row:

@@ -164,7 +164,7 @@ def compute_power(node: Node, a: Any, b: Any) -> Any:
 
 def compute_mod(node: Node, a: Any, b: Any) -> Any:
     if not is_plain(a, b):
-        raise node.refuse("divides what depends on data")
+        raise node.refuse("divides numbers that depend on data")
     return np.fmod(a, b) if node.get("fmod", 0) else np.mod(a, b)
 
 
@@ -188,7 +188,7 @@ def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
         try:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
         except (KeyError, TypeError):
-            raise node.refuse(f"casts to a type {node.get('to')} that there is not") from None
+            raise node.refuse(f"casts to type {node.get('to')} that there is not") from None
     if isinstance(x, Tensor):
         if dtype.kind == "f":
             if dtype != x.dtype:
