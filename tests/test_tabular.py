@@ -370,9 +370,9 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
         (["1", "2", "x", "3"], "regression", "y is 'x' in line 4; regression takes numbers"),
         (list("abcde"), None, "has 5 classes in 5 rows"),
         ([1.5, "inf"], None, "y is inf in line 3"),
-        ([1.5, 1e39], None, "the target, is all within ±1e[+]39, too large for float32: divide it before"),
+        ([1.5, 1e39], None, "the target, is all within ±1e[+]39, too large for float32: divide the column first"),
         ([1e9 + 0.5, 1e9 + 1], None, "the target, is all about 1e[+]09, and float32"),
-        ([1e-299, 1e-297], None, "the target, is all within ±1e-297, too small for float32: multiply it before"),
+        ([1e-299, 1e-297], None, "the target, is all within ±1e-297, too small for float32: multiply the column first"),
     ],
 )
 def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):

@@ -100,7 +100,7 @@ DEFINITION = """
 #endif
 """
 
-#: What an array has one of, and several, by its type in C.
+#: The name of an array's element, and of several, by its type in C.
 WHAT = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
 

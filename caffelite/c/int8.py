@@ -63,7 +63,7 @@ def rounding(graph: Graph) -> Rounding:
     exact, found = (_outputs(model, rows) for model in (graph.model, rounded))
     with np.errstate(invalid="ignore"):
         differences = np.where((exact == found) | (np.isnan(exact) & np.isnan(found)), 0, abs(exact - found))
-    differences[np.isnan(differences)] = np.inf  # one of the two is no number
+    differences[np.isnan(differences)] = np.inf  # at least one is not a number
     largest = abs(exact[np.isfinite(exact)]).max(initial=0)
     return Rounding(float(differences.max()), float(differences.mean()), float(largest))
 

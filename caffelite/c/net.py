@@ -53,7 +53,7 @@ from caffelite.model.model import Model
 from caffelite.model.tracing import data_of, kind_of
 
 MOST_SAID = 80  # characters of a Function's `repr`
-LARGEST = 2**31 - 1  # what an `int` counts to
+LARGEST = 2**31 - 1  # the largest `int`
 
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
@@ -74,7 +74,7 @@ class Value:
     first: int = 0
     last: int = 0
     offset: int = 0  # in the memory that all share
-    place: str = ""  # what C calls it; known at first of inputs and constants
+    place: str = ""  # its name in C; at first only inputs and constants have one
 
     def is_needed_beside(self, other: Value) -> bool:
         """Whether there is a call at which both are needed."""
@@ -100,10 +100,10 @@ class Net:
         self.values: list[Value] = []  # that layers make
         self.calls: list[tuple[str, list[Argument]]] = []  # a layer's name, and its arrays as it sees them
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
-        self.places: dict[tuple, str] = {}  # where Functions are first, as names say it
+        self.places: dict[tuple, str] = {}  # the place of each Function's first use, as names say it
         self.definitions: list[str] = []
         self.used: set[str] = set()  # helpers
-        self.constants: dict[tuple, str] = {}  # arrays that are no layer's, by their bytes: names
+        self.constants: dict[tuple, str] = {}  # names of arrays outside of layers, by their bytes
         self.constant_bytes = 0
         sizes = [_count(shape) for shape in shapes]
         self.graph = _graph(model, shapes)
@@ -112,7 +112,7 @@ class Net:
         used = [*outputs, *[x for a in self.leaves if a.number in self.written for x in a.inputs]]
         self.uses = Counter([source for source in used if _is_value(source)])
         self.parts: dict[Any, Part] = {}  # values, by where they come from
-        self.kept: list[Value] = []  # what will be read, as often as it will be
+        self.kept: list[Value] = []  # values that will be read, each as often as it will be
         self.single = len(shapes) == len(outputs) == 1
         self.inputs: list[Part] = []
         for i, (shape, size, dtype) in enumerate(zip(shapes, sizes, self.graph.dtypes, strict=True)):
@@ -323,7 +323,7 @@ class Net:
         If they see the array in another shape, a pointer of that shape has their name.
         """
         suffix = "".join(f"_{i}" for i in place)
-        first = self.places.setdefault(_identity(function, layer), suffix)  # whose weights it shares
+        first = self.places.setdefault(_identity(function, layer), suffix)  # the layer with the same weights
         seen, pointers = {"y": layer.y, **layer.inputs}, []
         body = "\n".join(layer.body)
         for name, other in renamed.items():

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             names = "train, predict, export, spiral, digits, gpt, live, playground or info"
             parser.exit(2, f"\ncaffelite: error: name a command: {names}\n")
         status = arguments.run(arguments)
-        write("", sys.stdout)  # what is buffered
+        write("", sys.stdout)  # flush the buffer
         return status
     except Refused as error:
         say(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if not is_of_output(error):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can end without another
-        if not isinstance(error, BrokenPipeError):  # else who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then ends without another error
+        if not isinstance(error, BrokenPipeError):  # otherwise the reader has stopped reading
             say(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
         return 1
 

@@ -17,7 +17,7 @@ from caffelite.core.terminal import say
 
 def add_address(argument: Callable[..., Any]) -> None:
     """Add the arguments that say where the page is, and whether a browser opens it."""
-    argument("--port", type=values.natural, default=0, metavar="N", help="of the page (default: one that is free)")
+    argument("--port", type=values.natural, default=0, metavar="N", help="of the page (default: a free port)")
     argument("--no-browser", action="store_true", help="print the address, and open no browser")
 
 

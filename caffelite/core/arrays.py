@@ -60,9 +60,9 @@ def _objects_text(array: np.ndarray) -> str:
     return "numbers as Python objects; np.array(…, np.float32) makes an array from them"
 
 
-#: What to do if a model has made floats of an input of integers.
+#: The hint if a model has made floats of an input of integers.
 KEEP_INTEGERS = (
-    "if the model's input is indices, set model.takes_indices = True. A model of several inputs says it of each: "
+    "if the model's input is indices, set model.takes_indices = True. A model of several inputs has one for each: "
     "takes_indices = (False, True)"
 )
 

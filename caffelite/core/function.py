@@ -65,7 +65,7 @@ class Function(ABC):
     #: None alone: every shape is taken.
     required_input_shape: Any = None
 
-    #: What errors call the first axes of the input: ("n", "length").
+    #: The names of the input's first axes in errors: ("n", "length").
     axis_names: tuple[str, ...] = ("n",)
 
     #: Whether the input is integers. A Model converts all other inputs to its dtype. For several inputs: a tuple.
@@ -80,7 +80,7 @@ class Function(ABC):
     #: Whether the input is float64 also in a model of float32. The Function itself converts what it returns.
     takes_float64: bool = False
 
-    #: What the Function computes in use, written with Tensor's operators and other Functions: a method of one Tensor
+    #: The computation in use, written with Tensor's operators and other Functions: a method of one Tensor
     #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None
 

@@ -32,7 +32,7 @@ class InterruptsBetweenSteps:
 
     def __enter__(self) -> InterruptsBetweenSteps:
         self.holding = False
-        self.pending = np.zeros(1, dtype=np.int32)  # an array, so that a replay can read it too
+        self.pending = np.zeros(1, dtype=np.int32)  # an array, which a replay can read, too
         self.handler: Any = None
         if threading.current_thread() is threading.main_thread() and callable(handler := getsignal(SIGINT)):
             self.handler = handler

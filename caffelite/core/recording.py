@@ -47,7 +47,7 @@ class Recording(kernels.Recorder):
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
         self.obstacle: Obstacle | None = None
-        self._surroundings: Any = None  # what the user's code reads to decide; None without such code
+        self._surroundings: Any = None  # the values that the user's code reads to decide; None without such code
         self.entries: list[kernels.RecordedCall | PythonCall] = []
         self._notes: dict[int, Note] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals

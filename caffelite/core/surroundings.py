@@ -245,7 +245,7 @@ class Surroundings:
                 return f"it changes {name} and reads it in Python, and a replay would not", self.line_of(name)
             self.replaced += [before] if isinstance(before, _ARRAYS) else []
             results = True
-        if results:  # the step keeps its results somewhere, which is no obstacle
+        if results:  # the step only stores its results, which a replay can do
             self.watch.leave_out_changed()
         return None
 

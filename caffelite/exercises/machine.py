@@ -15,7 +15,7 @@ from caffelite.model.mlp import MLP
 from caffelite.optimizers import SGD
 from caffelite.program import capture
 
-ROUNDS = 30  # of which the fastest counts
+ROUNDS = 30  # the fastest one counts
 
 
 @exercise(
@@ -42,7 +42,7 @@ def flop(answer: Any) -> None:
 
 
 @exercise(
-    "x > 0 is an array of NumPy, made from the present values. A replay could not make it again, so it is refused.",
+    "x > 0 is an array of NumPy, made from the present values. A replay could not make it again, so this is an error.",
     "Which of x and 0.1 x is the larger one, for x above 0, and for x below?",
     "return cl.maximum(x, 0.1 * x)",
 )

@@ -86,7 +86,7 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
     for name, array in parts.items():
         if array.dtype not in DTYPES.values():
             raise ValueError(f"{os.fspath(path)}: {name} is {array.dtype}; a file has {', '.join(DTYPES)}")
-    parts = dict(sorted(parts.items(), key=lambda part: -part[1].itemsize))  # so that every array is aligned
+    parts = dict(sorted(parts.items(), key=lambda part: -part[1].itemsize))  # then every array is aligned
     header = _header(parts, texts)
     size = len(header) + sum(array.nbytes for array in parts.values())
     if len(header) > longest_header(size) or any(_values(encoded[name]) > most_values(size) for name in long):

@@ -94,7 +94,7 @@ class Loss(Function, recordable=True):
         self.value = self.weight = self.row_weights = None
         targets = self.checked(targets, scores.shape, scores.dtype)
         if kernels.recorder() is None:  # a recorded step has its own targets
-            targets = targets.copy()  # so that backward sees what forward saw
+            targets = targets.copy()  # backward then reads the same targets as forward
         weights = None if weights is None else as_weights(repr(self), weights, scores)
         losses = self.losses(scores, targets)
         if weights is None and self.ignore is None:

@@ -25,7 +25,7 @@ class PadAxes(Function, recordable=True):
     dx is dy without what was added. Elements that were copied get the gradients of their copies as well.
     """
 
-    #: What each mode is in `numpy.pad`.
+    #: The name of each mode in `numpy.pad`.
     modes: ClassVar[dict[str, str]] = {"constant": "constant", "reflect": "reflect", "edge": "edge"}
     name = "pad"  # in errors
 

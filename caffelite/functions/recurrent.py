@@ -26,7 +26,7 @@ from caffelite.functions.shape import reshaped
 __all__ = ["GRU", "LSTM", "RNN"]
 
 PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the parameters of one layer in one direction
-MOST_LAYERS = 1000  # so that a forged file cannot ask for any number of parameters
+MOST_LAYERS = 1000  # a forged file cannot ask for more parameters than this allows
 
 
 class Recurrent(Function, recordable=True):
@@ -134,7 +134,7 @@ class Recurrent(Function, recordable=True):
     def _run_stack(self, x: Any, given: list[np.ndarray], lengths: Any) -> tuple[Any, list[Any]]:
         """Return the states of the top layer at all steps (if `sequences`), and the last states of each pass."""
         self.passes: list[Pass] = []
-        self.drawn: list[Any] = []  # what dropout drew from, between each layer and the next
+        self.drawn: list[Any] = []  # the states of dropout's draws, between each layer and the next
         last: list[Any] = []
         first = list(zip(*map(self._by_pass, given), strict=True))
         for layer in range(self.layers):
@@ -315,7 +315,7 @@ class GRUPass(Pass):
         return dinputs, dh
 
     def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
-        n = 2 * self.hidden  # the rows of r and z; those of n saw the state by way of r
+        n = 2 * self.hidden  # the rows of r and z; the rows of n get the state through r
         dreset = self.dreset.reshape(len(dinputs), self.hidden)
         dweight, dbias_hh = kernels.output_like(self.weight_hh.data), kernels.output_like(dbias)
         kernels.matmul(dinputs[:, :n].T, previous, dweight[:n])

@@ -102,7 +102,7 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A condition as numbers of this dtype, 0 where it is false."""
     if native(condition) == dtype:
         return condition
-    if condition.dtype.kind == "f":  # a small float64 is no 0 in float32
+    if condition.dtype.kind == "f":  # in float32 a small float64 would become 0
         condition = kernels.equal(kernels.equal(condition, 0), 0)
     return kernels.convert(condition, dtype)
 

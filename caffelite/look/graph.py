@@ -159,7 +159,7 @@ def _placed(rows: list[list[Node]]) -> list[list[Node]]:
 
 
 def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
-    from html import escape  # a millisecond, for who draws
+    from html import escape  # takes a millisecond, only if you draw
 
     def text(x: float, y: float, line: Sequence[Piece], more: str = "") -> str:
         pieces = [

@@ -42,7 +42,7 @@ SATURATED = 0.01  # share of the range, from its ends
 STALLED = 0.5  # share of the values that are saturated
 VANISHED, EXPLODED = 1e-3, 1e3  # norm of a gradient, over that at the model's outputs
 BINS = 40  # of histograms
-BLOCK = 2**14  # numbers of a histogram at a time, so that they stay in the cache
+BLOCK = 2**14  # numbers of a histogram at a time; they stay in the cache
 
 RANGES = {Tanh: (-1, 1), Sigmoid: (0, 1)}  # of Functions that saturate
 
@@ -330,7 +330,7 @@ def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
     gradients = [(layer.gradient, place) for layer, place in placed if layer.gradient is not None]
     broken = [place for gradient, place in gradients if gradient.not_finite]
     if broken:
-        yield f"{broken[-1]}: its gradient is not finite, nor is any that comes from it."
+        yield f"{broken[-1]}: its gradient is not finite. So no gradient that comes from it is finite."
     elif norm == 0:
         yield "The gradient of the outputs is 0: there is nothing to learn from these rows."
     elif gradients:

@@ -26,7 +26,7 @@ from caffelite.model.model import History, Model
 
 LETTERS = 48 * 20  # of a text, beside curves
 PIXELS = 500  # along the longer side of the regions
-# Below 0, 0 and above: the hue is the sign, and the lightness too, for who has no colours.
+# Below 0, 0 and above: the hue shows the sign, and so does the lightness, for prints without colours.
 SIGNED = ("#2D0060", "#777777", "#FFCF7A")
 
 

@@ -121,7 +121,7 @@ class Graph:
     dtypes: list[np.dtype]  # of the inputs
     shapes: list[Lengths]
     applications: list[Application]
-    outputs: list[Any]  # where they come from
+    outputs: list[Any]  # their sources
 
     def columns(self) -> list[Application]:
         """Return the applications of Columns to the inputs."""
@@ -178,7 +178,7 @@ class _Flow:
     ) -> None:
         self.is_native = is_native
         self.followed: set[Applied] = set()
-        self.formulas: list[tuple[list[Any], list[Any]]] = []  # a step's outputs, and those of its formula
+        self.formulas: list[tuple[list[Any], list[Any]]] = []  # a step's outputs, and the outputs of its formula
         self.given = zeros([(n, *row) for row in rows], tuple(dtypes))
         with applying_to_zeros(model), Trace(model) as self.trace:
             self.outputs = listed(finish(self.trace.model(*[x.view(kernels.Recorded) for x in self.given])))

@@ -60,7 +60,7 @@ class Trace(Recording):
     def __init__(self, model: Function, strict: bool = True) -> None:
         super().__init__(strict)
         self.steps: list[Applied] = []  # in the order in which they ended, without inner steps
-        self._begun: dict[int, tuple[int, int]] = {}  # copies, by their ids: what was noted when they were made
+        self._begun: dict[int, tuple[int, int]] = {}  # how much was noted when each copy was made, by the copy's id
         self._latest: dict[int, Applied] = {}  # the last step of each copy, by the copy's id
         self._kinds: dict[type, type] = {}  # the original class of each noting subclass
         self.model: Any = model.copy()

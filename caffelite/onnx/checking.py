@@ -53,9 +53,9 @@ def difference(y: np.ndarray, other: np.ndarray) -> str | None:
     most = float(abs(y[finite]).max(initial=1))
     apart = float(abs(y[finite] - other[finite]).max(initial=0))
     if apart > TOLERANCE[other.dtype] * most:
-        return f"is {apart:.2g} off, its numbers being up to {most:.2g}"
+        return f"differs by {apart:.2g}; its numbers are up to {most:.2g}"
     if not np.array_equal(y[~finite], other[~finite], equal_nan=True):
-        return "is infinite or NaN where the model's is not, or other way round"
+        return "is infinite or NaN where the model's is not, or the other way round"
     return None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from caffelite import functions as f
 from caffelite.core.tensor import Tensor
 
-#: What scores may mean.
+#: Functions from scores to predictions.
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "scores": lambda scores: scores,
     "softmax": f.softmax,

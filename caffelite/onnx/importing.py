@@ -109,7 +109,7 @@ class Reader:
         self.dtype = self._dtype()
         #: The constants that are learned.
         self.weights = {name for name, a in self.constants.items() if a.dtype.kind == "f" and a.ndim > 0}
-        #: What is known of values when the node that is read gets them: as ONNX says it, without lengths.
+        #: The types of the values known so far, as ONNX writes them, without lengths.
         self._types = {name: without_lengths(kind) for name, kind in self.inputs.items()}
         self._integers: dict[str, TensorProto] = {}  # axes, shapes
         for name, a in self.constants.items():

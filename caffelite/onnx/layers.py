@@ -59,11 +59,11 @@ SINGLE: dict[str, list[Find]] = {
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
-#: Those of indices, which are int64 in models.
+#: Operators of indices, which are int64 in models.
 INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-#: Operators whose results are no larger than their inputs.
+#: Operators whose results are not larger than their inputs.
 NO_LARGER = {
     "Identity",
     "Cast",
@@ -107,7 +107,7 @@ class Layers(Nodes):
         left = []
         for node in self.nodes:
             used = [name for name in node.inputs if name]
-            # (Those who write files have one array for weights that are equal, and say so by Identity.)
+            # (Programs that write files store equal weights once, and name them again by Identity.)
             tied = node.operator != "Identity" and any(
                 name in self.reader.weights and not self._goes_into_constants(name) for name in used
             )

@@ -46,7 +46,7 @@ class Program(Runner):
 
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
         self._step = RecordedStep([], [])
-        self._stages: list[Stage] = []  # what `show` draws: the step as recorded, and after each pass
+        self._stages: list[Stage] = []  # for `show`: the step as recorded, and after each pass
         self.used: Any = None  # objects that the Program keeps alive
         self.strict = strict
         self.warned_of: set[str] = set()  # the obstacles about which the user was warned

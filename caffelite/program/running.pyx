@@ -146,7 +146,7 @@ cdef class Runner:
     cdef readonly list inputs             # the replay reads its arguments here
     cdef readonly object lock
     cdef readonly object _result          # the replay writes its results here
-    cdef readonly object function         # the user's function, of `capture`; else None
+    cdef readonly object function         # the user's function, of `capture`, or None
     cdef public bint runs_eagerly         # because it can't be replayed
     cdef list given                       # the arguments of the last call, with `function`
     cdef list found, attributes, effects

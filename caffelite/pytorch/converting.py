@@ -16,7 +16,7 @@ from caffelite.pytorch import modules
 from caffelite.pytorch.kinds import OF_OURS, OF_THEIRS, Kind, parts_of, sequence
 from caffelite.pytorch.state import COUNT, Place, matched, places_in, store
 
-#: Attributes of modules that are no options, or that a row looks at itself.
+#: Attributes of modules that are not options, or that a row of the table checks itself.
 NO_OPTIONS = {"training", "inplace", "init", "name", "threshold", "sequences", "causal", "activation_relu_or_gelu"}
 HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters"}  # methods that change nothing that is computed
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

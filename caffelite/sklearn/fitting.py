@@ -46,7 +46,7 @@ except ImportError:  # before 1.9
         return method
 
 
-SETTINGS = (  # what objective and optimizer are made of
+SETTINGS = (  # the parameters of objective and optimizer
     "solver",
     "alpha",
     "learning_rate_init",
@@ -346,7 +346,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         if self._stops_early and validation is None:
             X, y, weights, validation = self._split(X, y, weights)
         seed = self._random_state.randint(LARGEST_SEED)
-        if begins:  # what is not drawn yet is drawn from the same seed
+        if begins:  # draw all other parameters from the same seed
             Model([self.model_], seed=seed, dtype=self._dtype(X))
         self._prepare(in_parts)
         progress = Improvement(self, X.shape[0], validation)

@@ -276,11 +276,11 @@ def _why_indistinct(numbers: np.ndarray) -> str | None:
     """The reason why float32, the dtype of nets, cannot tell these numbers apart; None if it can."""
     float32, largest = np.finfo(np.float32), np.abs(numbers).max()
     if largest > float32.max:
-        return f"within ±{largest:.2g}, too large for float32: divide it before"
+        return f"within ±{largest:.2g}, too large for float32: divide the column first"
     if largest < float32.tiny:
-        return f"within ±{largest:.2g}, too small for float32: multiply it before"
+        return f"within ±{largest:.2g}, too small for float32: multiply the column first"
     if numbers.std() < 100 * float32.eps * abs(numbers.mean()):  # it rounds by a hundredth of their deviation or more
-        return f"about {numbers.mean():g}, and float32 hardly tells them apart: subtract that before"
+        return f"about {numbers.mean():g}, and float32 hardly tells them apart: subtract that number first"
     return None
 
 

@@ -130,7 +130,7 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
     written = {}
     for module, target in paths.items():
         with TemporaryDirectory() as folder:
-            first = Path(folder, target.name)  # whose name is in it
+            first = Path(folder, target.name)  # the file contains its own name
             import_module(f"caffelite.{module}").export(model, first, input_shape)
             written[target] = first.read_bytes()
     for target, content in written.items():

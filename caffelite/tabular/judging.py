@@ -111,7 +111,7 @@ def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, f
             "mean absolute error": metrics.mae(outputs, values[:, None]),
         }
     f1, labels, predicted = "F1, mean of the classes", values, outputs
-    if len(target.classes) == 2:  # that of the rare class
+    if len(target.classes) == 2:  # the F1 of the rare class
         rare = int(np.bincount(target.values, minlength=2).argmin())
         f1 = f"F1 of {target.classes[rare]}"
         labels, predicted = (values, outputs) if rare == 1 else (1 - values, outputs[:, ::-1])

@@ -18,7 +18,7 @@ import numpy as np
 from caffelite.core.tables import bytes_text
 
 DELIMITERS = (",", ";", "\t", "|")
-NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case: what is missing
+NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # the cells that are missing, in lower case
 NO_NUMBER = NO_WORD | {"none"}  # which may be a word like others
 CHUNK = 1000  # rows that are text at a time: as text they take ten times the memory
 GZIP = b"\x1f\x8b"  # how such a file begins
@@ -176,7 +176,7 @@ class Column:
         self.decimal_comma = decimal_comma
         self.parts: list[np.ndarray] = []
         self.words: dict[str, int] | None = {} if as_words else None
-        self._codes: dict[str, int] = {}  # of cells as they stand there
+        self._codes: dict[str, int] = {}  # of cells with their blanks
 
     def take(self, cells: Sequence[str]) -> bool:
         """Take more cells. Return False if they are words, and earlier cells were kept as numbers."""

@@ -13,7 +13,7 @@ from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Split
 
 MOST_CLASSES = 8  # that are listed
-MOST_COLUMNS = 15  # of which is said how much they matter
+MOST_COLUMNS = 15  # in the table of importances
 LONGEST = 24  # characters of a class or a column
 
 

@@ -71,9 +71,9 @@ class Training(NamedTuple):
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
     team: Any = None  #: The processes that share each batch. None: there is only one process.
     metrics: Mapping[str, Metric | OfOutput] = {}  #: The metrics, by name.
-    batches: Any = None  #: What the model is trained on: a DataGenerator, or another iterable of batches.
+    batches: Any = None  #: The training data: a DataGenerator, or another iterable of batches.
     epochs: int | None = None  #: The number of epochs, with those before. None: it is not known.
-    validation: Any = None  #: What the model is evaluated on after each epoch, None if there is nothing.
+    validation: Any = None  #: The data for the evaluation after each epoch, or None.
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
     steps_per_epoch: int | None = None  #: None: it is not known.
     waited: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.

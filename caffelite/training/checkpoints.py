@@ -296,7 +296,7 @@ class Start:
     streams, the optimizer, DataGenerators and callbacks.
     """
 
-    saved: Saved  # what `read` has read
+    saved: Saved  # the result of `read`
 
     def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks) -> None:
         self.path, self.model, self.optimizer = path, model, optimizer

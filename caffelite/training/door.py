@@ -229,7 +229,7 @@ def check_batches(
         if isinstance(x, Windows):
             got += ": give windows.x and windows.y"
         elif inspect.isgeneratorfunction(x):
-            got += ": call it, since what it returns is such an iterable"
+            got += ": call it, because it returns such an iterable"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
     for option, value in _set(given).items():
         if getattr(generator, option, None) != value:

@@ -371,7 +371,7 @@ def top_k(k: int) -> OfEpoch:
     return _top_k(positive_integer("metrics: the k of top_k", k))
 
 
-@functools.cache  # the same object for the same k, so that its recorded Program is found again
+@functools.cache  # the same object for the same k: its recorded Program is found again
 def _top_k(k: int) -> OfEpoch:
     def share(outputs: np.ndarray, targets: np.ndarray) -> float:
         if has_nan(outputs):

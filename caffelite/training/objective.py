@@ -70,7 +70,7 @@ class Objective:
         # A row of `means`: losses and accuracies. The sums: one for each loss, one or three for each accuracy.
         self.summed = (*losses, *[each.accuracy for each in self.measures if each.accuracy])
         self.quantities = len(self.terms) + sum(each.quantities for each in self.measures)
-        # The objects that a recorded step depends on, besides the names.
+        # The objects that a recorded step depends on. It also depends on the names.
         self.used = (loss, *several, *[metric for each in self.measures for metric in each.metrics.values()])
 
     # ---- of a batch ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ class Step:
 
     trains = True
     batches = 1  # how many batches of the data make a step
-    unit = "batch"  # what messages call the data of a step
+    unit = "batch"  # the name of a step's data in messages
 
     def __init__(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None = None) -> None:
         self.model, self.objective, self.optimizer, self.clip_norm = model, objective, optimizer, clip_norm

@@ -61,7 +61,7 @@ class Controls:
             kind, value = KINDS[int(self.team.agreed(KINDS.index(kind)))], self.team.agreed(value)
             try:
                 self._do(channel, kind, value)
-            except Exception as error:  # the page is told so, and the training goes on
+            except Exception as error:  # the page gets the error, and the training goes on
                 if channel is not None:
                     channel.send("refused", {"why": f"{error}" or type(error).__name__})
             has_obeyed = True

@@ -129,7 +129,7 @@ class Server:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(("127.0.0.1", port))
-            self._socket.listen()  # so that a page may come before the thread has begun
+            self._socket.listen()  # a page may then come before the thread has begun
         except OSError as error:
             self._socket.close()
             raise OSError(error.errno, f"{error.strerror}: give another port, or port=0", f"127.0.0.1:{port}") from None
@@ -142,7 +142,7 @@ class Server:
             WebSocketRoute("/socket", self._talk),
         ]
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
-        options |= {"log_level": "critical"}  # who attacks does not write on the user's terminal
+        options |= {"log_level": "critical"}  # an attacker cannot write on the user's terminal
         options |= {"ws_max_size": longest, "ws_max_queue": 4, "ws_per_message_deflate": False}
         options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
         config = uvicorn.Config(OwnHosts(Starlette(routes=routes), self.hosts), **options)

@@ -18,7 +18,7 @@ class Status:
     def __init__(self, name: str, training: Any) -> None:
         self.name, self.training = name, training
         self.state, self.why = "running", ""
-        self.cannot: dict[str, str] = {}  # what pages cannot ask for, and why
+        self.cannot: dict[str, str] = {}  # the requests that are impossible, and the reasons
         self.steps = 0
         self._begun = self._now = time.monotonic()
         self._waited = 0.0  # seconds that no step took

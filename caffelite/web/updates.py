@@ -73,7 +73,7 @@ class Updates:
         }
         often = ("status", "layers", "regions")
         self._parts = {name: Part(SHARE, OFTEN if name in often else SELDOM) for name in ("status", *PARTS, "runs")}
-        self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # else the run would seem to be broken off
+        self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # otherwise the run would seem to have stopped
 
     # ---- pages, on the server's thread --------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Updates:
         begun = clock()
         try:
             message = make()
-        except Exception as error:  # a picture that cannot be drawn is no reason to end a training
+        except Exception as error:  # an error in a picture must not end a training
             message = {"error": f"{type(error).__name__}: {error}"[:300]}
             part.fails = True
         if message is None:

@@ -86,14 +86,14 @@ class Watched:
             return None
         p = np.asarray(self.loss.link(scores))
         sure = p.max(axis=1)
-        if sure.min() < 0 or sure.max() > 1.0001:  # its scores have no probabilities, as those of HingeLoss
+        if sure.min() < 0 or sure.max() > 1.0001:  # its scores have no probabilities, as with HingeLoss
             sure = np.ones(len(p))
         return scores.argmax(axis=1).astype(np.uint8), sure
 
 
 def _rows_in_memory(batches: Any) -> DataGenerator | None:
     """The DataGenerator, if its rows are in memory and have targets."""
-    found = getattr(batches, "batches", batches)  # what accumulates batches has them
+    found = getattr(batches, "batches", batches)  # an object that accumulates batches has them
     if not isinstance(found, DataGenerator) or found.y is None or found.blocks is not None:
         return None
     return found

@@ -1,7 +1,7 @@
 # Recurrences: the states of all steps from the gates' inputs from x, and their gradients.
 #
 # gates (n, T, gates · H), contiguous. They first hold the gates' inputs from x, later the gates themselves.
-# `reverse`: the first step is that of a row's last element, and the last step is that of its first element.
+# `reverse`: the first step reads a row's last element, and the last step reads its first element.
 
 cdef Kernel PACK_KERNEL = Kernel("pack", work=8)
 cdef Kernel CUT_KERNEL = Kernel("cut", checked=2, work=8)

@@ -69,7 +69,7 @@ def fetch(dataset: str, folder: Path, names: list[str]) -> None:
             try:
                 fetched = Path(pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=incomplete))
             except RequestException as error:
-                what = "what is in it" if is_archive else "it"
+                what = "its content" if is_archive else "it"
                 raise ConnectionError(
                     f"{url} could not be fetched: try again, or put {what} into {folder} by other means. {error}"
                 ) from error

@@ -284,7 +284,7 @@ def compute_max_pool(node: Node, x: Any) -> Any:
 
 def _largest_along(node: Node, x: Any, axis: int, size: int, stride: int, dilation: int) -> Any:
     """The largest of `size` elements, which are `dilation` apart, for each window along an axis."""
-    last = x.shape[axis] - dilation * (size - 1)  # where a window may begin
+    last = x.shape[axis] - dilation * (size - 1)  # the number of places where a window may begin
     if last < 1:
         raise node.refuse(f"has windows that are larger than x, of shape {x.shape} with its pads")
     begins = [slice(i * dilation, i * dilation + last, stride) for i in range(size)]

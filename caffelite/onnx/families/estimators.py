@@ -13,7 +13,7 @@ from caffelite.core.function import Function
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator
 
-#: What a classifier makes of its scores.
+#: The Functions of a classifier after its scores.
 LINKS: dict[str, Callable[[], Function]] = {
     "LOGISTIC": functions.Sigmoid,
     "SOFTMAX": lambda: functions.Softmax(1),

@@ -18,7 +18,7 @@ from caffelite.model.dataflow import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of, known_lengths, name_of
 
-LAST = 2**62  # where a slice that has no end stops
+LAST = 2**62  # the end of a slice without an end
 
 
 class TopK(Function):

@@ -15,7 +15,7 @@ from caffelite.model.model import Model
 from caffelite.web.playground.setting import Setting
 
 EPSILON = 1e-4  # by which the weight is moved, up and down
-ROWS = 3  # of which the numbers are shown
+ROWS = 3  # with their numbers on the page
 
 
 def followed(

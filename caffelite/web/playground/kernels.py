@@ -165,7 +165,7 @@ def upcoming(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray,
     """The batch that a training takes next, when it has done so many steps of the epoch. Nothing changes."""
     ahead = copy.deepcopy(batches)
     if done > 0:
-        ahead.shuffle = False  # its order is that of the epoch under way
+        ahead.shuffle = False  # it keeps the order of the current epoch
     x, y = next(iter(ahead.epoch(done)))()
     return np.ascontiguousarray(x, dtype), y if y.dtype.kind in "iu" else np.ascontiguousarray(y, dtype)
 

@@ -39,7 +39,7 @@ class Playground:
         self.server = Server(self, port)
         self.engine = Engine(Setting(), self._show)
         self.table: Table | None = None  # that was sent last
-        self.by: Any = None  # who has set it: the page's name and number, which it may send
+        self.by: Any = None  # the page that has set it: its name and number, if it sends them
         self.server.start()
 
     def stop(self) -> None:

@@ -33,7 +33,7 @@ class Wishes:
         self.problem: str | None = None
         self.followed: tuple[int, int, int] | None = None  # the weight that frames explain
         self.ended = False
-        self._asked: deque[str] = deque()  # what the player is to do between two steps
+        self._asked: deque[str] = deque()  # the player's tasks between two steps
         self._anew = self._due = False  # whether to begin again, and whether a frame is wanted
         self._changed = threading.Condition()
 
