@@ -45,7 +45,7 @@ def attributes_of(instance: Any, given: Mapping[str, Any] = MappingProxyType({})
 
 
 def argument_hint(error: TypeError) -> str:
-    """The end of the message of an error about an unknown argument: what caffelite has in its place, if it is known."""
+    """The end of the message of an error about an unknown argument: caffelite's own argument, if it is known."""
     found = re.search(r"got an unexpected keyword argument '(\w+)'", str(error))
     if found is None:
         return ""
