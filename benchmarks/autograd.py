@@ -339,7 +339,7 @@ def rows(seconds, per):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="how often each is timed (9)")
-    parser.add_argument("--quick", action="store_true", help="one round, and short: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="one short round: a smoke test, not a measurement")
     options = parser.parse_args()
     rounds, at_least, trainings, graphs = (1, 0.01, 1, 1000) if options.quick else (options.rounds, 0.1, 20, 10_000)
 
@@ -364,7 +364,7 @@ def main():
         "with backward": harness.Process(left_by_graphs, True)(graphs),
         "dropped without": harness.Process(left_by_graphs, False)(graphs),
     }
-    print(f"\nWhat {graphs:,} graphs of that loss leave behind, the garbage collector off. Goal: nothing.\n")
+    print(f"\nMemory that {graphs:,} graphs of this loss leave behind without the garbage collector. Goal: 0.\n")
     lines = [[name, f"{max(kib, 0)}", f"{objects}"] for name, (kib, objects) in left.items()]
     print(harness.table(["", "KiB of memory", "objects"], lines))
     if missing:

@@ -127,14 +127,14 @@ def main():
                         help=f"these nets, of {', '.join(NETS)} (mnist cifar)")  # fmt: skip
     parser.add_argument("--others", type=int, nargs="+", default=OTHERS, help=f"how many other processes ({OTHERS})")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (5)")
-    parser.add_argument("--quick", action="store_true", help="2 short rounds beside 0 and 1: no measurement")
+    parser.add_argument("--quick", action="store_true", help="2 short rounds beside 0 and 1: not a measurement")
     options = parser.parse_args()
     numbers, rounds, at_least = options.others, options.rounds, 1.0
     if options.quick:
         numbers, rounds, at_least = [0, 1], 2, 0.01
 
     print(harness.environment("torch"))
-    print(f"fit, float32, {rounds} rounds; all but the first column: time, 1 thread = 1")
+    print(f"fit, float32, {rounds} rounds; columns after the first: time, 1 thread = 1")
     for name in options.only:
         task, epochs = task_of(NETS[name], at_least)
         report(name, task, numbers, epochs, rounds)

@@ -267,7 +267,7 @@ def parser_of(description, nets):
                         help=f"these nets, of {', '.join(nets)}")  # fmt: skip
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="numbers of threads, in turn (1)")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (5)")
-    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, not a measurement")
     return parser
 
 

@@ -66,7 +66,7 @@ def of_float64(name, count):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="take every so many-th float32 only (1)")
-    parser.add_argument("--quick", action="store_true", help="every 100,003rd: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="every 100,003rd float32: a smoke test, not a measurement")
     options = parser.parse_args()
     every = 100_003 if options.quick else options.every
 

@@ -69,8 +69,8 @@ def contestant(module, dtype):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10, help="how many (10)")
-    parser.add_argument("--threads", type=int, default=1, help="on how many cores, and with as many threads (1)")
+    parser.add_argument("--seeds", type=int, default=10, help="number of seeds (10)")
+    parser.add_argument("--threads", type=int, default=1, help="number of cores, and of threads (1)")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float64")
     parser.add_argument("--only", nargs="+", choices=SETS, default=[*SETS], metavar="SET", help=", ".join(SETS))
     parser.add_argument("--quick", action="store_true", help="few rows, three epochs, two seeds")
@@ -84,7 +84,7 @@ def main():
     seeds, rows, epochs = (2, 400, {"max_iter": 3}) if options.quick else (options.seeds, None, {})
 
     print(harness.environment("scikit-learn", "scipy"))
-    print(f"{options.dtype}, threads: {options.threads}; seeds: {seeds}, medians of them; scores ± their spread\n")
+    print(f"{options.dtype}, threads: {options.threads}; medians of {seeds} seeds; scores ± their spread\n")
     lines = []
     for name in options.only:
         results = {library: [] for library in processes}

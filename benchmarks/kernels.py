@@ -92,7 +92,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--rounds", type=int, default=7, help="how often each is timed (7)")
-    parser.add_argument("--quick", action="store_true", help="one short round: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="one short round: a smoke test, not a measurement")
     options = parser.parse_args()
     rounds, at_least = (1, 1e-4) if options.quick else (options.rounds, 0.02)
 

@@ -278,7 +278,7 @@ def importing():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="how often each is measured (9)")
-    parser.add_argument("--quick", action="store_true", help="one round, and short: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="one short round: a smoke test, not a measurement")
     options = parser.parse_args()
     rounds, steps, seconds, repeats = (1, 100, 0.1, 3) if options.quick else (options.rounds, 10_000, 0.5, 200)
 

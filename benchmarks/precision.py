@@ -101,7 +101,7 @@ def report_times(name, net, rounds, quick):
     least = {who: 1e6 * min(times) / timed / task.steps_an_epoch for who, times in seconds.items()}
     own = least["caffelite, bfloat16"]
     rows = [[who, f"{us:,.0f}", f"{us / own:.2f}", f"{losses[who]:.5f}"] for who, us in least.items()]
-    print(f"\n{net}; 1 thread; {timed * task.steps_an_epoch:,} steps a timing\n")
+    print(f"\n{net}, 1 thread, {timed * task.steps_an_epoch:,} steps a timing\n")
     print(harness.table([name, "µs/step, least", "time, bfloat16 = 1", "loss"], rows))
 
 
@@ -127,7 +127,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS), metavar="NAME",
                         help=f"these nets, of {', '.join(NETS)}")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=10, help="how often each is timed (10)")
-    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, not a measurement")
     parser.add_argument("--loss-after", type=int, metavar="N", help="instead: the GPT's loss on a text")
     options = parser.parse_args()
     harness.use_threads(1)

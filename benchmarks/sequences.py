@@ -443,10 +443,8 @@ def report_memory():
         for process in (own, peer):
             process.close()
     print(f"\nMemory of a training step of causal attention, {HEADS} heads, {WIDTH} wide, one series: caffelite's")
-    print(
-        "temporaries; by how much the process grows at the peak, and PyTorch's; and what the scores alone would take,"
-    )
-    print("float32, if all were there at once.\n")
+    print("temporaries, the growth of its process at the peak, the growth of PyTorch's, and the memory of all scores,")
+    print("float32, at once.\n")
     print(harness.table(["length", "temporaries", "caffelite", "PyTorch", "all scores"], rows))
 
 

@@ -123,13 +123,13 @@ def read_rate(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=4, help="of rows in the file (4)")
+    parser.add_argument("--gigabytes", type=float, default=4, help="size of the file (4)")
     parser.add_argument("--limit", type=float, default=1, help="gigabytes of private memory (1)")
-    parser.add_argument("--threads", type=int, default=1, help="that compute; one more reads (1)")
+    parser.add_argument("--threads", type=int, default=1, help="threads that compute; one more reads (1)")
     parser.add_argument(
-        "--formats", nargs="+", choices=["memmap", "h5py"], default=["memmap"], help="of files (memmap)"
+        "--formats", nargs="+", choices=["memmap", "h5py"], default=["memmap"], help="formats of files (memmap)"
     )
-    parser.add_argument("--folder", help="for the file, on the disk that is to be measured")
+    parser.add_argument("--folder", help="folder for the file, on the disk to measure")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is timed (3)")
     parser.add_argument("--quick", action="store_true", help="a file of 0.3 GB, once")
     options = parser.parse_args()

@@ -502,13 +502,13 @@ def main():
     header = ["caffelite, least", "µs/step", "PyTorch's time", "fastest peer", "its time", "share of arithmetic"]
     print("\nPeers' times with caffelite's as 1; the share of the multiply-adds, at the peak, in caffelite's time\n")
     print(harness.table(header, summary))
-    print(f"\nWhere a peer is faster: {'; '.join(behind) or 'nowhere'}\n")
+    print(f"\nA peer is faster in: {'; '.join(behind) or 'nowhere'}\n")
     print("* not compared: scikit-learn draws orders of its own, decays weights only, by alpha / rows of the batch and")
     print("  with Adam in the gradient, and counts the penalty as loss")
     print("On AMD processors PyTorch's matrix products (MKL) use AVX2, not AVX-512.")
     for name in options.only if options.profile else []:
         table, least = harness.Process(profiled, WORKLOADS[name])()
-        print(f"\nWhere the time goes: the kernels of a step of {name}, each with a reading of the clock, the least of")
+        print(f"\nThe time of each kernel in a step of {name}, measured with a reading of the clock, the least of")
         print(f"all replays. Without readings a replay takes {1e6 * least:.2f} µs.")
         print(f"`fit` also fetches batches and sums losses.\n\n{table}")
     if missing:

@@ -487,8 +487,8 @@ def report(results, models):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="how many (5)")
-    parser.add_argument("--threads", type=int, default=2, help="on how many cores, and with as many threads (2)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
+    parser.add_argument("--threads", type=int, default=2, help="number of cores, and of threads (2)")
     parser.add_argument("--only", nargs="+", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--chosen-on", action="store_true", help="without the tables that are held out, marked *")
     parser.add_argument(

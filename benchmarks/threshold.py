@@ -98,7 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--rounds", type=int, default=7, help="how often each is timed (7)")
-    parser.add_argument("--quick", action="store_true", help="one short round: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="one short round: a smoke test, not a measurement")
     options = parser.parse_args()
     rounds, at_least = (1, 1e-4) if options.quick else (options.rounds, 0.005)
 
@@ -131,7 +131,7 @@ def main():
             row += [f"{work[name, paying[0]]:,.0f}", f"{1e6 * one[name, paying[0]]:.1f}"]
         rows.append(row + ["never"] * (5 - len(row)))
     print(f"the threshold, PARALLEL_WORK, is {kernels.PARALLEL_WORK:,}; one thread's times\n")
-    header = ["", "ns for a unit of work", "µs at the threshold", "2 threads pay from a work of", "µs there"]
+    header = ["", "ns for a unit of work", "µs at the threshold", "2 threads are faster from a work of", "µs there"]
     print(harness.table(header, rows))
 
 

@@ -129,4 +129,4 @@ def add_options(parser):
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME",
                         help=f"these workloads, of {', '.join(WORKLOADS)}")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (5)")
-    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, no measurement")
+    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, not a measurement")

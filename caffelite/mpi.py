@@ -56,7 +56,7 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MP
 __all__ = ["DataParallel"]
 
 LOOK = 0.25  # seconds between two looks for messages of other ranks
-LET_SPEAK = 0.5  # seconds that other ranks wait, so that rank 0 alone prints an error of all ranks
+LET_SPEAK = 0.5  # seconds that other ranks wait; rank 0 alone prints an error of all ranks
 PATIENCE = 2.0  # seconds that a rank waits for one that has left
 ALIKE = 1.0  # if all ranks end with an error, they do so within this many seconds
 MEETING = 5.0  # seconds that an ending rank waits for others that have not imported this module yet
@@ -92,7 +92,7 @@ class DataParallel(OfTeam):
 
     def __init__(self, optimizer: Optimizer) -> None:
         if isinstance(optimizer, OfTeam):
-            raise TypeError(f"DataParallel got {optimizer!r}, which is one already")
+            raise TypeError(f"DataParallel got {optimizer!r}, which is a DataParallel already")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"DataParallel takes an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
@@ -265,7 +265,7 @@ class RanksOfMPI(Ranks):
         gone = {rank: what for rank, _, what in reversed(self._said)}  # the first message of each
         there = [rank for rank in range(self.size) if rank not in gone]
         if gone and waited > (PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK):
-            self._end([f"rank {self.rank} waits in vain, so all end", *self._of_each(gone)])
+            self._end([f"rank {self.rank} waits for ranks that have left, so all ranks end", *self._of_each(gone)])
 
     def _end_at_a_standstill(self, waited: float, what: str) -> None:
         """Tell the others if this rank has waited long. Rank 0 ends all if all others have just told the same."""
@@ -275,7 +275,7 @@ class RanksOfMPI(Ranks):
             waiting = {rank: what for rank, (at, what) in self._others_wait.items() if now - at < 4 * LOOK}
             if self.rank == 0 and len(waiting) == self.size - 1:
                 of_each = {rank: f"waits in MPI's {what}" for rank, what in ({0: what} | waiting).items()}
-                conclusion = "all wait for each other, so they don't run the same program, and end"
+                conclusion = "all ranks wait for each other, so they don't run the same program. All end"
                 self._end([*self._of_each(of_each), conclusion])
 
     def _of_each(self, what_of_each: dict[int, str]) -> list[str]:
@@ -309,7 +309,7 @@ class RanksOfMPI(Ranks):
             return hook(*error)
         if self.rank > 0:
             time.sleep(LET_SPEAK)  # if all raise the same, rank 0 prints it and ends all
-        print(f"caffelite.mpi: rank {self.rank} of {self.size} ends all:", file=sys.stderr)
+        print(f"caffelite.mpi: rank {self.rank} of {self.size} ends all ranks:", file=sys.stderr)
         try:
             hook(*error)
         finally:

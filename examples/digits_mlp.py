@@ -18,7 +18,7 @@ def read_idx(folder, name):
     packed = folder / f"{name}.gz"
     data = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
     if data[:3] != b"\0\0\x08":
-        raise SystemExit(f"{name} is no idx file of unsigned bytes")
+        raise SystemExit(f"{name} is not an idx file of unsigned bytes")
     start = 4 + 4 * data[3]
     return np.frombuffer(data, np.uint8, offset=start).reshape(np.frombuffer(data[4:start], ">u4"))
 

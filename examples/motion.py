@@ -24,7 +24,7 @@ def recordings(n, seed):
     activity = rng.integers(0, 6, n)
 
     def of(values, spread):
-        """A number for each series: that of its activity, times one of its wearer, (n, 1)."""
+        """Return a number for each series, (n, 1): its activity's number times a random factor of its wearer."""
         return (values[activity] * rng.lognormal(0, spread, n))[:, None]
 
     t = np.arange(128) / 50  # seconds

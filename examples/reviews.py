@@ -40,7 +40,7 @@ def tokens(text):
 
 
 def numbered(texts, vocabulary):
-    """The number of each token, 0 for none and unknown ones, and where there is one: both (n, length)."""
+    """Return the number of each token, 0 if it is missing or unknown, and whether it is there: both (n, length)."""
     rows = [[vocabulary.get(token, 0) for token in tokens(text)] for text in texts]
     numbers = np.zeros((len(rows), max(map(len, rows))), int)
     for to, row in zip(numbers, rows, strict=True):

@@ -35,8 +35,8 @@ def consumption(seed):
 def examples(series, first):
     """For each of these hours what was before it (n, READ, 5), the day that begins (n, DAY), and its level (n, 1).
 
-    An hour is its consumption and its places in the day and in the week, points on circles. Consumption is told in tens
-    of gigawatts above its mean in what was read, the level, so that the trend does not matter.
+    An hour is its consumption and its places in the day and in the week, points on circles. The level is the mean
+    consumption of the hours before. Consumption is in tens of gigawatts above the level, so the trend does not matter.
     """
     read, day = first[:, None] + np.arange(-READ, 0), first[:, None] + np.arange(DAY)
     level = series[read].mean(axis=1, keepdims=True)

@@ -20,7 +20,10 @@ import caffelite as cl
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These files compare caffelite with libraries from their first line on.
-NEEDED = {"onnxruntime": "test_onnx.py", "sklearn": "test_sklearn.py"}  # onnxruntime comes with onnx in the extra `test`
+NEEDED = {
+    "onnxruntime": "test_onnx.py",
+    "sklearn": "test_sklearn.py",
+}  # onnxruntime comes with onnx in the extra `test`
 collect_ignore = [name for library, name in NEEDED.items() if find_spec(library) is None]
 
 # How many cases hypothesis draws: 12 a test, the same every time. For 10,000 an operator, others with every seed:

@@ -1,9 +1,9 @@
 """A linter for plain English: python tests/prose.py [--figures] [FILE…], or `make prose`.
 
-It reads README.md, the pages in docs/, and the docstrings that the site shows: those in the reference, and the first
-one of each example. In them it finds sentences of more than 30 words, sentences with two semicolons, and this project's
-own habits, each with a suggestion. Code, tables and formulas are not prose: a name in backticks and a formula count as
-one word each. `--figures` prints a table instead.
+It reads README.md, the pages in docs/, the docstrings of the examples, and in caffelite/ all docstrings and the
+messages in `raise` and `warn(…)`. In them it finds sentences of more than 30 words, sentences with two semicolons, and
+this project's own habits, each with a suggestion. Code, tables and formulas are not prose: a name in backticks, a
+formula and a value in a message count as one word each. `--figures` prints a table instead.
 """
 
 import argparse
@@ -11,9 +11,11 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from functools import cache
+from inspect import cleandoc
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,92 +161,51 @@ def shortened(text: str, length: int = 60) -> str:
     return text if len(text) <= length else text[: length - 1].rsplit(" ", 1)[0] + " …"
 
 
-@cache
-def parsed(module: str) -> tuple[Path, ast.Module] | None:
-    """The file of a module and its syntax."""
-    base = ROOT / module.replace(".", "/")
-    for path in (base / "__init__.py", base.with_suffix(".py"), base.with_suffix(".pyx")):
-        if path.exists():
-            text = path.read_text()
-            return path, ast.parse(classes_of_cython(text) if path.suffix == ".pyx" else text)
-    return None
+def docstrings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The strings that are statements, each with its first line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield cleandoc(node.value.value), node.lineno
 
 
-def classes_of_cython(text: str) -> str:
-    """The classes with their docstrings, in their lines, as Python."""
-    python = ""
-    for match in re.finditer(r'^cdef class \w+[^\n]*:\n    """.*?"""', text, re.MULTILINE | re.DOTALL):
-        python += "\n" * (text.count("\n", 0, match.start()) - python.count("\n"))
-        python += match[0].removeprefix("cdef ") + "\n"
-    return python
+def messages(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The messages of errors and warnings, each with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warn")):
+            yield from strings(node)
 
 
-@cache
-def imports(module: str) -> list[ast.ImportFrom]:
-    """What a module imports from others, also inside its functions."""
-    _, tree = parsed(module)
-    return [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+def strings(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The strings in an expression, each with its line. A value in an f-string becomes a name in backticks."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value, node.lineno
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(part.value if isinstance(part, ast.Constant) else "`X`" for part in node.values), node.lineno
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from strings(child)
 
 
-@cache
-def definition(module: str, name: str) -> tuple[Path, ast.AST] | None:
-    """Where a name is defined: here, or in the module that it is imported from."""
-    if (found := parsed(module)) is None:
-        return None
-    path, tree = found
-    for node in tree.body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
-            return path, node
-    for node in imports(module):
-        names = {alias.asname or alias.name: alias.name for alias in node.names}
-        if (name in names or "*" in names) and (there := definition(node.module, names.get(name, name))):
-            return there
-    return None
+def python_in(cython: str) -> str:
+    """The docstrings and the `raise` statements of a file in Cython, each in its line."""
+    lines = re.sub(r"\(<\w+> ", "(", cython).split("\n")  # without casts
+    python = [""] * len(lines)
+    for begin, line in enumerate(lines):
+        if re.match(r' *("""|raise\b)', line) and not python[begin] and "cdef extern" not in lines[begin - 1]:
+            for end in range(begin + 1, len(lines) + 1):
+                statement = dedent("\n".join(lines[begin:end]))
+                if is_python(statement):
+                    python[begin:end] = statement.split("\n")
+                    break
+    return "\n".join(python)
 
 
-def where_it_is(module: str) -> str:
-    """`caffelite.plots` is a short name of `caffelite.look.plots`."""
-    short = module.rpartition(".")[2]
-    if parsed(module) is None:
-        for node in imports("caffelite"):
-            if short in [alias.name for alias in node.names]:
-                return f"{node.module}.{short}"
-    return module
-
-
-def of_family(name: str, directive: str) -> list[str]:
-    """The classes or the functions in `__all__` of a family of Functions."""
-    _, tree = parsed(f"caffelite.functions.{name}") or (None, ast.Module([], []))
-    offered: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, (ast.Assign, ast.AugAssign)) and "__all__" in ast.unparse(node).split("=")[0]:
-            offered |= {value.value for value in ast.walk(node.value) if isinstance(value, ast.Constant)}
-    kind = ast.ClassDef if directive == "layers" else ast.FunctionDef
-    return [node.name for node in tree.body if isinstance(node, kind) and node.name in offered]
-
-
-def names_in_the_reference() -> Iterator[tuple[str, str, str]]:
-    """The page, the module and the name of each entry of the reference."""
-    for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
-        for block in re.findall(r"^```\{reference\}\n(.*?)^```", page.read_text(), re.S | re.M):
-            options = dict(re.findall(r"^:(\w+): (.*)$", block, re.M))
-            module = where_it_is(options.get("module", "caffelite"))
-            names = [line for line in block.split() if re.fullmatch(r"\w+", line) and line not in options.values()]
-            for directive in options.keys() - {"module"}:
-                family = options[directive]
-                names += of_family(family, directive)
-                yield from ((page.name, f"caffelite.functions.{family}", name) for name in of_family(family, directive))
-            yield from ((page.name, module, name) for name in names)
-
-
-def docstrings(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """The docstring of a file or a function, or of a class and its public methods, each with its first line."""
-    if text := ast.get_docstring(node):
-        yield text, node.body[0].lineno
-    if isinstance(node, ast.ClassDef):
-        for member in node.body:
-            if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
-                yield from docstrings(member)
+def is_python(statement: str) -> bool:
+    try:
+        ast.parse(statement)
+    except SyntaxError:
+        return False
+    return True
 
 
 def pages() -> Iterator[Path]:
@@ -252,18 +213,23 @@ def pages() -> Iterator[Path]:
     yield from sorted(path for path in (ROOT / "docs").rglob("*.md") if not {"_build", "gallery"} & {*path.parts})
 
 
+def sources() -> Iterator[Path]:
+    for suffix in ("py", "pyx", "pxi", "pxd"):
+        yield from sorted((ROOT / "caffelite").rglob(f"*.{suffix}"))
+
+
 def prose() -> Iterator[tuple[Path, list[list[tuple[int, str]]]]]:
-    """Each file with its paragraphs: the pages first, then the files whose docstrings the site shows."""
+    """Each file with its paragraphs: the pages first, then the programs."""
     for path in pages():
         yield path, list(paragraphs_of_page(path.read_text()))
-    shown: dict[Path, dict[int, list]] = {}
-    files = [(path, ast.parse(path.read_text())) for path in sorted((ROOT / "examples").glob("*.py"))]
-    entries = [definition(module, name) for _, module, name in names_in_the_reference()]
-    for path, node in [*files, *filter(None, entries)]:
-        for text, line in docstrings(node):
-            shown.setdefault(path, {})[line] = list(paragraphs_of_docstring(text, line))
-    for path in sorted(shown):
-        yield path, [paragraph for line in sorted(shown[path]) for paragraph in shown[path][line]]
+    for path in [*sorted((ROOT / "examples").glob("*.py")), *sources()]:
+        yield path, list(paragraphs_of_program(path.read_text(), is_cython=path.suffix != ".py"))
+
+
+def paragraphs_of_program(text: str, is_cython: bool = False) -> Iterator[list[tuple[int, str]]]:
+    tree = ast.parse(python_in(text) if is_cython else text)
+    for text, line in sorted([*docstrings(tree), *messages(tree)], key=itemgetter(1)):
+        yield from paragraphs_of_docstring(text, line)
 
 
 def figures(parts) -> str:

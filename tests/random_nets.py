@@ -215,7 +215,7 @@ def compare(expected, found, tolerance, what):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", type=int)
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the first net")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seed, arguments.seed + arguments.count):

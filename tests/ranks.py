@@ -353,7 +353,7 @@ FIT = {"loss": cl.SoftmaxLoss(), "verbose": 0}
 @check
 def what_is_wrapped_is_an_optimizer_once(folder):
     model, optimizer = small()
-    with Raises(TypeError, "is one already"):
+    with Raises(TypeError, "is a DataParallel already"):
         mpi.DataParallel(optimizer)
     with Raises(TypeError, "takes an Optimizer"):
         mpi.DataParallel(model)

@@ -704,7 +704,7 @@ def test_what_the_disk_refuses_is_a_warning_and_the_older_checkpoint_stays(path,
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.warns(
-        RuntimeWarning, match="no checkpoint: .*nothing was written: No space left.*the training goes on"
+        RuntimeWarning, match="no checkpoint was saved: .*nothing was written: No space left.*the training continues"
     ):
         history = train(classifier(2, 3), X, Y, epochs=2, callbacks=[cl.callbacks.Checkpoint(path)])
     assert history.epochs == 2

@@ -489,7 +489,11 @@ def test_a_transposed_convolution_takes_numbers_of_pads_and_adds_less_than_a_str
         (cl.Conv1d(1, 1, 2), (1, 1, 1), [r"Conv1d\(1, 1, 2\)", "2 pixels", "into 1 and 0"]),
         (cl.Conv1d(1, 1, 1), (1, 1, 0), ["1 pixels", "into 0 and 0"]),
         (cl.ConvTranspose2d(2, 3, 3), (4, 3, 8, 8), [r"ConvTranspose2d\(2, 3, 3\)", r"\(4, 3, 8, 8\)"]),
-        (cl.ConvTranspose2d(1, 1, 3, padding=2), (1, 1, 2, 9), [r"padding=2\)", r"\(1, 1, 2, 9\)", "nothing is left"]),
+        (
+            cl.ConvTranspose2d(1, 1, 3, padding=2),
+            (1, 1, 2, 9),
+            [r"padding=2\)", r"\(1, 1, 2, 9\)", "padding leaves no pixel"],
+        ),
         (cl.ConvTranspose2d(1, 1, 1), (1, 1, 0, 3), [r"\(1, 1, 0, 3\)"]),
         (cl.ConvTranspose1d(2, 3, 3), (4, 2, 8, 8), [r"ConvTranspose1d\(2, 3, 3\)", r"expected \(n, 2, L\)"]),
     ],

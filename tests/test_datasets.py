@@ -208,7 +208,7 @@ def test_images_and_labels_of_no_rows_are_read(tmp_path):
 @every_reader
 def test_missing_files_are_named(dataset, tmp_path):
     names = list(contents(dataset))
-    with pytest.raises(FileNotFoundError, match=f"{', '.join(names)}.*not in .*nowhere; download=True fetches them"):
+    with pytest.raises(FileNotFoundError, match=f"{', '.join(names)}.*not in .*nowhere. download=True fetches them"):
         READERS[dataset](tmp_path / "nowhere")
     written(tmp_path, contents(dataset))
     (tmp_path / names[1]).unlink()
@@ -469,7 +469,7 @@ def test_another_sha256_is_named_and_nothing_is_kept(dataset, server, tmp_path):
     name = list(fetching.SOURCES[dataset].sha256)[-1]
     with open(server.folder / dataset / name, "ab") as file:
         file.write(b"x")
-    with pytest.raises(ValueError, match=f"{server.url}{dataset}/{name} is no longer what it was.*SHA256"):
+    with pytest.raises(ValueError, match=f"{server.url}{dataset}/{name} has unexpected content.*SHA256"):
         READERS[dataset](tmp_path / "folder", download=True)
     assert name not in files_in(tmp_path / "folder")
     assert not list((tmp_path / "folder").glob("incomplete*"))

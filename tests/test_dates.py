@@ -131,7 +131,7 @@ def test_dates_with_and_without_a_time_zone_are_not_mixed():
     with pytest.raises(TypeError, match="column 'when' has dates with a time zone and dates without one"):
         cl.Columns({"when": np.array([aware, naive], object)})
     with pytest.raises(
-        TypeError, match="column 'when' has no time zone, and had the time zone UTC when it was learned"
+        TypeError, match="column 'when' has no time zone, and had the time zone UTC in the frame that was learned"
     ):
         cl.Columns({"when": MOMENTS}).arrays({"when": np.array([naive], object)})
     with pytest.raises(TypeError, match="column 'when' has 3 in row 1; expected a date"):

@@ -628,7 +628,7 @@ def test_lists_of_used_rows_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="contiguous rows"):
         kernels.use_rows(np.zeros(9, np.int64), order, np.zeros((4, 6))[:, ::2], True)
     w = np.zeros(12)
-    with pytest.raises(ValueError, match="rmsprop updates all"):
+    with pytest.raises(ValueError, match="rmsprop always updates a whole"):
         kernels.update("rmsprop", w, w.copy(), np.zeros((1, 12)), np.full(5, 0.1), None, np.zeros(9, np.int64), True)
 
 

@@ -177,7 +177,7 @@ def test_custom_classes_and_initializers_are_given_by_name(path):
     assert other.functions[1].factor == 5.0
     assert_same_state(model, other)
     for name in custom:
-        with pytest.raises(ValueError, match=rf"there is a {name} in it, which has to be given: load\(…, custom="):
+        with pytest.raises(ValueError, match=rf"there is a {name} in it, which you have to give: load\(…, custom="):
             cl.load(path, custom={other: x for other, x in custom.items() if other != name})
     with pytest.raises(TypeError, match="custom: expected classes by name"):
         cl.load(path, custom={"Scale": 1})
@@ -207,7 +207,7 @@ def test_what_cannot_be_frozen_is_refused(frozen, path):
 def test_a_name_of_caffelites_does_not_stand_for_a_users_class(path):
     other = type("ReLU", (Scale,), {})
     cl.Model([other()]).save(path)
-    with pytest.raises(ValueError, match="there is a ReLU in it, which has to be given"):
+    with pytest.raises(ValueError, match="there is a ReLU in it, which you have to give"):
         cl.load(path)
     assert type(cl.load(path, custom={"ReLU": other}).functions[0]) is other
 
@@ -292,7 +292,7 @@ def test_the_arguments_of_a_model_do_not_keep_its_data_alive():
         ("axis", cl.functions.Index(slice(2)), "no structure .an Index takes slices and arrays, which are not JSON"),
         ("axis", {"#": 1}, "no structure .Softmax's axis, dict, is not a value of JSON"),
         ("axis", np.ones(2), "no structure .Softmax's axis, ndarray, is not a value of JSON"),
-        ("axis", lambda: 1, "there is a <lambda> in it, which has to be given"),
+        ("axis", lambda: 1, "there is a <lambda> in it, which you have to give"),
     ],
 )
 def test_what_is_no_json_is_said_when_it_is_missed(name, value, message, path):
@@ -657,7 +657,7 @@ def test_names_that_no_file_can_have_are_refused_before_the_first_step(path):
 def test_a_checkpoint_with_names_that_no_file_can_have_does_not_end_the_training(path):
     """EarlyStopping keeps all parameters once more."""
     model, stopping = cl.Model([cl.Linear(2, 2), Named(2**20 - 2**12)], seed=0), cl.callbacks.EarlyStopping("loss")
-    with pytest.warns(RuntimeWarning, match="no checkpoint: .* too many; the training goes on"):
+    with pytest.warns(RuntimeWarning, match="no checkpoint was saved: .* too many; the training continues"):
         history = train(
             model, np.ones((2, 2)), [0, 1], epochs=2, callbacks=[cl.callbacks.Checkpoint(path), stopping]
         )  # fmt: skip
@@ -682,7 +682,7 @@ def test_a_file_of_pytorchs_says_how_to_copy_it(path):
     before = model.state_dict()
     safetensors.numpy.save_file(before, path, {"format": "pt"})
     for load in (cl.load, model.load):
-        with pytest.raises(ValueError, match=r"is PyTorch's.*caffelite.pytorch.load_state_dict"):
+        with pytest.raises(ValueError, match=r"is a file of PyTorch.*caffelite.pytorch.load_state_dict"):
             load(path)
     assert_same_state(model, cl.Model([cl.Linear(4, 4)], seed=0))
 
@@ -778,7 +778,7 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
             model_of({"name": "os.system", "arguments": {"command": "true"}}),
             "os.system in it, which caffelite does not have",
         ),
-        (model_of({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which has to be given"),
+        (model_of({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which you have to give"),
         (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite does not have"),
         (
             model_of({"name": "he_normal", "arguments": {"shape": [2], "rng": None}}),

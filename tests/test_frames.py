@@ -581,7 +581,7 @@ def test_columns_that_are_not_as_they_were_are_named(library):
         "column 'age' has inf in row 0; expected finite numbers": (ValueError, frame.assign(age=np.inf)),
         "column 'sex' holds numbers such as 1; expected words such as 'f'": (TypeError, frame.assign(sex=1)),
         "column 'when' holds words such as 'today'; expected dates": (TypeError, frame.assign(when="today")),
-        "column 'when' has the time zone UTC, and had no time zone when": (
+        "column 'when' has the time zone UTC, and had no time zone in the frame": (
             TypeError,
             frame.assign(when=pandas.Timestamp("2020-01-01", tz="UTC")),
         ),
@@ -607,7 +607,7 @@ def test_columns_that_are_not_as_they_were_are_named(library):
         (MIXED.rename(columns={"age": 1.5}), TypeError, "a name that is a word or an integer, got 1.5"),
         ([], ValueError, "one column or more"),
         ([("a", None), ("a", None)], ValueError, "different names"),
-        ([("a", ("x", "x"))], ValueError, "'a' that differ"),
+        ([("a", ("x", "x"))], ValueError, "different categories of column 'a'"),
         (["a", "b"], TypeError, "takes a frame of pandas or polars, or a dict of columns, got .'a', 'b'"),
         (ARRAY, TypeError, "takes a frame of pandas or polars, or a dict of columns, got array"),
         (polars.LazyFrame(), TypeError, "takes a frame of pandas or polars, or a dict of columns, got <LazyFrame"),

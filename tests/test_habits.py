@@ -245,7 +245,7 @@ def fit(x=X, y=Y, sizes=(2, 16, 3), **options):
 ERRORS = {
     "a layer's class": (lambda: cl.Model([cl.ReLU]), TypeError, "ReLU(…) makes one"),
     "a function of Tensors": (lambda: cl.Model([cl.relu]), TypeError, "are for a Model that writes `call`"),
-    "forward for call": (lambda: train(Torch(), X, Y), ValueError, "Torch has no Functions: add some, or write what"),
+    "forward for call": (lambda: train(Torch(), X, Y), ValueError, "Torch has no Functions: add some, or write a"),
     "one row": (lambda: classifier(2, 3).predict(X[0]), ValueError, "expected (n, …, 2): x[None] is one row"),
     "one feature": (lambda: classifier(1, 3).predict(X[:, 0]), ValueError, "x[:, None] has rows of one number"),
     "summary of a number": (lambda: classifier(2, 3).summary(2), TypeError, "a row, such as (64,), got 2"),
@@ -265,7 +265,7 @@ ERRORS = {
     "ragged rows": (lambda: fit([[1, 2], [3]], [0, 1]), ValueError, "x is not an array: "),
     "two targets": (lambda: fit(X, (Y, X)), ValueError, "give a loss for each output, loss=(l1, l2)"),
     "no y": (lambda: fit(y=None), ValueError, "an iterable of (x, y) batches, got an array of shape (60, 2)"),
-    "no y, a list": (lambda: fit(np.ones((5, 4)).tolist(), None), TypeError, "x without y is taken for batches"),
+    "no y, a list": (lambda: fit(np.ones((5, 4)).tolist(), None), TypeError, "without y, x must give batches"),
     "a generator not called": (lambda: fit(batches, None), ValueError, "got a function"),
     "an iterator": (
         lambda: fit(batches(), None, epochs=2),
@@ -280,7 +280,7 @@ ERRORS = {
         ValueError,
         "there is no 'val_acc' to monitor, only loss, val_loss; give its metric in metrics",
     ),
-    "a rate by epoch": (lambda: fit(lr=lambda epoch: 0.1), TypeError, "by the epoch, a callback sets `optimizer.lr`"),
+    "a rate by epoch": (lambda: fit(lr=lambda epoch: 0.1), TypeError, "set `optimizer.lr` in a callback"),
     "a seed below 0": (lambda: cl.Model(seed=-1), ValueError, "seed: expected an integer from 0 on, got -1"),
     "a float seed": (lambda: fit(seed=1.5), TypeError, "seed: expected an integer from 0 on, got 1.5"),
     "a word as seed": (lambda: cl.DataGenerator(X, seed="a"), TypeError, "expected an integer from 0 on, got 'a'"),

@@ -389,8 +389,8 @@ def test_outputs_are_taken_for_probabilities_with_one_warning(name):
         warnings.simplefilter("always")
         train(model, SCORES, ONES[:, None], loss=BinaryCrossEntropy(), lr=1e-3, metrics=[name], epochs=3)
     (warning,) = [w for w in caught if w.category is cl.TrainingWarning]
-    assert "taken for probabilities" in str(warning.message)
-    with pytest.warns(cl.TrainingWarning, match="taken for probabilities"):
+    assert "count as probabilities" in str(warning.message)
+    with pytest.warns(cl.TrainingWarning, match="count as probabilities"):
         getattr(cl.metrics, name)(np.array([0.2, 0.7]), np.array([0, 1]))
 
 
@@ -480,7 +480,7 @@ def test_a_metric_of_batches_whose_rows_differ_is_an_error_that_says_so():
 
     batches = [(np.zeros((2, k, 3)), np.zeros((2, k), int)) for k in (4, 5)]
     model = cl.Model([cl.Linear(3, 3)], seed=0)
-    message = r"mine: metrics of the whole epoch .* shape \(n, 5, 3\) and \(n, 5\), others of shape \(n, 4, 3\)"
+    message = r"mine: metrics of the whole epoch .* shape \(n, 5, 3\) and \(n, 5\), the first one of shape \(n, 4, 3\)"
     with pytest.raises(ValueError, match=message):
         train(model, batches, metrics=[mine])
     train(model, batches, metrics=["accuracy"])  # is counted batch by batch

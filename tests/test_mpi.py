@@ -92,7 +92,7 @@ def test_ranks_agree_on_what_they_do_and_raise(tmp_path):
             ]
         ],
         ("step", "rank 1 of 2 has ended"),
-        ("standstill", "rank 1 of 2 waits in MPI's Wait\ncaffelite.mpi: all wait for each other"),
+        ("standstill", "rank 1 of 2 waits in MPI's Wait\ncaffelite.mpi: all ranks wait for each other"),
     ],
 )
 def test_where_one_rank_ends_all_end_and_say_why(how, said):
@@ -142,7 +142,9 @@ def own_words(errors):
 def test_where_one_rank_ends_early_without_an_error_those_that_wait_for_it_say_so_and_end(when):
     status, _, errors = outcome(3, "fail", "end", when, 1)
     assert status == 1
-    assert own_words(errors).endswith("waits in vain, so all end\ncaffelite.mpi: rank 1 of 3 has ended")
+    assert own_words(errors).endswith(
+        "waits for ranks that have left, so all ranks end\ncaffelite.mpi: rank 1 of 3 has ended"
+    )
 
 
 def test_a_rank_may_end_before_others_that_do_not_wait_for_it():

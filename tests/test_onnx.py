@@ -1293,7 +1293,7 @@ def test_windows_with_all_kinds_of_pads(operator, attributes, path):
 
 #: What a refusal names: a node, an input, an output or an array, or what a whole file is without.
 WHERE = (
-    r"((node|its (in|out)put|the tensor|it defines an operator|nothing makes its output) ['\"]|no file of ONNX|"
+    r"((node|its (in|out)put|the tensor|it defines an operator|nothing makes its output) ['\"]|not an ONNX file|"
     r"its opset|it has (no output|a name that|sparse)|it computes in|a name comes twice)"
 )
 
@@ -1489,7 +1489,7 @@ def test_what_is_no_file_of_onnx_is_said(path, tmp_path):
         caffelite.onnx.load(path)
     for content in (b"", b"no graph at all", bytes(100)):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="no file of ONNX"):
+        with pytest.raises(ValueError, match="not an ONNX file"):
             caffelite.onnx.load(path)
     with pytest.raises(OSError, match="directory"):
         caffelite.onnx.load(tmp_path)

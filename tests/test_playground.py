@@ -326,7 +326,7 @@ PRICES = "size,rooms,age,price\n" + "".join([f"{50 + i},{i % 4},{i % 9},{100.5 +
         ("a,b\n" + ",y\n" * 30, "expected at least 20 rows without a gap, got 0"),
         ("a,b\n" + "".join([f"1,word{i}\n" for i in range(30)]), "expected at most 16 classes, 'b' has 30"),
         ("a" * 600_000, "expected at most 524,288 letters, got 600,000"),
-        ("a,b\n" + "1,\0\n" * 30, "my.csv is no text"),
+        ("a,b\n" + "1,\0\n" * 30, "my.csv is not a text file"),
         ('a,b\n"' + "1,2\n" * 30, "expected a header and at least 20 rows"),
     ],
 )

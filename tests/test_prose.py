@@ -2,7 +2,7 @@
 
 import prose
 import pytest
-from prose import ROOT, definition, findings, names_in_the_reference, paragraphs_of_docstring, paragraphs_of_page, words
+from prose import ROOT, findings, paragraphs_of_docstring, paragraphs_of_page, paragraphs_of_program, words
 
 
 def found_in_page(text):
@@ -12,6 +12,12 @@ def found_in_page(text):
 def found_in_docstring(text):
     paragraphs = paragraphs_of_docstring(text, first_line=10)
     return [(finding.line, finding.text) for finding in findings(ROOT / "file.py", paragraphs)]
+
+
+def found_in_program(text, is_cython=False):
+    return [
+        (finding.line, finding.text) for finding in findings(ROOT / "file.py", paragraphs_of_program(text, is_cython))
+    ]
 
 
 LONG = " ".join(["Word", *["word"] * 30]) + "."
@@ -110,26 +116,43 @@ def test_a_formula_or_a_name_in_backticks_is_one_word():
     assert words("X gives y = x W + b in (n, 64, 8).") == 5
 
 
-@pytest.mark.sources
-def test_names_of_the_reference_are_found_where_they_are_defined():
-    names = {(module, name) for _, module, name in names_in_the_reference()}
-    assert len(names) > 150
-    for module, name in [
-        ("caffelite", "Model"),
-        ("caffelite.look.plots", "film"),
-        ("caffelite.onnx", "export"),
-        ("caffelite.functions.activation", "ReLU"),
-    ]:
-        assert (module, name) in names
-    if not (ROOT / "caffelite").is_dir():
-        pytest.skip("the sources are not here")
-    assert [name for name in sorted(names) if definition(*name) is None] == []
+PROGRAM = """
+class C:
+    \"\"\"The first is no array.\"\"\"
+
+    def _private(self, x):
+        \"\"\"Short.
+
+        The second is no array.
+        \"\"\"
+        text = "No docstring is no array."
+        if text:
+            raise ValueError(
+                f"{self} got {x}: "
+                "the third is no "
+                "array"
+            )
+        raise TypeError(f"{self} got {x}; the fourth is no array") from None
+"""
+
+
+def test_all_docstrings_and_messages_of_a_program_are_read():
+    assert [line for line, _ in found_in_program(PROGRAM)] == [3, 8, 13, 17]
+    warnings = "warnings.warn('This is no array.', UserWarning)\nreturn warn(f'{x} is refused')\nprint('Is no array.')"
+    assert [line for line, _ in found_in_program(f"def f(x):\n  {warnings.replace(chr(10), chr(10) + '  ')}")] == [2, 3]
+
+
+def test_a_program_in_cython_is_read_but_no_code_in_c():
+    function = "cdef inline int _private(C self, double *x) except -1"
+    cython = PROGRAM.replace("class C", "cdef class C").replace("def _private(self, x)", function)
+    cython = cython.replace("{self}", "{(<object> self).name}")
+    cython += 'cdef extern from *:\n    """\n    int a; int b; int c;\n    """\n    int f(int *x) nogil\n'
+    assert [line for line, _ in found_in_program(cython, is_cython=True)] == [3, 8, 13, 17]
 
 
 def test_the_linter_fails_where_there_is_something_to_rewrite(tmp_path, capsys, monkeypatch):
     page = tmp_path / "README.md"
     monkeypatch.setattr(prose, "ROOT", tmp_path)
-    monkeypatch.setattr(prose, "names_in_the_reference", list)
     page.write_text("All is well here.\n")
     assert prose.main([]) == 0
     page.write_text("What is no array is refused.\n")

@@ -158,6 +158,6 @@ def test_bad_arguments_are_refused(options, error):
 def test_a_generator_refuses_a_batch_size_that_is_not_its_own():
     model, generator = classifier(2, 3), cl.DataGenerator(X, Y, batch_size=10, seed=0)
     given = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "steps": 2}
-    with pytest.raises(ValueError, match=r"batch_size=5 goes with x and y as arrays.* leave out batch_size"):
+    with pytest.raises(ValueError, match=r"batch_size=5 needs x and y as arrays.* leave out batch_size"):
         cl.find_lr(model, generator, **given, batch_size=5)
     cl.find_lr(model, generator, **given, batch_size=10)

@@ -567,7 +567,7 @@ def test_losses_by_hand_say_which_target_is_wrong():
         loss.forward(outputs, (LABELS + 1, NUMBERS))
     with pytest.raises(ValueError, match="2 targets in y, 1 output of"):
         loss.forward(outputs[0], Y)
-    with pytest.raises(RuntimeError, match="without a forward"):
+    with pytest.raises(RuntimeError, match="needs a `forward`"):
         loss.backward()
     assert repr(cl.Losses(BOTH, weights=[1, 0.5])) == "Losses([SoftmaxLoss(), MSELoss()], weights=[1.0, 0.5])"
 

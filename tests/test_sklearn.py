@@ -845,7 +845,7 @@ def test_the_arguments_of_build_are_parameters_that_a_search_may_vary():
     assert search.best_estimator_.model_.functions[0].out_features == search.best_params_["build__width"]
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'depth'"):
         ours.NetClassifier(of_width, build__depth=2).fit(x, y)
-    with pytest.raises(ValueError, match=r"goes on .* width was 5, is 6"):
+    with pytest.raises(ValueError, match=r"continues .* width was 5, now it is 6"):
         ours.NetRegressor(of_width, build__width=5).partial_fit(x, y).set_params(build__width=6).partial_fit(x, y)
 
 
@@ -916,7 +916,7 @@ def test_an_optimizer_of_your_own_takes_the_steps():
         lion = ours.NetClassifier(net, optimizer=cl.Lion, **options).fit(x, y)
     assert weights_of(default) == weights_of(same) != weights_of(lion)
     with pytest.raises(
-        TypeError, match=r"optimizer: expected a function \(parameters\) -> Optimizer, which returned 3"
+        TypeError, match=r"optimizer: expected a function \(parameters\) -> Optimizer, but it returned 3"
     ):
         ours.NetClassifier(net, optimizer=lambda ps: 3).fit(x, y)
     with pytest.raises(ValueError, match='solver="lbfgs" has its own'):
@@ -964,7 +964,7 @@ def test_what_cannot_be_used_is_named():
     cases = [
         (
             TypeError,
-            r"build: expected .* Model, which returned 3",
+            r"build: expected .* Model, but it returned 3",
             lambda: ours.NetClassifier(lambda n, k: 3).fit(x, y),
         ),
         (TypeError, r"build: .* got a model, Model\(\[Linear", lambda: ours.NetClassifier(cl.MLP(13, [3])).fit(x, y)),
@@ -983,12 +983,12 @@ def test_what_cannot_be_used_is_named():
         (ValueError, r"eval_set: .* got a list of 1", lambda: mlp().fit(x, y, eval_set=[(x, y)])),
         (
             ValueError,
-            r"goes on .* hidden_layer_sizes was 5, is \(7,\)",
+            r"continues .* hidden_layer_sizes was 5, now it is \(7,\)",
             lambda: mlp(warm_start=True, max_iter=1).fit(x, y).set_params(hidden_layer_sizes=(7,)).fit(x, y),
         ),
         (
             ValueError,
-            r"goes on .* build was <",
+            r"continues .* build was <",
             lambda: (
                 ours.NetRegressor(net)
                 .partial_fit(numbers, targets)
@@ -1007,7 +1007,7 @@ def test_what_cannot_be_used_is_named():
             r"does not support early_stopping",
             lambda: mlp(early_stopping=True).partial_fit(x, y, None, [0, 1, 2]),
         ),
-        (ValueError, r"is of all rows", lambda: mlp(class_weight="balanced").partial_fit(x, y, None, [0, 1, 2])),
+        (ValueError, r"needs all rows", lambda: mlp(class_weight="balanced").partial_fit(x, y, None, [0, 1, 2])),
         (ValueError, r"hidden_layer_sizes must be at least 1", lambda: ours.MLPClassifier((5, 0)).fit(x, y)),
         (TypeError, r"hidden_layer_sizes must be an integer", lambda: ours.MLPClassifier((5, 2.5)).fit(x, y)),
         (ValueError, r"'dropout' parameter .* must be a float in the range \[0", lambda: mlp(dropout=1.0).fit(x, y)),

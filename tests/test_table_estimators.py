@@ -323,7 +323,7 @@ def test_what_a_net_of_frames_cannot_use_is_named():
             estimator.predict(change(FRAME))
     with pytest.raises(TypeError, match="build takes a frame: expected X to be one of pandas or polars, got ndarray"):
         estimator.predict(np.zeros((3, 6)))
-    with pytest.raises(ValueError, match="begins with Columns"):
+    with pytest.raises(ValueError, match="must begin with Columns"):
         NetClassifier(lambda frame, n: cl.MLP(6, [n])).fit(FRAME, LARGE)
     with pytest.raises(ValueError, match="inconsistent"):
         own(NetClassifier).fit(FRAME, LARGE[:-1])

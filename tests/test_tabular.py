@@ -300,7 +300,7 @@ def test_dates_are_kept_and_their_first_and_last_are_said(path):
         (["2020-01-02"] * 9, "'2020-01-02' everywhere"),
         (
             [f"1/{i + 1}/2020" for i in range(9)],
-            "dates whose day and month may be taken for each other, such as 1/1/2020",
+            "dates that do not say which number is the day, such as 1/1/2020",
         ),
     ],
 )
@@ -318,7 +318,7 @@ def test_what_numbers_the_rows_is_said_to(path):
 
 
 def test_a_table_with_nothing_to_predict_from_is_refused_with_the_reasons(path):
-    with pytest.raises(ValueError, match="nothing to predict y from; x: 1 everywhere, w: as you said"):
+    with pytest.raises(ValueError, match="no column is left to predict y from; x: 1 everywhere, w: as you said"):
         taken(path, [["x", "w", "y"], [1, 1, 1], [1, 2, 3]], ignored=["w"])
 
 
@@ -370,9 +370,9 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
         (["1", "2", "x", "3"], "regression", "y is 'x' in line 4; regression takes numbers"),
         (list("abcde"), None, "has 5 classes in 5 rows"),
         ([1.5, "inf"], None, "y is inf in line 3"),
-        ([1.5, 1e39], None, "the target, is all within ±1e[+]39, too large for float32: divide it before"),
-        ([1e9 + 0.5, 1e9 + 1], None, "the target, is all about 1e[+]09, where float32"),
-        ([1e-299, 1e-297], None, "the target, is all within ±1e-297, too small for float32: multiply it before"),
+        ([1.5, 1e39], None, "the target, is all within ±1e[+]39, too large for float32: divide the column first"),
+        ([1e9 + 0.5, 1e9 + 1], None, "the target, is all about 1e[+]09, and float32"),
+        ([1e-299, 1e-297], None, "the target, is all within ±1e-297, too small for float32: multiply the column first"),
     ],
 )
 def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):
@@ -809,8 +809,8 @@ def test_new_words_and_missing_numbers_are_predicted_and_said(trained, tmp_path)
     assert found.status == 0
     assert len(found.out.splitlines()) == 4
     assert found.err.splitlines() == [
-        "caffelite predict: size is missing in line 4, never in the training",
-        "caffelite predict: city has 'Rome' in line 2 and 1 other, no category of the training",
+        "caffelite predict: size is missing in line 4, but never in the training",
+        "caffelite predict: city has 'Rome' in line 2 and 1 other, not a category of the training",
     ]
 
 
@@ -861,7 +861,7 @@ def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predict
         (["train", "data.csv"], "train: error: the following arguments are required: --target"),
         (
             ["train", "data.csv", "--target", "y"],
-            "train: error: 15 rows are too few to learn from some and be judged by others",
+            "train: error: 15 rows are too few to train on some and test on others",
         ),
         (
             ["train", "data.csv", "--target", "y", "--output", "m.txt"],
@@ -900,7 +900,7 @@ def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predict
         (["predict", "none.safetensors", "data.csv"], "predict: error: none.safetensors: No such file or directory"),
         (
             ["predict", "data.csv", "data.csv"],
-            "predict: error: data.csv: 64 bytes that are not a whole safetensors file",
+            "predict: error: data.csv: 64 bytes are not a complete safetensors file",
         ),
         (
             ["predict", "net.safetensors", "data.csv"],
@@ -908,16 +908,16 @@ def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predict
         ),
         (
             ["predict", "net.safetensors", "data.csv", "--output", "./data.csv"],
-            "predict: error: data.csv is in use here already: write another file",
+            "predict: error: the command already reads or writes data.csv: write another file",
         ),
         (["export", "net.safetensors"], "export: error: name a file to write: --onnx FILE, --c FILE or both"),
         (
             ["export", "net.safetensors", "--c", "net.safetensors"],
-            "export: error: net.safetensors is in use here already: write another file",
+            "export: error: the command already reads or writes net.safetensors: write another file",
         ),
         (
             ["export", "net.safetensors", "--c", "net", "--onnx", "net"],
-            "export: error: net is in use here already: write another file",
+            "export: error: the command already reads or writes net: write another file",
         ),
         (["export", "none.safetensors", "--c", "net.c"], "export: error: none.safetensors: No such file or directory"),
     ],
@@ -1035,7 +1035,7 @@ def test_dates_are_columns_of_a_model_and_words_among_them_are_refused(tmp_path)
     new = write_rows(tmp_path / "new.csv", [["day"], *[[f"{month}-15"] for month in months], [""]])
     found = run("predict", model, new)
     np.testing.assert_allclose(np.array(found.out.split()[1:4], float), [0, 2.5, 5], atol=0.3)
-    assert found.err == "caffelite predict: day is missing in line 5, never in the training\n"
+    assert found.err == "caffelite predict: day is missing in line 5, but never in the training\n"
     for cell, message in (
         ("soon", "day is 'soon' in line 3; the model takes dates there"),
         ("2020-01-01 1:00Z", "time zone"),

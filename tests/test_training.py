@@ -601,13 +601,21 @@ def test_class_weights_have_no_part_in_validation():
         ({"class_weight": {0: 0, 1: 0, 2: 0}}, ValueError, "all of 60 weights are 0"),
         ({"class_weight": "uniform"}, TypeError, "expected {label: weight} or \"balanced\", got 'uniform'"),
         ({"class_weight": [1, 2, 3]}, TypeError, "expected {label: weight}"),
-        ({"class_weight": OF_CLASS, "y": ARMS.astype(float)}, TypeError, "goes with labels: expected integers"),
-        ({"class_weight": OF_CLASS, "y": np.eye(3)[ARMS]}, TypeError, "goes with labels: expected integers"),
+        ({"class_weight": OF_CLASS, "y": ARMS.astype(float)}, TypeError, "needs labels: expected integers"),
+        ({"class_weight": OF_CLASS, "y": np.eye(3)[ARMS]}, TypeError, "needs labels: expected integers"),
         ({"class_weight": OF_CLASS, "y": np.eye(3, dtype=int)[ARMS]}, ValueError, "one label a row"),
         ({"class_weight": "balanced", "y": ARMS[:9]}, ValueError, "x has 60 rows, y has shape (9,)"),
         ({"class_weight": OF_CLASS, "sample_weight": [1.0]}, ValueError, "a weight for each of 60 rows"),
-        ({"class_weight": OF_CLASS, "x": cl.DataGenerator(POINTS, ARMS), "y": None}, ValueError, "bring weights"),
-        ({"class_weight": "balanced", "x": [(POINTS, ARMS)], "y": None}, ValueError, "bring weights"),
+        (
+            {"class_weight": OF_CLASS, "x": cl.DataGenerator(POINTS, ARMS), "y": None},
+            ValueError,
+            "class_weight needs x and y as arrays",
+        ),
+        (
+            {"class_weight": "balanced", "x": [(POINTS, ARMS)], "y": None},
+            ValueError,
+            "class_weight needs x and y as arrays",
+        ),
     ],
 )
 def test_class_weights_that_cannot_be_raise_before_anything_happens(options, error, message):
@@ -1108,11 +1116,11 @@ def test_batches_refuse_a_batch_size_and_a_shuffle_that_are_not_theirs(batches):
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     given = batches(cl.DataGenerator(X, Y, batch_size=10, seed=0))
     before = bits(model)
-    with pytest.raises(ValueError, match=r"batch_size=5 goes with x and y as arrays.* leave out batch_size"):
+    with pytest.raises(ValueError, match=r"batch_size=5 needs x and y as arrays.* leave out batch_size"):
         model.fit(given, loss=cl.SoftmaxLoss(), optimizer=optimizer, batch_size=5, verbose=0)
-    with pytest.raises(ValueError, match=r"shuffle=False goes with x and y as arrays.* leave out shuffle"):
+    with pytest.raises(ValueError, match=r"shuffle=False needs x and y as arrays.* leave out shuffle"):
         model.fit(given, loss=cl.SoftmaxLoss(), optimizer=optimizer, shuffle=False, verbose=0)
-    with pytest.raises(ValueError, match=r"batch_size=5 goes with x and y as arrays.* leave out batch_size"):
+    with pytest.raises(ValueError, match=r"batch_size=5 needs x and y as arrays.* leave out batch_size"):
         model.evaluate(given, loss=cl.SoftmaxLoss(), batch_size=5)
     assert bits(model) == before
 

@@ -11,8 +11,8 @@
     loops/          the loops, one file for each family; setup.py links them into one module per instruction set
 
 The loops are compiled once for each instruction set. On import this module selects the best instruction set that the
-processor has. The environment variable CAFFELITE_ISA selects another one. Likewise
-CAFFELITE_BFLOAT16 selects one of the ways to compute products of bfloat16 operands. They all give the same bits.
+processor has. The environment variable CAFFELITE_ISA selects another one. The variable CAFFELITE_BFLOAT16 selects
+one of the ways to compute products of bfloat16 operands. They all give the same bits.
 """
 
 import importlib
@@ -60,7 +60,7 @@ def use_instruction_set(isa: str) -> None:
     """Compute with the loops of one of `available_instruction_sets()` from now on; ValueError for any other."""
     global ISA
     if isa not in available_instruction_sets():
-        raise ValueError(f"CAFFELITE_ISA is {isa!r}; here there is {', '.join(available_instruction_sets()) or 'none'}")
+        raise ValueError(f"CAFFELITE_ISA is {isa!r}; expected {' or '.join(available_instruction_sets()) or 'none'}")
     border.use_loops(importlib.import_module(_module(isa)))
     ISA = isa
 
@@ -71,7 +71,8 @@ def use_bfloat16(way: str) -> None:
     Raises ValueError if the processor or the instruction set in use can't.
     """
     if way not in BFLOAT16_WAYS or not importlib.import_module(_module(ISA)).compute_bfloat16(BFLOAT16_WAYS.index(way)):
-        raise ValueError(f"CAFFELITE_BFLOAT16 is {way!r}, which {ISA} can't do here; {', '.join(BFLOAT16_WAYS)} exist")
+        ways = ", ".join(BFLOAT16_WAYS)
+        raise ValueError(f"CAFFELITE_BFLOAT16 is {way!r}, which {ISA} can't do here; the ways are {ways}")
 
 
 def _module(isa: str) -> str:

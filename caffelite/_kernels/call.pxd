@@ -32,7 +32,7 @@ cdef enum Stop:                           # why a loop stops the step
     PYTHON_ERROR = 3                      # a call of Python, between two kernels, raised
 
 
-cdef enum Op:                             # what an elementwise loop computes: see loops/elementwise.pyx
+cdef enum Op:                             # the operation of an elementwise loop: see loops/elementwise.pyx
     NOTHING = 0
     COPY
     NEGATIVE
@@ -150,7 +150,7 @@ cdef struct Mean:                         # the mean of a quantity, summed up ov
     double weight                         # Σ weight
 
 
-cdef struct Cursor:                       # where a recorded step reads its batch and writes its results
+cdef struct Cursor:                       # the places where a recorded step reads its batch and writes its results
     char** columns                        # the rows of each column: inputs, targets, weights, and memory for outputs
     const int64_t* order                  # the order of the rows
     Py_ssize_t position                   # the first row of the batch, as a position in that order

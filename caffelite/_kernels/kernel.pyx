@@ -17,7 +17,7 @@ cdef class Kernel:
     loops : str, optional
         The name under which its loops are published, if it is not `name`.
     op : Op
-        What the elementwise loop computes for this kernel: y[i] depends only on x[i]. So the kernel can be the
+        The operation of the elementwise loop for this kernel: y[i] depends only on x[i]. So the kernel can be the
         epilogue of a product.
     writes, updates : int
         Bit i of `writes`: the kernel writes operand i. Bit i of `updates`: it also reads the old values.

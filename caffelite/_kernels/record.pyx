@@ -1,4 +1,4 @@
-"""Recording: note kernel calls while they run, so that a replay can run them again.
+"""Recording: note kernel calls while they run. A replay can then run them again.
 
 Design
 ------
@@ -181,7 +181,7 @@ CONDITION = ". A mask or condition on the inputs is one more input, `call(self, 
 
 
 def recorded_instead(name):
-    """The end of a message: what caffelite has in place of NumPy's function or method of this name."""
+    """The end of a message: caffelite's function for NumPy's function or method of this name."""
     package = sys.modules.get("caffelite")
     if name == "astype":
         return ". caffelite.Tensor(x, dtype=…) makes floats of a mask or of integers"
@@ -246,8 +246,8 @@ cdef object values_of(const Call* call, int operand, cnp.dtype dtype, tuple shap
 cdef class RecordedCall:
     """A recorded kernel call.
 
-    `arrays` are those of its operands, output first (None: no operand). The bits of `reads` and `writes` say which of
-    them it reads and writes. The bits of `constants` say which of them a border made from a number.
+    `arrays` are the arrays of its operands, output first (None: no operand). The bits of `reads` and `writes` say which
+    operands it reads and writes. The bits of `constants` say which operands a border made from a number.
     """
 
     def __repr__(self):
@@ -310,9 +310,9 @@ cdef class RecordedCall:
     def with_epilogue(self, RecordedCall after, tuple y, list strides):
         """This call with the elementwise call `after` fused into it. matmul.pyx says which operands it then has.
 
-        `y` are the strides of its own result in elements, rows first. `strides` has those of each operand of the
-        epilogue, or None if the operand is absent or a number. If all of them have the result's memory layout, and
-        that is not a matrix's, `y` is None.
+        `y` are the strides of its own result in elements, rows first. `strides` has the strides of each operand of the
+        epilogue, or None if the operand is absent or a number. `y` is None if all operands have the memory layout of
+        the result, and it is not the layout of a matrix.
         """
         cdef RecordedCall fused = self.relaid(y, f"{self.name}_{after.name}")
         cdef Call* call = &fused.call

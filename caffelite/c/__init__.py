@@ -1,4 +1,4 @@
-"""A trained model as one file of C99, which computes what `predict` does and needs nothing but the C library.
+"""A trained model as one file of C99, which computes what `predict` does and needs only the C library.
 
 `graph_of` finds which Functions a model applies, for ONNX and C alike. A net becomes a list of `Layer`s, C functions
 from arrays to an array, in the order in which they are called (`net`). One function of Python writes the C for each

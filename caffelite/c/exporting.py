@@ -100,7 +100,7 @@ DEFINITION = """
 #endif
 """
 
-#: What an array has one of, and several, by its type in C.
+#: The name of an array's element, and of several, by its type in C.
 WHAT = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
 
@@ -154,7 +154,7 @@ def _sizes(net: Net) -> list[tuple[str, Any]]:
 
 
 def _facts(net: Net) -> list[tuple[str, str]]:
-    """What users have to know of the arrays, the weights and the memory."""
+    """The facts about the arrays, the weights and the memory that users of the file need."""
     arrays = [*net.inputs, *net.outputs]
     facts = [(v.place, f"{v.size:,} {WHAT[v.type][v.size > 1]}, shape {shape_text(shape)}") for v, shape in arrays]
     facts.append(("weights", f"{bytes_text(net.constant_bytes)}, constant"))
@@ -167,7 +167,7 @@ def _facts(net: Net) -> list[tuple[str, str]]:
 
 
 def _notes(net: Net) -> list[str]:
-    """What the Columns of the model say, once if several say the same."""
+    """The descriptions of the model's Columns, each text once."""
     return list(dict.fromkeys([_columns_text(a.function) for a in net.graph.columns()]))
 
 

@@ -32,7 +32,7 @@ def as_int8(f: Any) -> Int8:
     """Round the weight of a layer. The largest weight of an output becomes ±127. ValueError unless all are finite."""
     weight, shape = f.weight.data, f.weight.shape
     if not np.isfinite(weight).all():
-        raise ValueError(f"export: quantize=True takes weights that are finite numbers, and {f!r} has others")
+        raise ValueError(f"export: quantize=True takes finite weights, and {f!r} has weights that are not finite")
     outputs: tuple[int, ...] = (0,)
     if isinstance(f, functions.Linear):
         outputs = (1,)
@@ -63,7 +63,7 @@ def rounding(graph: Graph) -> Rounding:
     exact, found = (_outputs(model, rows) for model in (graph.model, rounded))
     with np.errstate(invalid="ignore"):
         differences = np.where((exact == found) | (np.isnan(exact) & np.isnan(found)), 0, abs(exact - found))
-    differences[np.isnan(differences)] = np.inf  # one of the two is no number
+    differences[np.isnan(differences)] = np.inf  # at least one is not a number
     largest = abs(exact[np.isfinite(exact)]).max(initial=0)
     return Rounding(float(differences.max()), float(differences.mean()), float(largest))
 

@@ -88,7 +88,7 @@ def side_by_side(f: Any, *shapes: Shape) -> Layer:
     """`part0`, `part1` … side by side: seen as rows r, all axes before the one along which they are, of elements j."""
     (axis,) = normalized_axes(getattr(f, "concatenate", f).axis, 1 + len(shapes[0]))
     if axis == 0:
-        raise ValueError(f"export: there is no C for {f!r}, which puts rows together")
+        raise ValueError(f"export: there is no C for {f!r}, which joins rows")
     *parts, y = [axes(r=math.prod(shape[: axis - 1]), j=math.prod(shape[axis - 1 :])) for shape in shapes]
     body, begin = [], 0
     for i, (part, shape) in enumerate(zip(parts, shapes[:-1], strict=True)):
@@ -114,7 +114,7 @@ def pad(f: functions.PadAxes, x: Shape, y: Shape) -> Layer:
 
 
 class Weights:
-    """The weight and bias of a layer, in C: what the sum of an output starts from, and what is done to it at the end.
+    """The weight and bias of a layer, in C: the start of an output's sum, and the operation at its end.
 
     A weight of int8 is multiplied by the scale of its output at the end.
     """
@@ -320,7 +320,7 @@ def normalized(f: Any, groups: dict[str, int], members: dict[str, int], at_scale
 
 
 def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> Layer:
-    """The largest exponent is 0, so that none overflows."""
+    """The largest exponent is 0, so no exponential overflows."""
     (axis,) = normalized_axes(f.axis, 1 + len(x))
     if axis == 0:
         raise ValueError(f"export: there is no C for {f!r} along the rows of a batch")

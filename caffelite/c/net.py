@@ -53,7 +53,7 @@ from caffelite.model.model import Model
 from caffelite.model.tracing import data_of, kind_of
 
 MOST_SAID = 80  # characters of a Function's `repr`
-LARGEST = 2**31 - 1  # what an `int` counts to
+LARGEST = 2**31 - 1  # the largest `int`
 
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
@@ -74,7 +74,7 @@ class Value:
     first: int = 0
     last: int = 0
     offset: int = 0  # in the memory that all share
-    place: str = ""  # what C calls it; known at first of inputs and constants
+    place: str = ""  # its name in C; at first only inputs and constants have one
 
     def is_needed_beside(self, other: Value) -> bool:
         """Whether there is a call at which both are needed."""
@@ -100,10 +100,10 @@ class Net:
         self.values: list[Value] = []  # that layers make
         self.calls: list[tuple[str, list[Argument]]] = []  # a layer's name, and its arrays as it sees them
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
-        self.places: dict[tuple, str] = {}  # where Functions are first, as names say it
+        self.places: dict[tuple, str] = {}  # the place of each Function's first use, as names say it
         self.definitions: list[str] = []
         self.used: set[str] = set()  # helpers
-        self.constants: dict[tuple, str] = {}  # arrays that are no layer's, by their bytes: names
+        self.constants: dict[tuple, str] = {}  # names of arrays outside of layers, by their bytes
         self.constant_bytes = 0
         sizes = [_count(shape) for shape in shapes]
         self.graph = _graph(model, shapes)
@@ -112,7 +112,7 @@ class Net:
         used = [*outputs, *[x for a in self.leaves if a.number in self.written for x in a.inputs]]
         self.uses = Counter([source for source in used if _is_value(source)])
         self.parts: dict[Any, Part] = {}  # values, by where they come from
-        self.kept: list[Value] = []  # what will be read, as often as it will be
+        self.kept: list[Value] = []  # values that will be read, each as often as it will be
         self.single = len(shapes) == len(outputs) == 1
         self.inputs: list[Part] = []
         for i, (shape, size, dtype) in enumerate(zip(shapes, sizes, self.graph.dtypes, strict=True)):
@@ -129,9 +129,9 @@ class Net:
         self.rounding: Rounding | None = rounding(self.graph) if quantize else None
 
     def output(self, source: Any, model: Model, number: int) -> Part:
-        """Return what comes from there, in an array of its own."""
+        """Return the value from this source, in an array of its own."""
         if not _is_value(source) or source not in self.parts:
-            raise TypeError(f"export: {model!r} makes a constant of a row, and no Tensor that depends on it")
+            raise TypeError(f"export: an output of {model!r} does not depend on the row")
         value, shape = self.parts[source]
         if value.place:  # an input, or an output before
             value, *_ = self.call(functions.ToShape(-1, *shape), (number,), copied(shape), [(value, shape)], shape)
@@ -145,9 +145,10 @@ class Net:
     # ---- applications -------------------------------------------------------------------------------------------
 
     def follow(self, applications: list[Application], place: Shape, of: Function) -> None:
-        """Write the applications by which a Function is followed; `place` says where in the model the Function is.
+        """Write the applications in a Function that is followed; `place` says where in the model the Function is.
 
-        In a sequence their places are those of the Functions. Elsewhere the applications that are written are counted.
+        In a sequence, the place of an application is the Function's place. Elsewhere it is its number among the
+        applications that are written.
         """
         if not (isinstance(of, Model) and of.is_sequence()):
             applications = [a for a in _without_models(applications) if self.is_written(a)]
@@ -234,7 +235,7 @@ class Net:
             return self.columns(source, a, of)
         values = self._values(source, a)
         if isinstance(values, Rows):
-            raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
+            raise TypeError(f"export: there is no C for {a.function!r} of a number that depends on the number of rows")
         if np.ndim(values) == 0:
             return None, np.asarray(values, self.dtype)[()]
         if 0 in np.shape(values):
@@ -247,7 +248,7 @@ class Net:
         value, _ = self.inputs[source.place]
         places = source.columns.reshape(-1)
         if not np.array_equal(places, places[0] + np.arange(places.size)):
-            raise TypeError(f"export: there is no C for {a.function!r} of elements that lie apart, in {of!r}")
+            raise TypeError(f"export: there is no C for {a.function!r} of elements that are not adjacent, in {of!r}")
         place = f"{value.place} + {places[0]}" if places[0] else value.place
         return Value(places.size, value.type, place=place), source.columns.shape
 
@@ -322,7 +323,7 @@ class Net:
         If they see the array in another shape, a pointer of that shape has their name.
         """
         suffix = "".join(f"_{i}" for i in place)
-        first = self.places.setdefault(_identity(function, layer), suffix)  # whose weights it shares
+        first = self.places.setdefault(_identity(function, layer), suffix)  # the layer with the same weights
         seen, pointers = {"y": layer.y, **layer.inputs}, []
         body = "\n".join(layer.body)
         for name, other in renamed.items():
@@ -366,7 +367,7 @@ class Net:
 
 
 def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
-    """Find what a model applies to a row; TypeError or ValueError if it can't be followed."""
+    """Find the Functions that a model applies to a row; TypeError or ValueError if it can't be followed."""
     if model.is_sequence():
         model.output_shape(*[(None, *shape) for shape in shapes])  # which says what does not fit
     try:
@@ -409,7 +410,7 @@ def _needed(leaves: list[Application], outputs: list[Any]) -> set[int]:
 
 
 def _without_models(applications: Sequence[Application]) -> list[Application]:
-    """Applications, those of a Model in its place."""
+    """The applications, with each Model replaced by the applications in it."""
     parts = [(a, a.within if issubclass(a.kind, Model) and a.within is not None else None) for a in applications]
     return [one for a, within in parts for one in ([a] if within is None else _without_models(within))]
 

@@ -98,7 +98,7 @@ def rearranged(f: Any, x: Shape, y: Shape, found: np.ndarray) -> Layer:
     """
     size = math.prod(x)
     if len(found) != ROWS or any(not np.array_equal(row, found[0] + i * size) for i, row in enumerate(found)):
-        raise ValueError(f"export: there is no C for {f!r}, which puts rows together")
+        raise ValueError(f"export: there is no C for {f!r}, which joins rows")
     places, counts = found[0], indexed(f, y)
     start = int(places.flat[0])
     strides = [int(places[_second(axis, y)]) - start if n > 1 else 0 for axis, n in enumerate(y)]

@@ -115,7 +115,7 @@ def positional_encoding(f: functions.PositionalEncoding, x: Shape, y: Shape) -> 
 
 # ---- recurrent layers -----------------------------------------------------------------------------------------------
 
-#: What a step makes of the sums of its gates, for each of the H units: a of x and the state; of a GRU, b of the state.
+#: A step's statements for each of the H units. a is the sum of a gate of x and the state, b a GRU's of the state.
 STEPS: dict[type, list[str]] = {
     functions.RNN: ["h[j] = tanhf(a[j]);"],
     functions.GRU: [
@@ -140,7 +140,7 @@ def one_pass(f: Any, x: Shape, *shapes: Shape) -> Layer:
     gates = f.gates * m
     names = ["h" if f.sequences else "y", *f.state_names[1:]]
     first = [f"first_{name}" for name in f.state_names[: len(states)]]
-    of_state = "b" if f.gates == 3 else "a"  # where the state's part of a sum is
+    of_state = "b" if f.gates == 3 else "a"  # the array with the state's part of a sum
 
     def renamed(statement: str) -> str:
         for times in (3, 2, 1):
@@ -236,7 +236,7 @@ def rotary(f: Any, x: Shape, y: Shape) -> Layer:
 
 
 def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Layer:
-    """The largest exponent is 0, so that none overflows. A position that sees no key gets 0."""
+    """The largest exponent is 0, so no exponential overflows. A position that sees no key gets 0."""
     *mask, _ = shapes
     (length, _), keys, d = q, k[0], f.size // f.heads
     seen = f"i + {keys - length + 1}" if f.causal else keys  # if causal, the queries are the last positions

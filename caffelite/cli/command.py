@@ -1,4 +1,4 @@
-"""`main`: which command is asked for, and what is said if it can't be done."""
+"""`main` runs a command, and prints a message if it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMANDS = (tables, spiral, digits, gpt, live, playground, info)  # in the order
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, those of the process by default; returns the exit status.
+    """Run the command with these arguments, by default the process's arguments. Returns the exit status.
 
     As usual with argparse, --help and bad arguments raise SystemExit, with 0 and 2.
     """
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             names = "train, predict, export, spiral, digits, gpt, live, playground or info"
             parser.exit(2, f"\ncaffelite: error: name a command: {names}\n")
         status = arguments.run(arguments)
-        write("", sys.stdout)  # what is buffered
+        write("", sys.stdout)  # flush the buffer
         return status
     except Refused as error:
         say(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if not is_of_output(error):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can end without another
-        if not isinstance(error, BrokenPipeError):  # else who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then ends without another error
+        if not isinstance(error, BrokenPipeError):  # otherwise the reader has stopped reading
             say(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
         return 1
 

@@ -35,7 +35,7 @@ def digits(arguments: argparse.Namespace) -> int:
     (x, y), (x_test, y_test) = datasets.digits()
     x, x_test = x[:, None], x_test[:, None]  # one channel: (n, 1, 8, 8)
     data = DataGenerator(x, y, batch_size=BATCH_SIZE, seed=arguments.seed, transform=augment.shift(1))
-    small = initializers.normal(0.01)  # so that what the filters of the picture become is learned
+    small = initializers.normal(0.01)  # the filters in the picture are then learned, not random
     filters = Conv2d(1, 16, 5, padding="same", initializer=small)
     model = Model([filters, BatchNorm(16), ReLU()], seed=arguments.seed)
     model.add(Conv2d(16, 32, 3, padding="same")).add(BatchNorm(32)).add(ReLU()).add(MaxPool2d(2))

@@ -25,7 +25,7 @@ BLOCK, SIZE, WINDOWS = 64, 128, 12  # characters it sees, numbers for each, wind
 STEPS = 100  # in what it calls an epoch
 SAMPLE = 500  # characters that it writes
 HELD_OUT = 20_000  # characters at most
-SHORTEST = 20 * (BLOCK + 1)  # text, of which a twentieth, a window and what follows, is held out
+SHORTEST = 20 * (BLOCK + 1)  # characters; a twentieth is held out: a window and the character after it
 
 TEXT = f"""\
 Train a small GPT to write like a text, character by character. The text is FILE, or without one the documentation of
@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
 def _text(name: str) -> str:
     """The text in a file; an error if nothing can be learned from it."""
     try:
-        written = Path(name).read_text(encoding="utf-8-sig")  # a byte order mark is no text
+        written = Path(name).read_text(encoding="utf-8-sig")  # without a byte order mark
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -59,7 +59,7 @@ def _text(name: str) -> str:
 
 
 def gpt(arguments: argparse.Namespace) -> int:
-    """Learn to write like a text, write, and draw what was not expected of the text."""
+    """Learn to write like a text, write, and draw how unexpected the characters of the text were."""
     written = _documentation() if arguments.file is None else arguments.file
     characters = sorted(set(written))
     numbers = {character: i for i, character in enumerate(characters)}

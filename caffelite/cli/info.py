@@ -8,7 +8,7 @@ from typing import Any
 from caffelite.cli.arguments import add_command
 from caffelite.core.threads import show_config
 
-TEXT = "Print the version, the instruction set, the number of threads with the reason, and whether OpenMP is there."
+TEXT = "Print the version, the instruction set, the number of threads with the reason, and whether OpenMP is available."
 
 
 def add(commands: Any) -> None:

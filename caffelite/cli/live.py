@@ -16,7 +16,7 @@ as its page was at the end. It is for this machine's user only. Ctrl-C ends it."
 def add(commands: Any) -> None:
     """Add the command."""
     argument = add_command(commands, live, "show the trainings that a folder keeps, on a page", TEXT)
-    argument("folder", metavar="FOLDER", help="the folder that was given to cl.live")
+    argument("folder", metavar="FOLDER", help="the folder of cl.live(folder=…)")
     add_address(argument)
 
 

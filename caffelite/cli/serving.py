@@ -17,13 +17,13 @@ from caffelite.core.terminal import say
 
 def add_address(argument: Callable[..., Any]) -> None:
     """Add the arguments that say where the page is, and whether a browser opens it."""
-    argument("--port", type=values.natural, default=0, metavar="N", help="of the page (default: one that is free)")
+    argument("--port", type=values.natural, default=0, metavar="N", help="of the page (default: a free port)")
     argument("--no-browser", action="store_true", help="print the address, and open no browser")
 
 
 @contextmanager
 def with_web() -> Iterator[None]:
-    """Inside, import what serves pages. `Refused` says what to install if it is missing."""
+    """Inside, import the packages that serve pages. `Refused` says what to install if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

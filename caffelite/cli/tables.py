@@ -33,7 +33,7 @@ Write a model for other programs, as ONNX, as a file of C99, or both. A model of
 a row, and a code for each category. The command lists both."""
 
 READ = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
-DELIMITER = "character between cells (default: comma, semicolon, tab or bar, whichever makes the most columns)"
+DELIMITER = "character between cells (default: the one of comma, semicolon, tab and bar that makes most columns)"
 
 
 def add(commands: Any) -> None:
@@ -68,7 +68,9 @@ def _add_train(commands: Any) -> None:
         help="file to draw into (default: the model's name with .png)",
     )
     tasks = ("classification", "regression")
-    argument("--task", choices=tasks, help="default: classification of words and up to 20 integers, else regression")
+    argument(
+        "--task", choices=tasks, help="default: classification of words and up to 20 integers, otherwise regression"
+    )
     argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; repeat it for several"
     )

@@ -67,7 +67,7 @@ def model(text: str) -> Path:
 
 
 def picture(text: str) -> Path:
-    """The path of a picture to write. It is checked now, so that a training is not in vain."""
+    """The path of a picture to write. It is checked now, before the training spends its time."""
     return file(text, FORMATS)
 
 

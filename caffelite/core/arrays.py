@@ -60,9 +60,9 @@ def _objects_text(array: np.ndarray) -> str:
     return "numbers as Python objects; np.array(…, np.float32) makes an array from them"
 
 
-#: What to do if a model has made floats of an input of integers.
+#: The hint if a model has made floats of an input of integers.
 KEEP_INTEGERS = (
-    "if the model's input is indices, set model.takes_indices = True. A model of several inputs says it of each: "
+    "if the model's input is indices, set model.takes_indices = True. A model of several inputs has one for each: "
     "takes_indices = (False, True)"
 )
 
@@ -159,7 +159,7 @@ def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
 
 
 def own_copy(data: Any) -> Any:
-    """A copy of an array, so that nobody else changes it. In a recorded step no copy is needed."""
+    """A copy of an array, which nobody else can change. In a recorded step no copy is needed."""
     if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
         data = as_array(data, "targets")
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data

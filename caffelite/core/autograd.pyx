@@ -334,7 +334,7 @@ cdef object apply(function, tuple inputs, parameters):
 
 
 cdef int note_graph(function, tuple inputs, list versions, tuple results) except -1:
-    """Note on the results which Function made them, from which inputs."""
+    """Store in each result the Function that made it, and its inputs."""
     cdef Node result
     function._applied_inputs = inputs
     for result in results:
@@ -502,7 +502,7 @@ cdef int check_versions(Node node) except -1:
 
 
 cdef tuple input_gradients(function, tuple inputs, gradients):
-    """The gradients that backward returned, as a tuple, one for each input that needs it; None is no gradient."""
+    """The gradients that backward returned, as a tuple, one for each input that needs it; None means no gradient."""
     cdef Py_ssize_t given
     if gradients is None and any_needs_gradient(inputs, 0):
         raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")

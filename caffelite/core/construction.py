@@ -45,7 +45,7 @@ def attributes_of(instance: Any, given: Mapping[str, Any] = MappingProxyType({})
 
 
 def argument_hint(error: TypeError) -> str:
-    """The end of the message of an error about an unknown argument: what caffelite has in its place, if it is known."""
+    """The end of the message of an error about an unknown argument: caffelite's own argument, if it is known."""
     found = re.search(r"got an unexpected keyword argument '(\w+)'", str(error))
     if found is None:
         return ""
@@ -55,7 +55,7 @@ def argument_hint(error: TypeError) -> str:
 
 
 def hint_at_arguments(*modules: types.ModuleType) -> None:
-    """Let errors about unknown arguments of the classes in these modules name those of caffelite."""
+    """Let errors about unknown arguments of the classes in these modules name the arguments that exist."""
     for module in modules:
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == module.__name__ and "__init__" in vars(kind):

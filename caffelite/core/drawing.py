@@ -1,4 +1,4 @@
-"""Where a new Function draws its first values: from the operating system, or from a model's seed.
+"""The source of a new Function's first values: the operating system, or a model's seed.
 
 While `__init__` of a Model with a seed runs, the Functions that it makes draw from the model's stream at once. So
 `__init__` may read, scale or set their parameters, and the seed decides the result.

@@ -1,4 +1,4 @@
-"""What to install for what caffelite does only with the help of other packages: the extras of pyproject.toml."""
+"""The packages to install for features that need them: the extras of pyproject.toml."""
 
 EXTRAS = {
     "plot": "matplotlib",

@@ -1,4 +1,4 @@
-"""matplotlib's figures without pyplot, so that no global state changes and no window opens.
+"""matplotlib's figures without pyplot. So no global state changes, and no window opens.
 
 This imports matplotlib, the extra `plot`. So import this file only inside functions that draw.
 """

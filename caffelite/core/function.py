@@ -65,7 +65,7 @@ class Function(ABC):
     #: None alone: every shape is taken.
     required_input_shape: Any = None
 
-    #: What errors call the first axes of the input: ("n", "length").
+    #: The names of the input's first axes in errors: ("n", "length").
     axis_names: tuple[str, ...] = ("n",)
 
     #: Whether the input is integers. A Model converts all other inputs to its dtype. For several inputs: a tuple.
@@ -80,7 +80,7 @@ class Function(ABC):
     #: Whether the input is float64 also in a model of float32. The Function itself converts what it returns.
     takes_float64: bool = False
 
-    #: What the Function computes in use, written with Tensor's operators and other Functions: a method of one Tensor
+    #: The computation in use, written with Tensor's operators and other Functions: a method of one Tensor
     #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None
 
@@ -250,7 +250,7 @@ class Function(ABC):
         return self.forward
 
     def _attributes_used(self, copy: Function) -> dict[str, Any]:
-        """The attributes of this Function that decided what an applied copy of it did.
+        """The attributes of this Function that an applied copy of it read to decide.
 
         `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python, which
         reads its attributes then; of these only the Functions in them count, since their parameters take part.
@@ -314,7 +314,7 @@ class Function(ABC):
     checked_input = checked_input
 
     def _first_input(self, x: Any) -> Any:
-        """What `forward` gets for a first input that is neither a Tensor nor an array.
+        """Convert a first input that is neither a Tensor nor an array, for `forward`.
 
         TypeError for a sparse matrix if the Function takes none.
         """
@@ -337,7 +337,7 @@ class Function(ABC):
             raise TypeError(f"{self!r}: {error}{argument_hint(error)}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
-            raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, and is not an input of a call")
+            raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, so it can't be an input of a call")
         return bound.args
 
     def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
@@ -370,7 +370,7 @@ def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Funct
                 if isinstance(part, Tensor) and part.requires_grad and not any(part is p for p in listed):
                     raise TypeError(
                         f"{type(self).__name__}.parameters() leaves out the attribute {name}, a Tensor that requires a "
-                        "gradient: it would not be trained. Tensors in attributes are found without `parameters`"
+                        "gradient: it would not be trained. Without `parameters`, caffelite finds Tensors in attributes"
                     )
         return listed
 

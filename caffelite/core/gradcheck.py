@@ -191,7 +191,7 @@ def _unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
     yield
     for i, (array, values) in enumerate(zip(arrays, before, strict=True)):
         if not np.array_equal(array, values, equal_nan=array.dtype.kind == "f"):
-            raise AssertionError(f"{who} has changed its {what} {i}; make a new array, such as x * 2 for x *= 2")
+            raise AssertionError(f"{who} has changed its {what} {i}; make a new array, such as x * 2 instead of x *= 2")
 
 
 @contextmanager

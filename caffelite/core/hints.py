@@ -1,4 +1,4 @@
-"""caffelite's names for those of Keras and PyTorch. Imported only if a name is missing in caffelite."""
+"""Names of Keras and PyTorch, with caffelite's names. Imported only if a name is missing in caffelite."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ ARGUMENTS = {
 
 
 def argument(name: str) -> str:
-    """The end of a message about an unknown argument, with what caffelite has in its place; "" if it is not known."""
+    """The end of a message about an unknown argument, with caffelite's own argument; "" if it is not known."""
     return f"; caffelite has {ARGUMENTS[name]}" if name in ARGUMENTS else ""
 
 

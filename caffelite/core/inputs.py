@@ -69,7 +69,7 @@ def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> A
         raise TypeError(f"{function._label()} takes float32 or float64, got {x.dtype}")
     if dtype is not None and native(x) != dtype:
         got = f"{name} in {x.dtype}" if name else str(x.dtype)
-        raise TypeError(f"{function._label()} is {dtype}, got {got}: convert it, or take Model(dtype=…)")
+        raise TypeError(f"{function._label()} is {dtype}, got {got}: convert it, or make Model(dtype=…)")
     return x if type(x) is SparseRows or x.dtype.isnative else kernels.convert(x, native(x))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Interrupts(Protocol):
-    """What may end a training between two steps: Ctrl-C, or the `Stop` of many trainings."""
+    """A signal that ends a training between two steps: Ctrl-C, or the `Stop` of many trainings."""
 
     pending: np.ndarray  # its element is not 0: end after the current step
 
@@ -32,7 +32,7 @@ class InterruptsBetweenSteps:
 
     def __enter__(self) -> InterruptsBetweenSteps:
         self.holding = False
-        self.pending = np.zeros(1, dtype=np.int32)  # an array, so that a replay can read it too
+        self.pending = np.zeros(1, dtype=np.int32)  # an array, which a replay can read, too
         self.handler: Any = None
         if threading.current_thread() is threading.main_thread() and callable(handler := getsignal(SIGINT)):
             self.handler = handler

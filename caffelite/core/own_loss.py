@@ -24,7 +24,7 @@ class OwnLoss(Function, recordable=True):
 
     @classmethod
     def of(cls, function: Callable[..., Tensor]) -> OwnLoss:
-        """Return the loss of this function, always the same object, so that its recorded steps can be used again."""
+        """Return the loss of this function. It is always the same object, so its recorded steps can be used again."""
         loss = cls._made.get(id(function))
         if loss is None:
             loss = cls._made[id(function)] = cls(function)

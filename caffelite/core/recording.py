@@ -1,4 +1,4 @@
-"""Recording: what a step does, noted while it runs, so that a Program can do it again.
+"""Recording: note what a step does while it runs. A Program can then run the step again.
 
 A thread inside a `Recording` notes three things there. Kernels note their calls (`_kernels/record.pyx`). Tensors note
 that their arrays or gradients are read. Functions and Optimizers that are not declared recordable become a
@@ -47,7 +47,7 @@ class Recording(kernels.Recorder):
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
         self.obstacle: Obstacle | None = None
-        self._surroundings: Any = None  # what the user's code reads to decide; None without such code
+        self._surroundings: Any = None  # the values that the user's code reads to decide; None without such code
         self.entries: list[kernels.RecordedCall | PythonCall] = []
         self._notes: dict[int, Note] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals
@@ -269,7 +269,7 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
 
 
 def in_python(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a Function or an Optimizer so that a replay of a recorded step calls it again in Python."""
+    """Wrap a method of a Function or an Optimizer. A replay of a recorded step then calls it again in Python."""
 
     @functools.wraps(method)
     def called_back(self: Any, *arguments: Any) -> Any:

@@ -245,7 +245,7 @@ class Surroundings:
                 return f"it changes {name} and reads it in Python, and a replay would not", self.line_of(name)
             self.replaced += [before] if isinstance(before, _ARRAYS) else []
             results = True
-        if results:  # the step keeps its results somewhere, which is no obstacle
+        if results:  # the step only stores its results, which a replay can do
             self.watch.leave_out_changed()
         return None
 
@@ -256,7 +256,7 @@ class Surroundings:
             _set_state(stream, state)
 
     def line_of(self, *names: str) -> Line | None:
-        """The user's line that sets one of these names, else a line that reads one, else the first line."""
+        """The user's line that sets one of these names, or a line that reads one, or the first line."""
         places = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in _lines(code)]
         places = [(step, line) for step, line in places if step.argval in names]
         places.sort(key=lambda place: not place[0].opname.startswith("STORE"))
@@ -322,7 +322,7 @@ def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
 
 @functools.lru_cache(maxsize=1024)
 def bases_of_user(kind: type) -> tuple[type, ...]:
-    """The class and its bases that the user wrote, without those of caffelite and of libraries."""
+    """The class and its bases that the user wrote, without the bases from caffelite and libraries."""
     bases = [
         base for base in kind.__mro__ if isinstance(base.__module__, str)
     ]  # some compiled types have no name as their module

@@ -8,7 +8,7 @@ from caffelite.core.terminal import writable
 
 WIDTH = 120  # characters of a line
 SHORTEST = 16  # characters; a column is never cut below this
-FITTING = "max-width:100%;height:auto"  # the style of a picture that is no wider than the page
+FITTING = "max-width:100%;height:auto"  # the style of a picture that fits the page
 
 
 class Table(str):
@@ -31,7 +31,7 @@ class Table(str):
                 for cell, side in zip(line, sides, strict=True)
             ]
             lines.append(f"<tr>{''.join(cells)}</tr>")
-        head, *rows = lines  # no colours, so that the notebook's own, light or dark, apply
+        head, *rows = lines  # no colours: the notebook's own, light or dark, apply
         return "\n".join(["<table>", f"<thead>{head}</thead>", "<tbody>", *rows, "</tbody>", "</table>"])
 
 

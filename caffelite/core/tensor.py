@@ -358,7 +358,7 @@ class Tensor(Node):
         RuntimeError if there is no graph, if an earlier call has freed it, or if a value that it needs has changed.
         """
         if not self.requires_grad:
-            raise RuntimeError("backward on a Tensor that needs no gradient, or whose operations were not recorded")
+            raise RuntimeError("backward: this Tensor needs no gradient, or its operations were not recorded")
         if grad is not None:
             given = as_real(grad._data if isinstance(grad, Tensor) else grad, self.dtype, "backward")
             if given.shape != self.shape:

@@ -1,4 +1,4 @@
-"""Exceptions of the user's code inside caffelite: add a note on what was happening, and shorten the traceback."""
+"""Exceptions of the user's code inside caffelite: add a note with the epoch and the batch, and shorten tracebacks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class noting:
 
 
 class short_traceback:
-    """Remove caffelite's own frames from a traceback that ends in the user's code, except those of the file `shown`.
+    """Remove caffelite's own frames from a traceback that ends in the user's code, except frames of the file `shown`.
 
     Python 3.10 shows all frames.
     """

@@ -24,8 +24,8 @@ class _Shared:
 def in_background(made: Iterator[Call], depth: int, left: Callable[[], object] | None = None) -> Generator[Call]:
     """Yield the results of these calls, in order, made by a thread. Each is a call that returns it or raises its error.
 
-    At most `depth` results are ready or in the making, besides the last one that was taken. When the generator ends or
-    is closed, it calls `left`, which may shorten the current call, and waits for the thread.
+    At most `depth` results are ready or in the making. The last result that was taken does not count. When the
+    generator ends or is closed, it calls `left`, which may shorten the current call, and waits for the thread.
     """
     shared, process = _Shared(depth), os.getpid()
     thread = threading.Thread(target=_make, args=(made, shared), name="caffelite prefetch", daemon=True)

@@ -1,4 +1,4 @@
-"""Kinds of columns: what is learned of each column of a table, and the numbers or the code that a row has there."""
+"""Kinds of columns. Each learns from a column of a table, and makes numbers or a code of each row's value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NumberColumn(NamedTuple):
         return [self.name]
 
     def described(self) -> Any:
-        """Return what a file has of it."""
+        """Return its description for a file."""
         return {"gaps": True} if self.gaps else None
 
 
@@ -46,14 +46,16 @@ class DateColumn(NamedTuple):
         """Return the parts (n, features) float64; NaN where a date is missing."""
         if not dates.are_dates(column):
             if not frames.all_missing(column):
-                raise TypeError(f"{what} holds {frames.content(column)}; expected dates, as when it was learned")
+                raise TypeError(
+                    f"{what} holds {frames.content(column)}; expected dates, as in the frame that was learned"
+                )
             return np.full((len(column), len(self.features)), np.nan)
         found = dates.dates_of(column, what)
         if (found.zone is None) != (self.zone is None) and not np.isnat(found.stamps).all():
             given, learned = [
                 "no time zone" if zone is None else f"the time zone {zone}" for zone in (found.zone, self.zone)
             ]
-            raise TypeError(f"{what} has {given}, and had {learned} when it was learned")
+            raise TypeError(f"{what} has {given}, and had {learned} in the frame that was learned")
         return dates.features(found, self.zone, self.parts, self.first)
 
 
@@ -78,7 +80,7 @@ class CategoryColumn(NamedTuple):
             kinds = ["words" if words else "numbers" for words in (are_words, not are_words)]
             raise TypeError(
                 f"{what} holds {kinds[0]} such as {names[0]!r}; expected {kinds[1]} such as {self.categories[0]!r}, as "
-                "when it was learned"
+                "in the frame that was learned"
             )
         k = len(self.categories)
         known = {name: i for i, name in enumerate(self.categories)}
@@ -89,7 +91,7 @@ Column = NumberColumn | DateColumn | CategoryColumn
 
 
 def learned(frame: Any, categories: Sequence[Any], what: str, min_frequency: int) -> list[Column]:
-    """Return what each column of a frame is. `categories` names columns of numbers that are categories.
+    """Return the kind of each column of a frame. `categories` names columns of numbers that are categories.
 
     Categories of fewer rows than `min_frequency` are left out.
 
@@ -136,12 +138,12 @@ def from_file(name: Any, described: Any) -> Column:
     if isinstance(described, list | tuple):
         known = tuple(described)
         if len({(type(x), x) for x in known}) < len(known):
-            raise ValueError(f"Columns: expected categories of column {name!r} that differ, got {known}")
+            raise ValueError(f"Columns: expected different categories of column {name!r}, got {known}")
         return CategoryColumn(name, known)
     if described == {"gaps": True}:
         return NumberColumn(name, True)
     if not isinstance(described, dict) or described.keys() != {"gaps", "zone", "parts", "first"}:
-        raise ValueError(f"Columns: expected what column {name!r} is, got {reprlib.repr(described)}")
+        raise ValueError(f"Columns: expected the kind of column {name!r}, got {reprlib.repr(described)}")
     gaps, zone, parts, first = (described[key] for key in ("gaps", "zone", "parts", "first"))
     if (
         not isinstance(gaps, bool)

@@ -67,7 +67,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
 
 
 def way_to_several(x: Any, what: str = "inputs") -> str:
-    """Return a hint for a list or a dict, if several inputs or targets were expected; else ""."""
+    """Return a hint for a list or a dict, if several inputs or targets were expected, otherwise ""."""
     return f"; several {what} are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
@@ -168,9 +168,9 @@ def _labels(y: Any) -> np.ndarray:
     labels = as_array(read_whole(from_library(y, "y")), "y")
     if labels.dtype.kind not in "iub":
         hint = "; y.argmax(axis=1) makes labels" if labels.ndim == 2 and labels.shape[1] > 1 else ""
-        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
+        raise TypeError(f"class_weight needs labels: expected integers, got targets of {labels.dtype}{hint}")
     if labels.ndim == 0 or labels.size != len(labels):
-        raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
+        raise ValueError(f"class_weight needs one label a row, got targets of shape {labels.shape}")
     return labels.reshape(-1)
 
 

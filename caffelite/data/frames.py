@@ -296,7 +296,7 @@ def all_missing(column: Any) -> bool:
 
 
 def content(column: Any) -> str:
-    """Describe what a column without numbers holds."""
+    """Describe the content of a column without numbers."""
     if holds_categories(column):
         return "categories"
     value = _first(column)
@@ -333,6 +333,6 @@ def _holds_dates(column: Any) -> bool:
 
 
 def _first(column: Any) -> Any:
-    """Return the first word in a column; without words, the first value that is not missing; else None."""
+    """Return the first word in a column. Without words, return the first value that is not missing, or None."""
     values = [x for x in (column.to_list() if hasattr(column, "to_list") else column.tolist()) if x is not None]
     return next((x for x in values if isinstance(x, str)), values[0] if values else None)

@@ -138,7 +138,7 @@ class DataGenerator:
                 shapes = ", ".join([str(a.shape) for a in (*self._inputs(), *named.values())])
                 raise ValueError(f"x has {rows} rows and {name} has {len(a)}: shapes {shapes}{way_to_several(x)}")
         if sample_weight is not None and y is None:
-            raise ValueError("sample_weight needs y: weights are the loss's")
+            raise ValueError("sample_weight needs y, because the weights belong to the loss")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
         self.transform = _as_transforms(transform)
         if self.transform and y is None:
@@ -160,7 +160,7 @@ class DataGenerator:
         self.batch_size = positive_integer("batch_size", batch_size)
         self.shuffle, self.drop_last = boolean("shuffle", shuffle), boolean("drop_last", drop_last)
         if drop_last and rows < self.batch_size:
-            raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
+            raise ValueError(f"drop_last leaves no batch of {rows} rows in batches of {self.batch_size}")
         columns = self._columns()
         is_read = Source in map(type, columns)
         if is_read and SparseRows in map(type, columns):
@@ -329,7 +329,11 @@ class DataGenerator:
 
 
 class Buffer(NamedTuple):
-    """Rows that were read, in columns; the order in which to use them; and the ranges that were read, in file order."""
+    """Rows that were read.
+
+    `columns` are the arrays of the rows, `order` is the order in which to use the rows, and `pieces` are the ranges
+    that were read, in file order.
+    """
 
     columns: list[np.ndarray]
     order: np.ndarray

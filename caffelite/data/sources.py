@@ -82,7 +82,7 @@ class Source:
         return Source(self.data, self.name, dtype)
 
     def expect(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """Announce that all rows in these ranges will be read, so that the disk may fetch many at once."""
+        """Announce that all rows in these ranges will be read. Then the disk may fetch many at once."""
         if isinstance(self.data, Ranges):
             self.data.expect(pieces)
         elif self.extent is not None:

@@ -1,4 +1,4 @@
-"""Windows of a series: what was seen, and what came next. No window is copied."""
+"""Windows of a series: the steps that a model sees, and the steps that come next. No window is copied."""
 
 from __future__ import annotations
 

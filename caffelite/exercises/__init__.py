@@ -4,7 +4,7 @@
     import caffelite as cl
 
     print(cl.exercises.tasks())  # all of them, by name
-    print(cl.exercises.task("relu"))  # what to write
+    print(cl.exercises.task("relu"))  # the task
     print(cl.exercises.hint("relu"))
     cl.exercises.check("relu", lambda x: np.maximum(x, 0))
 

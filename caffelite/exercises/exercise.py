@@ -1,4 +1,4 @@
-"""What an exercise is, and the tools that find a mistake and say it."""
+"""The class of an exercise, and the tools that find a mistake and describe it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def same(
 
 
 def _factor(got: np.ndarray, expected: np.ndarray) -> str:
-    """Say so if all numbers are wrong by the same factor."""
+    """Return a message if all numbers are wrong by the same factor, otherwise ""."""
     some = np.abs(expected) > 1e-9
     if np.count_nonzero(some) < 2:
         return ""

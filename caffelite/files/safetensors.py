@@ -86,7 +86,7 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
     for name, array in parts.items():
         if array.dtype not in DTYPES.values():
             raise ValueError(f"{os.fspath(path)}: {name} is {array.dtype}; a file has {', '.join(DTYPES)}")
-    parts = dict(sorted(parts.items(), key=lambda part: -part[1].itemsize))  # so that every array is aligned
+    parts = dict(sorted(parts.items(), key=lambda part: -part[1].itemsize))  # then every array is aligned
     header = _header(parts, texts)
     size = len(header) + sum(array.nbytes for array in parts.values())
     if len(header) > longest_header(size) or any(_values(encoded[name]) > most_values(size) for name in long):
@@ -98,9 +98,9 @@ def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     """Write bytes and contiguous arrays, one after the other, to a file, and replace an older one.
 
     The content goes to a new file in the same folder, with a random name that ends in `.part`. Once it is on the disk,
-    the new file is renamed. So there is always a complete file, the older one or the new one. The new file gets the
-    older one's mode and, if the system allows it, its owner. If the path is a link, the link stays, and its target is
-    replaced. New files that killed programs left in the folder are removed.
+    the new file is renamed. So there is always a complete file, either the older or the new one. The new file gets the
+    mode of the older file and, if the system allows it, its owner. If the path is a link, the link stays, and its
+    target is replaced. New files that killed programs left in the folder are removed.
 
     Raises OSError with the path if the file cannot be written, and in all cases of `check_place`. Then the older file
     does not change.
@@ -272,8 +272,8 @@ class File:
         """Raise ValueError if PyTorch wrote the file: its weights are transposed, which a square one would not show."""
         if self.texts.get("format") == "pt":
             raise self.refuse(
-                "is PyTorch's, which has other names and layouts: caffelite.pytorch.load_state_dict(model, "
-                "safetensors.torch.load_file(path)) takes it"
+                "is a file of PyTorch, which has other names and layouts: caffelite.pytorch.load_state_dict(model, "
+                "safetensors.torch.load_file(path)) loads it"
             )
 
     def _header(self) -> dict[str, Any]:
@@ -281,14 +281,14 @@ class File:
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 10 or length > size - 8:
-            raise self.refuse(f"{size} bytes that are not a whole safetensors file")
+            raise self.refuse(f"{size} bytes are not a complete safetensors file")
         if length > longest_header(size):
             raise self.refuse(f"a header of {length} bytes, in a file of {size}, is too long")
         self._data = 8 + length
         try:
             header = strict_json(self._file.read(length).decode("utf-8"))
         except ValueError as error:
-            raise self.refuse(f"not a safetensors file, its header is not JSON: {error}") from None
+            raise self.refuse(f"not a safetensors file: its header is not JSON: {error}") from None
         return header
 
     def _check_sizes(self) -> None:

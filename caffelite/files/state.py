@@ -123,7 +123,7 @@ def found_in(file: files.File, forms: dict[str, files.Form], exactly: bool) -> d
 
 
 def exact_buffers(functions: Iterable[Function]) -> set[int]:
-    """The ids of the buffers that stay float64 in any model: those of Columns and Splines."""
+    """The ids of the buffers that stay float64 in any model: the buffers of Columns and Splines."""
     return {id(a) for f in functions if isinstance(f, Columns) for a in f.buffers().values()}
 
 

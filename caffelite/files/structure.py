@@ -120,7 +120,9 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
         own = "name" in entry
         name = entry["name" if own else "custom"]
         if name not in (names if own else custom):
-            hint = "which caffelite does not have" if own else f"which has to be given: load(…, custom={{{name!r}: …}})"
+            hint = (
+                "which caffelite does not have" if own else f"which you have to give: load(…, custom={{{name!r}: …}})"
+            )
             raise ValueError(f"there is a {name} in it, {hint}")
         kind = (names if own else custom)[name]
         if ("arguments" in entry) != isinstance(kind, type):

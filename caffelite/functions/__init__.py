@@ -1,6 +1,6 @@
 """The Functions, one family a file. Importing them gives Tensor its operators and methods.
 
-What a family lists in its `__all__` is caffelite's own: `cl.ReLU`, `cl.relu`. The operators behind methods and
+The names in a family's `__all__` are in caffelite, too: `cl.ReLU`, `cl.relu`. The operators behind methods and
 functions have their names here only.
 """
 

@@ -84,7 +84,8 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         self.causal, self.bias, self.rotary = bool(causal), bool(bias), bool(rotary)
         if self.rotary and self.size // self.heads % 2 != 0:
             raise ValueError(
-                f"MultiHeadAttention: rotary turns pairs of numbers, got heads of {self.size // self.heads} numbers"
+                "MultiHeadAttention: rotary turns pairs of numbers, so heads have an even size; got heads of "
+                f"{self.size // self.heads} numbers"
             )
         self.dropout = nonnegative("MultiHeadAttention: dropout", dropout, 1.0)
         self.query = Linear(self.size, self.size, self.bias)
@@ -107,7 +108,7 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
     def cache(self, rows: int, max_length: int) -> Cache:
         """Return an empty cache for rows of at most `max_length` positions. Raises ValueError unless causal."""
         if not self.causal:
-            raise ValueError(f"{self!r} has no cache: it is not causal, and each position changes those before it")
+            raise ValueError(f"{self!r} has no cache: it is not causal, so a new position changes the earlier ones")
         return Cache(rows, max_length, self.size, self.query.weight.dtype)
 
     @property

@@ -101,7 +101,7 @@ class Columns(Function, recordable=True, by_row=True):
             raise ValueError(f"{what}: a part of a date has the name of a column, {twice!r}: rename the column")
         self.categories = {c.name: c.categories for c in self.columns if isinstance(c, CategoryColumn)}
         self.center, self.scale = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
-        self.dtype: Any = None  # of y: the model's, or without a model that of the embeddings or of x
+        self.dtype: Any = None  # of y: the model's dtype, or without a model the dtype of the embeddings or of x
         counts = integers(f"{what}: bins", bins, len(self.numbers), least=0) if self.numbers else ()
         self.bins = [*counts]
         if is_frame and self.numbers:
@@ -326,7 +326,7 @@ def moments_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     there = ~np.isnan(numbers)
     counts, filled = np.maximum(there.sum(axis=0), 1), np.where(there, numbers, 0.0)
     _, exponent = np.frexp(np.abs(filled).max(axis=0))
-    scaled = np.ldexp(filled, -exponent)  # within ±1, so that no square is beyond float64
+    scaled = np.ldexp(filled, -exponent)  # within ±1: no square is beyond float64
     mean = scaled.sum(axis=0) / counts
     deviation = np.sqrt((np.where(there, scaled - mean, 0.0) ** 2).sum(axis=0) / counts)
     least, most = (np.where(there, numbers, x).T for x in (np.inf, -np.inf))

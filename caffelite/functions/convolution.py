@@ -21,7 +21,7 @@ Integers = int | Sequence[int]
 
 
 class Convolution(Function):
-    """What convolutions share: a window that moves over images, its weights, the shapes that fit.
+    """The base of convolutions: a window that moves over images, its weights, the shapes that fit.
 
     `Conv2d` and `ConvTranspose2d` set up their parameters, say how many positions the window has, and compute.
     """
@@ -80,7 +80,7 @@ class Convolution(Function):
 
     @abstractmethod
     def _positions(self, shape: Shape, axis: int) -> int | None:
-        """The length of an axis of y for x of this shape; None if that of x is not known."""
+        """The length of an axis of y for x of this shape; None if the length in x is not known."""
 
     def _extent(self, axis: int) -> int:
         """How many pixels the window reaches over."""
@@ -113,7 +113,7 @@ class Convolution(Function):
         return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options, **self._more_options())
 
     def _more_options(self) -> dict[str, Any]:
-        """What a subclass is made with beside."""
+        """The other arguments of a subclass, by name, for its `repr`."""
         return {}
 
 
@@ -276,7 +276,7 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
             return None
         y = (length - 1) * self.stride[axis] - 2 * self.padding[axis] + self._extent(axis) + self.output_padding[axis]
         if y < 1:
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}: nothing is left of it but padding")
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}: padding leaves no pixel of the output")
         return y
 
     def forward(self, x: np.ndarray) -> np.ndarray:

@@ -119,8 +119,10 @@ def _length(entry: slice, n: int | None) -> int | None:
 
 
 def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool]:
-    """An index in three parts: a slice for each axis, the numbers to take by axes of the view that the slices select,
-    and whether these numbers are side by side, with no slice, None or `...` between them.
+    """Split an index into slices, numbers, and whether the numbers are side by side.
+
+    The slices, one for each axis of x, select a view. The numbers are by axes of this view. They are side by side if
+    there is no slice, None or `...` between them.
     """
     index = index if any(entry is ... for entry in index) else (*index, ...)
     arrays = [None if entry is None or entry is ... or isinstance(entry, slice) else _array(entry) for entry in index]
@@ -148,7 +150,10 @@ def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool
             if any(n not in (None, m) for n, m in zip(shape[axis:], array.shape, strict=False)):
                 raise IndexError(f"a mask of shape {array.shape} for axes of shape {shape[axis : axis + array.ndim]}")
             if array is entry and kernels.recorder() is not None:
-                raise TypeError("a mask in a step that is being recorded: a replay may find another number of elements")
+                raise TypeError(
+                    "a step that is being recorded can't take a mask as an index: a replay may find another number of "
+                    "elements"
+                )
             for part in array.nonzero():
                 numbers[len(slices)] = part if array is entry else part.tolist()
                 slices.append(WHOLE)
@@ -184,8 +189,8 @@ def _text(entry: Any) -> str:
 class TakeAlongAxis(Function, recordable=True):
     """y[i, j, k] = x[i, index[i, j, k], k], here along axis 1.
 
-    x and `index`, integers, have equally many axes, and are broadcast to each other along all but `axis`. If an element
-    is taken several times, its gradients are added.
+    x and `index`, integers, have equally many axes. They are broadcast to each other along all axes except `axis`. If
+    an element is taken several times, its gradients are added.
     """
 
     def __init__(self, axis: int = -1) -> None:
@@ -228,7 +233,7 @@ class Split(Function, recordable=True):
         self.parts, self.axis = parts, axis
 
     def spans(self, n: int | None) -> list[tuple[int | None, int | None]]:
-        """Where each part begins and ends along an axis of length n; None is unknown."""
+        """The begin and the end of each part along an axis of length n; None is unknown."""
         if isinstance(self.parts, int):
             if n is not None and n % self.parts:
                 raise ValueError(f"split got an axis of length {n}, which {self.parts} does not divide")
@@ -285,7 +290,7 @@ class Concatenate(Function, recordable=True, by_row=True):
             others = [0 if i == axis else common_length(along) for i, along in enumerate(by_axis)]
         except ValueError:
             raise ValueError(
-                f"concatenate along axis {axis} got shapes {listed(input_shapes)}, which differ elsewhere too"
+                f"concatenate along axis {axis} got shapes {listed(input_shapes)}, which differ along other axes, too"
             ) from None
         length = None if None in by_axis[axis] else sum(by_axis[axis])
         return (*others[:axis], length, *others[axis + 1 :])

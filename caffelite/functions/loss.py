@@ -37,13 +37,13 @@ __all__ = ["FocalLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penaliz
 
 
 class Loss(Function, recordable=True):
-    """What all losses do: check the targets, compute the mean of the rows' losses, and go back from it.
+    """The base of all losses. It checks the targets, computes the mean of the rows' losses, and goes back from it.
 
-    A loss has three methods of its own: `checked` makes arrays of targets, `losses` computes the loss of each row, and
-    `gradient` computes the gradient of the scores, given the gradient of the mean.
+    A loss has three methods of its own. `checked` makes arrays of targets. `losses` computes the loss of each row.
+    `gradient` computes the gradient of the scores from the gradient of the mean.
 
-    After `forward`, `value` is the mean, 0-d. If rows count differently, `weight` is the Σ w that it was divided by,
-    0-d, and `row_weights` (n,) are w / Σ w; else both are None. The mean of an epoch is made of value and weight.
+    After `forward`, `value` is the mean, 0-d. If rows have weights w, `weight` is their sum Σ w, 0-d, and `row_weights`
+    (n,) are w / Σ w. Otherwise both are None. The mean of an epoch is computed from the steps' values and weights.
     """
 
     value: np.ndarray | None = None
@@ -68,13 +68,13 @@ class Loss(Function, recordable=True):
         self.checked(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: by default the scores."""
+        """Return the predictions that scores stand for, by default the scores themselves."""
         return as_real(scores, None, f"{self!r}.link")
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
         """Return the loss of each row, (n,): the mean over its labels or elements, and 0 if all its labels are ignored.
 
-        This changes nothing in the loss: `backward` is still that of the last `forward`.
+        This changes nothing in the loss: `backward` still belongs to the last `forward`.
         """
         scores = as_real(outputs, None, f"{self!r}.rows")
         other: Any = self.copy()
@@ -94,7 +94,7 @@ class Loss(Function, recordable=True):
         self.value = self.weight = self.row_weights = None
         targets = self.checked(targets, scores.shape, scores.dtype)
         if kernels.recorder() is None:  # a recorded step has its own targets
-            targets = targets.copy()  # so that backward sees what forward saw
+            targets = targets.copy()  # backward then reads the same targets as forward
         weights = None if weights is None else as_weights(repr(self), weights, scores)
         losses = self.losses(scores, targets)
         if weights is None and self.ignore is None:
@@ -105,7 +105,7 @@ class Loss(Function, recordable=True):
 
     def backward(self, dy: Any = 1.0) -> np.ndarray:
         if self.value is None:
-            raise RuntimeError(f"{type(self).__name__}.backward without a forward that succeeded")
+            raise RuntimeError(f"{type(self).__name__}.backward needs a `forward` before it that succeeded")
         for x, what in zip(self._applied_inputs[1:], ("targets", "weights"), strict=False):
             if x is not None and x.requires_grad:
                 way_out = "or, if they need one, write the loss with operators: ((a - b) ** 2).mean()"
@@ -116,7 +116,7 @@ class Loss(Function, recordable=True):
 
 
 def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.ndarray, ignore: int | None) -> Any:
-    """The mean of the losses, what each counts for in it, and the sum of the weights. Some rows may weigh nothing."""
+    """The mean of the losses, the weight of each in it, and the sum of the weights. Some rows may weigh nothing."""
     refuse = functools.partial(refuse_ignored, ignore) if weights is None else refuse_weights
     counted = None if ignore is None else labels
     return kernels.weighted_mean(losses, weights, counted, ignore, refuse, not rows_here().are_all)

@@ -22,10 +22,10 @@ Part = tuple[slice, ...]
 class PadAxes(Function, recordable=True):
     """x with elements before and after it along each axis, as `numpy.pad`; see `pad`.
 
-    dx is dy without what was added. Elements that were copied get the gradients of their copies as well.
+    dx is dy without the added elements. Elements that were copied get the gradients of their copies as well.
     """
 
-    #: What each mode is in `numpy.pad`.
+    #: The name of each mode in `numpy.pad`.
     modes: ClassVar[dict[str, str]] = {"constant": "constant", "reflect": "reflect", "edge": "edge"}
     name = "pad"  # in errors
 
@@ -84,7 +84,7 @@ class PadAxes(Function, recordable=True):
         return dy[(*self.inner, ...)]
 
     def borders(self, shape: tuple[int, ...], pairs: Pairs) -> Iterator[tuple[Part, Part]]:
-        """The copies that fill the borders, in order: from which part of y, to which.
+        """The copies that fill the borders, in order: pairs of parts of y, the source and the target.
 
         Along each axis they span what earlier copies have filled along the axes before it, so they fill corners, too.
         """

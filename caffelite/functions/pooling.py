@@ -44,11 +44,11 @@ class Pool(Function):
         (shape,) = input_shapes
         if len(shape) != 2 + len(self.axes) or 0 in shape[2:]:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}); only n, C may be 0"
+                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}). Only n, C may be 0"
             )
         counts = [self._positions(n, axis) for axis, n in enumerate(shape[2:])]
         if any(count is not None and count < 1 for count in counts):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}: its windows are larger than that with its pads")
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}: its windows are larger than the padded images")
         return (*shape[:2], *counts)
 
     def _positions(self, length: int | None, axis: int) -> int | None:
@@ -222,7 +222,7 @@ class Upsample(Function, recordable=True, by_row=True):
         y = (*shape[:2], *[None if n is None else n * s for n, s in zip(shape[2:], self.scale, strict=False)])
         if math.prod(n for n in y if n is not None) > sys.maxsize // 8:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; no memory holds an array of shape {shape_text(y)}"
+                f"{self!r} got shape {shape_text(shape)}; there is no memory for an array of shape {shape_text(y)}"
             )
         return y
 

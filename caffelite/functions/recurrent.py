@@ -26,13 +26,13 @@ from caffelite.functions.shape import reshaped
 __all__ = ["GRU", "LSTM", "RNN"]
 
 PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the parameters of one layer in one direction
-MOST_LAYERS = 1000  # so that a forged file cannot ask for any number of parameters
+MOST_LAYERS = 1000  # a forged file cannot ask for more parameters than this allows
 
 
 class Recurrent(Function, recordable=True):
-    """What recurrent layers share: parameters, checks, stacks and directions.
+    """The base of recurrent layers: parameters, checks, stacks and directions.
 
-    A layer says how many `gates` of `hidden` units it has, which states, and by which `Pass` it computes them.
+    A subclass sets `gates`, the number of its gates of `hidden` units, its states, and the `Pass` that computes them.
     """
 
     gates: int
@@ -66,7 +66,7 @@ class Recurrent(Function, recordable=True):
         return 2 if self.bidirectional else 1
 
     def _suffixes(self, layer: int) -> list[str]:
-        """What the names of a layer's parameters end with, one for each direction."""
+        """The ends of the names of a layer's parameters, one for each direction."""
         suffix = f"_l{layer}" if layer > 0 else ""
         return [suffix, f"{suffix}_reverse"][: self.directions]
 
@@ -79,7 +79,7 @@ class Recurrent(Function, recordable=True):
             self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """In a stack, what is kept but not learned: the seed of dropout, and how many masks were drawn."""
+        """In a stack: the seed of dropout, and how many masks were drawn. They are kept but not learned."""
         return {"random": self.random} if self.layers > 1 else {}
 
     @property
@@ -134,7 +134,7 @@ class Recurrent(Function, recordable=True):
     def _run_stack(self, x: Any, given: list[np.ndarray], lengths: Any) -> tuple[Any, list[Any]]:
         """Return the states of the top layer at all steps (if `sequences`), and the last states of each pass."""
         self.passes: list[Pass] = []
-        self.drawn: list[Any] = []  # what dropout drew from, between each layer and the next
+        self.drawn: list[Any] = []  # the states of dropout's draws, between each layer and the next
         last: list[Any] = []
         first = list(zip(*map(self._by_pass, given), strict=True))
         for layer in range(self.layers):
@@ -152,7 +152,7 @@ class Recurrent(Function, recordable=True):
         return x, last
 
     def _dropped(self, y: np.ndarray) -> np.ndarray:
-        """What the next layer gets of a layer's states: in training, some are dropped."""
+        """The states that the next layer gets. In training, some are dropped."""
         self.drawn.append(None)
         if is_training() and self.dropout > 0:
             self.drawn_p, self.first = self.dropout, rows_here().before(y.size)
@@ -218,7 +218,7 @@ def _sum_of_given(a: Any, b: Any) -> Any:
 
 
 def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
-    """Arrays of both directions as one: the features of the second behind those of the first."""
+    """Join the arrays of both directions: first the features of the first, then the features of the second."""
     return arrays[0] if len(arrays) == 1 else Concatenate(-1).forward(*arrays)
 
 
@@ -283,7 +283,7 @@ class Pass(ABC):
 
     @abstractmethod
     def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        """Return the gradients of `gates` and of the first states, given those of the results of `run`."""
+        """Return the gradients of `gates` and of the first states, given the gradients of the results of `run`."""
 
 
 class RNNPass(Pass):
@@ -315,7 +315,7 @@ class GRUPass(Pass):
         return dinputs, dh
 
     def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
-        n = 2 * self.hidden  # the rows of r and z; those of n saw the state by way of r
+        n = 2 * self.hidden  # the rows of r and z; the rows of n get the state through r
         dreset = self.dreset.reshape(len(dinputs), self.hidden)
         dweight, dbias_hh = kernels.output_like(self.weight_hh.data), kernels.output_like(dbias)
         kernels.matmul(dinputs[:, :n].T, previous, dweight[:n])

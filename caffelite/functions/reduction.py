@@ -139,7 +139,7 @@ class Var(Reduction, recordable=True):
 
 
 class Std(Var, recordable=True):
-    """y = the square root of `Var`:  dx = dy (x − m) / ((n − ddof) y). Where all elements are equal, dx = 0."""
+    """y = the square root of `Var`:  dx = dy (x − m) / ((n − ddof) y). If all elements are equal, dx = 0."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.y = kernels.sqrt(super().forward(x))

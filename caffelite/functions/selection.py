@@ -18,7 +18,7 @@ __all__ = ["clip", "maximum", "minimum", "where"]
 
 
 class Clip(Function, recordable=True, by_row=True):
-    """y = min(max(x, low), high), elementwise; None is no bound. dx = dy where low ≤ x ≤ high, else 0.
+    """y = min(max(x, low), high), elementwise; None means no bound. dx = dy where low ≤ x ≤ high, else 0.
 
     If low > high, y is high, as in NumPy.
     """
@@ -39,7 +39,7 @@ class Clip(Function, recordable=True, by_row=True):
         return kernels.clip_grad(dy, self.x, *self.bounds())
 
     def bounds(self) -> tuple[float, float]:
-        """The bounds as numbers, infinite where there is none."""
+        """The bounds as numbers, −∞ or ∞ if a bound is None."""
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A condition as numbers of this dtype, 0 where it is false."""
     if native(condition) == dtype:
         return condition
-    if condition.dtype.kind == "f":  # a small float64 is no 0 in float32
+    if condition.dtype.kind == "f":  # in float32 a small float64 would become 0
         condition = kernels.equal(kernels.equal(condition, 0), 0)
     return kernels.convert(condition, dtype)
 

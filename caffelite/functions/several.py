@@ -132,7 +132,7 @@ class Losses(Function, recordable=True):
 
     def backward(self, dy: Any = 1.0) -> Any:
         if self.value is None:
-            raise RuntimeError("Losses.backward without a forward that succeeded")
+            raise RuntimeError("Losses.backward needs a `forward` before it that succeeded")
         if isinstance(dy, int | float | np.generic):
             dy = kernels.full((), dy, self.value.dtype)
         gradients = [loss.backward(d) for loss, d in zip(self._applied, self.total.backward(dy), strict=True)]
@@ -149,7 +149,7 @@ def _counted(items: Sequence[Any], noun: str, plural: str) -> str:
 
 @contextmanager
 def _naming(i: int, loss: Function) -> Iterator[None]:
-    """Name the target in the errors of caffelite's losses. Those of a user's loss are raised as they are."""
+    """Name the target in the errors of caffelite's losses. Errors of a user's loss are raised as they are."""
     try:
         yield
     except (ValueError, TypeError) as error:

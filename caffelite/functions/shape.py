@@ -28,7 +28,7 @@ class ToShape(Function, recordable=True):
         (shape,) = input_shapes
         count = math.prod(n for n in shape if n is not None)
         others = math.prod(n for n in self.shape if n != -1)
-        rest = None if None in shape else count // max(others, 1)  # what −1 stands for
+        rest = None if None in shape else count // max(others, 1)  # the length that −1 means
         y: Any = tuple([rest if n == -1 else n for n in self.shape])
         if None not in (*shape, *y) and math.prod(y) != count:
             raise ValueError(f"{self!r} got shape {shape}")

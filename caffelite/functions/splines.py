@@ -75,7 +75,7 @@ class Splines(Columns, recordable=True, by_row=True):
     def _make_parameters(self) -> None:
         k, m = len(self.numbers), len(self.categories)
         codes = np.cumsum([len(names) + 2 for names in self.categories.values()], dtype=np.int64)
-        # Where each column begins in the weight, and in the table. In the weight a number has as many rows as edges.
+        # The beginning of each column in weight and table. In the weight a number has as many rows as edges.
         self.rows = np.concatenate([self.starts, self.starts[-1] + codes])
         self.knots = self.rows + np.minimum(np.arange(k + m + 1), k)
         self.weight = parameter("weight", (int(self.rows[-1]), self.size))

@@ -1,7 +1,7 @@
 """The targets and weights that a loss is given, checked: labels, probabilities or numbers, and weights of rows.
 
-`loss` is a name for messages. Errors name the first bad row. Kernels check the values, so that a replayed step checks
-them too, and raises the same.
+`loss` is a name for messages. Errors name the first bad row. Kernels check the values. So a replayed step checks them
+too, and raises the same error.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def as_ignored(name: str, label: Any) -> int | None:
 
 
 def _not_labels(loss: str, targets: Any, labels: np.ndarray, classes: int | None) -> TypeError:
-    """The error for targets that are no integers: the first of them, and how to make labels of them if that is easy."""
+    """The error for targets that are not integers. It names the first, and says how to make labels if that is easy."""
     row, first = first_outside(targets, 0, None if classes is None else classes - 1)
     allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
     where = "" if row < 0 else f": {first!r} in row {row}"
@@ -156,7 +156,7 @@ def as_numbers(
 def check_shape_of_numbers(loss: str, targets_shape: Shape, scores_shape: Shape, expected: Shape | None = None) -> None:
     """Raise ValueError unless targets have the scores' shape, maybe without a last axis of 1; None is any length.
 
-    `expected` is the targets' shape if it is not that of the scores.
+    `expected` is the targets' shape if it differs from the scores' shape.
     """
     shape = scores_shape if expected is None else expected
     is_column = len(shape) > 1 and shape[-1] in (1, None)
@@ -199,19 +199,19 @@ def refuse_weights(weights: np.ndarray) -> None:
     if bad.any():
         row = int(bad.argmax())
         raise ValueError(f"weight {weights[row]!s} in row {row}: weights must be finite and not below 0")
-    raise ValueError("the weights of what counts sum up to nothing, or to infinity: there is no mean")
+    raise ValueError("the weights of the rows that count sum up to 0 or infinity: there is no mean")
 
 
 def refuse_ignored(ignore: int | None, labels: np.ndarray) -> None:
     """Raise ValueError because nothing counts."""
-    raise ValueError(f"all {labels.size} labels are {ignore}, which is to be ignored: there is no mean")
+    raise ValueError(f"all {labels.size} labels are {ignore}, the label to ignore: there is no mean")
 
 
 # ---- arrays and shapes ----------------------------------------------------------------------------------------------
 
 
 def _array(targets: Any) -> np.ndarray:
-    """Targets as an array. What is an array already stays as it is: a recorded step's arrays are of their own type."""
+    """Targets as an array. An array stays as it is, because the arrays of a recorded step have a type of their own."""
     return targets if isinstance(targets, np.ndarray) else as_array(targets, "targets")
 
 

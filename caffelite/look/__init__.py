@@ -1,1 +1,1 @@
-"""What is drawn and told of a model: the graph of a Tensor, statistics of a step, plots."""
+"""Pictures and descriptions of a model: the graph of a Tensor, statistics of a step, plots."""

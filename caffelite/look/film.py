@@ -1,4 +1,4 @@
-"""`film`: a training as an animated picture, with what the model computes after some of the epochs.
+"""`film`: a training as an animated picture, with the outputs of the model after some of the epochs.
 
 While `fit` runs, a callback keeps the model's outputs on a grid. The pictures are drawn afterwards, because only then
 the length of the loss's axes is known. The files are small: all frames have the same 64 colours, and no dithering.
@@ -166,7 +166,7 @@ class Film:
 
 
 class _Regions:
-    """What is drawn of a classifier of points in the plane."""
+    """The picture of a classifier of points in the plane."""
 
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray) -> None:
         self.x, self.y = x, y
@@ -187,7 +187,7 @@ class _Regions:
 
 
 class _Curve:
-    """What is drawn of a regression with one input."""
+    """The picture of a regression with one input."""
 
     height = 0.7
 

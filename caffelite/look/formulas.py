@@ -27,7 +27,7 @@ def number(x: Any) -> str:
 
 
 def forward(function: Function, inputs: Sequence[Any], output: np.ndarray) -> Formulas:
-    """The formulas of a Function's output, if there are some and the numbers are few; else none."""
+    """The formulas of a Function's output; [] if there are too many numbers, or no formulas for this class."""
     formula = _found(FORWARD, function)
     if formula is None or not _are_few([*inputs, output]):
         return []
@@ -35,7 +35,7 @@ def forward(function: Function, inputs: Sequence[Any], output: np.ndarray) -> Fo
 
 
 def back(function: Function, inputs: Sequence[Any], output: np.ndarray, dy: np.ndarray) -> Formulas:
-    """The formulas of the gradient of a Function's input, if there are some and the numbers are few; else none."""
+    """The formulas of the gradient of a Function's input; [] if there are too many numbers, or no formulas."""
     formula = _found(BACK, function)
     if formula is None or not _are_few([*inputs, output]):
         return []
@@ -44,7 +44,7 @@ def back(function: Function, inputs: Sequence[Any], output: np.ndarray, dy: np.n
 
 
 def _found(table: dict[type, Any], function: Function) -> Callable[..., Any] | None:
-    """What a table has for a Function's class. A subclass may compute anything, so it has nothing."""
+    """The entry of a table for a Function's class. A subclass has no entry, because it may compute anything."""
     return table.get(type(function))
 
 

@@ -79,7 +79,7 @@ def graph(tensor: Tensor) -> SVG:
     try:
         return drawing(boxes_of(tensor))
     except RuntimeError:
-        raise RuntimeError("graph: backward has freed the graph; draw it before") from None
+        raise RuntimeError("graph: backward has freed the graph; draw it before `backward`") from None
 
 
 def drawing(boxes: list[Node], legend: Sequence[Piece] = ()) -> SVG:
@@ -119,7 +119,7 @@ def boxes_of(*results: Tensor) -> list[Node]:
 
 
 def _rows(boxes: list[Node]) -> list[list[Node]]:
-    """The rows, the lowest first: a box stands right above the highest that it goes into."""
+    """The rows, the lowest first. A box is in the row right above the highest box that it goes into."""
     for box in reversed(boxes):
         for x in box.inputs:
             x.row = max(x.row, box.row + 1)
@@ -139,7 +139,7 @@ def _rows(boxes: list[Node]) -> list[list[Node]]:
 def _placed(rows: list[list[Node]]) -> list[list[Node]]:
     """Set x, from the lowest row up: as near to the mean of where a node's arrows end as its neighbours allow.
 
-    The first input of the first input … of the result stands straight above it; what is beside gives way.
+    The first input of the first input … of the result is straight above it. The other nodes make room.
     """
     spine = rows[0][0]
     ends: dict[Node, list[float]] = {node: [0.0] for node in rows[0]}
@@ -159,7 +159,7 @@ def _placed(rows: list[list[Node]]) -> list[list[Node]]:
 
 
 def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
-    from html import escape  # a millisecond, for who draws
+    from html import escape  # takes a millisecond, only if you draw
 
     def text(x: float, y: float, line: Sequence[Piece], more: str = "") -> str:
         pieces = [

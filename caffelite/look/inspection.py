@@ -1,6 +1,6 @@
 """`inspect`: statistics of a model's layers and gradients on some rows, in numbers, words and pictures.
 
-The words name what stands out, by these thresholds:
+The words name unusual values, by these thresholds:
 
     DEAD        A few units of a ReLU that no row activates are usual, and harmless. From a tenth on, the layer is
                 noticeably narrower than it was made.
@@ -42,7 +42,7 @@ SATURATED = 0.01  # share of the range, from its ends
 STALLED = 0.5  # share of the values that are saturated
 VANISHED, EXPLODED = 1e-3, 1e3  # norm of a gradient, over that at the model's outputs
 BINS = 40  # of histograms
-BLOCK = 2**14  # numbers of a histogram at a time, so that they stay in the cache
+BLOCK = 2**14  # numbers of a histogram at a time; they stay in the cache
 
 RANGES = {Tanh: (-1, 1), Sigmoid: (0, 1)}  # of Functions that saturate
 
@@ -215,7 +215,9 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     loss = as_loss(loss)
     batch, _ = checked(model, "inspect", x, y, None, loss)
     if Source in map(type, batch.columns()):
-        raise ValueError("inspect takes rows in memory, some hundreds, such as x[:500]; got a source that is not")
+        raise ValueError(
+            "inspect takes rows in memory, some hundreds, such as x[:500]; got rows that are not in memory"
+        )
     before = mode.records_graph, mode.training
     mode.records_graph = mode.training = True
     try:
@@ -323,12 +325,12 @@ def _of_values(found: Inspection) -> Iterator[str]:
 
 
 def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
-    """`norm` is that of the gradient at the model's outputs."""
+    """Findings about the gradients. `norm` is the norm of the gradient at the model's outputs."""
     placed = zip(found.layers, _places(found.layers), strict=True)
     gradients = [(layer.gradient, place) for layer, place in placed if layer.gradient is not None]
     broken = [place for gradient, place in gradients if gradient.not_finite]
     if broken:
-        yield f"{broken[-1]}: its gradient is not finite, nor is any that comes from it."
+        yield f"{broken[-1]}: its gradient is not finite. So no gradient that comes from it is finite."
     elif norm == 0:
         yield "The gradient of the outputs is 0: there is nothing to learn from these rows."
     elif gradients:

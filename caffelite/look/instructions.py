@@ -1,4 +1,4 @@
-"""What the common instructions of x86-64 mean, in words.
+"""The meaning of the common instructions of x86-64, in words.
 
     a ← b            register a gets b
     16 floats at [r] the numbers in memory from the address in register r on
@@ -35,10 +35,10 @@ FIXED = {
 
 
 def meaning(name: str, operands: list[str], width: int | None = None, constant: int | None = None) -> str:
-    """What an instruction means; "" if it is none of the common ones.
+    """The meaning of an instruction; "" if the instruction is not a common one.
 
-    `width` is how many bytes the operand in memory has. `constant` is the address of an operand that lies in the
-    module, as constants do.
+    `width` is how many bytes the operand in memory has. `constant` is the address of an operand inside the module,
+    such as a constant.
     """
     if name in FIXED:
         return FIXED[name]

@@ -1,9 +1,9 @@
-"""The machine instructions of a kernel, as the disassembler `objdump` lists them, with what they mean.
+"""The machine instructions of a kernel, as the disassembler `objdump` lists them, with their meaning.
 
 The compiled loops have no names, so nothing says where a loop ends. But each kernel knows where its loop begins. From
 there, we follow the instructions: on to the next one, to the targets of jumps, and into functions of the same module.
-What is reached this way is the kernel's code. Compilers make a table of addresses of a choice among many cases, and a
-jump to an address from it. Such a jump is followed to all of them, if its instructions have the usual form.
+The instructions that we reach are the kernel's code. For a choice among many cases, compilers make a table of
+addresses, and a jump to an address from it. We follow such a jump to all addresses, if it has the usual form.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Instruction(NamedTuple):
 
 
 class MachineCode(Table):
-    """Text: one instruction a line, with what it means. A notebook shows a table.
+    """Text: one instruction a line, with its meaning. A notebook shows a table.
 
     `instructions` is the list of them. `loops` is a list of the innermost loops, each as MachineCode: first those that
     compute with several floats at a time, and the shorter before the longer.
@@ -262,7 +262,7 @@ def _lines(listing: str, before: int) -> dict[int, tuple[str, int]]:
 
 
 class _Place(ctypes.Structure):
-    """What `dladdr` says of an address: the file that it is in, and where that is in memory."""
+    """The answer of `dladdr` for an address: its file, and the place of the file in memory."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),

@@ -1,7 +1,7 @@
 """Pictures of data, models and what they get wrong. Needs the extra `plot`.
 
 Every function returns the matplotlib figure: `cl.plots.weights(model).savefig("weights.png")`. It draws on `axes` if
-it is given some, else on a figure of its own, made without pyplot, so that nothing global changes and no window opens.
+you pass them, otherwise on a new figure, made without pyplot. So nothing global changes, and no window opens.
 `confusion_matrix`, `calibration` and `residuals` are scikit-learn's displays, and need it: `pip install scikit-learn`.
 """
 
@@ -26,7 +26,7 @@ from caffelite.model.model import History, Model
 
 LETTERS = 48 * 20  # of a text, beside curves
 PIXELS = 500  # along the longer side of the regions
-# Below 0, 0 and above: the hue is the sign, and the lightness too, for who has no colours.
+# Below 0, 0 and above: the hue shows the sign, and so does the lightness, for prints without colours.
 SIGNED = ("#2D0060", "#777777", "#FFCF7A")
 
 
@@ -291,10 +291,11 @@ def text_picture(history: History, characters: str, probabilities: Any) -> Any:
 def table_picture(
     history: History, truth: Any, predictions: Any, classes: Sequence[str] | None, importances: Mapping[str, float]
 ) -> Any:
-    """A matplotlib Figure: what was predicted for held-out rows, curves over the epochs, and which columns mattered.
+    """A matplotlib Figure: predictions for held-out rows, curves over the epochs, and importances of columns.
 
-    truth (n,) and predictions (n,), labels of the classes, of which it draws how many were taken for which; or without
-    classes values, one over the other. `importances` are numbers by the names of columns.
+    With classes, truth (n,) and predictions (n,) are labels, and the figure shows how many rows of each class were
+    predicted as each class. Without classes they are values, and it shows one over the other. `importances` are numbers
+    by the names of columns.
     """
     truth, predictions = _columns("table_picture", "truth", truth, "predictions", predictions)
     figure = _page()
@@ -376,7 +377,7 @@ def _beside_curves(figure: Any, history: History, title: str) -> Any:
 
 
 def _draw_curves(figure: Any, history: History, held_out: str = "held out") -> None:
-    """The loss, and below it what else was measured first, over the epochs."""
+    """The loss, and below it the first metric, over the epochs."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     loss, other = figure.subplots(2, 1, sharex=True)

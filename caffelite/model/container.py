@@ -213,5 +213,5 @@ class Container(Function, recordable=True, metaclass=_Complete):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._own = Own(self, *state["_own"])
-        self._own.note_adopted(self._descendants())  # so that their parameters are not drawn again
+        self._own.note_adopted(self._descendants())  # their parameters are then not drawn again
         self.all_functions()

@@ -121,7 +121,7 @@ class Graph:
     dtypes: list[np.dtype]  # of the inputs
     shapes: list[Lengths]
     applications: list[Application]
-    outputs: list[Any]  # where they come from
+    outputs: list[Any]  # their sources
 
     def columns(self) -> list[Application]:
         """Return the applications of Columns to the inputs."""
@@ -178,7 +178,7 @@ class _Flow:
     ) -> None:
         self.is_native = is_native
         self.followed: set[Applied] = set()
-        self.formulas: list[tuple[list[Any], list[Any]]] = []  # a step's outputs, and those of its formula
+        self.formulas: list[tuple[list[Any], list[Any]]] = []  # a step's outputs, and the outputs of its formula
         self.given = zeros([(n, *row) for row in rows], tuple(dtypes))
         with applying_to_zeros(model), Trace(model) as self.trace:
             self.outputs = listed(finish(self.trace.model(*[x.view(kernels.Recorded) for x in self.given])))
@@ -196,7 +196,7 @@ class _Flow:
                 self._by_memory[memory_of(data_of(y))] = source
 
     def _follow(self, step: Applied) -> None:
-        """If a step is followed, replace its inner steps by those of its formula or its `call`."""
+        """If a step is followed, replace its inner steps by the steps of its formula or its `call`."""
         formula = None if self.is_native(step.kind) else formula_of(step.kind)
         if formula is not None:
             floats = [as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in step.inputs]
@@ -344,7 +344,10 @@ def _merged_sources(flows: Sequence[_Flow], of_flows: Iterable[list[Any]], what:
 
 
 def merged(values: Sequence[Any], what: str) -> Any:
-    """Return the value that all have, with `Rows` for numbers that depend on the number of rows; else ValueError."""
+    """Return the value that all have, with `Rows` for numbers that depend on the number of rows.
+
+    Raises ValueError if the values differ in another way.
+    """
     first = values[0]
     if isinstance(first, tuple | list) and len({len(x) for x in values}) == 1:
         return type(first)([merged(items, what) for items in zip(*values, strict=True)])
@@ -395,7 +398,7 @@ def same_values(values: Sequence[Any], what: str) -> Constant:
 
 
 def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
-    """The `formula` of a class; None if it has none, or if it is of a base that computes something else."""
+    """The `formula` of a class; None if it has none, or inherits it from a base that computes something else."""
     for base in kind.__mro__:
         if "formula" in vars(base):
             return kind.formula
@@ -408,7 +411,7 @@ def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
 
 
 def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Draw random inputs. Indices and lengths are valid ones. Numbers of a table are like those of its columns."""
+    """Draw random inputs. Indices and lengths are valid. Numbers of a table are like the numbers in its columns."""
     inputs: list[np.ndarray] = []
     for i, (shape, dtype) in enumerate(zip(graph.shapes, graph.dtypes, strict=True)):
         row: Any = shape[1:]

@@ -33,7 +33,7 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
         file.refuse_pytorchs()
         if "caffelite.structure" not in file.texts:
             reason = file.texts.get("caffelite.unwritten", "its structure was not written")
-            raise file.refuse(f"has parameters and no structure ({reason}): make the model, and `model.load` this")
+            raise file.refuse(f"has parameters and no structure ({reason}): make the model, and call `model.load`")
         try:
             with without_values():
                 entries = strict_json(file.texts["caffelite.structure"])

@@ -58,18 +58,18 @@ class Own:
         column_names: list[list[Any] | None] | None = None,
         given: dict[str, Any] | None = None,
     ) -> None:
-        self.model = ref(model)  # weak, so that a model is freed with its last reference
+        self.model = ref(model)  # weak: a model is freed with its last reference
         self.seeded, self.rng = seeded, rng
         self.splits = {} if splits is None else splits  # the streams of validation splits, by the number of rows
         self.column_names = column_names  # of each input, if the model was fitted on frames
-        self.given = {} if given is None else given  # what `__init__` got and put into no attribute of the same name
+        self.given = {} if given is None else given  # arguments of `__init__` that are in no attribute of the same name
         self.programs = Programs()
         self.functions: tuple[Function, ...] = ()  # all Functions in the model, at any depth
         self.batch_norms: list[BatchNorm] = []  # among them
         self.parameters: list[Tensor] = []
         self.parameters_found = -1  # how many parameters existed in the process when they were found
         self.structure: tuple = ()  # how the Functions follow and contain each other
-        self.separates_rows: bool | None = None  # what is_by_row returned, until a Function changes
+        self.separates_rows: bool | None = None  # the last result of is_by_row, until a Function changes
         self.tree: list[kernels.Attributes] = []  # the attributes in which the Functions were found
         self.is_adopting = False
         self.adopted_before: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
@@ -83,7 +83,7 @@ class Own:
             self.is_adopting, self.tree = False, []
 
     def kept(self) -> tuple:
-        """Return what pickles and deep copies keep, as arguments of `Own`."""
+        """Return the state for pickles and deep copies, as arguments of `Own`."""
         return self.seeded, self.rng, self.splits, self.column_names, self.given
 
     def restart_stream(self, seed: Any) -> np.random.Generator:
@@ -168,7 +168,7 @@ class Own:
     def _adopt_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
         if recording is not None and recording.entries:  # its kernel calls are bound to the parameters' old memory
-            recording.refuse(f"{type(model).__name__} got Functions in the midst of a recorded step; add them before")
+            recording.refuse(f"{type(model).__name__} got Functions inside a recorded step; add them before it")
         with kernels.Paused():
             models: list[Any] = [f for f in functions if own_of(f) is not None]
             drawn = self._drawn(functions, models)
@@ -306,7 +306,7 @@ def _are_in_one_vector(parameters: list[Tensor], dtype: np.dtype) -> bool:
 def _into_one_vector(model: Any) -> None:
     """Move the parameters into one vector of the model's dtype, and their gradients into another.
 
-    Those of a slice of another model stay where they are, side by side in its vector.
+    The parameters of a slice of another model stay where they are, side by side in that model's vector.
     """
     parameters = model.parameters()
     if _are_in_one_vector(parameters, model.dtype):
@@ -316,7 +316,7 @@ def _into_one_vector(model: Any) -> None:
     start = 0
     for p in parameters:
         here = slice(start, start + p.size)
-        if p.size == 1 or any(p._data.strides):  # else it was made without values
+        if p.size == 1 or any(p._data.strides):  # otherwise it was made without values
             data[here] = p._data.reshape(-1)
         if p._has_gradient and p._gradient is not None:
             gradients[here] = p._gradient.reshape(-1)

@@ -223,7 +223,7 @@ class Objective:
         if first[0] != second[0] or not np.array_equal(first[1], second[1]):
             raise ValueError(
                 "minimize: the same parameters gave another loss the second time, so there is no single loss to "
-                "minimize. Leave out Dropout and whatever else draws at random, or use fit"
+                "minimize. Leave out Dropout and all other random Functions, or use fit"
             )
 
     def _compute(self) -> tuple[float, np.ndarray]:

@@ -73,7 +73,7 @@ class Model(Container, recordable=True):
     """
 
     not_recorded = frozenset({"_own", "_applied"})
-    _applied: Any = None  # what the last `forward` made, for `backward`
+    _applied: Any = None  # the result of the last `forward`, for `backward`
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
         self.dtype = np.dtype(dtype)
@@ -165,7 +165,7 @@ class Model(Container, recordable=True):
         `fit` does not use it: it calls the model, and then `backward` of the loss.
         """
         if self._applied is None:
-            raise RuntimeError(f"{type(self).__name__}.backward without a forward")
+            raise RuntimeError(f"{type(self).__name__}.backward needs a `forward` before it")
         return self._applied.backward(dy)
 
     # ---- training and use ---------------------------------------------------------------------------------------

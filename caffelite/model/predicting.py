@@ -69,7 +69,7 @@ def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> 
     If the rows are known not to depend on each other, the same Blocks serve any number of rows.
     """
     functions, own = model.all_functions(), model._own
-    has_features = inputs[0].ndim > 1 or model.takes_indices  # else the axis of rows may be one of features
+    has_features = inputs[0].ndim > 1 or model.takes_indices  # otherwise the axis of rows may be an axis of features
     if has_features and own.is_by_row(model):
         blocks = own.programs.find(Blocks, functions, "outputs", own.structure, forms_of_rows(inputs))
         program = blocks.programs.get(rows)

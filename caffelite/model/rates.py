@@ -25,9 +25,9 @@ class RateTest:
     """The result of `find_lr`: `lrs` and `losses`, an element for each step, `smoothed`, and `suggestion`.
 
     `smoothed` is the running mean of the losses, m ← 0.9 m + 0.1 loss, divided by 1 − 0.9ᵗ because it starts at 0.
-    `suggestion` is a tenth of the rate at which `smoothed` was lowest: well below the rates at which steps go too far.
-    It leaves out the first tenth of the steps, because the mean there is over few losses. It is None if the loss never
-    fell.
+    `suggestion` is a tenth of the rate at which `smoothed` was lowest. This is well below the rates whose steps go too
+    far. It leaves out the first tenth of the steps, because the mean there is over few losses. It is None if the loss
+    never fell.
     """
 
     def __init__(self, lrs: np.ndarray, losses: np.ndarray) -> None:

@@ -45,7 +45,7 @@ def check_sequence(functions: list[Function]) -> None:
 
 
 def axes_that_fit(functions: list[Function]) -> int | None:
-    """Return how many axes for `...` the first input needs, so that all Functions fit; None if no number does."""
+    """Return how many axes `...` has to be in the first input if all Functions fit; None if no number does."""
     for more in range(4):
         with suppress(ValueError):
             shape_after(functions, more=more)
@@ -127,7 +127,7 @@ def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
 
 
 def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
-    """Return the dtype in which the model gets each input, given which inputs are bool; see `as_inputs`."""
+    """Return the dtype in which the model gets each input. `are_masks` says which inputs are bool; see `as_inputs`."""
     n, takes = len(are_masks), model.takes_indices
     takes = takes if isinstance(takes, tuple) else (takes,) * n
     if len(takes) != n:
@@ -167,7 +167,7 @@ def applying_to_zeros(model: Any) -> Iterator[None]:
 
 
 def _users_unchanged(model: Any) -> AbstractContextManager[None]:
-    """Set back at the end what the user's Functions in the model have counted and drawn."""
+    """Reset at the end the counters and random streams of the user's Functions in the model."""
     users = [f for f in (model, *model._own.functions) if not is_of_package(f.decider())]
     if not users:
         return nullcontext()

@@ -54,5 +54,5 @@ class TableModel(Model):
 
     @property
     def columns(self) -> Columns:
-        """What the columns are. `columns.arrays(frame)` returns the arrays that an exported model takes."""
+        """The table's columns. `columns.arrays(frame)` returns the arrays that an exported model takes."""
         return door.columns_of(self)  # type: ignore[return-value]

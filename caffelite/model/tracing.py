@@ -1,6 +1,6 @@
-"""Tracing: which Functions a model applies to what, noted while it is applied.
+"""Tracing: note the Functions that a model applies, and their inputs.
 
-A `Trace` is a recording that notes what was `Applied`, besides the kernel calls. It learns of this in two ways:
+A `Trace` is a recording that notes kernel calls and applied Functions (`Applied`). It learns of these in two ways:
 
 - A Function that is applied to Tensors tells the recording (`note_application`). So does an operator such as `+`.
 - A Function inside another one computes with arrays, by `forward`, and tells nobody. So a trace applies a copy of the
@@ -54,13 +54,13 @@ class Trace(Recording):
         with Trace(model) as trace:
             trace.model(x)
 
-    Without `with`, nothing is recorded: then the steps are those of the model's own Functions, without their calls.
+    Without `with`, nothing is recorded. Then only the model's own Functions make steps, and these have no calls.
     """
 
     def __init__(self, model: Function, strict: bool = True) -> None:
         super().__init__(strict)
         self.steps: list[Applied] = []  # in the order in which they ended, without inner steps
-        self._begun: dict[int, tuple[int, int]] = {}  # copies, by their ids: what was noted when they were made
+        self._begun: dict[int, tuple[int, int]] = {}  # how much was noted when each copy was made, by the copy's id
         self._latest: dict[int, Applied] = {}  # the last step of each copy, by the copy's id
         self._kinds: dict[type, type] = {}  # the original class of each noting subclass
         self.model: Any = model.copy()

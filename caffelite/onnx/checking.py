@@ -28,7 +28,7 @@ def check(proto: Callable[[np.dtype], onnx.ModelProto], graph: Graph, finish: Ca
         _compare(proto(graph.model.dtype), graph, finish)
     except (NotImplemented, RuntimeException) as error:
         if graph.model.dtype == np.float32:
-            raise RuntimeError(f"onnxruntime can't run what was made of {graph.model!r}: {error}") from error
+            raise RuntimeError(f"onnxruntime can't run the file of {graph.model!r}: {error}") from error
         _compare(proto(np.dtype(np.float32)), graph, finish)
 
 
@@ -42,7 +42,7 @@ def _compare(proto: onnx.ModelProto, graph: Graph, finish: Callable[[Any], Any])
         found = run(*inputs)[-len(expected) :]
         for output, y, other in zip(list(proto.graph.output)[-len(expected) :], expected, found, strict=True):
             if (why := difference(y, other)) is not None:
-                raise RuntimeError(f"ONNX says something else than {graph.model!r}: {n} rows, {output.name} {why}")
+                raise RuntimeError(f"ONNX and {graph.model!r} compute different numbers: {n} rows, {output.name} {why}")
 
 
 def difference(y: np.ndarray, other: np.ndarray) -> str | None:
@@ -53,9 +53,9 @@ def difference(y: np.ndarray, other: np.ndarray) -> str | None:
     most = float(abs(y[finite]).max(initial=1))
     apart = float(abs(y[finite] - other[finite]).max(initial=0))
     if apart > TOLERANCE[other.dtype] * most:
-        return f"is {apart:.2g} off, its numbers being up to {most:.2g}"
+        return f"differs by {apart:.2g}; its numbers are up to {most:.2g}"
     if not np.array_equal(y[~finite], other[~finite], equal_nan=True):
-        return "is infinite or NaN where the model's is not, or other way round"
+        return "is infinite or NaN where the model's is not, or the other way round"
     return None
 
 

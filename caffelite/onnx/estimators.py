@@ -1,4 +1,4 @@
-"""A fitted estimator: its model, the link from scores to what they mean, and its labels."""
+"""A fitted estimator: its model, the link from scores to predictions, and its labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from caffelite import functions as f
 from caffelite.core.tensor import Tensor
 
-#: What scores may mean.
+#: Functions from scores to predictions.
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "scores": lambda scores: scores,
     "softmax": f.softmax,
@@ -22,9 +22,9 @@ LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 class Estimator:
     """A fitted estimator of `caffelite.sklearn`, or anything that has its attributes.
 
-    They are `model_`, the Model; `_link`, a function from scores to what they mean, arrays both; and `classes_`, the
-    labels, if it is a classifier. Raises TypeError for a link that is not in LINKS, ValueError for a classifier of one
-    class.
+    The attributes are `model_`, the Model, and `_link`, a function from an array of scores to an array of predictions.
+    A classifier also has `classes_`, its labels. Raises TypeError for a link that is not in LINKS, ValueError for a
+    classifier of one class.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -37,7 +37,7 @@ class Estimator:
             raise ValueError(f"export: the classifier has learned one class only, {self.classes!r}")
 
     def finish(self, scores: Tensor) -> Tensor:
-        """The probabilities of the classes, or of each label of several, or what a regressor predicts."""
+        """The probabilities of the classes, or of each label of several, or the values of a regressor."""
         meant = LINKS[self.link](scores)
         if self.classes is None or self.link != "sigmoid":
             return meant

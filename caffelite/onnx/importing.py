@@ -68,9 +68,9 @@ def read(path: str | os.PathLike) -> onnx.ModelProto:
     try:
         proto = onnx.ModelProto.FromString(content)
     except Exception as error:  # protobuf's own
-        raise Refused(f"no file of ONNX: {error}") from None
+        raise Refused(f"not an ONNX file: {error}") from None
     if not proto.HasField("graph") or not proto.opset_import:
-        raise Refused("no file of ONNX, or none with a graph")
+        raise Refused("not an ONNX file, or a file without a graph")
     for name in names_in(proto):
         if not isinstance(name, str):
             raise Refused(f"it has a name that is not a text: {name!r}")
@@ -109,7 +109,7 @@ class Reader:
         self.dtype = self._dtype()
         #: The constants that are learned.
         self.weights = {name for name, a in self.constants.items() if a.dtype.kind == "f" and a.ndim > 0}
-        #: What is known of values when the node that is read gets them: as ONNX says it, without lengths.
+        #: The types of the values known so far, as ONNX writes them, without lengths.
         self._types = {name: without_lengths(kind) for name, kind in self.inputs.items()}
         self._integers: dict[str, TensorProto] = {}  # axes, shapes
         for name, a in self.constants.items():
@@ -164,7 +164,7 @@ class Reader:
             self._integers[name] = numpy_helper.from_array(a, name)
 
     def _check_types(self, node: Node, proto: onnx.NodeProto) -> None:
-        """ValueError if ONNX knows that the node can't be: an axis that its input has not, a stride of 0.
+        """ValueError if ONNX finds the node impossible: an axis that its input does not have, or a stride of 0.
 
         Lengths are left out, since a file may have been written for other inputs than the model gets.
         """
@@ -243,10 +243,10 @@ class Reader:
         for node in self.nodes:
             for name in node.inputs:
                 if name not in known:
-                    raise node.refuse(f"has the input {name!r}, which there is not before it")
+                    raise node.refuse(f"has the input {name!r}, which no node before it makes")
             for name in filter(None, node.outputs):
                 if name in known:
-                    raise node.refuse(f"makes {name!r}, which there is already")
+                    raise node.refuse(f"makes {name!r}, which exists already")
                 known.add(name)
         for name in self.outputs:
             if name not in known:
@@ -265,7 +265,7 @@ class Reader:
         except ValueError as error:  # one of them can't follow those before it
             lengths = range(1, len(nodes) + 1)
             fit = bisect.bisect_left(lengths, True, key=lambda n: axes_that_fit(functions[:n]) is None)
-            raise nodes[min(fit, len(nodes) - 1)].refuse(f"can't follow what is before it: {error}") from error
+            raise nodes[min(fit, len(nodes) - 1)].refuse(f"can't follow the layers before it: {error}") from error
 
 
 def check_operator(node: Node) -> None:
@@ -273,7 +273,7 @@ def check_operator(node: Node) -> None:
     if node.layer is not None:
         return
     if node.operator in OF_LABELS:
-        raise node.refuse("makes labels, and something else is computed of them")
+        raise node.refuse("makes labels, and other nodes compute with them, which caffelite does not have")
     check_attributes(node)
     if node.operator not in OPERATORS:
         raise node.refuse("is an operator that caffelite does not have")

@@ -59,11 +59,11 @@ SINGLE: dict[str, list[Find]] = {
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
-#: Those of indices, which are int64 in models.
+#: Operators of indices, which are int64 in models.
 INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-#: Operators whose results are no larger than their inputs.
+#: Operators whose results are not larger than their inputs.
 NO_LARGER = {
     "Identity",
     "Cast",
@@ -94,7 +94,7 @@ class Layers(Nodes):
         self.functions = {node.layer: self.functions[node.layer] for node in self.nodes if node.layer is not None}
 
     def _fold(self) -> None:
-        """Compute what can be computed of constants; of weights, where these are used for nothing else."""
+        """Compute nodes of constants, and nodes of weights that nothing else uses."""
         self.index()
         unknown = {node: {x for x in node.inputs if x and x not in self.constants} for node in self.nodes}
         users: dict[str, list[Node]] = {}
@@ -107,7 +107,7 @@ class Layers(Nodes):
         left = []
         for node in self.nodes:
             used = [name for name in node.inputs if name]
-            # (Those who write files have one array for weights that are equal, and say so by Identity.)
+            # (Programs that write files store equal weights once, and name them again by Identity.)
             tied = node.operator != "Identity" and any(
                 name in self.reader.weights and not self._goes_into_constants(name) for name in used
             )
@@ -162,7 +162,7 @@ class Layers(Nodes):
         return found
 
     def _leave_out_copies(self) -> None:
-        """Leave out nodes that pass on what they get, floats to floats of the same kind say."""
+        """Leave out nodes that do not change their input, such as a cast of float32 to float32."""
         names: dict[str, str] = {}
         indices = {k for k, kind in self.reader.inputs.items() if kind.tensor_type.elem_type in INTEGERS}
         left = []
@@ -201,7 +201,7 @@ class Layers(Nodes):
         return None
 
     def _contain(self) -> None:
-        """Find what is a Residual or a Parallel, and shapes on the way."""
+        """Find each Residual and Parallel, and the shapes before them."""
         shapes = {name: _shape_of(kind) for name, kind in self.reader.inputs.items()}
         for i, node in enumerate(self.nodes):
             new = None
@@ -231,7 +231,7 @@ class Layers(Nodes):
                 self.functions[node.layer or ""] = functions.Flatten() if len(row) == 1 else functions.Reshape(row)
 
     def _ancestors(self, name: str) -> list[str]:
-        """The value; then the input of the layer that makes it, if nothing else uses the value; and so on."""
+        """The value, the input of the layer that makes it, and so on, while nothing else uses the values."""
         found = [name]
         while True:
             node = self.makers.get(name)
@@ -291,7 +291,7 @@ class Layers(Nodes):
         return self.layer(node, function, common[:1])
 
     def in_sequence(self) -> list[Node] | None:
-        """The nodes of the layers in order, if that is all there is; else None."""
+        """The nodes of the layers in order; None if the net is not only a chain of layers."""
         if len(self.reader.inputs) != 1 or len(self.reader.outputs) != 1:
             return None
         (name,) = self.reader.inputs

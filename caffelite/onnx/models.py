@@ -1,6 +1,6 @@
 """The graph of a model or an estimator, checked.
 
-`graph_of` finds which Function is applied to what, and a rule of `RULES` says which nodes that becomes.
+`graph_of` finds the Functions and their inputs. A rule of `RULES` makes nodes of each Function.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Node:
         return self.constant(value, name).tolist()
 
     def constant(self, value: Any, what: str) -> np.ndarray:
-        """The value as a plain array; ValueError if it is none."""
+        """The value as a plain array; ValueError if it is not a plain array."""
         if isinstance(value, Tensor | kernels.Recorded):
             raise self.refuse(f"gets a {what} that depends on data")
         return np.asarray(value)
@@ -101,7 +101,7 @@ def bounded(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
 
 
 class Nodes:
-    """The nodes of a graph, those that are layers too, the layers by name, and which node makes and uses what.
+    """The nodes of a graph, its layers by name, and the makers and users of each value.
 
     A file may have thousands of nodes, so a replacement costs the nodes that it touches and not the graph: `makers` and
     `uses` follow each replacement. `leave_out_unused` takes away the nodes that nothing uses any more.
@@ -195,7 +195,7 @@ class Nodes:
         return self._weights[key]
 
     def layer(self, node: Node, make: Any, inputs: Sequence[str], weights: dict[str, Any] | None = None) -> Node:
-        """A node that applies a layer: a Function, or what makes one.
+        """A node that applies a layer: a Function, or a callable that makes one.
 
         `weights` are its parameters: names of initializers, in a tuple if transposed. A layer that is made of the same
         initializers as another is the same one.
@@ -213,7 +213,7 @@ class Nodes:
         return dataclasses.replace(node, inputs=list(inputs), attributes={}, layer=self._layers[key])
 
     def _name(self, node: Node, weights: list[Any]) -> str:
-        """The name of a layer: that of its weights, `conv1` of `conv1.weight`, or its operator's."""
+        """The name of a layer: from its weights, `conv1` from `conv1.weight`, or from its operator."""
         names = [x[0] if isinstance(x, tuple) else x for x in weights]
         name = names[0].rpartition(".")[0] if names else ""
         name = name or node.operator.lower()

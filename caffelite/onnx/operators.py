@@ -37,7 +37,7 @@ OPERATORS: dict[str, Operator] = {
     **estimators.OPERATORS,
 }
 
-#: What looks at attributes when a file is loaded, if a list of what they may say is not enough.
+#: The checks of attributes when a file is loaded, if a list of what they may say is not enough.
 CHECKED: dict[str, Callable[[Node], Any]] = {"Einsum": dense.letters_of, "LRN": normalization.check_response_norm}
 
 #: Inputs that say how something is done, by their places, and are never learned.

@@ -19,7 +19,7 @@ def version_of(proto: onnx.ModelProto) -> int:
     version = versions.get("", versions.get("ai.onnx", OLDEST_READ))
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST <= version <= newest:
-        raise Refused(f"its opset is {version}; caffelite has those from {OLDEST} to {newest}")
+        raise Refused(f"its opset is {version}; caffelite reads opsets from {OLDEST} to {newest}")
     return version
 
 
@@ -44,9 +44,10 @@ def converted(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _align(proto: onnx.ModelProto) -> None:
-    """Unsqueeze second inputs that begin at an axis of the first one, so that both end at the last axis, as in NumPy.
+    """Unsqueeze second inputs that begin at an axis of the first one. Then both end at the last axis, as in NumPy.
 
-    The converter takes `axis` for 0, and the slopes of a PRelu for those of the last axis; they belong to channels.
+    The converter treats `axis` as 0. It treats the slopes of a PRelu as slopes of the last axis, but they belong to
+    channels.
     """
     graph = proto.graph
     begins = {node.output[0]: axis for node in graph.node if (axis := _axis_of(node)) is not None}

@@ -92,7 +92,7 @@ class Writer:
     # ---- applications -------------------------------------------------------------------------------------------
 
     def _apply(self, application: Application) -> tuple[Value, ...]:
-        """Write what an application does."""
+        """Write the nodes of an application."""
         rule = self._rule_of(application.kind)
         if rule is None:
             raise _unwritable(application)
@@ -261,7 +261,7 @@ class Writer:
 
 
 def same(operator: str, **attributes: str) -> Rule:
-    """The rule for what is one node; `attributes` are those of ONNX by the Function's names for them."""
+    """The rule for a Function that becomes one node. `attributes` has the Function's name of each ONNX attribute."""
 
     def rule(g: Writer, a: Application, *inputs: Value) -> str:
         return g.node(operator, *inputs, **{name: getattr(a.function, of) for name, of in attributes.items()})

@@ -1,4 +1,4 @@
-"""Runs: parameters that are neighbours in memory, so that an optimizer updates them together."""
+"""Runs: parameters that are neighbours in memory. An optimizer updates them together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def find_runs(
 
 
 def joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """The vector of a and b together, if b follows a in the same memory; else None."""
+    """The vector of a and b together, if b follows a in the same memory, otherwise None."""
     if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
         return None
     origin, start_a, start_b = (array.__array_interface__["data"][0] for array in (a.base, a, b))

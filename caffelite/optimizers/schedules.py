@@ -1,4 +1,4 @@
-"""Schedules: learning rates that change from step to step. They are tables, so that a recorded step can read them.
+"""Schedules: learning rates that change from step to step. They are tables, which a recorded step can read.
 
 A schedule s is a function of the step t, counted from 0, with an attribute `steps`. s(0) … s(steps) are its rates, and
 s(steps) is the rate of every later step. With a warm-up, the first `warmup` steps have the rates lr (t + 1) / warmup.
@@ -117,7 +117,7 @@ def tabulated(schedule: Any) -> np.ndarray:
     if not callable(schedule) or not hasattr(schedule, "steps"):
         raise TypeError(
             "lr must be a number or a schedule, such as schedules.cosine(0.1, steps=1000), or a function of the step "
-            f"that has `steps`, got {schedule!r}; by the epoch, a callback sets `optimizer.lr`"
+            f"that has `steps`, got {schedule!r}. To change it after each epoch, set `optimizer.lr` in a callback"
         )
     steps = positive_integer("the schedule's steps", schedule.steps)
     return np.array([nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])
@@ -181,7 +181,7 @@ class Followed:
         return [_schedule_in(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
-        """Let each group follow its schedule from its step on; None: it follows none."""
+        """Let each group follow its schedule from its step on. None: it follows no schedule."""
         for group, schedule in enumerate(schedules):
             if schedule is None:
                 self.end(group)

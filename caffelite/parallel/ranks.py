@@ -28,7 +28,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def begin_to_add_up(self, array: np.ndarray) -> Callable[[], None]:
-        """Begin `add_up`, so that this rank can compute meanwhile. Call the returned function to wait for the sum."""
+        """Begin `add_up`. This rank can compute meanwhile. Call the returned function to wait for the sum."""
 
     @abstractmethod
     def gathered(self, array: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ class Stop:
     """Ends a stretch of steps on all ranks, if any rank requests it.
 
     Rank 0 requests it after some time, and any rank requests it after Ctrl-C. Each rank sends its requests with the
-    sums of every step, and reads the requests of all ranks.
+    sums of every step. It reads the requests of all ranks.
     """
 
     def __init__(self, is_first: bool) -> None:

@@ -107,7 +107,7 @@ class Summation:
         if self.equal and self.weights[0] != self.part.whole:
             raise RuntimeError(
                 f"rank {ranks.rank} has a batch of {self.part.whole} rows, and the ranks have computed "
-                f"{self.weights[0]:g} together: they were not given the same batches"
+                f"{self.weights[0]:g} together: they did not get the same batches"
             )
 
 

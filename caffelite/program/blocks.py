@@ -10,9 +10,9 @@ are left out. A block has a fourth of the rows of the next larger one, so all sm
 the memory of the largest.
 
 Many callers have only one number of rows, or this one and single rows. So the first number that is not a block's gets
-a Program of its own. Another number gets it when it was asked for some times in a row: more than twice, then more than
-4 times, 8 times and so on, so that numbers in turn are not recorded again and again. All Programs together take at most
-twice the memory of the largest: if they take more, those that the last call did not need are dropped.
+a Program of its own. Another number gets one after several calls in a row with this number: more than 2 calls, then
+more than 4, 8 and so on. So numbers that take turns are not recorded again and again. All Programs together take at
+most twice the memory of the largest. If they take more, the Programs that the last call did not need are dropped.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Blocks:
         return program
 
     def _make_room(self, needed: Sequence[int]) -> None:
-        """Drop the Programs of all but these numbers of rows if all take more than twice the memory of the largest."""
+        """If all Programs take more than twice the memory of the largest, keep only those for these numbers of rows."""
         sizes = self._sizes()
         if sum(sizes) > 2 * max(sizes, default=0):
             self._drop_all_but(needed)

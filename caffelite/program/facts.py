@@ -1,4 +1,4 @@
-"""What tables and pictures of a Program tell of its calls."""
+"""The facts about calls in tables and pictures of a Program."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Programs:
                 if not self._has_room(key[0]):
                     program.runs_eagerly = True
                     return program
-                program.used = used  # keeps them alive, so that no other object gets their ids
+                program.used = used  # keeps them alive: no other object gets their ids
                 self._programs[of_objects] = program
             program.asked_for = self._requests
             self._last[key[0]] = used, key, precision, program

@@ -12,7 +12,7 @@ from caffelite.program.stages import Timed
 from caffelite.program.step import Buffer
 
 WIDTH, HEIGHT = 9.5, 2.9  # inches: of the picture, and of a panel of it
-TINT = 0.45  # how much of its colour a bar has; the rest is white, so that dark text can be read
+TINT = 0.45  # how much of its colour a bar has; the rest is white, because its text is dark
 OUTLINED = 0.04  # of the height; lower bars have no outline, which would hide their colour
 GREY = "#BBBBBB"  # kernels that write no temporary
 LETTERS = 26  # of a kernel's name

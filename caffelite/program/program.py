@@ -46,7 +46,7 @@ class Program(Runner):
 
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
         self._step = RecordedStep([], [])
-        self._stages: list[Stage] = []  # what `show` draws: the step as recorded, and after each pass
+        self._stages: list[Stage] = []  # for `show`: the step as recorded, and after each pass
         self.used: Any = None  # objects that the Program keeps alive
         self.strict = strict
         self.warned_of: set[str] = set()  # the obstacles about which the user was warned
@@ -177,7 +177,7 @@ class Program(Runner):
         replays = positive_integer("replays", replays)
         with self.lock:
             if not self._stages:
-                raise RuntimeError("show draws a Program that capture has recorded, and this one is not")
+                raise RuntimeError("show draws a Program that capture has recorded, and this one is not recorded")
             self._check_current("show")
             timed = measured(self._stages, self._step, replays)
             if any(isinstance(call, PythonCall) for call in self._step.instructions):
@@ -218,7 +218,7 @@ def _place_the_rest(step: RecordedStep) -> None:
 
 
 def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> Obstacle | None:
-    """The obstacle that NumPy made an array in the result, so that a replay would not; None if there is none."""
+    """The obstacle that NumPy made an array in the result, which a replay would not make; None without obstacle."""
     owners = {id(owner_of(array)) for array in known if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}
     foreign: list[np.ndarray] = []

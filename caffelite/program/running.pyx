@@ -52,7 +52,7 @@ cdef class Precondition:
 
 
 cdef class StateChange:
-    """The changes that a step makes to a Tensor, besides what its kernels write.
+    """The changes that a step makes to a Tensor, without the writes of its kernels.
 
     `has_gradient` is whether the Tensor has a gradient afterwards; None if the step does not change this. `changed` is
     whether the step changes its values.
@@ -146,7 +146,7 @@ cdef class Runner:
     cdef readonly list inputs             # the replay reads its arguments here
     cdef readonly object lock
     cdef readonly object _result          # the replay writes its results here
-    cdef readonly object function         # the user's function, of `capture`; else None
+    cdef readonly object function         # the user's function, of `capture`, or None
     cdef public bint runs_eagerly         # because it can't be replayed
     cdef list given                       # the arguments of the last call, with `function`
     cdef list found, attributes, effects
@@ -236,7 +236,7 @@ cdef class Runner:
             self.lock.release()
 
     cdef int replay_inputs(self) except -1:
-        """Replay on what is in `inputs`. Raise the step's error if it stops."""
+        """Replay on the contents of `inputs`. Raise the step's error if it stops."""
         try:
             stopped = self.replay.run_once()
         finally:                          # even a replay that stopped may have changed anything

@@ -21,7 +21,7 @@ cdef class Buffer:
     cdef readonly object owner            # a weak reference to that array
     cdef public object address            # None: not placed yet
     cdef readonly Py_ssize_t nbytes
-    cdef readonly object written          # what the step has written so far: True, False, or bool for each byte
+    cdef readonly object written          # whether the step has written it: True, False, or bool for each byte
     cdef readonly object read_early       # (name, line) of the call that read it before it was written
     cdef public bint temporary
 

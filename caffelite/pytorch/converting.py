@@ -16,7 +16,7 @@ from caffelite.pytorch import modules
 from caffelite.pytorch.kinds import OF_OURS, OF_THEIRS, Kind, parts_of, sequence
 from caffelite.pytorch.state import COUNT, Place, matched, places_in, store
 
-#: Attributes of modules that are no options, or that a row looks at itself.
+#: Attributes of modules that are not options, or that a row of the table checks itself.
 NO_OPTIONS = {"training", "inplace", "init", "name", "threshold", "sequences", "causal", "activation_relu_or_gelu"}
 HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters"}  # methods that change nothing that is computed
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -32,9 +32,12 @@ def from_torch(module: nn.Module) -> cl.Model:
 
     Random numbers are caffelite's. `nn.Softplus` is x above its threshold; caffelite's differs by 2e-9 at most there.
 
-    ValueError naming the module if caffelite has no such layer; if it has an option that can't be kept, hooks or a
-    `forward` of its own; if it shares a parameter with another one; and if a Dropout or a BatchNorm is in `eval()` and
-    the whole is not.
+    Raises ValueError with the name of a module
+
+    - if caffelite has no such layer,
+    - if it has an option that can't be kept, hooks, or a `forward` of its own,
+    - if it shares a parameter with another module,
+    - if it is a Dropout or a BatchNorm in `eval()`, and the whole is not in `eval()`.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"from_torch takes a module of PyTorch, got {type(module).__name__}")
@@ -156,7 +159,7 @@ def _check_methods(m: nn.Module, base: type, path: str) -> None:
 
 
 def _check_surroundings(module: nn.Module) -> None:
-    """ValueError for what is not in a module's options: hooks, shared parameters, modes, changes in place."""
+    """ValueError for features outside a module's options: hooks, shared parameters, modes, changes in place."""
     owners: dict[int, str] = {}
     for path, m in module.named_modules():
         if any(getattr(m, hooks) for hooks in HOOKS) or any(p._backward_hooks for p in m.parameters(recurse=False)):

@@ -61,7 +61,7 @@ def row(
 
 
 def option_of(layer: Any, name: str) -> Any:
-    """What a layer was made with: of `bias`, whether there is one; of one number in a tuple, the number."""
+    """An argument that a layer was made with: for `bias`, whether it has one; for a tuple of one number, the number."""
     value = layer.arguments()[name] if isinstance(layer, Function) else getattr(layer, name)
     if name == "bias":
         return value is not None and value is not False
@@ -84,7 +84,7 @@ def recurrent(ours: Any, theirs: Any) -> Kind:
 
 
 def places_of_recurrent(f: Any) -> Places:
-    """PyTorch also says of the first layer which it is: `weight_ih_l0_reverse`."""
+    """PyTorch numbers the first layer, too: `weight_ih_l0_reverse`."""
     return {re.sub(r"^(\w+_[ih]h)(_reverse)?$", r"\1_l0\2", name): name for name in f.named_parameters()}
 
 
@@ -201,7 +201,7 @@ def places_of_columns(f: cl.Columns) -> Places:
 
 
 def of_table(ours: type[cl.Columns]) -> Callable[[Any], Function]:
-    """Make the Function of a module again, from what it was made with."""
+    """Make the Function of a module again, from its arguments."""
     return lambda m: ours(**{name: value for name, value in m._columns.items() if name != "gaps"})
 
 

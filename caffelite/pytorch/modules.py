@@ -120,9 +120,9 @@ class LSTM(OneOutput, nn.LSTM):
 class OfTable(nn.Module):
     """Base class of modules that take the columns of a table: numbers (n, k), and codes (n, m) of categories.
 
-    If there are both, x is a tuple of them. NaN is a missing number. `_columns` is what the Function was made with, by
-    name; `counts` are the numbers of codes of each category. What was learned from the numbers stays in float64,
-    whatever the module becomes.
+    If there are both, x is a tuple of them. NaN is a missing number. `_columns` are the arguments of the Function, by
+    name. `counts` has the number of codes of each category. The statistics of the numbers stay in float64 if the module
+    is converted to another dtype.
     """
 
     def __init__(self, columns: dict[str, Any], buffers: dict[str, Any], counts: Sequence[int]) -> None:
@@ -145,7 +145,7 @@ class OfTable(nn.Module):
         return self
 
     def _inputs(self, x: Any) -> tuple[Any, Any]:
-        """The numbers in float64 and the codes; None for those that there are not."""
+        """The numbers in float64 and the codes; None if there are none."""
         numbers, codes = x if isinstance(x, tuple) else (None, x) if self.counts else (x, None)
         return None if numbers is None else numbers.double(), codes
 
@@ -225,5 +225,5 @@ class TransformerBlock(nn.TransformerEncoderLayer):
 
 
 def unseen(x: Any) -> Any:
-    """What a position does not see in a causal layer: True for those behind it."""
+    """A causal layer's mask, True for the positions that a position does not see: the positions behind it."""
     return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)

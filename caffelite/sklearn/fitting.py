@@ -46,7 +46,7 @@ except ImportError:  # before 1.9
         return method
 
 
-SETTINGS = (  # what objective and optimizer are made of
+SETTINGS = (  # the parameters of objective and optimizer
     "solver",
     "alpha",
     "learning_rate_init",
@@ -122,15 +122,15 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """ValueError unless a warm start may go on with these targets."""
 
     def _encoded(self, y: Any) -> np.ndarray:
-        """Targets as the loss takes them, in the model's dtype; ValueError for what was not learned of."""
+        """Targets as the loss takes them, in the model's dtype; ValueError for unknown classes."""
         raise NotImplementedError
 
     def _loss(self) -> tuple[Loss, float]:
-        """The loss, a mean over rows, and what makes the sum over a row's outputs of it that is minimized."""
+        """The loss, a mean over rows, and the factor that makes it the sum over a row's outputs, which is minimized."""
         raise NotImplementedError
 
     def _link(self, scores: np.ndarray) -> np.ndarray:
-        """Turn the model's scores into what they mean: probabilities, or predictions."""
+        """Turn the model's scores into probabilities or predictions."""
         return self._loss()[0].link(scores)
 
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
@@ -219,7 +219,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.row_shape_ = X.shape[1:]
         model = self._build(features_of(X), self.n_outputs_, self._dtype(X), self._random_state)
         if not isinstance(model, Model):
-            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, which returned {model!r}")
+            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, but it returned {model!r}")
         shape = X.output_shape(model) if isinstance(X, FrameRows) else model.output_shape(X.shape)
         if shape != (X.shape[0], self.n_outputs_):
             raise ValueError(
@@ -236,7 +236,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.best_validation_score_: float | None = None
 
     def _description(self) -> dict[str, Any]:
-        """The parameters that say what the model is."""
+        """The parameters that define the model."""
         return {name: getattr(self, name) for name in self._of_model}
 
     def _check_same_model(self) -> None:
@@ -244,7 +244,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         for name, now in self._description().items():
             if not np.array_equal(np.atleast_1d(then := self._made_with[name]), np.atleast_1d(now)):
                 raise ValueError(
-                    f"a training that goes on has the model that there is: {name} was {then!r}, is {now!r}"
+                    f"a training that continues must have the same model: {name} was {then!r}, now it is {now!r}"
                 )
 
     def _prepare(self, in_parts: bool) -> None:
@@ -280,7 +280,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, data frame or sparse matrix (n, features)
-            float32 is computed in float32, all else in float64.
+            float32 is computed in float32, all other dtypes in float64.
         y : array-like (n,) or (n, outputs)
         sample_weight : array-like (n,), optional
             The weight of each row in the loss, not negative.
@@ -305,7 +305,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @available_if(is_stochastic)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train for one epoch more, the optimizer being as the last call left it; returns the estimator.
+        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
 
         X, y and sample_weight are as in `fit`. ValueError with `early_stopping`, which is for whole trainings.
         """
@@ -346,7 +346,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         if self._stops_early and validation is None:
             X, y, weights, validation = self._split(X, y, weights)
         seed = self._random_state.randint(LARGEST_SEED)
-        if begins:  # what is not drawn yet is drawn from the same seed
+        if begins:  # draw all other parameters from the same seed
             Model([self.model_], seed=seed, dtype=self._dtype(X))
         self._prepare(in_parts)
         progress = Improvement(self, X.shape[0], validation)
@@ -359,7 +359,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             else:
                 self._descend({**data, **options}, X.shape[0], validation, seed, 1 if in_parts else self.max_iter)
                 has_ended = progress.has_ended or in_parts or self.n_iter_ < self.max_iter
-                unfinished = "" if has_ended else "there was improvement until the end"
+                unfinished = "" if has_ended else "it improved until the end"
             if unfinished:
                 self._warn(f"not converged after {self.n_iter_} iterations: {unfinished}")
         except KeyboardInterrupt as error:
@@ -398,7 +398,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @staticmethod
     def _warn(text: str, category: Any = ConvergenceWarning) -> None:
-        """Warn at the line that called `fit`, which called `_train`, which called this."""
+        """Warn at the line that called `fit`. `fit` called `_train`, and `_train` called this."""
         warnings.warn(text, category, stacklevel=4 + hasattr(Estimator, "_init_callback_context"))
 
     # ---- use --------------------------------------------------------------------------------------------------------

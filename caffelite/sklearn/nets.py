@@ -65,7 +65,7 @@ class Net(Estimator):
     def _takes_frames(self) -> bool:
         try:
             return next(iter(inspect.signature(self.build).parameters), "") == "frame"
-        except (TypeError, ValueError):  # it is no function, or one of C's
+        except (TypeError, ValueError):  # it is not a function, or a function written in C
             return False
 
     def _data_options(self, X: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Net(Estimator):
             raise ValueError('optimizer: solver="lbfgs" has its own')
         optimizer = self.optimizer(parameters)
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"optimizer: expected a function (parameters) -> Optimizer, which returned {optimizer!r}")
+            raise TypeError(f"optimizer: expected a function (parameters) -> Optimizer, but it returned {optimizer!r}")
         return optimizer
 
 

@@ -32,10 +32,10 @@ class Validation(NamedTuple):
 class Improvement:
     """Keeps an estimator's account of a training, and ends the training if it does not improve.
 
-    scikit-learn's perceptrons do the same. The training ends after more than `n_iter_no_change` epochs in a row without
-    one that is better than the best by `tol` or more: in training loss, or with `early_stopping` in the score on
-    validation rows. The learning rate "adaptive" is then divided by 5 instead, as long as it is above 10⁻⁶.
-    "invscaling" falls after each epoch.
+    scikit-learn's perceptrons do the same. An epoch is an improvement if it is better than the best one before by `tol`
+    or more. Its measure is the training loss, or with `early_stopping` the score on validation rows. The training ends
+    after more than `n_iter_no_change` epochs in a row without an improvement. But the learning rate "adaptive" is then
+    divided by 5 instead, as long as it is above 10⁻⁶. "invscaling" falls after each epoch.
     """
 
     def __init__(self, estimator: Any, rows: int, validation: Validation | None) -> None:
@@ -58,7 +58,7 @@ class Improvement:
         self._follow_rate()
 
     def due(self, epochs: int) -> float:
-        """The next epoch after which the training may end, or something else is to be done."""
+        """The next epoch after which the training may end, or another action is due."""
         estimator = self.of
         if self.validation is not None or estimator.verbose or self._falls():
             return epochs + 1
@@ -142,7 +142,7 @@ class Improvement:
 
 
 class Tasks:
-    """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends; one that wants to ends the training.
+    """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends. Each of them may end the training.
 
     `fitted_estimator`, where a callback asks for it, is a copy of the estimator as it is then.
     """
@@ -163,7 +163,7 @@ class Tasks:
         return stop
 
     def end(self) -> None:
-        """An epoch that has begun in vain, since another callback or an exception has ended the training, ends."""
+        """End an epoch that has begun although another callback or an exception has ended the training."""
         if self.task is not None:
             self._end_epoch()
 

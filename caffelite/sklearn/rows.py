@@ -19,7 +19,7 @@ def is_frame(X: Any) -> bool:
 
 
 class FrameRows:
-    """The rows of a frame, indexed as those of an array."""
+    """The rows of a frame, indexed like the rows of an array."""
 
     dtype = np.dtype(np.float32)  # to compute in; Columns subtracts centers in float64 before
 
@@ -36,12 +36,12 @@ class FrameRows:
         """The shape of a model's outputs for these rows. ValueError unless it begins with Columns."""
         columns = columns_of(model)
         if columns is None:
-            raise ValueError(f"build: expected a model that begins with Columns, since it takes a frame, got {model!r}")
+            raise ValueError(f"build: a model of a frame must begin with Columns, got {model!r}")
         return model.output_shape(*[(len(self), len(names)) for names in columns.names])
 
 
 def features_of(X: Any) -> Any:
-    """What a model is made for: the number of features, the shape of a row if that has several axes, or a frame."""
+    """The size of a model's input: the number of features, the shape of a row with several axes, or a frame."""
     if isinstance(X, FrameRows):
         return X.frame
     return X.shape[1] if X.ndim == 2 else X.shape[1:]
@@ -53,7 +53,7 @@ def plain(X: Any) -> Any:
 
 
 def checked_targets(rows: FrameRows, y: Any, are_numbers: bool) -> np.ndarray:
-    """Targets as an array, those of one column as a vector. ValueError unless there are as many as rows."""
+    """Targets as an array; one column becomes a vector. ValueError unless there are as many targets as rows."""
     options = {"accept_sparse": "csr", "ensure_2d": False, "dtype": "numeric" if are_numbers else None}
     y = check_array(y, input_name="y", **options)
     check_consistent_length(rows, y)

@@ -40,7 +40,7 @@ PLACE = "x{}"  # the name of a column of an array
 
 @dataclass(eq=False, repr=False)
 class TableEstimator(BaseEstimator):
-    """What both estimators have in common: the nets, their training, and their outputs."""
+    """The base of both estimators: the nets, their training, and their outputs."""
 
     _: KW_ONLY
     n_estimators: int | None = None
@@ -76,7 +76,7 @@ class TableEstimator(BaseEstimator):
             raise ValueError(f"all {len(targets)} sample weights are zero")
         used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
         if len(used) < 2:
-            raise ValueError(f"{type(self).__name__} needs 2 rows or more, to train on and to judge by: n_samples = 1")
+            raise ValueError(f"{type(self).__name__} needs 2 rows or more, for training and validation: n_samples = 1")
         recipe, arrays = self._recipe(), self.columns_.arrays(frame, "X")
         random = check_random_state(self.random_state)
         options = {"outputs": outputs, "loss": loss, "random": random, "weights": weights}

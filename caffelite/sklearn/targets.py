@@ -37,11 +37,11 @@ class Classification(ClassifierMixin, Estimator):
 
     @available_if(is_stochastic)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Any:
-        """Train for one epoch more, the optimizer being as the last call left it; returns the estimator.
+        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
 
         X, y and sample_weight are as in `fit`. `classes` are all classes that there will be, in any order. The first
-        call needs them, unless y is an indicator matrix. Raises ValueError with `early_stopping`, which is for whole
-        trainings, and for `class_weight="balanced"`, which depends on all rows.
+        call needs them, unless y is an indicator matrix. Raises ValueError with `early_stopping`, because it needs a
+        whole training, and with `class_weight="balanced"`, because it depends on all rows.
         """
         self._validate_params()
         if classes is not None:
@@ -65,7 +65,7 @@ class Classification(ClassifierMixin, Estimator):
 
     def _check_same(self, y: Any) -> None:
         if not self._has_several and not np.array_equal(found := unique_labels(y), self.classes_):
-            raise ValueError(f"warm_start takes up a model of the classes {self.classes_}; y has {found}")
+            raise ValueError(f"warm_start continues with a model of the classes {self.classes_}; y has {found}")
 
     def _encoded(self, y: Any) -> np.ndarray:
         if self._has_several:
@@ -84,7 +84,7 @@ class Classification(ClassifierMixin, Estimator):
         if self.class_weight is None:
             return weights
         if in_parts and isinstance(self.class_weight, str):
-            raise ValueError('class_weight="balanced" is of all rows: give partial_fit {class: weight}')
+            raise ValueError('class_weight="balanced" needs all rows: give partial_fit {class: weight}')
         class_weights = compute_sample_weight(self.class_weight, y)
         return class_weights if weights is None else weights * class_weights
 
@@ -103,7 +103,7 @@ class Classification(ClassifierMixin, Estimator):
         return float(np.average(right, weights=weights))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable classes (n,), or an indicator matrix (n, labels) of what is more probable than not."""
+        """The most probable classes (n,), or an indicator matrix (n, labels) of labels with a probability above ½."""
         scores = self._scores(X)
         if self._has_several:
             return (scores > 0).astype(int)
@@ -122,7 +122,7 @@ class Classification(ClassifierMixin, Estimator):
         return np.concatenate([1 - probabilities, probabilities], axis=1)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithms of `predict_proba`; of the scores, so that none is −∞ because a probability is tiny."""
+        """The logarithms of `predict_proba`, computed from the scores. So a tiny probability does not give −∞."""
         scores = self._scores(X)
         if self._has_several:
             return log_expit(scores)

@@ -1,4 +1,4 @@
-"""Tables of numbers and words: read from files, made into what a net takes, learned from, and reported on.
+"""Tables of numbers and words: read them from files, convert them for nets, train, and report.
 
-What the commands `caffelite train`, `predict` and `export` are made of.
+The commands `caffelite train`, `predict` and `export` use these modules.
 """

@@ -1,4 +1,4 @@
-"""What the columns of a file are taken for: the target, numbers, categories and dates."""
+"""The kinds of columns in a file: the target, numbers, categories and dates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Frame = dict[str, Any]  # columns by name: numbers (n,), Categories or dates (n,
 
 
 class Fact(NamedTuple):
-    """What is said of a column."""
+    """A line of the report: a column's name, its kind, and a text about its values."""
 
     name: str
     taken_for: str
@@ -36,7 +36,7 @@ class Fact(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What is to be predicted: labels (n,) int64 of `classes`, or where these are None values (n,) float64."""
+    """The column to predict: labels (n,) int64 of `classes`, or values (n,) float64 if `classes` is None."""
 
     name: str
     values: np.ndarray
@@ -52,9 +52,9 @@ def percent(share: float) -> str:
 
 
 def target_of(table: Table, name: str, task: str | None = None) -> Target:
-    """The column to be predicted; `task` is "classification", "regression" or None, which decides by what is in it.
+    """The column to predict. `task` is "classification", "regression", or None to decide by its values.
 
-    Words are classes, and so are integers of which there are up to MOST_CLASSES.
+    Words are classes. So are integers, if there are at most MOST_CLASSES different ones.
     """
     column = table.columns[name]
     missing = column.codes < 0 if isinstance(column, Words) else np.isnan(column)
@@ -87,7 +87,7 @@ def target_of(table: Table, name: str, task: str | None = None) -> Target:
 
 
 def other_task(column: np.ndarray | Words, target: Target) -> str | None:
-    """What else could be done with a column of integers than what is: `--task` decides."""
+    """The other task that is possible for a target of integers (`--task` selects it), or None for other targets."""
     if isinstance(column, Words) or (column != np.floor(column)).any():
         return None
     return "classification" if target.classes is None else "regression"
@@ -99,10 +99,10 @@ def other_task(column: np.ndarray | Words, target: Target) -> str | None:
 def taken_for(
     table: Table, training: np.ndarray, target: str, min_frequency: int, ignored: Collection[str] = ()
 ) -> tuple[Frame, list[Fact]]:
-    """The columns to predict from, and what each column is taken for by the rows of the training, (n,) bool.
+    """The columns to predict from, and a Fact about each. The training rows, (n,) bool, decide its kind.
 
-    Words of fewer rows than `min_frequency` are no categories. ValueError if no column is left, and for an infinite
-    number.
+    A word that is in fewer rows than `min_frequency` is not a category. Raises ValueError if no column is left, and for
+    an infinite number.
     """
     frame: Frame = {}
     facts = [Fact(f"({table.nameless} without a name)", "left out", "")] if table.nameless else []
@@ -123,7 +123,7 @@ def taken_for(
             frame[name] = values
     if not frame:
         raise ValueError(
-            f"{table.path}: nothing to predict {target} from; "
+            f"{table.path}: no column is left to predict {target} from; "
             + (", ".join(f"{fact.name}: {fact.text}" for fact in facts) or "it is the only column")
         )
     return frame, facts
@@ -143,12 +143,12 @@ def _take_numbers(name: str, column: np.ndarray, training: np.ndarray) -> Fact:
 
 
 def _numbers_rows(column: np.ndarray) -> bool:
-    """Whether it is integers one after the other, in whatever order."""
+    """Whether the numbers are successive integers, in any order."""
     return bool((np.diff(np.sort(column)) == 1).all())
 
 
 def _take_words(name: str, column: Words, training: np.ndarray, min_frequency: int) -> tuple[Any, Fact]:
-    """The values of a column of words, None if it is left out, and what is said of it."""
+    """The values of a column of words, or None if it is left out, and the Fact about it."""
     there = column.codes[training]
     missing, counts = int((there < 0).sum()), np.bincount(there[there >= 0], minlength=len(column.words))
     order = np.argsort(-counts, kind="stable")
@@ -163,7 +163,7 @@ def _take_words(name: str, column: Words, training: np.ndarray, min_frequency: i
         text = f"{first} … {last}" + (f"; {missing:,} missing" if missing else "")
         return dates, Fact(name, "dates", text)
     if all(map(AMBIGUOUS.fullmatch, column.words)):
-        text = f"dates whose day and month may be taken for each other, such as {column.words[0]}: write 2020-01-31"
+        text = f"dates that do not say which number is the day, such as {column.words[0]}: write 2020-01-31"
         return None, Fact(name, "left out", text)
     if kept == 0:
         return None, Fact(name, "left out", f"{different:,} words in {len(there):,} rows, all rare")
@@ -175,16 +175,15 @@ def _take_words(name: str, column: Words, training: np.ndarray, min_frequency: i
 
 
 def _ends(dates: np.ndarray, rows: np.ndarray) -> tuple[int, int]:
-    """The places of the first and the last of these dates, of the rows that are True in (n,) bool."""
+    """The places of the first and the last date in the rows that are True in (n,) bool."""
     there = [(date, i) for i, date in enumerate(dates.tolist()) if rows[i] and date is not None]
     return min(there)[1], max(there)[1]
 
 
 def dates_of(column: Words) -> np.ndarray | None:
-    """Words as dates (n,), None if one of them is no date: datetime64, or objects if the dates have a time zone.
+    """Words as dates (n,): datetime64, or objects if the dates have a time zone. None if a word is not a date.
 
-    The year comes first, 2020-01-31 or 2020/1/31, or dots divide them, 31.1.2020. A time of the day may follow, and
-    then a difference to UTC.
+    A date is 2020-01-31, 2020/1/31 or 31.1.2020. A time of the day may follow, and then a difference to UTC.
     """
     try:
         known = [_date(word) for word in column.words]
@@ -198,7 +197,7 @@ def dates_of(column: Words) -> np.ndarray | None:
 
 
 def _date(word: str) -> datetime.datetime:
-    """ValueError if it is no date."""
+    """A word as a date. Raises ValueError if it is not a date."""
     found = YEAR_FIRST.fullmatch(word) or DAY_FIRST.fullmatch(word)
     if found is None:
         raise ValueError(f"{word!r} is not a date")
@@ -226,14 +225,14 @@ def _is_date(word: str) -> bool:
 
 
 def names_of_words(columns: Columns) -> list[str]:
-    """The names of columns that are read as words: categories, which may look like numbers, and dates."""
+    """The names of the columns to read as words: dates, and categories, which may look like numbers."""
     return [column.name for column in columns.columns if isinstance(column, CategoryColumn | DateColumn)]
 
 
 def frame_of(table: Table, columns: Columns) -> tuple[Frame, list[str]]:
-    """The columns of a table that a model needs, and what is to be said of them.
+    """The columns of a table that a model needs, and remarks about them for the user.
 
-    ValueError for a column that is not there, and words in a column of numbers or of dates.
+    Raises ValueError if a column does not exist, and for words in a column of numbers or dates.
     """
     if absent := [column.name for column in columns.columns if column.name not in table.columns]:
         raise ValueError(f"{table.path} has no column {', '.join(map(repr, absent[:10]))}, which the model needs")
@@ -247,7 +246,7 @@ def frame_of(table: Table, columns: Columns) -> tuple[Frame, list[str]]:
             unknown = np.array([*[word not in column.categories for word in given.words], False])[given.codes]
             if unknown.any():
                 word = given.words[given.codes[unknown.argmax()]]
-                remarks.append(f"{name} has {word!r} {table.where(unknown)}, no category of the training")
+                remarks.append(f"{name} has {word!r} {table.where(unknown)}, not a category of the training")
             continue
         if isinstance(column, DateColumn):
             frame[name] = _as_dates(table, name, given)
@@ -258,7 +257,7 @@ def frame_of(table: Table, columns: Columns) -> tuple[Frame, list[str]]:
             _check_finite(table, name, given)
             frame[name], missing = given, np.isnan(given)
         if missing.any() and not column.gaps:
-            remarks.append(f"{name} is missing {table.where(missing)}, never in the training")
+            remarks.append(f"{name} is missing {table.where(missing)}, but never in the training")
     return frame, remarks
 
 
@@ -274,14 +273,14 @@ def _as_dates(table: Table, name: str, column: Words) -> np.ndarray:
 
 
 def _why_indistinct(numbers: np.ndarray) -> str | None:
-    """Why float32, in which a net computes, does not tell these numbers apart; None if it does."""
+    """The reason why float32, the dtype of nets, cannot tell these numbers apart; None if it can."""
     float32, largest = np.finfo(np.float32), np.abs(numbers).max()
     if largest > float32.max:
-        return f"within ±{largest:.2g}, too large for float32: divide it before"
+        return f"within ±{largest:.2g}, too large for float32: divide the column first"
     if largest < float32.tiny:
-        return f"within ±{largest:.2g}, too small for float32: multiply it before"
+        return f"within ±{largest:.2g}, too small for float32: multiply the column first"
     if numbers.std() < 100 * float32.eps * abs(numbers.mean()):  # it rounds by a hundredth of their deviation or more
-        return f"about {numbers.mean():g}, where float32 hardly tells them apart: subtract that before"
+        return f"about {numbers.mean():g}, and float32 hardly tells them apart: subtract that number first"
     return None
 
 
@@ -295,7 +294,7 @@ def _check_finite(table: Table, name: str, column: np.ndarray) -> None:
 
 
 def _no_number(table: Table, name: str, column: Words, expected: str) -> str:
-    """The error for words where numbers are expected, naming the first."""
+    """The message of an error about words in a column of numbers. It names the first word."""
     code = next((i for i, word in enumerate(column.words) if not _is_number(word)), 0)
     return f"{table.path}: {name} is {column.words[code]!r} {table.where(column.codes == code)}; {expected}"
 

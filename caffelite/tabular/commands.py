@@ -1,4 +1,4 @@
-"""What the commands `train`, `predict` and `export` do: tables in, models, reports and predictions out."""
+"""The commands `train`, `predict` and `export`. They make models, reports and predictions from tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUM = 1e-3  # how far the probabilities of a row may be from 1
 
 
 class Trained(NamedTuple):
-    """What a training has made."""
+    """The result of a training: the nets and the judgement of them."""
 
     nets: Learned
     judgement: Judgement
@@ -58,9 +58,9 @@ def train(
     delimiter: str | None = None,
     verbose: int | str = "auto",
 ) -> Trained:
-    """Have nets and simpler models learn a column of a table from the others, and print how well they do.
+    """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
 
-    ValueError, saying what is wrong, for a table that can't be learned from.
+    Raises ValueError with the reason if a table can't be learned from.
     """
     as_words = {*categories, *([target_name] if task == "classification" else [])}
     data = read(path, delimiter, as_words=as_words)
@@ -91,11 +91,11 @@ def train(
 
 
 def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[list[str]], list[str]]:
-    """What a model in a file predicts for the rows of a table: lines of cells, the names first; and what to say of it.
+    """Apply a model in a file to the rows of a table. Returns lines of cells, and remarks for the user.
 
-    The first cell of a line is the class, followed by the probability of each, or the value.
+    The first line has names. The other lines have a class and the probability of each class, or a value.
 
-    ValueError for a file that is no model of a table, and a table that it can't be applied to.
+    Raises ValueError for a file that is not a model of a table, and for a table that does not fit the model.
     """
     model = load(path)
     if not isinstance(model, TableModel):
@@ -120,17 +120,17 @@ def as_csv(lines: list[list[str]]) -> str:
 
 
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:
-    """Write a model in a file as other programs take it, each of the `paths` by the module of its name.
+    """Write a model in a file in formats of other programs. The keys of `paths` are modules, such as "onnx".
 
-    What the inputs of a model of a table are is printed. Nothing is written unless all can be.
+    For a model of a table, this also prints a description of the inputs. If one file can't be written, none is.
     """
     model = load(path)
     if isinstance(model, TableModel) and input_shape is not None:
-        raise ValueError(f"{path} is a model of a table, whose rows have a shape: leave out --input-shape")
+        raise ValueError(f"{path} is a model of a table, and knows the shape of its rows: leave out --input-shape")
     written = {}
     for module, target in paths.items():
         with TemporaryDirectory() as folder:
-            first = Path(folder, target.name)  # whose name is in it
+            first = Path(folder, target.name)  # the file contains its own name
             import_module(f"caffelite.{module}").export(model, first, input_shape)
             written[target] = first.read_bytes()
     for target, content in written.items():
@@ -147,10 +147,10 @@ def _inputs(model: TableModel) -> list[tuple[str, int]]:
 
 
 def check_apart(read: Sequence[str], written: Sequence[Path]) -> None:
-    """ValueError where a file that is to be written is one of those that are read, or to be written twice."""
+    """Raise ValueError if a file to write is also a file to read, or is to be written twice."""
     for i, path in enumerate(written):
         if any(_is_same(path, other) for other in [*map(Path, read), *written[:i]]):
-            raise ValueError(f"{path} is in use here already: write another file")
+            raise ValueError(f"the command already reads or writes {path}: write another file")
 
 
 def _is_same(path: Path, other: Path) -> bool:

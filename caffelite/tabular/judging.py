@@ -21,29 +21,29 @@ LEAST = float(np.finfo(np.float32).tiny)  # probability
 
 
 class Difference(NamedTuple):
-    """By how much one model is better than another, and the standard error of that, from the same rows."""
+    """By how much one model is better than another on the same rows, and the standard error of this."""
 
     mean: float
     error: float
 
     @classmethod
     def of(cls, differences: np.ndarray) -> Difference:
-        """That of the rows' differences (n,)."""
+        """The mean of the rows' differences (n,), and its standard error."""
         error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
         return cls(float(differences.mean()), float(error))
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is hardly chance, and large enough to matter."""
+        """Whether the difference is too large for chance, and large enough to matter."""
         return self.mean > max(NOISE * self.error, SMALLEST)
 
 
 class Judgement:
-    """What models make of the rows that were held out.
+    """The outputs and scores of models for the rows that were held out.
 
-    `models` are the outputs for the test rows by name: of the nets, of the linear model, of boosted trees if there are
-    any, and of the baseline. The baseline says the same of all rows: how often each class comes in the training, or the
-    mean. `scores` are those of the nets for the rows of the training, and then those of each model for the test.
+    `models` has the outputs for the test rows by the model's name: nets, linear model, boosted trees if there are any,
+    and baseline. The baseline has the same output for all rows: the share of each class in the training, or the mean.
+    `scores` has first the nets' scores for the training rows, and then each model's scores for the test rows.
     """
 
     NETS, LINEAR, TREES, BASELINE = "nets", "linear", "trees", "baseline"
@@ -74,15 +74,15 @@ class Judgement:
 
     @property
     def judged_by(self) -> str:
-        """What models are compared by."""
+        """The name of the score that compares models."""
         return "R²" if self.target.classes is None else "log loss"
 
     def score(self, model: str) -> float:
-        """What a model is judged by, for the test rows."""
+        """The score of a model for the test rows, by `judged_by`."""
         return self.scores[1 + list(self.models).index(model)][self.judged_by]
 
     def difference(self, better: str, worse: str) -> Difference:
-        """By how much one model is better than another for the test rows: a difference of the log loss, or of R²."""
+        """By how much one model is better than another for the test rows, in log loss or R²."""
         rows = self.parts.test
         worse_losses, better_losses = (losses(self.models[name], self.target, rows) for name in (worse, better))
         return Difference.of((worse_losses - better_losses) / unit(self.target, rows))
@@ -97,12 +97,12 @@ def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
 
 
 def unit(target: Target, rows: np.ndarray) -> float:
-    """What `losses` are divided by, so that their differences are those of R²: the variance. Of classes it is 1."""
+    """The unit of differences of `losses`: for values their variance, which makes differences of R²; for classes 1."""
     return 1.0 if target.classes is not None else float(target.values[rows].var()) or 1.0
 
 
 def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, float]:
-    """How good outputs for these rows of the table are, by name."""
+    """The scores of outputs for these rows of the table, by name."""
     values = target.values[rows]
     if target.classes is None:
         return {
@@ -111,7 +111,7 @@ def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, f
             "mean absolute error": metrics.mae(outputs, values[:, None]),
         }
     f1, labels, predicted = "F1, mean of the classes", values, outputs
-    if len(target.classes) == 2:  # that of the rare class
+    if len(target.classes) == 2:  # the F1 of the rare class
         rare = int(np.bincount(target.values, minlength=2).argmin())
         f1 = f"F1 of {target.classes[rare]}"
         labels, predicted = (values, outputs) if rare == 1 else (1 - values, outputs[:, ::-1])
@@ -124,9 +124,10 @@ def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, f
 
 
 def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, Difference]:
-    """By how much the log loss rises, or R² falls, when a column is shuffled among the rows.
+    """By how much the log loss rises, or R² falls, if a column is shuffled among the rows.
 
-    It is the mean of SHUFFLES times. The largest come first. Of columns that tell the same, none may matter.
+    It is the mean of SHUFFLES shuffles. The largest come first. If several columns have the same information, perhaps
+    none of them matters.
 
     L. Breiman, "Random forests", Machine Learning 45, 2001, section 10.
     """

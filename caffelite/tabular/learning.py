@@ -1,4 +1,4 @@
-"""Nets learn rows of a table, and beside them a linear model and boosted trees, to be judged on rows held out."""
+"""Train nets on rows of a table, and a linear model and boosted trees to compare them with on held-out rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_CATEGORIES = 255  # of a column, for boosted trees
 
 
 class Split(NamedTuple):
-    """Which rows are for what: (n,) bool each."""
+    """The rows for the training and the rows for the test, (n,) bool each."""
 
     training: np.ndarray
     test: np.ndarray
@@ -58,9 +58,9 @@ class Learned(NamedTuple):
 
 
 def split(target: Target, test: float, seed: int) -> Split:
-    """Hold out rows at random, of each class the same share; its first row stays in the training.
+    """Hold out random rows, the same share of each class. The first row of a class stays in the training.
 
-    ValueError for too few rows.
+    Raises ValueError for too few rows.
     """
     n = len(target.values)
     rng = np.random.default_rng(seed)
@@ -73,12 +73,12 @@ def split(target: Target, test: float, seed: int) -> Split:
         held_out[np.unique(target.values[order], return_index=True)[1]] = False
     test_rows = np.isin(np.arange(n), order[held_out])
     if n < FEWEST or test_rows.sum() < 1 or (~test_rows).sum() < 2:
-        raise ValueError(f"{n:,} rows are too few to learn from some and be judged by others")
+        raise ValueError(f"{n:,} rows are too few to train on some and test on others")
     return Split(~test_rows, test_rows)
 
 
 def rows_of(frame: Frame, rows: np.ndarray) -> Frame:
-    """These rows of a frame: numbers of them, or (n,) bool."""
+    """These rows of a frame. `rows` are numbers, or (n,) bool."""
     return {
         name: Categories(column.codes[rows], column.names) if isinstance(column, Categories) else column[rows]
         for name, column in frame.items()
@@ -86,9 +86,9 @@ def rows_of(frame: Frame, rows: np.ndarray) -> Frame:
 
 
 def learn(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: int, verbose: Any) -> Learned:
-    """Nets that have learned these rows, (n,) bool, by the recipe.
+    """Train nets on these rows, (n,) bool, by the recipe.
 
-    After Ctrl-C they are the nets that have completed an epoch. KeyboardInterrupt if there is none.
+    After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
     seen, count = rows_of(frame, rows), int(rows.sum())
     columns = recipe.columns(seen, count)
@@ -110,7 +110,7 @@ def learn(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: 
 
 
 def learn_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:
-    """A linear model that has learned these rows, (n,) bool. A part of them says when it gets no better."""
+    """Train a linear model on these rows, (n,) bool. A part of them is for early stopping."""
     seen, count = rows_of(frame, rows), int(rows.sum())
     columns = Columns(seen, size=EMBEDDING)
     targets, outputs, loss, center, scale = _to_learn(target, rows)
@@ -137,7 +137,7 @@ def learn_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> T
 
 
 def trees(columns: Columns, frame: Frame, target: Target, parts: Split, seed: int) -> np.ndarray | None:
-    """What boosted trees predict for the test rows, (n, classes) or (n, 1). None if scikit-learn is not installed."""
+    """The outputs of boosted trees for the test rows, (n, classes) or (n, 1). None without scikit-learn."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     except ImportError:
@@ -168,7 +168,7 @@ def _to_learn(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Functi
 
 
 def _check_text(columns: Splines, nets: int) -> None:
-    """ValueError if a file of the nets could not hold the names and categories: before a training is lost."""
+    """Raise ValueError, before the training, if a file of the nets could not hold the names and categories."""
     text = nets * len(as_text(columns.arguments()).encode())
     if text > MOST_TEXT + nets * columns.weight.data.nbytes // 16:
         long = max(columns.categories, key=lambda name: sum(map(len, columns.categories[name])))

@@ -1,4 +1,4 @@
-"""Tables in files of comma-separated values: read into columns of numbers and columns of words."""
+"""Read tables in files of comma-separated values into columns of numbers and columns of words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from caffelite.core.tables import bytes_text
 
 DELIMITERS = (",", ";", "\t", "|")
-NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case: what is missing
+NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # the cells that are missing, in lower case
 NO_NUMBER = NO_WORD | {"none"}  # which may be a word like others
 CHUNK = 1000  # rows that are text at a time: as text they take ten times the memory
 GZIP = b"\x1f\x8b"  # how such a file begins
@@ -27,16 +27,16 @@ MOST_UNPACKED_MORE = 16_000_000  # and so many bytes more
 
 
 class Words(NamedTuple):
-    """A column of words: each row's place in the list of those that differ, −1 where it is missing."""
+    """A column of words: each row's place in the list of different words, −1 if the word is missing."""
 
     codes: np.ndarray  # (n,) int64
     words: list[str]  # in the order of their first rows
 
 
 class Table(NamedTuple):
-    """What a file has: columns by name, and the line in which each row ends.
+    """The content of a file: columns by name, and the line in which each row ends.
 
-    A column is numbers, (n,) float64 with NaN where one is missing, or Words.
+    A column is an array of numbers, (n,) float64 with NaN for a missing number, or Words.
     """
 
     path: str
@@ -45,21 +45,24 @@ class Table(NamedTuple):
     nameless: int = 0  # columns that were left out, for they have no name
 
     def where(self, rows: np.ndarray) -> str:
-        """Where the rows are that are True in (n,) bool: "in line 7", and how many others there are."""
+        """A text about the rows that are True in (n,) bool: "in line 7 and 2 others"."""
         others = int(np.count_nonzero(rows)) - 1
         more = f" and {counted(others, 'other')}" if others else ""
         return f"in line {self.lines[rows.argmax()]:,}{more}"
 
 
 def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Collection[str] = ()) -> Table:
-    """The table in a file of comma-separated values, the first line of which has the names of the columns.
+    """Read the table in a file of comma-separated values. The first line has the names of the columns.
 
-    UTF-8, with or without a byte order mark, plain or compressed by gzip. Cells may be quoted; blanks around them and
-    empty lines don't count. Without a `delimiter` it is the comma, semicolon, tab or bar that finds the most names.
-    A column is numbers if every cell is one, where semicolons delimit also with a decimal comma, or is missing:
-    empty, or NA, NaN, null, None or ?. Else, and where its name is in `as_words`, it is words.
+    The file is UTF-8, with or without a byte order mark, plain or compressed by gzip. Cells may be quoted. Blanks
+    around cells and empty lines don't count. The default `delimiter` is the comma, semicolon, tab or bar that gives the
+    most names.
 
-    Raises OSError for a path that can't be read, and ValueError, naming the line, for what is no such table.
+    A column is numbers if each cell is a number or missing. A missing cell is empty, or NA, NaN, null, None or ?. If
+    the delimiter is a semicolon, numbers may have a decimal comma. All other columns are words, and so are the columns
+    in `as_words`.
+
+    Raises OSError for a path that can't be read, and ValueError with the line if the file is not such a table.
     """
     path, words = os.fspath(path), set(as_words)
     content = None if os.path.isfile(path) else Path(path).read_bytes()  # a pipe can be read only once
@@ -105,7 +108,10 @@ class Unpacked(gzip.GzipFile):
 
 
 def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple[Table | None, set[str]]:
-    """The table; or none, and the names of columns that are words, though they began with numbers that are gone."""
+    """The table, or None and the names of columns of words that began with numbers.
+
+    The cells of such a column have to be read again, as words.
+    """
     first = file.readline()
     delimiter = delimiter or max(DELIMITERS, key=lambda d: _cells(first, d))
     rows = _rows(path, chain([first], file), delimiter)
@@ -127,7 +133,7 @@ def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple
 
 
 def _cells(line: str, delimiter: str) -> int:
-    """How many cells a line has; 0 if csv refuses it, as it does cells of more than 131,072 characters."""
+    """How many cells a line has; 0 if csv raises an error, for example for a cell of more than 131,072 characters."""
     try:
         return len(next(csv.reader([line], delimiter=delimiter), []))
     except csv.Error:
@@ -135,7 +141,7 @@ def _cells(line: str, delimiter: str) -> int:
 
 
 def _rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows, that of the names first, each with the line in which it ends; ValueError where one is none."""
+    """The rows, first the row of names, each with the line in which it ends. Raises ValueError for a bad row."""
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
     count = 0
     try:
@@ -164,16 +170,16 @@ def _check_names(path: str, names: list[str]) -> None:
 
 
 class Column:
-    """A column that is being read: numbers as long as all cells are."""
+    """A column that is being read. It is numbers as long as all its cells are numbers."""
 
     def __init__(self, as_words: bool, decimal_comma: bool) -> None:
         self.decimal_comma = decimal_comma
         self.parts: list[np.ndarray] = []
         self.words: dict[str, int] | None = {} if as_words else None
-        self._codes: dict[str, int] = {}  # of cells as they stand there
+        self._codes: dict[str, int] = {}  # of cells with their blanks
 
     def take(self, cells: Sequence[str]) -> bool:
-        """Take further cells; False where they are words, and those before were kept as numbers."""
+        """Take more cells. Return False if they are words, and earlier cells were kept as numbers."""
         if self.words is None:
             numbers = self.numbers(cells)
             if numbers is not None:
@@ -191,7 +197,7 @@ class Column:
         return True
 
     def numbers(self, cells: Sequence[str]) -> np.ndarray | None:
-        """The cells as numbers, None where one is not. (For Python, but for nobody else, "1_000" is one.)"""
+        """The cells as numbers, or None if one is not a number. (Python takes "1_000" as a number. We do not.)"""
         try:
             numbers = np.fromiter(map(float, cells), np.float64, len(cells))
         except ValueError:
@@ -207,7 +213,7 @@ class Column:
         return float(cell.replace(",", ".") if self.decimal_comma and "." not in cell else cell)
 
     def whole(self) -> np.ndarray | Words:
-        """All that was taken."""
+        """The whole column."""
         values = np.concatenate(self.parts)
         return values if self.words is None else Words(values, list(self.words))
 

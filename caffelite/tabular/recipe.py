@@ -1,7 +1,7 @@
-"""The recipe for tables: a few nets of splines, each trained on other rows, and averaged.
+"""The recipe for tables: the mean of a few nets of splines, each trained on different rows.
 
-`caffelite train`, TableClassifier and TableRegressor are made by it. Each of its parts gave better scores on the tables
-of `benchmarks/tables.py`.
+`caffelite train`, TableClassifier and TableRegressor use it. Each of its parts gave better scores on the tables of
+`benchmarks/tables.py`.
 
 It follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and Y. Gorishniy,
 A. Kotelnikov and A. Babenko, "TabM", ICLR 2025.
@@ -31,7 +31,7 @@ LARGEST_SEED = 2**31 - 1
 
 
 class Recipe(NamedTuple):
-    """The numbers of the recipe. None stands for what suits the number of rows."""
+    """The numbers of the recipe. None means a value that depends on the number of rows."""
 
     nets: int | None = None
     hidden: Sequence[int] = (64, 64)
@@ -136,7 +136,7 @@ def train(
 
 
 def parts_of(targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """The part 0 … PARTS − 1 of each row, drawn so that all parts have about as many rows of each class."""
+    """Draw the part 0 … PARTS − 1 of each row. All parts get about the same number of rows of each class."""
     order = random.permutation(len(targets))
     if targets.dtype.kind == "i":
         order = order[np.argsort(targets[order], kind="stable")]

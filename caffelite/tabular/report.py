@@ -1,4 +1,4 @@
-"""What is said of a table, and of the models that have learned from it."""
+"""The report about a table, and about the models that were trained on it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Split
 
 MOST_CLASSES = 8  # that are listed
-MOST_COLUMNS = 15  # of which is said how much they matter
+MOST_COLUMNS = 15  # in the table of importances
 LONGEST = 24  # characters of a class or a column
 
 
 def of_columns(facts: list[Fact]) -> Table:
-    """What the columns were taken for."""
+    """The columns, their kinds and their values."""
     rows = [(shortened(fact.name, LONGEST), fact.taken_for, fact.text) for fact in facts]
     return table(["column", "read as", ""], rows, "<<<", cut=2)
 
 
 def of_target(target: Target, parts: Split, other: str | None) -> str:
-    """What is to be predicted, how often each class comes, which rows are for what; and the other task there is."""
+    """The target, the share of each class, the other task if one is possible, and the numbers of rows."""
     values = target.values
     if target.classes is None:
         text = f"{target.name}: regression, {values.min():g} … {values.max():g}, mean {values.mean():.4g}"
@@ -40,7 +40,7 @@ def of_target(target: Target, parts: Split, other: str | None) -> str:
 
 
 def of_scores(judgement: Judgement) -> Table:
-    """The scores of the nets, and those of the other models for the test."""
+    """The scores of the nets, and the scores of the other models for the test rows."""
     others = {Judgement.NETS: "test", Judgement.LINEAR: "linear", Judgement.TREES: "boosted trees"}
     names = ["", "training", *[others.get(name, baseline(judgement)) for name in judgement.models]]
     rows = [[name, *(f"{scores[name]:.4g}" for scores in judgement.scores)] for name in judgement.scores[0]]
@@ -48,7 +48,7 @@ def of_scores(judgement: Judgement) -> Table:
 
 
 def baseline(judgement: Judgement) -> str:
-    """What the baseline always says."""
+    """The output of the baseline, which is the same for all rows."""
     classes = judgement.target.classes
     most = 0 if classes is None else int(judgement.baseline.argmax())
     return "the mean" if classes is None else f"always {shortened(classes[most], LONGEST)}"
@@ -85,7 +85,7 @@ def of_importances(judgement: Judgement) -> Table:
 
 
 def of_inputs(columns: Columns) -> Table:
-    """What the inputs of an exported model are: the arrays that `columns.arrays` makes of a frame."""
+    """The inputs of an exported model, which are the arrays that `columns.arrays` makes from a frame."""
     rows = []
     numbers = [feature for column in columns.columns if isinstance(column, DateColumn) for feature in _of_date(column)]
     told = dict(numbers)

@@ -53,7 +53,7 @@ def accumulated(step: Step, team: Team, batches: Iterable, count: int) -> tuple[
 
 
 class StepOnSeveral(Step):
-    """One step on several batches. Their gradients add up to that of all rows:
+    """One step on several batches. Their gradients add up to the gradient of all rows:
 
         g ← Σ weight · d loss / Σ weight
 
@@ -124,7 +124,7 @@ class StepInParts(StepOnSeveral):
 
 
 def _of_all_rows(outputs: list[Any]) -> Any:
-    """Return the outputs of several batches as those of one."""
+    """Join the outputs of several batches, as if they were one batch."""
     with no_grad():
         if isinstance(outputs[0], tuple):
             return tuple([concatenate(of_batches) for of_batches in zip(*outputs, strict=True)])

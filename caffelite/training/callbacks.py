@@ -71,9 +71,9 @@ class Training(NamedTuple):
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
     team: Any = None  #: The processes that share each batch. None: there is only one process.
     metrics: Mapping[str, Metric | OfOutput] = {}  #: The metrics, by name.
-    batches: Any = None  #: What the model is trained on: a DataGenerator, or another iterable of batches.
+    batches: Any = None  #: The training data: a DataGenerator, or another iterable of batches.
     epochs: int | None = None  #: The number of epochs, with those before. None: it is not known.
-    validation: Any = None  #: What the model is evaluated on after each epoch, None if there is nothing.
+    validation: Any = None  #: The data for the evaluation after each epoch, or None.
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
     steps_per_epoch: int | None = None  #: None: it is not known.
     waited: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
@@ -179,7 +179,7 @@ class Callbacks:
         return only.call(others) if isinstance(only, EarlyStopping) and type(only) is EarlyStopping else None
 
     def due_besides(self, epochs: int) -> float:
-        """Return the epoch after which a callback must be called next, besides those due after the next epoch."""
+        """Return the epoch after which a callback is due next. Callbacks due after the next epoch don't count."""
         return min([due for _, due in self._all_due(epochs) if due > epochs + 1], default=math.inf)
 
     def _all_due(self, epochs: int) -> list[tuple[Any, float]]:
@@ -503,7 +503,7 @@ class Checkpoint:
         self.seconds = None if seconds is None else nonnegative("seconds", seconds)
         self._monitor = None if monitor is None else _MonitorOfCheckpoint(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
-            raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
+            raise ValueError("Checkpoint takes a monitor, which compares epochs, or seconds, but not both")
         if monitor is None and mode != "auto":
             raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
@@ -535,7 +535,7 @@ class Checkpoint:
         try:
             self._write(self.path)
         except (OSError, files.TooLong) as error:
-            warnings.warn(f"no checkpoint: {error}; the training goes on", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"no checkpoint was saved: {error}; the training continues", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 
     def end(self) -> None:

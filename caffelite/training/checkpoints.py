@@ -1,8 +1,8 @@
 """A training as a file. A training that continues from it gets the same bits as one that never stopped.
 
-Besides the model, the file has arrays whose names begin with `training:`, and a JSON text, `caffelite.training`. They
-hold the position in the data, the sums of the current epoch, optimizer, history, random streams and the states of
-callbacks. They also hold facts, for example the batch size. These must be equal when a training continues.
+The file has the model, arrays whose names begin with `training:`, and a JSON text, `caffelite.training`. The arrays and
+the text hold the position in the data, the sums of the current epoch, the optimizer, the history, random streams and
+the states of callbacks. They also hold facts, such as the batch size. These must be equal when a training continues.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class Start:
     streams, the optimizer, DataGenerators and callbacks.
     """
 
-    saved: Saved  # what `read` has read
+    saved: Saved  # the result of `read`
 
     def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks) -> None:
         self.path, self.model, self.optimizer = path, model, optimizer

@@ -1,8 +1,8 @@
-"""What metrics of classes are made of: predictions, counts for each class, and areas under curves.
+"""The parts of metrics of classes: predictions, counts for each class, and areas under curves.
 
 Outputs are scores (n, C) with labels (n,), one score per row with labels of 0 and 1, or scores (n, C) with several
-labels per row, (n, C) of 0 and 1. Each class is counted or sorted by itself, so there is no array of rows × classes
-besides the outputs.
+labels per row, (n, C) of 0 and 1. Each class is counted or sorted by itself, so the outputs are the only array of
+rows × classes.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def mean_share(part: np.ndarray, whole: np.ndarray) -> float:
 
 
 def probabilities_of(outputs: np.ndarray, link: Any, is_several: bool) -> np.ndarray:
-    """What outputs mean, in float64: `link` of them if there is one. Of several classes, probabilities in each row.
+    """The predictions that outputs stand for, in float64: `link` of the outputs if there is one.
 
-    If rows of several classes are not probabilities, they are taken for scores, and the result is their softmax. It is
-    NaN for infinite scores.
+    With several classes, each row has probabilities. If the rows are not probabilities, they count as scores, and the
+    result is their softmax. It is NaN for infinite scores.
     """
     p = outputs.astype(np.float64)
     if link is not None:

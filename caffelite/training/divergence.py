@@ -1,4 +1,4 @@
-"""Explain why a training diverged: which data, parameter or gradient, and in which epoch and batch."""
+"""Explain why a training diverged: name the data, parameter or gradient, the epoch and the batch."""
 
 from __future__ import annotations
 

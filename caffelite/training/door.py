@@ -64,7 +64,7 @@ def training_batches(
         training: Any = DataGenerator.of(data, seed=rng, **_set(given))
     else:
         if class_weight is not None:
-            raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
+            raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
         if validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
         check_batches(model, "x", x, y, weights, loss, given)
@@ -97,7 +97,7 @@ def _rows(
         (_, y), *others = named_targets(y)
         if others:
             raise ValueError(
-                f"class_weight goes with one target, got {1 + len(others)}: give the weights of rows as sample_weight"
+                f"class_weight needs a single target, got {1 + len(others)}: give the weights of rows as sample_weight"
             )
         of_labels = loss.losses[0] if isinstance(loss, Losses) else loss
         class_weights = ClassWeights(class_weight, y, getattr(of_labels, "ignore", None))
@@ -141,7 +141,7 @@ def count_to_hold_out(rows: int, share: float) -> int:
 
 
 def training_and_held_out(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the rows to hold out. Return which rows are for training, and which are held out, as masks (rows,)."""
+    """Draw the rows to hold out. Return masks (rows,) of the rows for training and of the rows that are held out."""
     held_out = np.zeros(rows, dtype=bool)
     held_out[rng.permutation(rows)[:count]] = True
     return ~held_out, held_out
@@ -208,13 +208,13 @@ def check_batches(
 ) -> None:
     """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `given`."""
     if weights is not None:
-        raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
+        raise ValueError("sample_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
     generator = x.batches if isinstance(x, Prefetch) else x
     if isinstance(generator, DataGenerator):
         check_columns(model, name, generator.columns)
     if isinstance(x, DataGenerator):
         if y is not None:
-            raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
+            raise ValueError(f"{name} is a DataGenerator, which has its own targets; leave out y")
         if x.y is None:
             raise ValueError(f"{name} is a DataGenerator without targets")
         if is_replayed(x):  # otherwise, each batch is checked later
@@ -229,12 +229,12 @@ def check_batches(
         if isinstance(x, Windows):
             got += ": give windows.x and windows.y"
         elif inspect.isgeneratorfunction(x):
-            got += ": call it, since what it returns is such an iterable"
+            got += ": call it, because it returns such an iterable"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
     for option, value in _set(given).items():
         if getattr(generator, option, None) != value:
             raise ValueError(
-                f"{option}={value!r} goes with x and y as arrays, and {name} is a {type(x).__name__}, which makes its "
+                f"{option}={value!r} needs x and y as arrays, and {name} is a {type(x).__name__}, which makes its "
                 f"own batches: leave out {option}"
             )
 
@@ -322,7 +322,7 @@ def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
     """Return the shape of the outputs. Raise ValueError if there are no rows or the model does not take them."""
     rows = same_length(name, inputs)
     if model.is_sequence() and not model.functions:
-        raise ValueError(f"{type(model).__name__} has no Functions: add some, or write what it computes in `call`")
+        raise ValueError(f"{type(model).__name__} has no Functions: add some, or write a `call`")
     if is_sparse(inputs[0]) and model.is_sequence():
         model._first_input(inputs[0])
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from caffelite.core.tables import FITTING, Table, drawn, table
 
-# Each run has its own line style, so that a reader can distinguish them without colour.
+# Each run has its own line style. So a reader can distinguish them without colour.
 LINES: tuple[Any, ...] = (
     "-",
     (0, (5, 2)),

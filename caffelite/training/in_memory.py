@@ -1,4 +1,4 @@
-"""Epochs over data in memory: the replay fetches each batch by itself, so that many epochs are replayed in one call.
+"""Epochs over data in memory. The replay fetches each batch by itself, so one call can replay many epochs.
 
 A batch whose weights are all 0 is passed over: there is no step.
 """
@@ -124,7 +124,7 @@ class InMemory(Steps):
                 self._raise_why(stopped)
 
     def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
-        """Have the batches replay those of their Programs that are current."""
+        """Set the Programs that the batches replay: only Programs that are current."""
         full, last = programs[0], programs[-1]
         self.replay.full = full.replay if full in current else None
         self.replay.last = last.replay if last in current else None
@@ -187,7 +187,9 @@ class InMemory(Steps):
             for column, room in enumerate(self.kept.values(), start=len(self.columns)):
                 self.replay.place(column, room)
         if (first := _forms(parted(self.kept)[0])) != forms:
-            raise ValueError(f"metrics of an epoch: the rows of a batch's outputs are {forms}, of others {first}")
+            raise ValueError(
+                f"metrics of an epoch: a batch has outputs with rows of {forms}, an earlier one of {first}"
+            )
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
         """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""

@@ -87,7 +87,7 @@ class Shown(Listener):
 class ShownTogether(Listener):
     """Shows the progress of one of several trainings, which have a Progress and its lock in common.
 
-    `progress.epochs` are those of all trainings. With `each`, the loop calls it after each epoch.
+    `progress.epochs` counts the epochs of all trainings. With `each`, the loop calls it after each epoch.
     """
 
     def __init__(self, progress: Progress, lock: threading.Lock, each: bool) -> None:

@@ -55,7 +55,7 @@ class Listener:
         """
 
     def waited(self, seconds: float) -> None:
-        """Called when the training has waited so long, so that its time is no time of steps."""
+        """Called after the training has waited for so many seconds. No step took this time."""
 
     def end(self) -> None:
         """Called when the training is over, also if an exception ended it."""

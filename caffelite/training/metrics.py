@@ -110,7 +110,7 @@ class OfAllClasses(OfPredictions):
 
 
 class OfProbabilities(OfEpoch):
-    """A metric of what outputs mean, and of targets."""
+    """A metric of predictions and targets."""
 
     def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         if has_nan(outputs):
@@ -201,7 +201,7 @@ def link_of(loss: Any) -> Any:
 def warn_of_probabilities() -> None:
     """Warn that a metric of classes has taken outputs for probabilities."""
     warn(
-        "metrics: all outputs are within 0 … 1, so they are taken for probabilities: class 1 is output > 0.5. If they "
+        "metrics: all outputs are within 0 … 1, so they count as probabilities: class 1 is output > 0.5. If they "
         "are scores, use SigmoidLoss, or give your loss a method `link` that makes probabilities of scores"
     )
 
@@ -280,10 +280,10 @@ def _flat(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def precision(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
     """The share of correct rows among the rows predicted as a class.
 
-    With two classes it is class 1's share, with more the mean over classes that occur in predictions or labels, and
-    with several labels per row the mean over the labels. The prediction is the class with the largest score; with one
-    score per row it is `accuracy`'s. The precision is 0 for a class that is never predicted. This is scikit-learn's
-    `precision_score`.
+    With two classes it is the share of class 1. With more classes it is the mean over the classes that occur in
+    predictions or labels. With several labels per row it is the mean over the labels. The prediction is the class with
+    the largest score; with one score per row it is as in `accuracy`. The precision is 0 for a class that is never
+    predicted. This is scikit-learn's `precision_score`.
     """
     return mean_share(hits, predicted)
 
@@ -371,7 +371,7 @@ def top_k(k: int) -> OfEpoch:
     return _top_k(positive_integer("metrics: the k of top_k", k))
 
 
-@functools.cache  # the same object for the same k, so that its recorded Program is found again
+@functools.cache  # the same object for the same k: its recorded Program is found again
 def _top_k(k: int) -> OfEpoch:
     def share(outputs: np.ndarray, targets: np.ndarray) -> float:
         if has_nan(outputs):
@@ -473,7 +473,7 @@ def mode_of(name: str, metrics: Mapping[str, Metric | OfOutput]) -> str | None:
 
 
 def named(metrics: Iterable[Any]) -> dict[str, Metric | OfOutput]:
-    """Return metrics by their names in the history. Those of a list for each output are `accuracy_0`, `mae_1`, ….
+    """Return metrics by their names in the history. With a list for each output, names are `accuracy_0`, `mae_1`, ….
 
     Raise ValueError for an unknown name and for a name that occurs twice. Raise TypeError for anything that is not a
     list of names and callables, or a list of such lists.

@@ -70,7 +70,7 @@ class Objective:
         # A row of `means`: losses and accuracies. The sums: one for each loss, one or three for each accuracy.
         self.summed = (*losses, *[each.accuracy for each in self.measures if each.accuracy])
         self.quantities = len(self.terms) + sum(each.quantities for each in self.measures)
-        # The objects that a recorded step depends on, besides the names.
+        # The objects that a recorded step depends on. It also depends on the names.
         self.used = (loss, *several, *[metric for each in self.measures for metric in each.metrics.values()])
 
     # ---- of a batch ---------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Term:
                 )
 
     def weights(self, batch: Batch) -> np.ndarray | None:
-        """Return the weights by whose sum the last batch's mean was divided, or None if all rows counted equally."""
+        """Return weights whose sum is the divisor of the last batch's mean, or None if all rows count equally."""
         known = _knows_what_counts(self.applied) and self.applied.weight is not None
         return self.applied.weight.reshape(1) if known else batch.weights  # type: ignore[attr-defined]
 
@@ -240,7 +240,7 @@ class Measures:
         self.quantities = 0 if self.accuracy is None else 1 if self.threshold is not None else 3
 
     def _own(self, arrays: Any) -> Sequence[Any]:
-        """Return those of the outputs or targets that the metrics take."""
+        """Return the outputs or targets that the metrics take."""
         return arrays[self.which[0] :][:1] if self.which else arrays
 
     def check(self, outputs: Any, batch: Batch) -> None:

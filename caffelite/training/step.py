@@ -17,7 +17,7 @@ class Step:
 
     trains = True
     batches = 1  # how many batches of the data make a step
-    unit = "batch"  # what messages call the data of a step
+    unit = "batch"  # the name of a step's data in messages
 
     def __init__(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None = None) -> None:
         self.model, self.objective, self.optimizer, self.clip_norm = model, objective, optimizer, clip_norm
@@ -47,7 +47,7 @@ class Step:
         return {"clip_norm": self.clip_norm}
 
     def key(self) -> tuple[Any, ...]:
-        """Return the values that a recorded step depends on, besides the objects that it uses."""
+        """Return the values that a recorded step depends on. The objects that it uses are in `used`."""
         return (self.objective.names, self.clip_norm)
 
     def used(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What all Epochs have: a step that is recorded once for each shape of batch, and the sums of what it measures."""
+"""The base of all Epochs: a step, recorded once for each shape of batch, and the sums that it measures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Steps(Epochs):
     def program(self, name: str, layout: Any, columns: list[np.ndarray], rows: int) -> Program:
         """Return the Program for steps of this name on batches of `rows` rows of these columns.
 
-        `layout` says what the columns are. For a step on several batches, it describes each of them.
+        `layout` says which columns these are. For a step on several batches, it describes each of them.
         """
         used = (*self.model.all_functions(), *self.step.used())
         forms = [(column.shape[1:], column.dtype) for column in columns]
@@ -78,7 +78,7 @@ class Sums:
         if first != now:
             raise ValueError(
                 f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "
-                f"batch has outputs and targets of shape {_rows_text(now)}, others of shape {_rows_text(first)}"
+                f"batch has outputs and targets of shape {_rows_text(now)}, the first one of shape {_rows_text(first)}"
             )
         self.kept.append(rows)
 

@@ -143,7 +143,7 @@ def as_batch(step: Step, given: Any) -> Batch:
     model, loss = step.model, step.objective.loss
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
-        raise TypeError(f"x without y is taken for batches (x, y) or (x, y, weights), got one that is {what}")
+        raise TypeError(f"without y, x must give batches (x, y) or (x, y, weights), got a batch that is {what}")
     inputs, columns = door.model_inputs(model, "a batch's x", given[0])
     if step.trains:
         door.remember_columns(model, columns)

@@ -1,4 +1,4 @@
-"""Controls: what pages ask for, and how the training obeys."""
+"""Controls: the requests of pages, and how the training answers them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LOOK = 0.25  # seconds after which a training that is paused looks for pages
 
 
 class Controls:
-    """What pages ask for. The server's thread notes it, and the training's thread does it between two steps.
+    """The requests of pages. The server's thread notes them, and the training's thread does them between two steps.
 
-    Several ranks do the same after the same steps: what the pages of rank 0 ask for, which it tells the others.
+    Several ranks do the same after the same steps. Only rank 0 has pages, and it sends their requests to the others.
     """
 
     def __init__(self, training: Any, status: Status, updates: Updates) -> None:
@@ -39,7 +39,7 @@ class Controls:
         status.cannot = _impossible(training, updates.watched)
 
     def ask(self, channel: Channel | None, kind: Any, value: Any = None) -> None:
-        """Note what a page asks for. Raises ValueError if it cannot be done. It runs on the server's thread."""
+        """Note a request of a page. Raises ValueError if it cannot be done. It runs on the server's thread."""
         if kind not in KINDS:
             raise ValueError(f"the page asked for {kind!r:.80}, which is unknown")
         if kind in self.status.cannot:
@@ -53,7 +53,7 @@ class Controls:
         self.steps = max(0, self.steps - count)
 
     def obey(self) -> bool:
-        """Do what pages have asked for. Return whether there was anything. All ranks call it after the same steps."""
+        """Do the requests of pages. Return whether there was anything. All ranks call it after the same steps."""
         has_obeyed = False
         self.updates.wakes.clear()
         while self.team.agreed(len(self._asked)):
@@ -61,7 +61,7 @@ class Controls:
             kind, value = KINDS[int(self.team.agreed(KINDS.index(kind)))], self.team.agreed(value)
             try:
                 self._do(channel, kind, value)
-            except Exception as error:  # the page is told so, and the training goes on
+            except Exception as error:  # the page gets the error, and the training goes on
                 if channel is not None:
                     channel.send("refused", {"why": f"{error}" or type(error).__name__})
             has_obeyed = True
@@ -141,7 +141,7 @@ class Controls:
 
 
 def _impossible(training: Any, watched: watch.Watched) -> dict[str, str]:
-    """What pages cannot ask for, and why."""
+    """The requests that are impossible, and the reasons."""
     if training.optimizer is None:
         return {"rate": "L-BFGS chooses the length of each step", "kernels": "only steps of an optimizer can be timed"}
     if watched.training_rows is None:

@@ -16,7 +16,7 @@ from caffelite.web.messages import decode
 from caffelite.web.server import as_bytes
 
 ENDING = ".run"
-NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")  # of a run, so that it is a name of a file and nothing else
+NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")  # of a run; it is only a file name, without a folder
 LARGEST = 2**25  # bytes of a file
 QUIET = 60  # seconds after which a run that writes nothing does not run any more
 MOST = 50  # runs that the page lists, the newest
@@ -28,7 +28,7 @@ class Runs:
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self.folder = None if folder is None else Path(folder).absolute()
         self._kept: dict[str, bytes] = {}  # without a folder
-        self._known: dict[str, tuple[int, dict[str, Any]]] = {}  # the time of each file, and what `listed` says of it
+        self._known: dict[str, tuple[int, dict[str, Any]]] = {}  # the time of each file, and its entry in `listed`
 
     def new_name(self) -> str:
         """Return the name of a run that begins now. Makes the folder; OSError if it cannot be written."""
@@ -45,7 +45,7 @@ class Runs:
             return name not in self._kept
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with open(self.path(name), "xb"):  # a file of no bytes, so that no other program takes the name
+            with open(self.path(name), "xb"):  # an empty file: no other program can take the name
                 return True
         except FileExistsError:
             return False
@@ -105,7 +105,7 @@ class Runs:
 
 
 def _about(name: str, content: bytes | None) -> dict[str, Any]:
-    """What the page lists of a run; {} if the content is not one."""
+    """The entry of a run in the page's list; {} if the content is not a run."""
     try:
         message = decode(content or b"")
         status, curves = message["parts"]["status"], message["parts"]["curves"]

@@ -1,8 +1,8 @@
 """The server of a page: files, and one socket, for this machine's user only.
 
-Starlette and uvicorn do the work: small, well kept, and of Python alone, so that they install everywhere.
+Starlette and uvicorn do the work. They are small, well kept, and pure Python, so they install everywhere.
 
-What keeps others out:
+These rules keep others out:
 
 - It listens on 127.0.0.1 only, and answers only to the host names 127.0.0.1 and localhost. So a page of another site
   cannot reach it under its own name (DNS rebinding).
@@ -10,8 +10,8 @@ What keeps others out:
 - The socket needs an Origin that is the server's own. Browsers send the true one.
 - The page may load scripts and styles from this server only, and none are inline.
 
-What a page can do is bounded: the length of a message, the number of pages, and what waits to be sent. If a page reads
-slowly, it misses messages: a newer one takes the place of an older one of its kind.
+The length of a message, the number of pages, and the messages that wait to be sent have limits. If a page reads slowly,
+it misses messages: a newer message replaces an older one of its kind.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FULL, WRONG = 4001, 4003  # codes with which a socket is closed
 
 
 class Room(Protocol):
-    """What the pages of a server show. Its methods are called on the server's thread, and must be quick."""
+    """The content of the pages of a server. The server's thread calls the methods, and they must be quick."""
 
     page: str  # the file of the page
 
@@ -66,7 +66,7 @@ class Room(Protocol):
         """A page has connected."""
 
     def received(self, channel: Channel, message: dict[str, Any]) -> None:
-        """A page has sent a message. ValueError if it is not one that the page sends; then it is told so."""
+        """A page has sent a message. Raises ValueError for an unexpected message; then the page gets the reason."""
 
     def left(self, channel: Channel) -> None:
         """A page has gone."""
@@ -117,9 +117,9 @@ def as_bytes(kind: str, message: dict[str, Any]) -> bytes:
 class Server:
     """Serves the pages of a room at `address`, on a thread of its own, until `stop` or the end of the program.
 
-    `port` is 0 for one that is free. `longest` is the most bytes of a message from a page. If a server takes the place
-    of an earlier one, give it the earlier one's `token`: then open pages find it. Raises OSError if another program has
-    the port.
+    `port` is 0 for any free port. `longest` is the most bytes of a message from a page. If a server replaces an earlier
+    one, give it the `token` of the earlier server: then open pages find it. Raises OSError if another program has the
+    port.
     """
 
     def __init__(self, room: Room, port: int = 0, *, longest: int = LONGEST, token: str | None = None) -> None:
@@ -129,7 +129,7 @@ class Server:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(("127.0.0.1", port))
-            self._socket.listen()  # so that a page may come before the thread has begun
+            self._socket.listen()  # a page may then come before the thread has begun
         except OSError as error:
             self._socket.close()
             raise OSError(error.errno, f"{error.strerror}: give another port, or port=0", f"127.0.0.1:{port}") from None
@@ -142,7 +142,7 @@ class Server:
             WebSocketRoute("/socket", self._talk),
         ]
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
-        options |= {"log_level": "critical"}  # who attacks does not write on the user's terminal
+        options |= {"log_level": "critical"}  # an attacker cannot write on the user's terminal
         options |= {"ws_max_size": longest, "ws_max_queue": 4, "ws_per_message_deflate": False}
         options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
         config = uvicorn.Config(OwnHosts(Starlette(routes=routes), self.hosts), **options)
@@ -161,7 +161,7 @@ class Server:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End. Pages are told that the server has gone, as their socket closes."""
+        """End. Pages notice it, because their sockets close."""
         atexit.unregister(self.stop)
         self._server.should_exit = True
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -223,7 +223,7 @@ class Server:
             channel.send("refused", {"why": str(error) or type(error).__name__})
 
     async def _send(self, page: WebSocket, channel: Channel) -> None:
-        """Send what waits, until the page has gone, or takes too long to read."""
+        """Send the messages that wait, until the page has gone, or takes too long to read."""
         with suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
             while True:
                 for content in await channel._next():
@@ -232,7 +232,7 @@ class Server:
 
 
 class Ending(uvicorn.Server):
-    """Ends also the connections of pages that do not answer, so that they see that the server has gone."""
+    """Also closes the connections of pages that do not answer. Then these pages notice that the server has gone."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)

@@ -13,12 +13,12 @@ SIZES = 12  # parameters whose sizes are drawn
 
 
 class Status:
-    """Where a training is: its state, numbers and curves. The training's thread calls all methods."""
+    """The state of a training, its numbers and curves. The training's thread calls all methods."""
 
     def __init__(self, name: str, training: Any) -> None:
         self.name, self.training = name, training
         self.state, self.why = "running", ""
-        self.cannot: dict[str, str] = {}  # what pages cannot ask for, and why
+        self.cannot: dict[str, str] = {}  # the requests that are impossible, and the reasons
         self.steps = 0
         self._begun = self._now = time.monotonic()
         self._waited = 0.0  # seconds that no step took

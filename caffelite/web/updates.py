@@ -1,8 +1,8 @@
-"""Updates: which part of the page is made when, and who gets it.
+"""Updates: when to make which part of the page, and where to send it.
 
-What the page costs is bounded. Each part (curves, layers, regions …) is made when a page is open, at most ten times a
-second, and so seldom that it takes no more than its SHARE of the time. If a part took long, the next one waits. For the
-first time a part may take more, so that a page of a slow training does not stay empty.
+The page may take only a small share of the time. Each part (curves, layers, regions …) is made only when a page is
+open, and at most ten times a second. It is made so seldom that it takes no more than its SHARE of the time. If a part
+took long, the next one waits. The first time, a part may take more. So the page of a slow training does not stay empty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREDICTIONS = ("regions", "mistakes", "text")
 
 
 class Part:
-    """A part of the page: when it is due, so that it takes no more than its share of the time."""
+    """A part of the page, and the time when it is due. It takes no more than its share of the time."""
 
     def __init__(self, share: float, often: float, seldom: float = math.inf) -> None:
         self.share, self.often, self.seldom, self.due = share, often, seldom, 0.0
@@ -73,12 +73,12 @@ class Updates:
         }
         often = ("status", "layers", "regions")
         self._parts = {name: Part(SHARE, OFTEN if name in often else SELDOM) for name in ("status", *PARTS, "runs")}
-        self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # else the run would seem to be broken off
+        self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # otherwise the run would seem to have stopped
 
     # ---- pages, on the server's thread --------------------------------------------------------------------------
 
     def join(self, channel: Channel) -> None:
-        """Send a new page all that there is."""
+        """Send all parts to a new page."""
         with self._lock:
             self._channels.add(channel)
             messages = [*self._messages.items()]
@@ -141,7 +141,7 @@ class Updates:
         begun = clock()
         try:
             message = make()
-        except Exception as error:  # a picture that cannot be drawn is no reason to end a training
+        except Exception as error:  # an error in a picture must not end a training
             message = {"error": f"{type(error).__name__}: {error}"[:300]}
             part.fails = True
         if message is None:
@@ -157,7 +157,7 @@ class Updates:
         return self.status.numbers()
 
     def _picture(self, name: str) -> dict[str, Any] | None:
-        """Read a picture. Predictions are those of the averaged weights, if there are any, as held-out results are."""
+        """Read a picture. Predictions use the averaged weights, if there are any, as held-out results do."""
         with self.training.as_at_the_end() if name in PREDICTIONS else nullcontext():
             return PARTS[name](self.watched)
 

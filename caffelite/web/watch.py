@@ -1,7 +1,7 @@
-"""What a page shows of a training: numbers and small pictures, read between two steps. Nothing of the training changes.
+"""The numbers and small pictures of a training for a page, read between two steps. Nothing of the training changes.
 
-Each function returns a message, or None if there is nothing to show. What it draws on is in memory: parameters,
-gradients, and some rows of the data. Predictions are the model's own (`Model.predict`); units are inspected on a copy
+Each function returns a message, or None if there is nothing to show. It reads only data in memory: parameters,
+gradients, and some rows of the data. `Model.predict` makes predictions. Units are inspected on a copy
 (`caffelite.inspect`), and kernels are timed on a copy.
 """
 
@@ -71,7 +71,7 @@ class Watched:
         return x if isinstance(x, np.ndarray) else None
 
     def decided(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the classes that a classifier decides for, and how sure it is, 0 … 1. None: it is no classifier."""
+        """Return the classes that a classifier decides for, and how sure it is, 0 … 1. None for other models."""
         if scores.ndim != 2 or self.rows is None or not isinstance(self.rows.y, np.ndarray):
             return None
         if not hasattr(self.loss, "link"):
@@ -86,14 +86,14 @@ class Watched:
             return None
         p = np.asarray(self.loss.link(scores))
         sure = p.max(axis=1)
-        if sure.min() < 0 or sure.max() > 1.0001:  # its scores have no probabilities, as those of HingeLoss
+        if sure.min() < 0 or sure.max() > 1.0001:  # its scores have no probabilities, as with HingeLoss
             sure = np.ones(len(p))
         return scores.argmax(axis=1).astype(np.uint8), sure
 
 
 def _rows_in_memory(batches: Any) -> DataGenerator | None:
     """The DataGenerator, if its rows are in memory and have targets."""
-    found = getattr(batches, "batches", batches)  # what accumulates batches has them
+    found = getattr(batches, "batches", batches)  # an object that accumulates batches has them
     if not isinstance(found, DataGenerator) or found.y is None or found.blocks is not None:
         return None
     return found
@@ -169,7 +169,7 @@ def units(watched: Watched) -> dict[str, Any] | None:
 
 
 def regions(watched: Watched) -> dict[str, Any] | None:
-    """Where the model decides for which class, or what it predicts, over the plane; x has two columns."""
+    """The classes that the model decides for, or its predictions, over the plane; x has two columns."""
     x = watched.x
     if x is None or x.ndim != 2 or x.shape[1] != 2 or not isinstance(watched.rows.y, np.ndarray):  # type: ignore[union-attr]
         return None
@@ -278,7 +278,7 @@ def _written_by(watched: Watched) -> Vocabulary | None:
 
 
 def text(watched: Watched) -> dict[str, Any] | None:
-    """What the model writes: token after token, each drawn by its probability."""
+    """The text that the model writes: token after token, each drawn by its probability."""
     vocabulary = _written_by(watched)
     if vocabulary is None:
         return None

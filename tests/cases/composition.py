@@ -68,6 +68,8 @@ CASES = [
         parallel,
         **SIZES,
         random=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-        refused=[(lambda: functions.Parallel([cl.Linear(4, 3), cl.Linear(4, 2)], axis=0), (5, 4), "differ elsewhere")],
+        refused=[
+            (lambda: functions.Parallel([cl.Linear(4, 3), cl.Linear(4, 2)], axis=0), (5, 4), "differ along other axes")
+        ],
     ),
 ]

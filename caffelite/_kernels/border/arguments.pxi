@@ -228,7 +228,7 @@ cdef bint leaves_no_gaps(cnp.ndarray a, const int* axes) noexcept:
 
 
 cdef cnp.ndarray laid_as(cnp.ndarray x, cnp.ndarray a):
-    """The array itself if its elements are in memory as those of x, else a copy. x has its shape and no gaps."""
+    """The array itself if it has the memory layout of x, otherwise a copy. x has the array's shape and no gaps."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a)):
         if cnp.PyArray_DIM(a, d) > 1 and cnp.PyArray_STRIDE(a, d) != cnp.PyArray_STRIDE(x, d):

@@ -12,9 +12,10 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
 
     q (n, length, heads · d), k and v (n, keys, heads · d). Returns y in the shape of q, the norms for `attention_grad`,
     and the numbers drawn (None without dropout). If causal, the queries are the last positions of the keys, and see no
-    later keys. A query does not see a key whose entry in the mask, bool, is False. The mask has an entry for each key
-    (n, keys), or for each pair (length, keys) or (n, length, keys), where n may be 1 for the same pairs in all rows. A
-    mask (n, keys) is one of keys also if n is the length. A query that sees no key has y = 0 and no gradient.
+    later keys. A query does not see a key whose entry in the mask, bool, is False. The mask has an entry for each key,
+    (n, keys), or for each pair, (length, keys) or (n, length, keys). In the last shape, n = 1 means the same pairs in
+    all rows. A mask (n, keys) is one of keys also if n is the length. A query that sees no key has y = 0 and no
+    gradient.
 
     If p > 0, each of the (n, heads, length, keys) weights is dropped with probability p. `random` is (seed, step),
     int64, and its step is incremented. If the rows are a part of a larger batch, `first` is the number of their first
@@ -27,7 +28,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     begin_attention(&call, ATTENTION_KERNEL, q, k, v, heads, causal, mask, p, first)
     if p > 0:
         if random is None:
-            raise TypeError("attention with a p above 0 needs what is random: (seed, step)")
+            raise TypeError("attention with a p above 0 needs `random`, which is (seed, step)")
         drawn = next_draw(random)
     q, k, v = with_neighbours(q), with_neighbours(k), with_neighbours(v)
     y = output(shape_of(q), q.descr)
@@ -57,7 +58,7 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
         raise ValueError(f"attention_grad takes the norms of attention, got {norms.dtype} of shape {shape_of(norms)}")
     if p > 0:
         if drawn is None:
-            raise TypeError("attention_grad with a p above 0 needs what attention has drawn")
+            raise TypeError("attention_grad with a p above 0 needs the numbers that attention has drawn")
         require_vector("attention_grad", drawn, cnp.NPY_INT64, 2)
     dy, q, k, v = with_neighbours(dy), with_neighbours(q), with_neighbours(k), with_neighbours(v)
     dq, dk, dv = output(shape_of(q), q.descr), output(shape_of(k), q.descr), output(shape_of(k), q.descr)

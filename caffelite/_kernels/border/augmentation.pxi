@@ -63,7 +63,7 @@ cdef cnp.ndarray images(str name, cnp.ndarray x):
 
 cdef cnp.ndarray augmented(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, Py_ssize_t pixels, Py_ssize_t height=-1,
                            Py_ssize_t width=-1):
-    """y of a kernel that draws. Its images have this height and width, or those of x."""
+    """y of a kernel that draws. Its images have this height and width, or by default the height and width of x."""
     cdef Call call
     cdef cnp.ndarray y
     cdef cnp.npy_intp shape[4]

@@ -52,7 +52,7 @@ def take_batch(cursor, Py_ssize_t column, out):
 
 
 def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None):
-    """column[measured + i] = batch[i]: append the rows of a batch to those of the epoch's earlier batches."""
+    """column[measured + i] = batch[i]: append the rows of a batch to the rows of the epoch's earlier batches."""
     cdef Call call
     cursor = require_cursor("put_batch", cursor)
     if cnp.PyArray_NDIM(batch) == 0:

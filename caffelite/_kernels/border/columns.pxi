@@ -10,8 +10,8 @@ def standardize(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndarray
                 cnp.ndarray gaps not None, double limit, dtype):
     """y = z / √(1 + (z / limit)²), z = (x − center) / scale, and 0 where x is NaN; then 1 for each gap, else 0.
 
-    x (n, k), center and scale (k,) float64, these two contiguous; gaps (g,) int64, columns of x; limit > 0, maybe inf.
-    y (n, k + g), in float32 or float64: column k + m is 1 where x[:, gaps[m]] is NaN.
+    x (n, k), center and scale (k,) float64, these two contiguous. gaps (g,) int64 are columns of x. limit > 0, maybe
+    inf. y (n, k + g), in float32 or float64: column k + m is 1 where x[:, gaps[m]] is NaN.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
@@ -50,9 +50,9 @@ def standardize_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarra
 def piecewise(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray starts not None, dtype):
     """The piecewise linear code of each number: 1 for the bins below it, its share of the bin it is in, 0 above.
 
-    x (n, k) float64, NaN if one is missing, which gets 0; edges (e,) float64, those of each column rising, one column
-    after the other; starts (k + 1,) int64, where the edges of each column begin, and e. Returns y (n, e − k), in
-    float32 or float64.
+    x (n, k) float64, NaN if a number is missing; its code is 0. edges (e,) float64 are the edges of one column after
+    the other, rising in each column. starts (k + 1,) int64 are the places where the edges of each column begin, and e.
+    Returns y (n, e − k), in float32 or float64.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)

@@ -167,7 +167,7 @@ cdef bint repeats(cnp.ndarray a) noexcept:
 
 
 cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
-    """Extend the broadcast shape by that of a. Their last axes are aligned."""
+    """Extend the broadcast shape by the shape of a. Their last axes are aligned."""
     cdef int d, first = ndim - cnp.PyArray_NDIM(a)
     cdef cnp.npy_intp n
     for d in range(first, ndim):
@@ -445,7 +445,7 @@ cdef Kernel WHERE_KERNEL = Kernel("where", op=WHERE, work=10)
 
 
 def where(condition, a, b, out=None):
-    """y = a where the condition is not 0, else b, broadcast. All have one dtype; all but one may be numbers."""
+    """y = a where the condition is not 0, else b, broadcast. All have one dtype; one at least must be an array."""
     return elementwise(WHERE_KERNEL, out, condition, a, b)
 
 

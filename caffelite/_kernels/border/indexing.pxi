@@ -10,9 +10,9 @@ cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1)
 def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
     """The positions of elements in an array of these lengths, in C order, from one index for each axis; int64.
 
-    An index is an array of integers, a number, or None. None is every place of its axis, in order, along the axis of
-    that number in a result of as many axes as there are lengths. The indices are broadcast to each other. A negative
-    index counts from the end if `wraps`, and else is out of bounds.
+    An index is an array of integers, a number, or None. With None, the result has as many axes as there are lengths,
+    and None is all places of its axis, in order, along the result's axis of the same number. The indices are broadcast
+    to each other. A negative index counts from the end if `wraps`. Otherwise it is out of bounds.
 
     Calls `on_stop` with the array of an index that is out of bounds; `on_stop` must raise. Without `on_stop`, such an
     index raises IndexError. In a recorded step, it stops the replay.

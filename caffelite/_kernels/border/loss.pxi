@@ -316,7 +316,7 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
 
 
 def refuse_mean(weights):
-    raise ValueError("weighted_mean got weights below 0, or not finite, or nothing that counts")
+    raise ValueError("weighted_mean got weights that are below 0 or not finite, or no row that counts")
 
 
 # ---- shared by all losses ----

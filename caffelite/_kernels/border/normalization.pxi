@@ -141,7 +141,7 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
 
 def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift not None,
                      cnp.ndarray moments not None):
-    """y of `batch_norm` with these moments instead of those of x. x may have any number of rows."""
+    """y of `batch_norm` with these moments instead of the moments of x. x may have any number of rows."""
     cdef Call call
     x, scale, shift = in_runs(x), contiguous(scale), contiguous(shift)
     lay_features(&call, BATCH_NORM_FIXED_KERNEL, x, scale)
@@ -191,7 +191,7 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 def feature_sums(cnp.ndarray x not None, bint counts=True):
     """How many numbers each feature of x (n, C, …) has, their mean, and the sum of their squared deviations from it.
 
-    (3, C) float64, all 0 unless x `counts`. `joined_moments` joins those of several parts.
+    (3, C) float64, all 0 unless x `counts`. `joined_moments` joins the results of several parts.
     """
     cdef Call call
     cdef cnp.ndarray sums
@@ -248,7 +248,8 @@ def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp
                             Py_ssize_t count):
     """`batch_norm_grad` of a part of the batch, in which each feature has `count` numbers.
 
-    dscale and dshift are those of this part, from its `sums`. dx takes the sums `of_all` parts. Both sums are (2, C).
+    dscale and dshift belong to this part, and come from its `sums`. dx takes the sums `of_all` parts. Both sums are
+    (2, C).
     """
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
@@ -333,7 +334,7 @@ cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scal
 
 
 cdef cnp.ndarray in_runs(cnp.ndarray x):
-    """The array itself if it is in C order, images last or channels last, without gaps; else such a copy.
+    """The array itself if it is in C order, images last or channels last, without gaps; otherwise such a copy.
 
     If each feature has one place, (n, C), the result is always in C order.
     """

@@ -102,7 +102,7 @@ cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tup
         if (along.stride < 1 or not 0 <= along.padding <= along.kernel // 2
                 or room < (1 - along.stride if ceil else 0) or along.kernel < 1 or along.length < 1):
             raise ValueError(f"{of.name} got shape {shape_of(x)}, windows of {kernel}, stride {stride}, padding "
-                             f"{padding}: windows have to fit into images with their pads, and pads into half of them")
+                             f"{padding}: windows must fit into padded images, and padding into half a window")
         along.count = 1 if room < 0 else room // along.stride + 1
         beyond = along.stride - room % along.stride
         if ceil and 0 < room and beyond < min(along.stride, along.kernel - along.padding):

@@ -21,9 +21,9 @@ def next_draw(cnp.ndarray random not None):
 def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p, Py_ssize_t first=0):
     """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), for each element.
 
-    `random` is (seed, step), int64, and its step is incremented. Returns y and the earlier value of `random`, so that
-    `dropout_grad` draws the same mask. If x is a part of a larger array, `first` is the number of its first element
-    there. ValueError unless 0 ≤ p < 1.
+    `random` is (seed, step), int64, and its step is incremented. Returns y and the earlier value of `random`, from
+    which `dropout_grad` draws the same mask. If x is a part of a larger array, `first` is the number of its first
+    element there. ValueError unless 0 ≤ p < 1.
     """
     real_type("dropout", x)
     require_probability("dropout", p)

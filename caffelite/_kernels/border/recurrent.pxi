@@ -1,7 +1,7 @@
 # Recurrences: the states of all steps from the gates' inputs from x, and their gradients.
 #
 # gates (n, T, gates · H), contiguous. They first hold the gates' inputs from x, later the gates themselves.
-# `reverse`: the first step is that of a row's last element, and the last step is that of its first element.
+# `reverse`: the first step reads a row's last element, and the last step reads its first element.
 
 cdef Kernel PACK_KERNEL = Kernel("pack", work=8)
 cdef Kernel CUT_KERNEL = Kernel("cut", checked=2, work=8)
@@ -71,8 +71,8 @@ def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=
              cnp.ndarray lengths=None, bint reverse=False):
     """The backward of `rnn`: the gradients of its gates' inputs (n, T, H) and of h (n, H).
 
-    `gates` is the array that `rnn` has written. dy (n, T, H) is the gradient of all states, dlast (n, H) that of the
-    last state; None means 0. Errors as for `rnn`.
+    `gates` is the array that `rnn` has written. dy (n, T, H) is the gradient of all states, and dlast (n, H) is the
+    gradient of the last state; None means 0. Errors as for `rnn`.
     """
     cdef Call call
     cdef list arrays = begin_recurrence_grad(&call, RNN_GRAD_KERNEL, 1, gates, w, dy, dlast, lengths, reverse)
@@ -83,7 +83,7 @@ def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=
 def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray previous not None,
              cnp.ndarray beside not None, cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray lengths=None,
              bint reverse=False):
-    """The backward of `gru`: the gradients of the gates' inputs (n, T, 3 H), of what r multiplies (n, T, H), and of h.
+    """The backward of `gru`: the gradients of the gates' inputs (n, T, 3 H), of the factor of r (n, T, H), and of h.
 
     `previous` and `beside` are the first and third result of `gru`. Other arguments as for `rnn_grad`.
     """
@@ -190,7 +190,7 @@ cdef cnp.ndarray bind_operand(Call* call, int operand, cnp.ndarray a, tuple shap
 
 
 cdef cnp.ndarray gradient_to_add_to(Call* call, int operand, cnp.ndarray given, tuple shape, cnp.ndarray like):
-    """Bind and return a copy of the given gradient, or zeros. −0 becomes +0, so that adding 0 never changes bits."""
+    """Bind and return a copy of the given gradient, or zeros. −0 becomes +0, so adding 0 never changes bits."""
     cdef cnp.ndarray gradient
     if given is None:
         gradient = full(shape, 0, like.dtype)

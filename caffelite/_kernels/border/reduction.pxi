@@ -57,7 +57,7 @@ def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
 
 
 def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The smallest element. All else is as for `largest`."""
+    """The smallest element. Arguments, results and errors are as for `largest`."""
     return extreme(SMALLEST_KERNEL, -1, a, axis, keepdims)
 
 
@@ -164,7 +164,7 @@ cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, do
 
 
 cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, axis, double scale=1):
-    """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for what else it writes."""
+    """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for its other results."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
     cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given)), order
@@ -229,7 +229,7 @@ cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
     """Set the call's sizes to the numbers of elements before, along and after the reduced axes.
 
     Returns an order of the array's axes that puts the reduced axes last, or None if they are already adjacent. The
-    sizes are those of the array in that order.
+    sizes are for the array in this order.
     """
     cdef tuple order = None
     cdef int d, part = 0 if axes else 2

@@ -14,8 +14,8 @@ cdef Kernel SPLINE_TABLE_GRAD_KERNEL = Kernel("spline_table_grad", writes=0b111,
 def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray starts not None, dtype):
     """The place of each number among the edges of its column: i + f between edges i and i + 1, at the share f.
 
-    x (n, k), edges and starts are those of `piecewise`. Numbers below the first edge have the place 0, those above the
-    last edge, of number b, have the place b, and NaN has b + 1. Returns (n, k) in float32 or float64. ValueError if the
+    x (n, k), edges and starts are as in `piecewise`. Numbers below the first edge have the place 0. Numbers above the
+    last edge, which is edge b, have the place b. NaN has b + 1. Returns (n, k) in float32 or float64. ValueError if the
     type can't tell the places of a column apart.
     """
     cdef Call call
@@ -38,7 +38,7 @@ def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray p
     table (rows, w), places (n, k), codes int64 (n, m), bias (w,), y (n, w). Either places or codes may be None.
 
     Calls `on_stop` with the codes if one is not among the rows of its column; `on_stop` must raise. Without `on_stop`,
-    such a code raises IndexError. Places have to be those of `places`.
+    such a code raises IndexError. Places must come from `places`.
     """
     cdef Call call
     cdef cnp.ndarray out
@@ -97,7 +97,7 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
             or shape_of(of_edges) != shape_of(starts)
             or any([starts[j] != of_edges[j] + j for j in range(call.size[1] + 1)])):
         raise ValueError(f"splines_input_grad got edges {edges.dtype} {shape_of(edges)} of columns that begin at "
-                         f"{of_edges.tolist()}, and at {starts.tolist()} in the table, which has a row more for each")
+                         f"{of_edges.tolist()}, and at {starts.tolist()} in the table; expected a row more for each")
     out = output(shape_of(places), edges.descr)
     call.parts = call.size[0]
     bind(&call, 0, out)
@@ -108,12 +108,14 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
 
 def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.ndarray scale not None,
                  cnp.ndarray z not None, cnp.ndarray starts not None):
-    """The table of `splines`, from what is learned.
+    """The table of `splines`, from the parameters.
 
-    A column j of numbers with the edges z₀ … z_b has b + 1 rows of the weight, w₀ … w_b, and b + 2 of the table:
-    T₀ = s z₀ v,  Tᵢ₊₁ = Tᵢ + s (wᵢ + (zᵢ₊₁ − zᵢ) v), and s w_b for a missing number. A column of categories has as many
-    rows of both, s w. v is the row j of `slope` (k, w), and s is scale[j], scale (k + m,). weight (rows, w), starts of
-    the weight, z float64.
+    A column j of numbers with the edges z₀ … z_b has b + 1 rows of the weight, w₀ … w_b, and b + 2 rows of the table:
+
+        T₀ = s z₀ v,  Tᵢ₊₁ = Tᵢ + s (wᵢ + (zᵢ₊₁ − zᵢ) v),  and s w_b for a missing number
+
+    A column of categories has as many rows of the weight, w, as of the table, s w. v is the row j of `slope` (k, w).
+    s is scale[j], scale (k + m,). weight is (rows, w). `starts` are places in the weight. z is float64.
     """
     cdef Call call
     cdef cnp.ndarray out
@@ -127,7 +129,7 @@ def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.nd
 
 def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, cnp.ndarray slope not None,
                       cnp.ndarray scale not None, cnp.ndarray z not None, cnp.ndarray starts not None):
-    """The gradients of weight, slope and scale of `spline_table`; that of scale as terms to sum, (k + m, w)."""
+    """The gradients of weight, slope and scale of `spline_table`. The third is terms to sum over w, (k + m, w)."""
     cdef Call call
     cdef cnp.ndarray of_weight, of_slope, of_scale
     dtable = contiguous(dtable)

@@ -53,7 +53,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     cdef int real = real_type(rule, w)
     cdef Py_ssize_t size = cnp.PyArray_SIZE(w), rows = 0
     if facts is None:
-        raise ValueError(f"update knows no rule {rule!r}")
+        raise ValueError(f"there is no update rule {rule!r}")
     require_vector(rule, w, cnp.PyArray_TYPE(w), size)
     require_vector(rule, g, cnp.PyArray_TYPE(w), size)
     require_vector(rule, hyper, cnp.NPY_FLOAT64, facts.hyper)
@@ -67,7 +67,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     if (facts.steps > 0) != (steps is not None):
         raise ValueError(f"{rule} {'needs' if facts.steps else 'takes no'} steps")
     if is_sparse and not facts.takes_used:
-        raise ValueError(f"{rule} updates all of a parameter")
+        raise ValueError(f"{rule} always updates a whole parameter")
     if facts.steps and require_steps(rule, steps, facts.steps) != size:
         raise ValueError(f"{rule} got steps of other parameters than the {size} elements of w")
 

@@ -9,7 +9,7 @@
 #
 # It is a layer, and it is the gradient of a convolution's input.
 #
-# The loops skip taps (k, l) that lie outside x. They do not copy windows into a matrix (im2col). The sums are those of
+# The loops skip taps (k, l) that are outside x. They do not copy windows into a matrix (im2col). The sums are those of
 # a matrix product in which each row of an operand begins where the channels of a tap begin. The register tile of
 # matmul.pyx computes them; `Strip.runs` says where the rows begin. The order of the operands in memory decides which
 # one is read as vectors:
@@ -134,9 +134,9 @@ cdef inline bint alike(const Taps* a, const Taps* b) noexcept nogil:
 cdef struct Runs:
     Py_ssize_t count, k                   # the number of runs, and the number of terms in each run
     Py_ssize_t x_k, w_k                   # the distance from one term to the next
-    Py_ssize_t x[MAX_RUNS]                # where each run begins, counted from the first run
+    Py_ssize_t x[MAX_RUNS]                # the place of each run, counted from the first run
     Py_ssize_t w[MAX_RUNS]
-    Py_ssize_t x_first, w_first           # where the first run begins
+    Py_ssize_t x_first, w_first           # the place of the first run
     Py_ssize_t next                       # the number of the first run that did not fit; 0 if all did
 
 

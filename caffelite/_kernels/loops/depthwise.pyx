@@ -69,7 +69,7 @@ cdef inline Py_ssize_t padding_of(const Call* call, int axis) noexcept nogil:
     return TAPS - 1 - call.window[axis].padding if call.size[4] else call.window[axis].padding
 
 
-# What all lines along this axis have in common.
+# The facts that all lines along this axis share.
 cdef void lay_lines(const real* out, DepthwiseLine* line, const Call* call, int along) noexcept nogil:
     cdef const Operand* w = &call.operand[2]
     cdef int across = 1 - along
@@ -84,7 +84,7 @@ cdef void lay_lines(const real* out, DepthwiseLine* line, const Call* call, int 
     line.bias, line.mask = call.operand[3].data, NULL
 
 
-# Where line i of image n lies in x, and which taps across the line lie inside.
+# The place of line i of image n in x, and the taps across the line that are inside.
 cdef inline void lay_line(const real* out, DepthwiseLine* line, const Call* call, Py_ssize_t n, Py_ssize_t i,
                           int across) noexcept nogil:
     cdef Py_ssize_t at = i - padding_of(call, across)

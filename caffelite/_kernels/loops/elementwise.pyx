@@ -71,7 +71,7 @@ cdef inline void copy_rows(char* y, Py_ssize_t y_row, const char* x, Py_ssize_t 
 # ---- a copy in another order ----
 
 # If a is contiguous along the last axis but one, and y along the last: transposes matrices in registers. It computes
-# several rows of y together, so that it reads and writes whole cache lines.
+# several rows of y together, and so reads and writes whole cache lines.
 cdef void transposed_copy(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* a = &call.operand[1]
@@ -315,7 +315,7 @@ cdef inline bint any_far(const real* x, Py_ssize_t n) noexcept nogil:
     return far
 
 
-# Operators that need many registers. They have their own function, so that the simple ones above keep theirs.
+# Operators that need many registers. They have their own function. So the simple ones above keep their registers.
 cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
                                 real low, real high) noexcept nogil:
     cdef real* slope = <real*> b          # the second output of some operators

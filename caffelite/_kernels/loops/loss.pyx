@@ -29,7 +29,7 @@ cdef enum:
 
 
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
-# with m[i] the largest score of the row, so that no exponential overflows and no logarithm gets 0. With smoothing, the
+# with m[i] the largest score of the row: no exponential overflows, and no logarithm gets 0. With smoothing, the
 # second term is mixed with its mean over all j. A row with the ignored label has loss 0.
 #   size     0 n, 1 C, 2 whether there is a label to ignore, 3 that label
 #   scalar   the smoothing

@@ -1,5 +1,5 @@
 # exp, log, tanh, sigmoid, sin, cos and similar functions of one number. They have no branches, no tables and no calls,
-# so that the compiler turns a loop over them into vector instructions. Each reduces its argument to a small interval.
+# so the compiler turns a loop over them into vector instructions. Each reduces its argument to a small interval.
 # There it sums as many terms of a series as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed.,
 # 2016, chapters 3 and 11).
 #
@@ -142,8 +142,8 @@ cdef inline real log1p_of(real x) noexcept nogil:
     return log_of(sum) + (x - (sum - <real> 1)) / sum
 
 
-# sin x = (−1)ⁿ sin r,  r = x − n π,  n = x / π rounded, for |x| ≤ FAR. In float32 all of this but n is float64, so that
-# two parts of π are enough and the result is rounded once.
+# sin x = (−1)ⁿ sin r,  r = x − n π,  n = x / π rounded, for |x| ≤ FAR. In float32 all of this except n is float64. So
+# two parts of π are enough, and the result is rounded once.
 cdef inline real sin_of(real x) noexcept nogil:
     cdef real n = whole(<real> (x * <real> 0.3183098861837907))
     return negative_if_odd(<real> sin_near_0(less_pi(x, n), x), n)
@@ -312,8 +312,8 @@ cdef inline real power_of_2(real n) noexcept nogil:
         return double_of((bits_of_double(n + SHIFT_double) + 1023) << 52)
 
 
-# n and m of x = 2ⁿ m, √½ ≤ m < √2. In the bits of x less those of √½, the exponent's bits are n. The other bits plus
-# those of √½ are m.
+# n and m of x = 2ⁿ m, √½ ≤ m < √2. Subtract the bits of √½ from the bits of x. The exponent's bits are then n, and
+# the other bits plus the bits of √½ are m.
 @cython.overflowcheck(False)
 cdef inline real exponent(real x) noexcept nogil:
     cdef uint64_t above

@@ -41,7 +41,7 @@ cdef extern from "loops/strip.h" nogil:
 
 
 cdef enum:
-    ROW_bfloat16 = BLOCK_K + 16           # of packed a; another cache line, so that rows don't crowd each other
+    ROW_bfloat16 = BLOCK_K + 16           # of packed a; another cache line: rows don't crowd each other
     CACHE_BYTES = 4096                    # addresses so far apart share a place in the first-level cache,
     CACHE_WAYS = 8                        # which holds so many of them
 

@@ -166,7 +166,7 @@ cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_
         strip.a, strip.a_row, strip.a_k = packed_a, ROW_bfloat16, 1
         begin_strips_bfloat16()
     elif p.packs_a and columns >= PACKED_COLUMNS:
-        while depth < strip.k:            # transposed, so that the elements of a row are neighbours
+        while depth < strip.k:            # transposed: the elements of a row are neighbours
             transpose(<real*> packed_a + depth, strip.k, element(<const real*> p.a.data, &p.a, i, k + depth),
                       strip.a_k, min(strip.k - depth, lanes(out)), strip.rows)
             depth += lanes(out)

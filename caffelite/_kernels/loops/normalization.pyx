@@ -1,5 +1,5 @@
 # Normalization: x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift. layer_norm takes the mean m and the variance v of each
-# row, batch_norm those of each feature over all rows and places.
+# row, batch_norm the mean and variance of each feature over all rows and places.
 #
 # Sums are float64. float32 has a mean of 10⁴ only to 10⁻³, and the deviations from it may be smaller. So m is
 # subtracted in two parts: `high` is m rounded to x's type, and `low` is the rest. Moments are float64, too: m and
@@ -164,8 +164,8 @@ cdef inline Py_ssize_t at_once(const Call* call, Py_ssize_t features) noexcept n
     return min(features, <Py_ssize_t> (FEATURES if call.size[2] == 1 else SIDE_BY_SIDE))
 
 
-# Numbers of one row, or of several rows that are neighbours, are met in one long loop. What belongs to the columns of a
-# row is repeated for it: to[i, j] = x[j · step].
+# Numbers of one row, or of several rows that are neighbours, are met in one long loop. The numbers of a row's
+# columns are repeated for it: to[i, j] = x[j · step].
 cdef inline void repeat(real* to, const real* x, Py_ssize_t columns, Py_ssize_t step, Py_ssize_t rows) noexcept nogil:
     cdef Py_ssize_t i, j
     for i in range(rows):
@@ -604,7 +604,7 @@ cdef int batch_norm_sums(real* dy, const Call* call, Py_ssize_t begin, Py_ssize_
     return CONTINUE
 
 
-# dx, dscale and dshift as in batch_norm_grad. dscale and dshift come from the sums of this part, dx from those of all.
+# dx, dscale and dshift as in batch_norm_grad. dscale and dshift come from this part's sums, dx from the sums of all.
 #   size     0 n, 1 C, 2 L, 3 runs, 4 run, 5 how many numbers of each feature all parts have
 #   operand  0 dx, 1 dy, 2 x, 3 scale, 4 moments, 5 dscale, 6 dshift, 7 sums of this part (2, C), 8 sums of all (2, C)
 #   parts    C

@@ -34,7 +34,7 @@ cdef inline void pixels_of(const Window* along, Py_ssize_t i, Py_ssize_t* first,
     end[0] = min(i * along.stride - along.padding + along.kernel, along.length)
 
 
-# The windows first … end − 1 that cover pixel k. On entry: those of an earlier pixel, or 0 and 0.
+# The windows first … end − 1 that cover pixel k. On entry: the windows of an earlier pixel, or 0 and 0.
 cdef inline void windows_of(const Window* along, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
     while end[0] < along.count and end[0] * along.stride - along.padding <= k:
         end[0] += 1

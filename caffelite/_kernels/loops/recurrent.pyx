@@ -284,7 +284,7 @@ cdef inline Py_ssize_t most_steps(const Call* call, int operand, Py_ssize_t begi
     return most
 
 
-# The number of the element that a step of a row reads, among those of all rows.
+# The number of the element that a step of a row reads, among the elements of all rows.
 cdef inline Py_ssize_t place_of(const Call* call, Py_ssize_t row, Py_ssize_t step, Py_ssize_t length) noexcept nogil:
     return row * call.size[3] + (length - 1 - step if call.size[5] else step)
 

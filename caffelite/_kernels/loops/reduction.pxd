@@ -2,7 +2,7 @@
 from caffelite._kernels.loops.family cimport *
 
 cdef enum:
-    LANES = 8                             # independent partial sums, so that no addition waits for another
+    LANES = 8                             # independent partial sums: no addition waits for another
     COLUMNS = 64                          # outputs summed together if the summed axis is not the innermost
 
 

@@ -192,8 +192,8 @@ cdef int prod(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexc
     return CONTINUE
 
 
-# dx[o, k, i] = dy[o, i] times the product of a[o, …, i] without a[o, k, i]: that of the elements before it, times that
-# of those after it. Division by a[o, k, i] would fail for 0.
+# dx[o, k, i] = dy[o, i] times the product of a[o, …, i] without a[o, k, i]: the product of the elements before
+# it, times the product of the elements after it. Division by a[o, k, i] would fail for 0.
 #   size     0 outer, 1 the reduced axis, 2 inner
 #   operand  0 dx, 1 dy, 2 a, 3 the products of the elements before, float64 (all contiguous)
 #   parts    outer · inner

@@ -8,7 +8,7 @@ cdef enum:
 
 
 # q[i, j] = exp(s[i, j] − m[i]),  total[i] = Σⱼ q[i, j]
-# with m[i] the largest number of the row, so that no exponential overflows and no total is 0.
+# with m[i] the largest number of the row: no exponential overflows, and no total is 0.
 cdef inline void exponentials(real* q, const real* s, Py_ssize_t n, Py_ssize_t C,
                               real* m, double* total) noexcept nogil:
     cdef Py_ssize_t i, j

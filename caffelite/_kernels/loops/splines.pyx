@@ -1,8 +1,8 @@
 # Sums of linear splines: a function of each column of a table.
 #
 # Column j of numbers has the edges e[starts[j]] … e[starts[j + 1] − 1], which rise. Its place in them is i + f for a
-# number that lies between edges i and i + 1, at the share f of the way. Smaller numbers have the place 0, larger ones
-# that of the last edge, and missing ones that after the last edge.
+# number between edges i and i + 1, at the share f of the way. Smaller numbers have the place 0, larger ones the
+# place of the last edge, and missing ones the place after the last edge.
 
 from caffelite._kernels.loops.family cimport *
 

@@ -69,12 +69,12 @@ def fetch(dataset: str, folder: Path, names: list[str]) -> None:
             try:
                 fetched = Path(pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=incomplete))
             except RequestException as error:
-                what = "what is in it" if is_archive else "it"
+                what = "its content" if is_archive else "it"
                 raise ConnectionError(
                     f"{url} could not be fetched: try again, or put {what} into {folder} by other means. {error}"
                 ) from error
             except ValueError as error:
-                raise ValueError(f"{url} is no longer what it was, and was not kept: {error}") from error
+                raise ValueError(f"{url} has unexpected content, so the file was not kept: {error}") from error
             for file in _unpacked(fetched, names) if is_archive else [fetched]:
                 (folder / source.folder).mkdir(exist_ok=True)
                 os.replace(file, folder / source.folder / file.name)

@@ -103,7 +103,7 @@ def _found(dataset: str, folder: Path, names: list[str], download: bool) -> list
     missing = [name for name in names if find(name) is None]
     if missing and not download:
         raise FileNotFoundError(
-            f"{dataset} needs the files {', '.join(missing)}, as they are or with .gz, which are not in {folder}; "
+            f"{dataset} needs the files {', '.join(missing)}, plain or with .gz, but they are not in {folder}. "
             "download=True fetches them"
         )
     if missing:
@@ -127,7 +127,7 @@ def _check_labels(path: Path, labels: np.ndarray, first_row: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
-    """Give a file's content, unpacked if it is gzip; its size in bytes; and whether the size is an upper bound.
+    """Give a file's content, its size in bytes, and whether the size is an upper bound. Gzip is unpacked.
 
     If the gzip file turns out to be damaged while it is read, raises ValueError.
     """
@@ -142,21 +142,22 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]
             with gzip.open(file) as content:
                 yield content, min(LARGEST_RATIO * size, LARGEST_UNPACKED), True
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path}: expected a gzip file that is whole, got one with: {error}") from error
+            raise ValueError(f"{path}: expected a complete gzip file, got one with: {error}") from error
 
 
 def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
     """Return the elements (n, *row) of an IDX file of bytes.
 
-    The format: 0, 0, 8 (for bytes) and the number of axes; the length of each axis, big-endian; the elements.
+    The format: 4 bytes, 0, 0, 8 (for bytes) and the number of axes. Then the length of each axis, big-endian. Then the
+    elements.
     """
     magic = bytes([0, 0, 8, 1 + len(row)])
     with _opened(path) as (file, size, at_most):
         header = file.read(4 + 4 * magic[3])
         if header[:4] != magic or len(header) < 4 + 4 * magic[3]:
             raise ValueError(
-                f"{path}: expected an IDX file of bytes on {magic[3]} axes, its header {magic.hex(' ')} and as many "
-                f"lengths, got {header.hex(' ') or 'nothing'}"
+                f"{path}: expected an IDX file of bytes with {magic[3]} axes: {magic.hex(' ')} and then "
+                f"{magic[3]} lengths, got {header.hex(' ') or 'nothing'}"
             )
         shape = tuple(np.frombuffer(header, ">u4", offset=4).tolist())
         if shape[1:] != row:

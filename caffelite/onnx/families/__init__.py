@@ -7,10 +7,10 @@ A file has up to four tables, and the functions in them:
     SINGLE     `find_…`     find the layer that one node is, by its operator: (Nodes, node) → node
     OPERATORS  `compute_…`  compute what a node does that is not a layer: (node, inputs) → output
 
-A `compute_…` function gets a `Node`, for its attributes, and the node's inputs: Tensors, plain arrays (constants,
-shapes, and the integers and masks that the model is given), or None if one is left out. NumPy computes the same of
-plain arrays alone. If something that is true or false, or an integer, depends on data, it is a number of the model's
-dtype, 1 and 0, unless it is a plain array. It has no gradient.
+A `compute_…` function gets a `Node`, for its attributes, and the node's inputs. An input is a Tensor, a plain array, or
+None if it is left out. Constants, shapes, and the integers and masks that the model gets are plain arrays. If all
+inputs are plain arrays, NumPy computes the same from them. If a truth value or an integer depends on data and is not a
+plain array, it is a number of the model's dtype, without a gradient. True is 1, and False is 0.
 
 Versions of an operator differ in where they have their arguments, as attributes or as inputs: `Node.argument`.
 """

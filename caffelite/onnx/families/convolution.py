@@ -30,7 +30,7 @@ def window_of(node: Node, axes: int) -> tuple[list[int], list[int], list[int]]:
 
 
 def pads_of(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """The pads before and after each axis of these lengths: those of the node, or those that `auto_pad` asks for."""
+    """The pads before and after each axis of these lengths, from the node's `pads` or its `auto_pad`."""
     window = node.get("kernel_shape")
     strides, dilations, pads = window_of(node, len(window))
     auto = node.get("auto_pad", "NOTSET")
@@ -284,7 +284,7 @@ def compute_max_pool(node: Node, x: Any) -> Any:
 
 def _largest_along(node: Node, x: Any, axis: int, size: int, stride: int, dilation: int) -> Any:
     """The largest of `size` elements, which are `dilation` apart, for each window along an axis."""
-    last = x.shape[axis] - dilation * (size - 1)  # where a window may begin
+    last = x.shape[axis] - dilation * (size - 1)  # the number of places where a window may begin
     if last < 1:
         raise node.refuse(f"has windows that are larger than x, of shape {x.shape} with its pads")
     begins = [slice(i * dilation, i * dilation + last, stride) for i in range(size)]

@@ -174,7 +174,7 @@ def find_embedding(g: Nodes, node: Node) -> Node | None:
 
 
 def _not_negative(g: Nodes, places: str, count: int) -> str:
-    """i, if the places are where(i < 0, i + count, i), by which Keras counts from the end; else the places."""
+    """i if the places are where(i < 0, i + count, i), otherwise the places. Keras counts from the end this way."""
     where = g.makers.get(places)
     if where is None or where.operator != "Where":
         return places
@@ -240,7 +240,7 @@ def compute_einsum(node: Node, *values: Any) -> Any:
 
 
 def letters_of(node: Node) -> list[str]:
-    """The letters of the axes of each input of an Einsum, and at last those of its output."""
+    """The letters of the axes of each input of an Einsum. The last item has the letters of its output."""
     equation = node.get("equation").replace(" ", "")
     given, arrow, result = equation.partition("->")
     terms = given.split(",")

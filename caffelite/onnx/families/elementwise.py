@@ -71,7 +71,7 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def in_steps(compute: Callable[..., Any], operator: str = "") -> Operator:
-    """Make an operator of what changes in steps: comparisons, logic, rounding. Its name is the node's by default."""
+    """Make an operator of a function that changes in steps, such as rounding. Its name is the node's by default."""
 
     def rule(node: Node, *values: Any) -> Any:
         if is_plain(*values):
@@ -107,7 +107,7 @@ def as_bool(g: Writer, condition: Value) -> Any:
 
 
 def write_computed(g: Writer, a: Application, *inputs: Value) -> str:
-    """Write what a loaded graph computed. True and false are numbers of the model's dtype, 1 and 0."""
+    """Write an operator of a loaded graph. True and false are numbers of the model's dtype, 1 and 0."""
     f: Any = a.function
     if f.operator in ("Not", "And", "Or", "Xor"):
         given = [as_bool(g, x) for x in inputs]
@@ -164,7 +164,7 @@ def compute_power(node: Node, a: Any, b: Any) -> Any:
 
 def compute_mod(node: Node, a: Any, b: Any) -> Any:
     if not is_plain(a, b):
-        raise node.refuse("divides what depends on data")
+        raise node.refuse("divides numbers that depend on data")
     return np.fmod(a, b) if node.get("fmod", 0) else np.mod(a, b)
 
 
@@ -188,7 +188,7 @@ def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
         try:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
         except (KeyError, TypeError):
-            raise node.refuse(f"casts to a type {node.get('to')} that there is not") from None
+            raise node.refuse(f"casts to type {node.get('to')} that there is not") from None
     if isinstance(x, Tensor):
         if dtype.kind == "f":
             if dtype != x.dtype:

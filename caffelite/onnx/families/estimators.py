@@ -13,7 +13,7 @@ from caffelite.core.function import Function
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator
 
-#: What a classifier makes of its scores.
+#: The Functions of a classifier after its scores.
 LINKS: dict[str, Callable[[], Function]] = {
     "LOGISTIC": functions.Sigmoid,
     "SOFTMAX": lambda: functions.Softmax(1),
@@ -27,7 +27,7 @@ def find_classifier(g: Nodes, node: Node) -> Node | None:
     """Find a Linear and a link. Of the outputs, labels and probabilities, nothing may use the labels."""
     labels, *probabilities = node.outputs
     if g.uses[labels] or not probabilities:
-        raise node.refuse("makes labels, and something else is computed of them")
+        raise node.refuse("makes labels, and other nodes compute with them, which caffelite does not have")
     names = node.get("classlabels_ints") or node.get("classlabels_strings") or []
     link, scores = node.get("post_transform", "NONE"), f"{node.name} scores"
     weight, bias = _weights_of(node, len(node.get("intercepts") or []) or len(names))
@@ -59,7 +59,7 @@ def _linear(g: Nodes, node: Node, weight: np.ndarray, bias: np.ndarray) -> Node:
     weights: dict[str, Any] = {name: f"{node.name}.{name}" for name in ("weight", "bias")}
     for name, a in zip(weights.values(), (weight, bias), strict=True):
         if name in g.constants or name in g.makers:
-            raise node.refuse(f"has a name {name!r} that is another value's too")
+            raise node.refuse(f"has the name {name!r}, which another value has, too")
         g.constants[name] = a
     return g.layer(node, lambda: functions.Linear(*weight.shape), node.inputs, weights)
 

@@ -18,7 +18,7 @@ from caffelite.model.dataflow import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of, known_lengths, name_of
 
-LAST = 2**62  # where a slice that has no end stops
+LAST = 2**62  # the end of a slice without an end
 
 
 class TopK(Function):
@@ -45,7 +45,7 @@ class TopK(Function):
 
 
 def largest_places(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray:
-    """Where the k largest or smallest elements along an axis are, in their order; int64."""
+    """The places of the k largest or smallest elements along an axis, in their order; int64."""
     if largest:  # the last ones in ascending order; both flips keep the order of equal elements
         ordered = x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable")
         ordered = np.flip(ordered, axis)
@@ -77,7 +77,7 @@ def write_index(g: Writer, a: Application, x: Value) -> str:
 
 
 def _basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
-    """Slices as one node, then numbers, which take axes away, and None, which makes some."""
+    """An index as nodes: one for all slices, one for each number, and one for all None. Numbers remove axes."""
     entries = entries if any(entry is ... for entry in entries) else (*entries, ...)
     used = sum(entry is not None and entry is not ... for entry in entries)
     full = [e for entry in entries for e in ([WHOLE] * (x.ndim - used) if entry is ... else [entry])]

@@ -1,4 +1,4 @@
-"""Arrays in other shapes, side by side, padded, repeated, and made of nothing but a shape."""
+"""Arrays in other shapes, side by side, padded, repeated, and made of a shape only."""
 
 from __future__ import annotations
 

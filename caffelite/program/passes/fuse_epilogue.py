@@ -55,7 +55,7 @@ def _forms(after: Instruction) -> list[Instruction]:
 
 
 def _maker_of(x: Operand | None, k: int, fused: list, users: dict[Buffer, list[int]]) -> int | None:
-    """The number of the call before k whose result is x, if it can have an epilogue; else None."""
+    """The number of the call before k whose result is x, if it can have an epilogue, otherwise None."""
     if x is None:
         return None
     for i in reversed(users[x.buffer]):

@@ -1,7 +1,7 @@
-"""What there is to learn: each function returns at most n rows of x, and y, from a random generator.
+"""The data to learn. Each function returns at most n rows of x, and y, from a random generator.
 
-A program of the playground has the source of its function. So each stands for itself, and uses NumPy and caffelite
-alone.
+A program of the playground has the source of its function. So each function uses only NumPy and caffelite, and nothing
+else of this file.
 """
 
 from __future__ import annotations

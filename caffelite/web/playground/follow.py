@@ -15,7 +15,7 @@ from caffelite.model.model import Model
 from caffelite.web.playground.setting import Setting
 
 EPSILON = 1e-4  # by which the weight is moved, up and down
-ROWS = 3  # of which the numbers are shown
+ROWS = 3  # with their numbers on the page
 
 
 def followed(
@@ -24,8 +24,8 @@ def followed(
     """Explain the weight at `place`, (layer, from, to), of a model of the playground, by all points x (n, 2) and y.
 
     It computes with a copy in float64, without dropout, and with the running moments of a BatchNorm. The gradient of
-    the mean loss is the mean over the points of h δ: h is what comes along the link, and δ is by how much a point's
-    loss rises with the sum that it goes into. ValueError if there is no such weight.
+    the mean loss is the mean of h δ over the points. h is the output of the unit before the weight. δ is the gradient
+    of a point's loss by the sum that the weight's product goes into. Raises ValueError if there is no such weight.
     """
     layer, source, target = place
     linear = [f for f in model.functions if isinstance(f, Linear)]
@@ -62,7 +62,7 @@ def _in_float64(model: Model) -> Model:
 def _of_rows(
     model: Model, f: Linear, loss: Any, x: np.ndarray, y: np.ndarray, source: int, target: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each point h, what comes along the link, and δ, the derivative of its loss by the sum at the other end.
+    """For each point h, the output of the unit before the weight, and δ, the gradient of its loss by the sum after it.
 
     The loss is a mean over n points. So its derivative by the sum of one point is δ / n.
     """

@@ -35,7 +35,7 @@ HOME = Path(caffelite.__file__).parent.parent
 class NextStep:
     """A training's next step as a Program of its own, whose kernels can be run one at a time.
 
-    `done` is the number of steps of the epoch that are done, `at` that of the kernels that have run.
+    `done` is the number of the epoch's steps that are done. `at` is the number of kernels that have run.
     """
 
     def __init__(self, training: Training, done: int) -> None:
@@ -136,7 +136,7 @@ class NextStep:
         return found
 
     def _names(self) -> list[tuple[int, int, str]]:
-        """What lies where in memory: (first address, address behind it, name)."""
+        """The names of the arrays in memory: (first address, address behind it, name)."""
         parameters, buffers = named_state(self.model)
         x, y = self.program.inputs
         named: dict[str, Any] = {"x, the batch": x, "y, the targets": y}
@@ -146,7 +146,7 @@ class NextStep:
         return [(_address(array), _address(array) + array.nbytes, name) for name, array in named.items()]
 
     def _name(self, operand: Operand, number: int) -> str:
-        """What an operand is called: by its place, or by the kernel that has written it."""
+        """The name of an operand, from its place in memory, or from the kernel that has written it."""
         first = _first(operand)
         names = [name for begin, end, name in self.names if begin < first + operand.nbytes and first < end]
         if names:
@@ -165,7 +165,7 @@ def upcoming(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray,
     """The batch that a training takes next, when it has done so many steps of the epoch. Nothing changes."""
     ahead = copy.deepcopy(batches)
     if done > 0:
-        ahead.shuffle = False  # its order is that of the epoch under way
+        ahead.shuffle = False  # it keeps the order of the current epoch
     x, y = next(iter(ahead.epoch(done)))()
     return np.ascontiguousarray(x, dtype), y if y.dtype.kind in "iu" else np.ascontiguousarray(y, dtype)
 

@@ -16,7 +16,7 @@ MOST_LINES = 60  # of a loop, and of its instructions
 
 
 def parts(name: str) -> list[str]:
-    """The kernels of which a kernel was fused: its name alone if it was not. ValueError if it is none."""
+    """The names of the kernels in a fused kernel; [name] if it was not fused. ValueError for any other name."""
     for known in sorted(kernels.KERNELS, key=len, reverse=True):
         if name == known or name == f"{known}_bfloat16":
             return [known]

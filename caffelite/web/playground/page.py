@@ -39,7 +39,7 @@ class Playground:
         self.server = Server(self, port)
         self.engine = Engine(Setting(), self._show)
         self.table: Table | None = None  # that was sent last
-        self.by: Any = None  # who has set it: the page's name and number, which it may send
+        self.by: Any = None  # the page that has set it: its name and number, if it sends them
         self.server.start()
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class Playground:
             channel.send(kind, content)
 
     def _described(self, names: dict[str, Any]) -> dict[str, Any]:
-        """What a page has to know of the setting, whose data and model `names` has; see `made`."""
+        """The description of the setting for a page. `names` has the setting's data and model; see `made`."""
         setting, table = self.engine.setting, self.table
         (x, y), (held_x, held_y) = (names["x"], names["y"]), names["held_out"]
         shown = slice(None if setting.is_plane else MOST_HELD)

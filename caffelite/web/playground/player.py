@@ -130,7 +130,7 @@ class Player:
     # ---- frames -------------------------------------------------------------------------------------------------
 
     def frame(self) -> dict[str, Any]:
-        """What there is to see now: arrays that nobody changes."""
+        """The current picture, in arrays that nobody changes."""
         wishes = self.wishes
         return {
             "playing": wishes.playing,

@@ -23,10 +23,11 @@ PIXELS, MOST_DIGITS = 8, 1797  # along a side of a digit, and how many there are
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained, and how. ValueError that names the choice if one is impossible.
+    """The choices for the data, the net and the training. Raises ValueError that names an impossible choice.
 
-    With the schedule "cosine" the rate falls to 0 in `epochs` epochs, and the training ends. Else they mean nothing. A
-    loss for numbers becomes the first one for classes if the data have classes, and the reverse.
+    With the schedule "cosine" the rate falls to 0 in `epochs` epochs, and then the training ends. Other schedules do
+    not use `epochs`. If the data have classes and the loss is for numbers, the first loss for classes replaces it, and
+    the reverse.
     """
 
     data: str = "spiral"
@@ -93,7 +94,7 @@ class Setting:
 
     @classmethod
     def of(cls, given: Any, table: Table | None = None) -> Setting:
-        """Make one of what a page sends. Names that are missing have their first value."""
+        """Make a setting from a page's message. Names that are missing have their first value."""
         known = {field.name for field in fields(cls)} - {"table"}
         if not isinstance(given, dict):
             raise ValueError("no setting")
@@ -102,7 +103,7 @@ class Setting:
         return cls(**given, table=table)
 
     def described(self) -> dict[str, Any]:
-        """What `of` takes."""
+        """The choices by name, as `of` takes them."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "table"}
 
     # ---- the data -----------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class Setting:
 
     @property
     def rows(self) -> int:
-        """The number of points that there are, at most `points`."""
+        """The number of points, at most `points`."""
         return min(self.points, self.table.rows if self.table else MOST_DIGITS if self.is_image else self.points)
 
     @property

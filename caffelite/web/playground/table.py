@@ -19,8 +19,9 @@ LEAST_ROWS = 20
 class Table:
     """A CSV file with a header, and the column to predict, by default the last one.
 
-    `inputs` are the other columns of numbers, `left_out` those of words. `classes` is their number, None if the target
-    is a number. `rows` are those without a gap, which can be used. Raises ValueError, with the place, for other files.
+    `inputs` are the other columns of numbers, and `left_out` are the columns of words. `classes` is the number of
+    classes, None if the target is a number. `rows` are the rows without a gap; only these can be used. Raises
+    ValueError, with the place, for other files.
     """
 
     def __init__(self, name: Any, text: Any, target: Any = None) -> None:
@@ -57,11 +58,11 @@ class Table:
     def _read(self) -> tuple[list[str], list[list[str]]]:
         """The header, and the rows, all of its length."""
         if "\0" in self.text:
-            raise ValueError(f"{self.name} is no text")
+            raise ValueError(f"{self.name} is not a text file")
         try:
             lines = [row for row in csv.reader(io.StringIO(self.text)) if row]
         except csv.Error as error:
-            raise ValueError(f"{self.name} is no CSV file: {error}") from None
+            raise ValueError(f"{self.name} is not a CSV file: {error}") from None
         if len(lines) <= LEAST_ROWS:
             raise ValueError(f"{self.name}: expected a header and at least {LEAST_ROWS} rows, got {len(lines)} lines")
         header, *rows = lines

@@ -1,4 +1,4 @@
-"""View: what a net makes of the plane, or of the points that are held out, and what each of its units makes of it."""
+"""View: the outputs of a net and of its units, in the plane or for the points that are held out."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ BARS = 8  # of a unit, for ranges of numbers
 class View:
     """Looks at the model of a setting.
 
-    In the plane, a unit has a map: what it gives the next layer at each point. Otherwise it has a bar for each class,
-    the mean over the points of the training that are of this class; or, if y are numbers, for each of `BARS` equal
-    parts of the points, ordered by y. A unit that looks at an image shows its weights.
+    In the plane, a unit has a map of its output at each point. Otherwise it has bars, the means of its output over
+    training points. There is a bar for each class. If y are numbers, there is one for each of `BARS` equal parts of the
+    points, ordered by y. A unit that gets an image shows its weights.
     """
 
     def __init__(self, setting: Setting, names: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Wishes: what pages ask for, and the training waits for."""
+"""Wishes: the requests of pages, which the training waits for."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class Abandoned(BaseException):
 
 
 class Wishes:
-    """What is to be trained and shown. All public methods may be called on any thread, and return at once.
+    """The requests of pages: settings to train and pictures to show.
 
-    `show(kind, message)` gets each "frame" and what else is asked for, on the thread that trains.
+    All public methods may be called on any thread, and return at once. The thread that trains calls
+    `show(kind, message)` with each "frame" and with all other messages that pages requested.
     """
 
     def __init__(self, setting: Setting, show: Show) -> None:
@@ -32,7 +33,7 @@ class Wishes:
         self.problem: str | None = None
         self.followed: tuple[int, int, int] | None = None  # the weight that frames explain
         self.ended = False
-        self._asked: deque[str] = deque()  # what the player is to do between two steps
+        self._asked: deque[str] = deque()  # the player's tasks between two steps
         self._anew = self._due = False  # whether to begin again, and whether a frame is wanted
         self._changed = threading.Condition()
 
