@@ -114,7 +114,7 @@ def pad(f: functions.PadAxes, x: Shape, y: Shape) -> Layer:
 
 
 class Weights:
-    """The weight and bias of a layer, in C: what the sum of an output starts from, and what is done to it at the end.
+    """The weight and bias of a layer, in C: the start of an output's sum, and the operation at its end.
 
     A weight of int8 is multiplied by the scale of its output at the end.
     """

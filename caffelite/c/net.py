@@ -129,7 +129,7 @@ class Net:
         self.rounding: Rounding | None = rounding(self.graph) if quantize else None
 
     def output(self, source: Any, model: Model, number: int) -> Part:
-        """Return what comes from there, in an array of its own."""
+        """Return the value from this source, in an array of its own."""
         if not _is_value(source) or source not in self.parts:
             raise TypeError(f"export: an output of {model!r} does not depend on the row")
         value, shape = self.parts[source]
@@ -145,7 +145,7 @@ class Net:
     # ---- applications -------------------------------------------------------------------------------------------
 
     def follow(self, applications: list[Application], place: Shape, of: Function) -> None:
-        """Write the applications by which a Function is followed; `place` says where in the model the Function is.
+        """Write the applications in a Function that is followed; `place` says where in the model the Function is.
 
         In a sequence, the place of an application is the Function's place. Elsewhere it is its number among the
         applications that are written.
@@ -367,7 +367,7 @@ class Net:
 
 
 def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
-    """Find what a model applies to a row; TypeError or ValueError if it can't be followed."""
+    """Find the Functions that a model applies to a row; TypeError or ValueError if it can't be followed."""
     if model.is_sequence():
         model.output_shape(*[(None, *shape) for shape in shapes])  # which says what does not fit
     try:

@@ -9,7 +9,7 @@ from caffelite.cli import values
 
 
 def add_command(commands: Any, run: Callable[..., int], line: str, text: str) -> Callable[..., Any]:
-    """Add a command that has its function's name. Returns what adds an argument to it."""
+    """Add a command that has its function's name. Returns the method that adds an argument to it."""
     command = commands.add_parser(run.__name__, help=line, description=text)
     command.set_defaults(run=run)
     return command.add_argument

@@ -59,7 +59,7 @@ def _text(name: str) -> str:
 
 
 def gpt(arguments: argparse.Namespace) -> int:
-    """Learn to write like a text, write, and draw what was not expected of the text."""
+    """Learn to write like a text, write, and draw how unexpected the characters of the text were."""
     written = _documentation() if arguments.file is None else arguments.file
     characters = sorted(set(written))
     numbers = {character: i for i, character in enumerate(characters)}

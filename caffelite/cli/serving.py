@@ -23,7 +23,7 @@ def add_address(argument: Callable[..., Any]) -> None:
 
 @contextmanager
 def with_web() -> Iterator[None]:
-    """Inside, import what serves pages. `Refused` says what to install if it is missing."""
+    """Inside, import the packages that serve pages. `Refused` says what to install if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

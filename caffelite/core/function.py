@@ -253,7 +253,7 @@ class Function(ABC):
         return self.forward
 
     def _attributes_used(self, copy: Function) -> dict[str, Any]:
-        """The attributes of this Function that decided what an applied copy of it did.
+        """The attributes of this Function that an applied copy of it read to decide.
 
         `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python, which
         reads its attributes then; of these only the Functions in them count, since their parameters take part.

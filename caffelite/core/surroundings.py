@@ -256,7 +256,7 @@ class Surroundings:
             _set_state(stream, state)
 
     def line_of(self, *names: str) -> Line | None:
-        """The user's line that sets one of these names, else a line that reads one, else the first line."""
+        """The user's line that sets one of these names, or a line that reads one, or the first line."""
         places = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in _lines(code)]
         places = [(step, line) for step, line in places if step.argval in names]
         places.sort(key=lambda place: not place[0].opname.startswith("STORE"))

@@ -1,4 +1,4 @@
-"""Exceptions of the user's code inside caffelite: add a note on what was happening, and shorten the traceback."""
+"""Exceptions of the user's code inside caffelite: add a note with the epoch and the batch, and shorten tracebacks."""
 
 from __future__ import annotations
 

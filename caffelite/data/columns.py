@@ -22,7 +22,7 @@ class NumberColumn(NamedTuple):
         return [self.name]
 
     def described(self) -> Any:
-        """Return what a file has of it."""
+        """Return its description for a file."""
         return {"gaps": True} if self.gaps else None
 
 
@@ -91,7 +91,7 @@ Column = NumberColumn | DateColumn | CategoryColumn
 
 
 def learned(frame: Any, categories: Sequence[Any], what: str, min_frequency: int) -> list[Column]:
-    """Return what each column of a frame is. `categories` names columns of numbers that are categories.
+    """Return the kind of each column of a frame. `categories` names columns of numbers that are categories.
 
     Categories of fewer rows than `min_frequency` are left out.
 

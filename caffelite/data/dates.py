@@ -106,7 +106,7 @@ def zone_of(name: str) -> datetime.tzinfo:
 
 
 def wall_clock(stamps: np.ndarray, zone: str | None) -> np.ndarray:
-    """Return what the clocks of a zone show at these moments of UTC; the same for None."""
+    """Return the local times of a zone at these moments of UTC; the same times for None."""
     if zone is None or len(stamps) == 0:
         return stamps
     known, offset_of = zone_of(zone), {}

@@ -296,7 +296,7 @@ def all_missing(column: Any) -> bool:
 
 
 def content(column: Any) -> str:
-    """Describe what a column without numbers holds."""
+    """Describe the content of a column without numbers."""
     if holds_categories(column):
         return "categories"
     value = _first(column)

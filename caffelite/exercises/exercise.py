@@ -99,7 +99,7 @@ def made(answer: Any, base: type, what: str, *arguments: Any) -> Any:
 def same(
     what: str, got: Any, expected: Any, mistakes: Sequence[tuple[Any, str]] = (), rtol: float = 1e-6, atol: float = 1e-9
 ) -> None:
-    """Compare a result with what is right. Wrong with the first differing element, or with a mistake that explains it.
+    """Compare a result with the right one. Wrong with the first differing element, or with a mistake that explains it.
 
     `mistakes` are pairs: the result of a typical mistake, and the message for it.
     """

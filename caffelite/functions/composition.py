@@ -118,7 +118,7 @@ class Parallel(Function, recordable=True, by_row=True):
 
 
 def _sum(gradients: Iterable[Any]) -> np.ndarray | None:
-    """The sum of the gradients that there are."""
+    """The sum of the gradients, without None."""
     total = None
     for g in gradients:
         total = g if total is None else total if g is None else kernels.add(total, g)

@@ -116,7 +116,7 @@ class Loss(Function, recordable=True):
 
 
 def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.ndarray, ignore: int | None) -> Any:
-    """The mean of the losses, what each counts for in it, and the sum of the weights. Some rows may weigh nothing."""
+    """The mean of the losses, the weight of each in it, and the sum of the weights. Some rows may weigh nothing."""
     refuse = functools.partial(refuse_ignored, ignore) if weights is None else refuse_weights
     counted = None if ignore is None else labels
     return kernels.weighted_mean(losses, weights, counted, ignore, refuse, not rows_here().are_all)

@@ -22,7 +22,7 @@ Part = tuple[slice, ...]
 class PadAxes(Function, recordable=True):
     """x with elements before and after it along each axis, as `numpy.pad`; see `pad`.
 
-    dx is dy without what was added. Elements that were copied get the gradients of their copies as well.
+    dx is dy without the added elements. Elements that were copied get the gradients of their copies as well.
     """
 
     #: The name of each mode in `numpy.pad`.

@@ -1,4 +1,4 @@
-"""`film`: a training as an animated picture, with what the model computes after some of the epochs.
+"""`film`: a training as an animated picture, with the outputs of the model after some of the epochs.
 
 While `fit` runs, a callback keeps the model's outputs on a grid. The pictures are drawn afterwards, because only then
 the length of the loss's axes is known. The files are small: all frames have the same 64 colours, and no dithering.

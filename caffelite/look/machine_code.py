@@ -1,4 +1,4 @@
-"""The machine instructions of a kernel, as the disassembler `objdump` lists them, with what they mean.
+"""The machine instructions of a kernel, as the disassembler `objdump` lists them, with their meaning.
 
 The compiled loops have no names, so nothing says where a loop ends. But each kernel knows where its loop begins. From
 there, we follow the instructions: on to the next one, to the targets of jumps, and into functions of the same module.
@@ -53,7 +53,7 @@ class Instruction(NamedTuple):
 
 
 class MachineCode(Table):
-    """Text: one instruction a line, with what it means. A notebook shows a table.
+    """Text: one instruction a line, with its meaning. A notebook shows a table.
 
     `instructions` is the list of them. `loops` is a list of the innermost loops, each as MachineCode: first those that
     compute with several floats at a time, and the shorter before the longer.

@@ -377,7 +377,7 @@ def _beside_curves(figure: Any, history: History, title: str) -> Any:
 
 
 def _draw_curves(figure: Any, history: History, held_out: str = "held out") -> None:
-    """The loss, and below it what else was measured first, over the epochs."""
+    """The loss, and below it the first metric, over the epochs."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     loss, other = figure.subplots(2, 1, sharex=True)

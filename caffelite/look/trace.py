@@ -86,7 +86,7 @@ def _rows_of_one(row: Any) -> Any:
 
 
 def _drawn(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets: tuple[np.ndarray, ...]) -> SVG:
-    """Apply a model that is ours, with its loss, and draw what happened."""
+    """Apply these copies of a model and its loss, and draw the steps."""
     for p in [*model.parameters(), *(loss.parameters() if loss else ())]:
         p.zero_grad()
     names = ["x"] if len(inputs) == 1 else [f"x{i}" for i in range(len(inputs))]
@@ -120,7 +120,7 @@ def _drawn(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets
 
 
 def _write_function(box: Node, loss: Function | None, targets: tuple[np.ndarray, ...]) -> None:
-    """Write the formula, or else the values, and the gradient of the output with the way back."""
+    """Write the formula, or otherwise the values, and the gradient of the output with the way back."""
     inputs = [None if x is None else x.data for x in box.given]
     if loss is not None and type(box.function) is type(loss) and len(targets) == 1:
         inputs[1:2] = targets
@@ -134,7 +134,7 @@ def _write_function(box: Node, loss: Function | None, targets: tuple[np.ndarray,
 
 
 def _short(formulas: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The formulas if they are few and short, or else none."""
+    """The formulas if they are few and short, otherwise []."""
     fits = len(formulas) <= LINES and all(len(a) + len(b) + 9 <= LONGEST for a, b in formulas)
     return formulas if fits else []
 

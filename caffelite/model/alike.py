@@ -60,7 +60,7 @@ class Form:
         self.text = tuple(self._text) if is_known and self._note(parts.loss) else None
 
     def _note(self, x: Any) -> bool:
-        """Note what x is and what is in it. Return whether all of that is known."""
+        """Note the kind of x and its contents. Return whether all of that is known."""
         text, number = self._text, self._numbers.get(id(x))
         text.append(type(x))
         if isinstance(x, CONSTANTS):

@@ -398,7 +398,7 @@ def same_values(values: Sequence[Any], what: str) -> Constant:
 
 
 def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
-    """The `formula` of a class; None if it has none, or if it is of a base that computes something else."""
+    """The `formula` of a class; None if it has none, or inherits it from a base that computes something else."""
     for base in kind.__mro__:
         if "formula" in vars(base):
             return kind.formula

@@ -399,7 +399,7 @@ def _name(changed: Any) -> str:
 
 
 def _listed_models(given: Any) -> list[Model]:
-    """Return what is given as a list of Models. ValueError if there are none."""
+    """Return the given models as a list. ValueError if there are none."""
     models = _listed("models", given)
     if not models:
         raise ValueError("models: expected one or more, got none")

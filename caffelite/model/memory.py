@@ -83,7 +83,7 @@ class Own:
             self.is_adopting, self.tree = False, []
 
     def kept(self) -> tuple:
-        """Return what pickles and deep copies keep, as arguments of `Own`."""
+        """Return the state for pickles and deep copies, as arguments of `Own`."""
         return self.seeded, self.rng, self.splits, self.column_names, self.given
 
     def restart_stream(self, seed: Any) -> np.random.Generator:

@@ -167,7 +167,7 @@ def applying_to_zeros(model: Any) -> Iterator[None]:
 
 
 def _users_unchanged(model: Any) -> AbstractContextManager[None]:
-    """Set back at the end what the user's Functions in the model have counted and drawn."""
+    """Reset at the end the counters and random streams of the user's Functions in the model."""
     users = [f for f in (model, *model._own.functions) if not is_of_package(f.decider())]
     if not users:
         return nullcontext()

@@ -1,4 +1,4 @@
-"""summary: a table of a model's Functions, the shapes of their outputs, and what they cost."""
+"""summary: a table of a model's Functions, the shapes of their outputs, and their costs."""
 
 from __future__ import annotations
 

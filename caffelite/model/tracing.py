@@ -1,4 +1,4 @@
-"""Tracing: which Functions a model applies to what, noted while it is applied.
+"""Tracing: note the Functions that a model applies, and their inputs.
 
 A `Trace` is a recording that notes kernel calls and applied Functions (`Applied`). It learns of these in two ways:
 

@@ -1,4 +1,4 @@
-"""A fitted estimator: its model, the link from scores to what they mean, and its labels."""
+"""A fitted estimator: its model, the link from scores to predictions, and its labels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Estimator:
             raise ValueError(f"export: the classifier has learned one class only, {self.classes!r}")
 
     def finish(self, scores: Tensor) -> Tensor:
-        """The probabilities of the classes, or of each label of several, or what a regressor predicts."""
+        """The probabilities of the classes, or of each label of several, or the values of a regressor."""
         meant = LINKS[self.link](scores)
         if self.classes is None or self.link != "sigmoid":
             return meant

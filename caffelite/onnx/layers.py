@@ -94,7 +94,7 @@ class Layers(Nodes):
         self.functions = {node.layer: self.functions[node.layer] for node in self.nodes if node.layer is not None}
 
     def _fold(self) -> None:
-        """Compute what can be computed of constants; of weights, where these are used for nothing else."""
+        """Compute nodes of constants, and nodes of weights that nothing else uses."""
         self.index()
         unknown = {node: {x for x in node.inputs if x and x not in self.constants} for node in self.nodes}
         users: dict[str, list[Node]] = {}
@@ -162,7 +162,7 @@ class Layers(Nodes):
         return found
 
     def _leave_out_copies(self) -> None:
-        """Leave out nodes that pass on what they get, floats to floats of the same kind say."""
+        """Leave out nodes that do not change their input, such as a cast of float32 to float32."""
         names: dict[str, str] = {}
         indices = {k for k, kind in self.reader.inputs.items() if kind.tensor_type.elem_type in INTEGERS}
         left = []
@@ -201,7 +201,7 @@ class Layers(Nodes):
         return None
 
     def _contain(self) -> None:
-        """Find what is a Residual or a Parallel, and shapes on the way."""
+        """Find each Residual and Parallel, and the shapes before them."""
         shapes = {name: _shape_of(kind) for name, kind in self.reader.inputs.items()}
         for i, node in enumerate(self.nodes):
             new = None

@@ -101,7 +101,7 @@ def bounded(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
 
 
 class Nodes:
-    """The nodes of a graph, those that are layers too, the layers by name, and which node makes and uses what.
+    """The nodes of a graph, its layers by name, and the makers and users of each value.
 
     A file may have thousands of nodes, so a replacement costs the nodes that it touches and not the graph: `makers` and
     `uses` follow each replacement. `leave_out_unused` takes away the nodes that nothing uses any more.
@@ -195,7 +195,7 @@ class Nodes:
         return self._weights[key]
 
     def layer(self, node: Node, make: Any, inputs: Sequence[str], weights: dict[str, Any] | None = None) -> Node:
-        """A node that applies a layer: a Function, or what makes one.
+        """A node that applies a layer: a Function, or a callable that makes one.
 
         `weights` are its parameters: names of initializers, in a tuple if transposed. A layer that is made of the same
         initializers as another is the same one.

@@ -92,7 +92,7 @@ class Writer:
     # ---- applications -------------------------------------------------------------------------------------------
 
     def _apply(self, application: Application) -> tuple[Value, ...]:
-        """Write what an application does."""
+        """Write the nodes of an application."""
         rule = self._rule_of(application.kind)
         if rule is None:
             raise _unwritable(application)

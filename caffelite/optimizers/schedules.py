@@ -181,7 +181,7 @@ class Followed:
         return [_schedule_in(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
-        """Let each group follow its schedule from its step on; None: it follows none."""
+        """Let each group follow its schedule from its step on. None: it follows no schedule."""
         for group, schedule in enumerate(schedules):
             if schedule is None:
                 self.end(group)

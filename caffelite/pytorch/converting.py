@@ -159,7 +159,7 @@ def _check_methods(m: nn.Module, base: type, path: str) -> None:
 
 
 def _check_surroundings(module: nn.Module) -> None:
-    """ValueError for what is not in a module's options: hooks, shared parameters, modes, changes in place."""
+    """ValueError for features outside a module's options: hooks, shared parameters, modes, changes in place."""
     owners: dict[int, str] = {}
     for path, m in module.named_modules():
         if any(getattr(m, hooks) for hooks in HOOKS) or any(p._backward_hooks for p in m.parameters(recurse=False)):

@@ -201,7 +201,7 @@ def places_of_columns(f: cl.Columns) -> Places:
 
 
 def of_table(ours: type[cl.Columns]) -> Callable[[Any], Function]:
-    """Make the Function of a module again, from what it was made with."""
+    """Make the Function of a module again, from its arguments."""
     return lambda m: ours(**{name: value for name, value in m._columns.items() if name != "gaps"})
 
 

@@ -145,7 +145,7 @@ class OfTable(nn.Module):
         return self
 
     def _inputs(self, x: Any) -> tuple[Any, Any]:
-        """The numbers in float64 and the codes; None for those that there are not."""
+        """The numbers in float64 and the codes; None if there are none."""
         numbers, codes = x if isinstance(x, tuple) else (None, x) if self.counts else (x, None)
         return None if numbers is None else numbers.double(), codes
 

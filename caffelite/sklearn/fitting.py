@@ -122,15 +122,15 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """ValueError unless a warm start may go on with these targets."""
 
     def _encoded(self, y: Any) -> np.ndarray:
-        """Targets as the loss takes them, in the model's dtype; ValueError for what was not learned of."""
+        """Targets as the loss takes them, in the model's dtype; ValueError for unknown classes."""
         raise NotImplementedError
 
     def _loss(self) -> tuple[Loss, float]:
-        """The loss, a mean over rows, and what makes the sum over a row's outputs of it that is minimized."""
+        """The loss, a mean over rows, and the factor that makes it the sum over a row's outputs, which is minimized."""
         raise NotImplementedError
 
     def _link(self, scores: np.ndarray) -> np.ndarray:
-        """Turn the model's scores into what they mean: probabilities, or predictions."""
+        """Turn the model's scores into probabilities or predictions."""
         return self._loss()[0].link(scores)
 
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
@@ -236,7 +236,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.best_validation_score_: float | None = None
 
     def _description(self) -> dict[str, Any]:
-        """The parameters that say what the model is."""
+        """The parameters that define the model."""
         return {name: getattr(self, name) for name in self._of_model}
 
     def _check_same_model(self) -> None:
@@ -305,7 +305,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @available_if(is_stochastic)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train for one epoch more, the optimizer being as the last call left it; returns the estimator.
+        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
 
         X, y and sample_weight are as in `fit`. ValueError with `early_stopping`, which is for whole trainings.
         """

@@ -29,7 +29,7 @@ class Objective(Function, recordable=True):
         self.loss.check_targets(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:
-        """Turn scores into what they mean to the loss."""
+        """Turn scores into the loss's predictions."""
         return self.loss.link(scores)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -78,7 +78,7 @@ class PoissonLoss(PointwiseLoss, recordable=True):
             raise ValueError(f"target {rows[row, column]!s} in row {row}: counts must be 0 or more")
 
     def link(self, scores: Any) -> np.ndarray:
-        """Turn scores into what they mean: the rates, exp(scores)."""
+        """Turn scores into rates, exp(scores)."""
         return kernels.exp(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ class Improvement:
         self._follow_rate()
 
     def due(self, epochs: int) -> float:
-        """The next epoch after which the training may end, or something else is to be done."""
+        """The next epoch after which the training may end, or another action is due."""
         estimator = self.of
         if self.validation is not None or estimator.verbose or self._falls():
             return epochs + 1
@@ -142,7 +142,7 @@ class Improvement:
 
 
 class Tasks:
-    """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends; one that wants to ends the training.
+    """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends. Each of them may end the training.
 
     `fitted_estimator`, where a callback asks for it, is a copy of the estimator as it is then.
     """
@@ -163,7 +163,7 @@ class Tasks:
         return stop
 
     def end(self) -> None:
-        """An epoch that has begun in vain, since another callback or an exception has ended the training, ends."""
+        """End an epoch that has begun although another callback or an exception has ended the training."""
         if self.task is not None:
             self._end_epoch()
 

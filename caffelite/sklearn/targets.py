@@ -103,7 +103,7 @@ class Classification(ClassifierMixin, Estimator):
         return float(np.average(right, weights=weights))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable classes (n,), or an indicator matrix (n, labels) of what is more probable than not."""
+        """The most probable classes (n,), or an indicator matrix (n, labels) of labels with a probability above ½."""
         scores = self._scores(X)
         if self._has_several:
             return (scores > 0).astype(int)

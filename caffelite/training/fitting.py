@@ -46,7 +46,7 @@ def fitting(
     seed: Any,
     precision: Any,
 ) -> Iterator[Fitting]:
-    """Check what does not depend on the data, and yield the training. If it does not begin, all is as it was before."""
+    """Check the options that need no data, and yield the training. If it does not begin, all is as it was before."""
     rule, team = optimizer_and_team(optimizer)
     with (
         precision_of(model, precision),
@@ -153,7 +153,7 @@ class Fitting:
     def _checkpoints(
         self, history: History, batches: Iterable, validation: Iterable | None
     ) -> tuple[Checkpoints, State | None]:
-        """Return what writes checkpoints, and the position in the data if the training continues from one."""
+        """Return the writer of checkpoints, and the position in the data if the training continues from one."""
         team, metrics, until = self.team, self.metrics, self.until
         training = Training(self.model, self.optimizer, self.loss, history, None, team, metrics, batches, until)
         checkpoints = Checkpoints(training, self.step, batches, validation, self.called, self.streams)

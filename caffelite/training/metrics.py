@@ -111,7 +111,7 @@ class OfAllClasses(OfPredictions):
 
 
 class OfProbabilities(OfEpoch):
-    """A metric of what outputs mean, and of targets."""
+    """A metric of predictions and targets."""
 
     def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         if has_nan(outputs):

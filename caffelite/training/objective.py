@@ -194,7 +194,7 @@ class Term:
                 )
 
     def weights(self, batch: Batch) -> np.ndarray | None:
-        """Return the weights by whose sum the last batch's mean was divided, or None if all rows counted equally."""
+        """Return weights whose sum is the divisor of the last batch's mean, or None if all rows count equally."""
         known = _knows_what_counts(self.applied) and self.applied.weight is not None
         return self.applied.weight.reshape(1) if known else batch.weights  # type: ignore[attr-defined]
 

@@ -38,7 +38,7 @@ class Steps(Epochs):
     def program(self, name: str, layout: Any, columns: list[np.ndarray], rows: int) -> Program:
         """Return the Program for steps of this name on batches of `rows` rows of these columns.
 
-        `layout` says what the columns are. For a step on several batches, it describes each of them.
+        `layout` says which columns these are. For a step on several batches, it describes each of them.
         """
         used = (*self.model.all_functions(), *self.step.used())
         forms = [(column.shape[1:], column.dtype) for column in columns]

@@ -1,4 +1,4 @@
-"""Controls: what pages ask for, and how the training obeys."""
+"""Controls: the requests of pages, and how the training answers them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Controls:
         status.cannot = _impossible(training, updates.watched)
 
     def ask(self, channel: Channel | None, kind: Any, value: Any = None) -> None:
-        """Note what a page asks for. Raises ValueError if it cannot be done. It runs on the server's thread."""
+        """Note a request of a page. Raises ValueError if it cannot be done. It runs on the server's thread."""
         if kind not in KINDS:
             raise ValueError(f"the page asked for {kind!r:.80}, which is unknown")
         if kind in self.status.cannot:
@@ -53,7 +53,7 @@ class Controls:
         self.steps = max(0, self.steps - count)
 
     def obey(self) -> bool:
-        """Do what pages have asked for. Return whether there was anything. All ranks call it after the same steps."""
+        """Do the requests of pages. Return whether there was anything. All ranks call it after the same steps."""
         has_obeyed = False
         self.updates.wakes.clear()
         while self.team.agreed(len(self._asked)):

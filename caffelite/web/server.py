@@ -223,7 +223,7 @@ class Server:
             channel.send("refused", {"why": str(error) or type(error).__name__})
 
     async def _send(self, page: WebSocket, channel: Channel) -> None:
-        """Send what waits, until the page has gone, or takes too long to read."""
+        """Send the messages that wait, until the page has gone, or takes too long to read."""
         with suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
             while True:
                 for content in await channel._next():

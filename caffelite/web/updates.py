@@ -78,7 +78,7 @@ class Updates:
     # ---- pages, on the server's thread --------------------------------------------------------------------------
 
     def join(self, channel: Channel) -> None:
-        """Send a new page all that there is."""
+        """Send all parts to a new page."""
         with self._lock:
             self._channels.add(channel)
             messages = [*self._messages.items()]

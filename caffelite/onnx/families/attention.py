@@ -30,7 +30,7 @@ def write_attention(
     mask: Value | None = None,
     cache: None = None,
 ) -> str:
-    """Softmax(q kᵀ / √d) v in every head; what a position does not see has the least score, and then no part."""
+    """Softmax(q kᵀ / √d) v in every head. A key that a position does not see has the least score, and the weight 0."""
     f: Any = a.function
     if not f.has_context:
         context, mask = None, mask or context
@@ -146,7 +146,7 @@ def _in_heads(node: Node, x: Any, attribute: str) -> Any:
 
 
 def _seen(node: Node, shape: Sequence[int], cached: int, mask: Any, lengths: Any) -> tuple[Any, Any]:
-    """Which keys each query sees, and what is added to its scores; None for all, and for nothing.
+    """The keys that each query sees (None: all), and the numbers to add to its scores (None: none).
 
     Query i is at position i + cached; with `lengths` of the rows, the queries are at the last positions of each row.
     """

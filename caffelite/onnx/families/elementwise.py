@@ -71,7 +71,7 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def in_steps(compute: Callable[..., Any], operator: str = "") -> Operator:
-    """Make an operator of what changes in steps: comparisons, logic, rounding. Its name is the node's by default."""
+    """Make an operator of a function that changes in steps, such as rounding. Its name is the node's by default."""
 
     def rule(node: Node, *values: Any) -> Any:
         if is_plain(*values):
@@ -107,7 +107,7 @@ def as_bool(g: Writer, condition: Value) -> Any:
 
 
 def write_computed(g: Writer, a: Application, *inputs: Value) -> str:
-    """Write what a loaded graph computed. True and false are numbers of the model's dtype, 1 and 0."""
+    """Write an operator of a loaded graph. True and false are numbers of the model's dtype, 1 and 0."""
     f: Any = a.function
     if f.operator in ("Not", "And", "Or", "Xor"):
         given = [as_bool(g, x) for x in inputs]

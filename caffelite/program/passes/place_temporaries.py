@@ -14,8 +14,8 @@ def place_temporaries(step: RecordedStep) -> RecordedStep:
     """Place every temporary in one block of memory, aligned. Memory that is no longer read is used again.
 
     A temporary is alive from the first to the last call that has it as an operand. When its life begins, it is placed
-    in the smallest gap that is large enough, or else at the end of the block. The block is filled with NaN, so a call
-    that reads before it writes gives NaN, and tests find it.
+    in the smallest gap that is large enough, or at the end of the block. The block is filled with NaN, so a call that
+    reads before it writes gives NaN, and tests find it.
     """
     lives: dict[Buffer, list[int]] = {}
     for i, operand in step.operands():

@@ -1,4 +1,4 @@
-"""Engine: trains what is chosen, by `Model.fit`, on a thread of its own.
+"""Engine: trains the chosen net, by `Model.fit`, on a thread of its own.
 
 A callback, the Player, plays, pauses and takes steps. So the program that `code.py` writes gives the same numbers.
 """

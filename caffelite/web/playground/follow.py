@@ -62,7 +62,7 @@ def _in_float64(model: Model) -> Model:
 def _of_rows(
     model: Model, f: Linear, loss: Any, x: np.ndarray, y: np.ndarray, source: int, target: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each point h, what comes along the link, and δ, the derivative of its loss by the sum at the other end.
+    """For each point h, the output of the unit before the weight, and δ, the gradient of its loss by the sum after it.
 
     The loss is a mean over n points. So its derivative by the sum of one point is δ / n.
     """

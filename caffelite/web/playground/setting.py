@@ -94,7 +94,7 @@ class Setting:
 
     @classmethod
     def of(cls, given: Any, table: Table | None = None) -> Setting:
-        """Make one of what a page sends. Names that are missing have their first value."""
+        """Make a setting from a page's message. Names that are missing have their first value."""
         known = {field.name for field in fields(cls)} - {"table"}
         if not isinstance(given, dict):
             raise ValueError("no setting")
@@ -145,7 +145,7 @@ class Setting:
 
     @property
     def rows(self) -> int:
-        """The number of points that there are, at most `points`."""
+        """The number of points, at most `points`."""
         return min(self.points, self.table.rows if self.table else MOST_DIGITS if self.is_image else self.points)
 
     @property

@@ -1,4 +1,4 @@
-"""View: what a net makes of the plane, or of the points that are held out, and what each of its units makes of it."""
+"""View: the outputs of a net and of its units, in the plane or for the points that are held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wishes: what pages ask for, and the training waits for."""
+"""Wishes: the requests of pages, which the training waits for."""
 
 from __future__ import annotations
 
