@@ -35,7 +35,7 @@ class Verdict:
 
 
 class Exercise:
-    """A task, its hints, and the function that judges an answer. The student reads `said` after solving it."""
+    """A task, its hints, and the function that judges an answer. `said` is the message after a right answer."""
 
     def __init__(self, name: str, check: Callable[[Any], Any], hints: Sequence[str], said: str) -> None:
         self.name, self.hints, self.said, self._check = name, hints, said, check
@@ -70,7 +70,7 @@ def shown(value: Any) -> str:
 
 
 def result_of(what: str, function: Any, *arguments: Any) -> Any:
-    """Call a part of an answer. Wrong if it cannot be called, raises an error, or returns None."""
+    """Call a part of an answer. Raises Wrong if it cannot be called, raises an error, or returns None."""
     if not callable(function):
         raise Wrong(f"{what} has to be a function or a class, and is {shown(function)}.")
     try:
@@ -99,7 +99,7 @@ def made(answer: Any, base: type, what: str, *arguments: Any) -> Any:
 def same(
     what: str, got: Any, expected: Any, mistakes: Sequence[tuple[Any, str]] = (), rtol: float = 1e-6, atol: float = 1e-9
 ) -> None:
-    """Compare a result with the right one. Wrong with the first differing element, or with a mistake that explains it.
+    """Compare a result with the right one. Raises Wrong with the first element that differs, or with a likely mistake.
 
     `mistakes` are pairs: the result of a typical mistake, and the message for it.
     """
