@@ -181,7 +181,7 @@ CONDITION = ". A mask or condition on the inputs is one more input, `call(self, 
 
 
 def recorded_instead(name):
-    """The end of a message: what caffelite has in place of NumPy's function or method of this name."""
+    """The end of a message: caffelite's function for NumPy's function or method of this name."""
     package = sys.modules.get("caffelite")
     if name == "astype":
         return ". caffelite.Tensor(x, dtype=…) makes floats of a mask or of integers"

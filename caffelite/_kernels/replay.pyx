@@ -289,7 +289,7 @@ cdef class EpochReplay:
         return None if stop == CONTINUE else (self.full if self.batch < self.full_batches else self.last).result(stop)
 
     cdef int run_on(self, Py_ssize_t epochs, double end, Py_ssize_t steps) noexcept nogil:
-        """Do what `run` does, until `end` in seconds. Return CONTINUE, or why the step of the next batch stopped."""
+        """Run as `run` does, until `end` in seconds. Return CONTINUE, or why the step of the next batch stopped."""
         cdef int stop
         while self.epoch < epochs and steps > 0 and seconds_now() < end and not self.interrupted():
             if self.full is None if self.batch < self.full_batches else self.last is None:

@@ -236,7 +236,7 @@ cdef class Runner:
             self.lock.release()
 
     cdef int replay_inputs(self) except -1:
-        """Replay on what is in `inputs`. Raise the step's error if it stops."""
+        """Replay on the contents of `inputs`. Raise the step's error if it stops."""
         try:
             stopped = self.replay.run_once()
         finally:                          # even a replay that stopped may have changed anything

@@ -46,7 +46,7 @@ def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp
                             bint accumulate=False, tuple stride, tuple padding, tuple dilation, Py_ssize_t groups=1):
     """dw (O, C / groups, k, l) from x (n, C, H, W) and dy (n, O, H′, W′), written to `out` or added to its values.
 
-    Arguments and errors as of `convolution`.
+    Arguments and errors are as in `convolution`.
     """
     cdef Call call
     cdef cnp.ndarray dw = writable("convolution_weight_grad", out), sums
@@ -162,7 +162,7 @@ cdef bint slides(const Call* call) noexcept:
 
 
 cdef inline void hand_over(Call* call, Kernel kernel, cnp.ndarray x) noexcept:
-    """Let another kernel compute what the call describes."""
+    """Let another kernel do the computation of the call."""
     call.kernel, call.loop = <void*> kernel, kernel.loop[cnp.PyArray_TYPE(x) == cnp.NPY_FLOAT64]
 
 

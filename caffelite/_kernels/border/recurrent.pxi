@@ -83,7 +83,7 @@ def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=
 def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray previous not None,
              cnp.ndarray beside not None, cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray lengths=None,
              bint reverse=False):
-    """The backward of `gru`: the gradients of the gates' inputs (n, T, 3 H), of what r multiplies (n, T, H), and of h.
+    """The backward of `gru`: the gradients of the gates' inputs (n, T, 3 H), of the factor of r (n, T, H), and of h.
 
     `previous` and `beside` are the first and third result of `gru`. Other arguments as for `rnn_grad`.
     """

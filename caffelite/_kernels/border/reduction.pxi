@@ -164,7 +164,7 @@ cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, do
 
 
 cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, axis, double scale=1):
-    """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for what else it writes."""
+    """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for its other results."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
     cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given)), order

@@ -108,7 +108,7 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
 
 def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.ndarray scale not None,
                  cnp.ndarray z not None, cnp.ndarray starts not None):
-    """The table of `splines`, from what is learned.
+    """The table of `splines`, from the parameters.
 
     A column j of numbers with the edges z₀ … z_b has b + 1 rows of the weight, w₀ … w_b, and b + 2 rows of the table:
 
