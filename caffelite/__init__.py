@@ -18,6 +18,7 @@ from typing import Any
 from caffelite import functions, optimizers
 from caffelite.core import initializers
 from caffelite.core.cautions import NotRecorded, TrainingWarning
+from caffelite.core.elsewhere import hint_at_arguments
 from caffelite.core.function import Function
 from caffelite.core.gradcheck import check_gradients
 from caffelite.core.modes import inference, is_training, no_grad, precision
@@ -48,6 +49,8 @@ for _module in (augment, callbacks, datasets, initializers, metrics, plots, sour
     # So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
     sys.modules[f"caffelite.{_module.__name__.rpartition('.')[2]}"] = _module
 del _module
+
+hint_at_arguments(callbacks, callbacks.CSVLog, callbacks.TensorBoard, DataGenerator, Model)
 
 __all__ = [
     "MLP",
@@ -118,9 +121,9 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module("caffelite.exercises")
     if name != "__version__":
-        from caffelite.core.hints import hint
+        from caffelite.core import hints
 
-        raise AttributeError(f"module 'caffelite' has no attribute {name!r}{hint(name)}")
+        raise hints.no_attribute("module 'caffelite'", name, hints.name(name, __all__, "cl"))
     from caffelite.core.version import installed_version
 
     return installed_version()

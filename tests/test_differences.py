@@ -57,6 +57,9 @@ def note(history, epoch, better):
 def test_the_defaults_are_those_that_the_tables_name():
     assert default(cl.callbacks.ReduceLROnPlateau, "patience") == default(cl.callbacks.EarlyStopping, "patience") == 5
     assert default(cl.callbacks.EarlyStopping, "restore_best") is True
+    assert default(cl.LayerNorm, "eps") == default(cl.GroupNorm, "eps") == default(cl.BatchNorm, "eps") == 1e-5
+    assert default(cl.AdamW, "weight_decay") == 0.01
+    assert (default(cl.NAdam, "lr"), default(cl.Lion, "lr")) == (0.002, 0.0001)
     assert default(cl.Adam, "eps") == default(cl.RMSProp, "eps") == 1e-8
     assert (default(cl.RMSProp, "lr"), default(cl.RMSProp, "alpha")) == (0.01, 0.99)
     assert (default(cl.BatchNorm, "eps"), default(cl.BatchNorm, "momentum")) == (1e-5, 0.1)
@@ -110,6 +113,39 @@ def test_same_padding_with_a_stride_puts_the_odd_zero_behind():
     strided.weight.data = np.array([[[1.0, 10.0, 100.0]]], np.float32)
     x = np.arange(1.0, 7.0, dtype=np.float32).reshape(1, 1, 6)
     assert strided.forward(x).ravel().tolist() == [321.0, 543.0, 65.0]
+
+
+def test_a_call_of_a_model_is_one_of_the_training_and_predict_is_not():
+    model, x = cl.Model([cl.BatchNorm(3), cl.Dropout(0.5)], seed=0), np.arange(12.0, dtype=np.float32).reshape(4, 3)
+    before = model.predict(x)
+    model(x)
+    assert (model.predict(x) != before).any()  # the running mean has changed
+    assert model[0].variance.tolist() == pytest.approx((0.9 + 0.1 * x.var(axis=0, ddof=1)).tolist())
+    assert (model(x).data == 0).any()
+    with cl.inference():
+        np.testing.assert_array_equal(model(x).data, model.predict(x))
+
+
+def test_only_the_ratios_of_weights_count():
+    def trained(lr=0.1, **options):
+        model = cl.Model([cl.Linear(2, 2)], seed=0)
+        history = train(model, x, y, lr=lr, epochs=1, batch_size=8, shuffle=False, **options)
+        return history["loss"][0], model[0].weight.data
+
+    x, y = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32), np.array([0, 1] * 4)
+    loss, weight = trained(class_weight={0: 1, 1: 4})
+    for same in (trained(class_weight={0: 3, 1: 12}), trained(sample_weight=np.where(y == 1, 4.0, 1.0))):
+        assert same[0] == pytest.approx(loss, rel=1e-6)
+        np.testing.assert_allclose(same[1], weight, rtol=1e-5)
+
+
+def test_a_log_counts_epochs_from_1_and_a_checkpoint_has_the_name_that_it_was_given(tmp_path):
+    model, x = cl.Model([cl.Linear(2, 2)], seed=0), np.zeros((4, 2), np.float32)
+    name = "w-{epoch:02d}.safetensors"
+    callbacks = [cl.callbacks.CSVLog(tmp_path / "log.csv"), cl.callbacks.Checkpoint(tmp_path / name)]
+    train(model, x, np.zeros(4, int), epochs=2, callbacks=callbacks)
+    assert [line[0] for line in (tmp_path / "log.csv").read_text().splitlines()[1:]] == ["1", "2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", name]
 
 
 def test_a_validation_split_is_drawn_from_the_seed_and_not_the_last_rows():

@@ -1,6 +1,7 @@
 """What users of Keras and of scikit-learn type out of habit: it works, or the error says what to do instead."""
 
 import copy
+import functools
 import inspect
 import pickle
 import re
@@ -234,6 +235,27 @@ class Torch(cl.Model):
         return self.linear(x)
 
 
+class Indexed:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        return X, Y
+
+
+def keras_loss(y_true, y_pred):
+    raise AssertionError
+
+
+NAMED_METRIC = cl.metrics.metric(functools.partial(keras_loss), name="f")
+
+
+def frozen():
+    model = classifier(2, 3)
+    model.requires_grad = False
+    return model
+
+
 def batches():
     yield X, Y
 
@@ -250,6 +272,19 @@ ERRORS = {
     "one feature": (lambda: classifier(1, 3).predict(X[:, 0]), ValueError, "x[:, None] has rows of one number"),
     "summary of a number": (lambda: classifier(2, 3).summary(2), TypeError, "a row, such as (64,), got 2"),
     "labels in a column": (lambda: fit(y=Y[:, None]), ValueError, "one label a row, (n,), not a column: np.ravel(y)"),
+    "float labels in a column": (lambda: fit(y=Y[:, None] * 1.0), ValueError, "(n,): np.ravel(y).astype(int)"),
+    "labels from 1": (lambda: fit(y=Y + 1), ValueError, "not one of the classes 0 … 2; do they begin at 1? y - 1"),
+    "too few outputs": (
+        lambda: fit(sizes=(2, 2)),
+        ValueError,
+        "up to 2, the model needs 3 outputs, and it has 2",
+    ),
+    "one output": (lambda: fit(sizes=(2, 1)), ValueError, "labels up to 2, the model needs 3 outputs, and it has 1"),
+    "ignored labels": (
+        lambda: fit(y=Y * 2 - 1, sizes=(2, 2), loss=cl.SoftmaxLoss(ignore=-1)),
+        ValueError,
+        "labels up to 3, the model needs 4 outputs, and it has 2",
+    ),
     "one-hot integers": (lambda: fit(y=ONE_HOT.astype(int)), ValueError, "not one-hot rows: y.argmax(axis=1)"),
     "class_weight of one-hot": (lambda: fit(y=ONE_HOT, class_weight={1: 2.0}), TypeError, "y.argmax(axis=1)"),
     "words": (lambda: fit(y=[["a", "b"][i % 2] for i in Y]), TypeError, "np.unique(y, return_inverse=True) numbers"),
@@ -273,6 +308,21 @@ ERRORS = {
         "whose __iter__ returns a new iterator: these give their batches in every epoch",
     ),
     "pairs": (lambda: fit(zip(X, Y, strict=True), None), ValueError, "as many rows in x as in y, got one with x of"),
+    "a PyDataset": (lambda: fit(Indexed(), None), ValueError, "give it __iter__, such as (self[i] for i in range"),
+    "a loss of Keras": (
+        lambda: fit(loss=keras_loss),
+        TypeError,
+        "lambda outputs, targets: keras_loss(targets, ou",
+    ),
+    "a loss of Keras for an output": (lambda: fit(loss=(keras_loss,)), TypeError, "loss: keras_loss(y_true, y_pred)"),
+    "a metric of scikit-learn": (lambda: fit(metrics=[keras_loss]), TypeError, "metrics: keras_loss(y_true, y_pred)"),
+    "a metric with a name": (lambda: fit(metrics=[NAMED_METRIC]), TypeError, "metrics: f(y_true, y_pred)"),
+    "a metric of an output": (lambda: fit(metrics=([keras_loss],)), TypeError, "metrics: keras_loss(y_true, y_pred)"),
+    "acc": (lambda: fit(metrics=["acc"]), ValueError, "got 'acc'; did you mean 'accuracy'?"),
+    "AUC": (lambda: fit(metrics=["AUC"]), ValueError, "got 'AUC'; did you mean 'auc'?"),
+    "an unknown metric": (lambda: fit(metrics=["hinge"]), ValueError, "got 'hinge'; pass a callable for any other"),
+    "a model for its parameters": (lambda: cl.Adam(classifier(2, 3)), TypeError, "such as model.parameters(), got Mod"),
+    "a frozen model": (lambda: train(frozen(), X, Y), ValueError, "nothing to train: all parameters are frozen"),
     "a callback's class": (lambda: fit(callbacks=[cl.callbacks.CSVLog]), TypeError, "a class: give an instance of it"),
     "on_epoch_end": (lambda: fit(callbacks=[object()]), TypeError, "which has no __call__"),
     "val_acc": (

@@ -4,11 +4,18 @@ import inspect
 import re
 import subprocess
 import sys
+import traceback
 
+import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.core.hints import ARGUMENTS, NAMES
+from caffelite.core.hints import ARGUMENTS, ATTRIBUTES, NAMES, REQUIRED
+
+MODEL = cl.Model([cl.Linear(3, 2)], seed=0)
+LOSS = cl.SoftmaxLoss()
+SGD = cl.SGD(MODEL.parameters(), lr=0.1)
+X, Y = np.ones((4, 3), "float32"), np.array([0, 1, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -40,9 +47,27 @@ def test_a_name_of_keras_or_pytorch_is_an_error_that_says_caffelites(name, here)
         getattr(cl, name)
 
 
-def test_other_names_are_plain_errors():
-    with pytest.raises(AttributeError, match=r"^module 'caffelite' has no attribute 'linear'$"):
-        _ = cl.linear
+@pytest.mark.parametrize(("name", "here"), [("Relu", "ReLU"), ("RELU", "ReLU"), ("linear", "Linear"), ("rElu", "relu")])
+def test_a_name_in_other_letters_is_an_error_that_says_caffelites(name, here):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; caffelite has cl\.{here}$") as caught:
+        getattr(cl, name)
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "Did you mean" not in printed  # Python's own guess would be another one
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [("ModelCheckpoint", "Checkpoint"), ("CSVLogger", "CSVLog"), ("earlystopping", "EarlyStopping")],
+)
+def test_a_callback_of_keras_is_an_error_that_says_caffelites(name, here):
+    with pytest.raises(AttributeError, match=rf"'{name}'; caffelite has cl\.callbacks\.{here}$"):
+        getattr(cl.callbacks, name)
+
+
+@pytest.mark.parametrize("module", [cl, cl.callbacks])
+def test_other_names_are_plain_errors(module):
+    with pytest.raises(AttributeError, match=r"^module 'caffelite[.a-z]*' has no attribute 'nonsense'$"):
+        _ = module.nonsense
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,6 +100,15 @@ def test_hints_are_not_imported_before_somebody_needs_one():
         (lambda: cl.Dropout(rate=0.5), "p="),
         (lambda: cl.SGD([], learning_rate=0.1), "lr="),
         (lambda: cl.Adam([], lr=0.1, beta_1=0.9), "betas="),
+        (lambda: cl.Model([cl.ReLU()], name="net"), "names of attributes"),
+        (lambda: cl.callbacks.EarlyStopping(restore_best_weights=True), "restore_best=True"),
+        (lambda: cl.callbacks.ReduceLROnPlateau(min_lr=1e-5), "only monitor, factor"),
+        (lambda: cl.callbacks.TensorBoard(log_dir="logs"), "folder="),
+        (lambda: cl.callbacks.Checkpoint("net", save_best_only=True), "monitor='val_loss'"),
+        (lambda: MODEL.fit(X, Y, loss=LOSS, optimizer=SGD, steps_per_epoch=5), "itertools.islice"),
+        (lambda: MODEL.fit(X, Y, loss=LOSS, optimizer=SGD, initial_epoch=5), "resume=path"),
+        (lambda: MODEL.evaluate(X, Y, loss=LOSS, verbose=0), "verbose only in fit"),
+        (lambda: MODEL.evaluate(X, Y, loss=LOSS, return_dict=True), "a dict"),
         (lambda: cl.Model([cl.Linear(3, 4)])(cl.Tensor([[1, 2, 3]]), training=True), r"cl\.inference"),
         (lambda: cl.Model([cl.GRU(3, 4)])(cl.Tensor([[[1, 2, 3]]]), lengths=[1]), "call takes x and lengths"),
     ],
@@ -82,6 +116,29 @@ def test_hints_are_not_imported_before_somebody_needs_one():
 def test_an_argument_of_keras_or_pytorch_is_an_error_that_says_caffelites(make, here):
     with pytest.raises(TypeError, match=rf"got an unexpected keyword argument '\w+'; caffelite has .*{here}"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "here"),
+    [
+        (lambda: MODEL.fit(X, Y, loss=LOSS, optimizer=SGD, epoch=5), "epochs"),
+        (lambda: MODEL.evaluate(X, Y, loss=LOSS, metric=["accuracy"]), "metrics"),
+        (lambda: cl.SGD(MODEL.parameters(), lr=0.1, momentun=0.9), "momentum"),
+        (lambda: cl.GRU(3, 4, layer=2), "layers"),
+        (lambda: cl.DataGenerator(X, Y, batchsize=2), "batch_size"),
+    ],
+)
+def test_an_argument_that_is_almost_right_is_an_error_that_says_the_right_one(make, here):
+    with pytest.raises(TypeError, match=rf"got an unexpected keyword argument '\w+'; did you mean '{here}'\?$"):
+        make()
+
+
+def test_a_fit_or_evaluate_without_a_loss_or_optimizer_is_an_error_that_says_which_there_are():
+    loss = r"; give loss=cl\.SoftmaxLoss\(\) for classes or loss=cl\.MSELoss\(\) for numbers"
+    with pytest.raises(TypeError, match=rf"missing 1 required .* 'loss'{loss}$"):
+        MODEL.evaluate(X, Y)
+    with pytest.raises(TypeError, match=rf"{loss}, and optimizer=cl\.Adam\(model\.parameters\(\)\)$"):
+        MODEL.fit(X, Y)
 
 
 @pytest.mark.parametrize("argument", [{"widht": 3}, {"self": 3}])
@@ -99,15 +156,99 @@ def test_errors_from_inside_of_a_constructor_stay_as_they_are():
         cl.Linear(3, 4, initializer=initializer)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_hint_about_an_argument_names_what_is_here(name):
-    for path in re.findall(r"cl\.(\w+(?:\.\w+)*)", ARGUMENTS[name]):
+@pytest.mark.parametrize("hint", [*ARGUMENTS.values(), *ATTRIBUTES.values(), *REQUIRED.values()])
+def test_a_hint_names_what_is_here(hint):
+    for path in re.findall(r"cl\.(\w+(?:\.\w+)*)", hint):
         found = cl
         for part in path.split("."):
             found = getattr(found, part)
 
 
-@pytest.mark.parametrize("kind", [cl.Linear, cl.Conv2d, cl.MaxPool2d, cl.GRU, cl.Embedding, cl.SGD])
+@pytest.mark.parametrize("kind", [cl.Linear, cl.Conv2d, cl.MaxPool2d, cl.GRU, cl.Embedding, cl.SGD, cl.Model])
 def test_signatures_are_those_that_were_written(kind):
     assert "options" not in inspect.signature(kind).parameters
+    assert "epochs" in inspect.signature(cl.Model.fit).parameters
     assert "hinting" not in kind.__init__.__qualname__
+
+
+# ---- attributes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("compile", "loss="),
+        ("get_weights", "state_dict"),
+        ("set_weights", "load_state_dict"),
+        ("save_weights", "save"),
+        ("load_weights", "load"),
+        ("layers", "functions"),
+        ("count_params", "p.size"),
+        ("train_on_batch", "backward"),
+        ("add_loss", "cl.Penalized"),
+    ],
+)
+def test_a_method_of_a_keras_model_is_an_error_that_says_caffelites(name, here):
+    with pytest.raises(AttributeError, match=rf"^'Model' object has no attribute '{name}'; caffelite has .*{here}"):
+        getattr(MODEL, name)
+    assert not hasattr(MODEL, name)
+    assert name not in dir(MODEL)
+
+
+def test_the_attributes_of_other_histories_and_optimizers_are_errors_that_say_caffelites():
+    with pytest.raises(AttributeError, match=r"^'History' object has no attribute 'history'; .*history\['loss'\]"):
+        _ = cl.History().history
+    with pytest.raises(AttributeError, match=r"^'SGD' object has no attribute 'learning_rate'; caffelite has lr"):
+        _ = SGD.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("thing", "name", "here"),
+    [
+        (MODEL, "trainable", "requires_grad"),
+        (MODEL[0], "trainable", "requires_grad"),
+        (MODEL, "stop_training", "callbacks that return True"),
+        (SGD, "learning_rate", "lr"),
+    ],
+)
+def test_what_would_change_a_training_of_keras_cannot_be_set(thing, name, here):
+    before = dict(vars(thing))
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; caffelite has .*{here}"):
+        setattr(thing, name, False)
+    assert vars(thing) == before
+    assert not hasattr(thing, name)
+
+
+def test_a_users_class_may_have_attributes_of_these_names():
+    class Own(cl.Model):
+        trainable = True
+
+        def __init__(self):
+            super().__init__()
+            self.layers = [cl.Linear(3, 2)]
+            self.trainable = False
+
+        def compile(self):
+            return self.layers[0]
+
+    model = Own()
+    assert model.compile() is model.layers[0]
+    assert not model.trainable
+    assert {"layers", "trainable", "compile"} <= set(dir(model))
+    assert len(model.parameters()) == 2
+
+
+def test_a_rule_with_a_learning_rate_of_its_own_is_replayed():
+    class Own(cl.SGD):
+        @property
+        def learning_rate(self):
+            return self.lr
+
+        @learning_rate.setter
+        def learning_rate(self, value):
+            self.lr = value
+
+    optimizer = Own(cl.Linear(3, 2).parameters(), lr=0.1)
+    optimizer.learning_rate = 0.2
+    assert optimizer.lr == optimizer.learning_rate == 0.2
+    assert not Own.runs_in_python

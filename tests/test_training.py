@@ -236,7 +236,9 @@ def test_a_model_is_called_with_inputs_by_the_names_that_call_has():
     expected = model(WORDS, None, lengths)
     for y in (model(WORDS, lengths=lengths), model(words=WORDS, lengths=lengths), model(WORDS, None, lengths=lengths)):
         assert_same_bits(y.data, expected.data)
-    with pytest.raises(TypeError, match=r"Masked\(.*\): got an unexpected keyword argument 'length'$"):
+    with pytest.raises(
+        TypeError, match=r"Masked\(.*\): got an unexpected keyword argument 'length'; did you mean 'lengths'\?$"
+    ):
         model(WORDS, length=lengths)
     with pytest.raises(TypeError, match="missing a required argument: 'words'"):
         model(mask=MASK)

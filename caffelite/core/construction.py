@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import types
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -42,40 +41,6 @@ def attributes_of(instance: Any, given: Mapping[str, Any] = MappingProxyType({})
             )
         found[name] = _held(instance, taken)
     return found
-
-
-def argument_hint(error: TypeError) -> str:
-    """The end of the message of an error about an unknown argument: caffelite's own argument, if it is known."""
-    found = re.search(r"got an unexpected keyword argument '(\w+)'", str(error))
-    if found is None:
-        return ""
-    from caffelite.core.hints import argument  # a table that only errors need
-
-    return argument(found[1])
-
-
-def hint_at_arguments(*modules: types.ModuleType) -> None:
-    """Let errors about unknown arguments of the classes in these modules name the arguments that exist."""
-    for module in modules:
-        for kind in vars(module).values():
-            if isinstance(kind, type) and kind.__module__ == module.__name__ and "__init__" in vars(kind):
-                _with_hints(kind)
-
-
-def _with_hints(kind: type) -> None:
-    init: Any = vars(kind)["__init__"]
-
-    @functools.wraps(init)
-    def hinting(self: Any, *arguments: Any, **options: Any) -> None:
-        try:
-            init(self, *arguments, **options)
-        except TypeError as error:
-            is_from_inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-            if not is_from_inside and (hint := argument_hint(error)):
-                raise TypeError(f"{error}{hint}") from None
-            raise
-
-    kind.__init__ = hinting  # type: ignore[misc]
 
 
 def given_to(instance: Any, arguments: tuple, options: dict[str, Any]) -> dict[str, Any]:

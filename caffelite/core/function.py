@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,9 @@ from caffelite.core.autograd import (
     parameters_among,
     parameters_of,
 )
-from caffelite.core.construction import argument_hint, attributes_of
+from caffelite.core.construction import attributes_of
 from caffelite.core.drawing import note_drawn, stream_of_new
+from caffelite.core.elsewhere import Elsewhere, NotToSet, with_hint
 from caffelite.core.inputs import Shape, required_text, shape_text
 from caffelite.core.modes import initializing, without_values
 from caffelite.core.recording import in_python
@@ -83,6 +84,8 @@ class Function(ABC):
     #: The computation in use, written with Tensor's operators and other Functions: a method of one Tensor
     #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None
+
+    trainable = NotToSet("trainable")
 
     def __init_subclass__(cls, recordable: bool = False, by_row: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -334,7 +337,7 @@ class Function(ABC):
         try:
             bound = inspect.signature(self.decider()).bind(*inputs, **named)
         except TypeError as error:
-            raise TypeError(f"{self!r}: {error}{argument_hint(error)}") from None
+            raise TypeError(f"{self!r}: {with_hint(error, self.decider())}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
             raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, so it can't be an input of a call")
@@ -351,6 +354,9 @@ class Function(ABC):
         vars(self).clear()
         vars(self).update(vars(original.copy()))
         self._applied_inputs = inputs
+
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if not isinstance(inspect.getattr_static(self, name, 0), Elsewhere)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 _LAYERS = "the layers themselves, cl.Linear, cl.ReLU, cl.Conv2d …"
 _OPTIMIZERS = "cl.SGD, cl.Adam, cl.AdamW …"
+_DROPOUT = "only cl.Dropout(p), which drops single elements and not whole channels"
 _LOSSES = "cl.SoftmaxLoss, cl.SigmoidLoss, cl.MSELoss …"
 
 NAMES = {
@@ -11,6 +15,8 @@ NAMES = {
     "nn": _LAYERS,
     "keras": "cl.Model with fit, predict and evaluate",
     "layers": _LAYERS,
+    "models": "cl.Model([…])",
+    "ops": "functions and methods of Tensors, cl.concatenate, x.relu(), x.softmax() …",
     "F": "functions and methods of Tensors, cl.concatenate, x.relu(), x.softmax() …",
     "optim": _OPTIMIZERS,
     "losses": _LOSSES,
@@ -28,6 +34,10 @@ NAMES = {
     "Dataset": "cl.DataGenerator(x, y, batch_size=32)",
     "TensorDataset": "cl.DataGenerator(x, y, batch_size=32)",
     "load_model": "cl.load(path)",
+    "timeseries_dataset_from_array": "cl.Windows(series, length, horizon)",
+    "image_dataset_from_directory": "cl.datasets.folder(path)",
+    "to_categorical": "integer labels, which losses take as they are",
+    "GradientTape": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "manual_seed": "cl.Model(seed=0); there is no global seed",
     "set_random_seed": "cl.Model(seed=0); there is no global seed",
     "from_numpy": "cl.Tensor(array)",
@@ -63,8 +73,13 @@ NAMES = {
     "InstanceNorm2d": "cl.InstanceNorm(channels)",
     "InstanceNorm3d": "cl.InstanceNorm(channels)",
     "RMSNormalization": "cl.RMSNorm(features)",
-    "Dropout1d": "cl.Dropout(rate)",
-    "Dropout2d": "cl.Dropout(rate)",
+    "Dropout1d": _DROPOUT,
+    "Dropout2d": _DROPOUT,
+    "SpatialDropout1D": _DROPOUT,
+    "SpatialDropout2D": _DROPOUT,
+    "GaussianNoise": "no layer of noise: cl.augment changes batches",
+    "SeparableConv2D": "two layers in its place, cl.Conv2d(c, c, kernel_size, groups=c) and cl.Conv2d(c, channels, 1)",
+    "Conv3D": "no convolution of volumes, only cl.Conv1d and cl.Conv2d",
     "SimpleRNN": "cl.RNN(features, hidden)",
     "RNNCell": "cl.RNN(features, hidden), which goes over a whole sequence",
     "GRUCell": "cl.GRU(features, hidden), which goes over a whole sequence",
@@ -80,6 +95,10 @@ NAMES = {
     "Tokenizer": "cl.Vocabulary(texts)",
     "StringLookup": "cl.Vocabulary(texts); or cl.Columns(frame) for a table",
     "Normalization": "cl.Columns(frame) for a table; or cl.BatchNorm(features) as the first layer",
+    "Rescaling": "no layer for this: divide the array, x / 255",
+    "RepeatVector": "cl.repeat(x[:, None], n, axis=1), in the call of a cl.Model",
+    "Permute": "x.transpose(0, 2, 1) of a Tensor, in the call of a cl.Model",
+    "Activation": "a layer for each, cl.ReLU(), cl.Tanh() …",
     "ZeroPadding1D": "cl.Pad(widths)",
     "ZeroPadding2D": "cl.Pad(widths)",
     "ZeroPad2d": "cl.Pad(widths)",
@@ -89,6 +108,7 @@ NAMES = {
     "arange": "numpy.arange: make the array in __init__ and keep it in an attribute",
     "no_gradient": "cl.no_grad()",
     "Add": "x + y of Tensors; or cl.Residual(f), which is x + f(x)",
+    "Multiply": "x * y of Tensors",
     "Concatenate": "cl.concatenate([a, b], axis=1)",
     "cat": "cl.concatenate([a, b], axis=1)",
     # Losses
@@ -113,10 +133,34 @@ NAMES = {
     # Optimizers and callbacks
     "RMSprop": "cl.RMSProp",
     "AdaGrad": "cl.Adagrad",
+    "Nadam": "cl.NAdam",
     "LBFGS": "cl.minimize(model, x, y, loss=loss)",
     "EarlyStopping": "cl.callbacks.EarlyStopping",
     "ModelCheckpoint": "cl.callbacks.Checkpoint",
     "ReduceLROnPlateau": "cl.callbacks.ReduceLROnPlateau",
+    "CSVLogger": "cl.callbacks.CSVLog",
+    "SwapEMAWeights": "cl.callbacks.AverageWeights",
+    "LearningRateScheduler": "lr=cl.schedules.cosine(…) and others, or a callback that sets optimizer.lr",
+    "LambdaCallback": "functions (epoch, history) as callbacks",
+    "Callback": "no base class: a callback has __call__(epoch, history), and may have begin(training) and end()",
+}
+
+ATTRIBUTES = {
+    # of Functions and models
+    "trainable": "requires_grad: set it to False to freeze the parameters",
+    "compile": "fit(…, loss=…, optimizer=…, metrics=[…]) without compile",
+    "stop_training": "callbacks that return True to end the training",
+    "get_weights": "state_dict(), arrays by name",
+    "set_weights": "load_state_dict(state)",
+    "save_weights": "save(path)",
+    "load_weights": "load(path)",
+    "layers": "functions, or model[0] and so on; children() of a model that writes call",
+    "count_params": "sum(p.size for p in model.parameters())",
+    "train_on_batch": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
+    "add_loss": "cl.Penalized(loss, parameters, l2=…), or a loss of your own",
+    # of optimizers and histories
+    "learning_rate": "lr: optimizer.lr = 0.01",
+    "history": "the numbers in History itself, a dict: history['loss']",
 }
 
 
@@ -164,7 +208,26 @@ ARGUMENTS = {
     "beta_1": "betas=(0.9, 0.999)",
     "beta_2": "betas=(0.9, 0.999)",
     "decay": "lr=cl.schedules…, or weight_decay",
-    "clipnorm": "clip_norm of fit",
+    "global_clipnorm": "fit(…, clip_norm=1.0)",
+    "clipnorm": "only fit(…, clip_norm=1.0), the norm of all gradients together",
+    "clipvalue": "only fit(…, clip_norm=1.0), the norm of all gradients together",
+    # of fit, evaluate and callbacks
+    "steps_per_epoch": "epochs that go once through x: its __iter__ may return itertools.islice(batches, 5)",
+    "validation_steps": "evaluations of all validation data",
+    "validation_freq": "an evaluation after each epoch",
+    "validation_batch_size": "evaluations of 1024 rows at a time",
+    "initial_epoch": "a second fit, which continues the training; or resume=path, the path of a Checkpoint",
+    "verbose": "verbose only in fit: evaluate and callbacks print nothing",
+    "return_dict": "a dict as the result, always",
+    "restore_best_weights": "restore_best=True, the default",
+    "baseline": "only monitor, patience, min_delta, restore_best and mode",
+    "start_from_epoch": "only monitor, patience, min_delta, restore_best and mode",
+    "min_lr": "only monitor, factor, patience and mode",
+    "min_delta": "only monitor, factor, patience and mode",
+    "cooldown": "only monitor, factor, patience and mode",
+    "save_best_only": "monitor='val_loss', which keeps the best epoch",
+    "filepath": "path=…",
+    "log_dir": "folder=…",
     # of calls
     "training": "with cl.inference(): …; everywhere else it is training",
     "lengths": "lengths as an input of a recurrent layer: write a subclass of cl.Model whose call takes x and lengths",
@@ -173,11 +236,48 @@ ARGUMENTS = {
 }
 
 
-def argument(name: str) -> str:
-    """The end of a message about an unknown argument, with caffelite's own argument; "" if it is not known."""
-    return f"; caffelite has {ARGUMENTS[name]}" if name in ARGUMENTS else ""
+REQUIRED = {
+    "loss": "loss=cl.SoftmaxLoss() for classes or loss=cl.MSELoss() for numbers",
+    "optimizer": "optimizer=cl.Adam(model.parameters())",
+}
 
 
-def hint(name: str) -> str:
-    """The end of a message about a missing name, with caffelite's name for it; "" if the name is not known."""
-    return f"; caffelite has {NAMES[name]}" if name in NAMES else ""
+def name(name: str, known: Iterable[str], prefix: str) -> str:
+    """The end of a message about a missing name of a module, which has the `known` names; "" if there is no hint."""
+    alike = [other for other in known if other.lower() == name.lower()]
+    alike.sort(key=lambda other: other[0] != name[0])  # of ReLU and relu, Relu means ReLU
+    return _instead(NAMES.get(name) or (f"{prefix}.{alike[0]}" if alike else None))
+
+
+def attribute(name: str) -> str:
+    """The end of a message about a missing attribute; "" if there is no hint."""
+    return _instead(ATTRIBUTES.get(name))
+
+
+def argument(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown argument of a function that takes the `known` ones; "" without a hint."""
+    return _instead(ARGUMENTS.get(name)) or did_you_mean(name, known)
+
+
+def required(names: Iterable[str]) -> str:
+    """The end of a message about missing arguments; "" if there is no hint."""
+    found = [REQUIRED[name] for name in names if name in REQUIRED]
+    return f"; give {', and '.join(found)}" if found else ""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name, with the `known` name that is most like it; "" if none is."""
+    known = list(known)
+    begins = [other for other in known if len(name) > 2 and other.startswith(name)]
+    close = begins or difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def no_attribute(what: str, name: str, hint: str) -> AttributeError:
+    """The error for a missing attribute. If there is a hint, Python does not add a guess of its own."""
+    message = f"{what} has no attribute {name!r}{hint}"
+    return AttributeError(message, name=name, obj=None) if hint else AttributeError(message)
+
+
+def _instead(found: str | None) -> str:
+    return f"; caffelite has {found}" if found else ""

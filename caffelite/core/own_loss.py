@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -20,6 +22,7 @@ class OwnLoss(Function, recordable=True):
     _made: ClassVar[WeakValueDictionary[int, OwnLoss]] = WeakValueDictionary()
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
+        check_order("loss", function)
         self.function = function
 
     @classmethod
@@ -63,3 +66,16 @@ def as_loss(loss: Any) -> Function:
     if not callable(loss) or isinstance(loss, type):
         raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {loss!r}")
     return OwnLoss.of(loss)
+
+
+def check_order(argument: str, function: Callable[..., Any]) -> None:
+    """Raise TypeError if a loss or metric names its first parameter y_true: it would get the outputs there."""
+    names: list[str] = []
+    with contextlib.suppress(TypeError, ValueError):  # compiled code may have no signature
+        names = list(inspect.signature(function).parameters)
+    if names[:1] == ["y_true"]:
+        name = getattr(function, "__name__", "f")
+        raise TypeError(
+            f"{argument}: {name}({', '.join(names[:2])}) takes the targets first; caffelite gives the outputs first: "
+            f"give lambda outputs, targets: {name}(targets, outputs). Outputs are scores, without softmax or sigmoid"
+        )

@@ -4,7 +4,7 @@ The names in a family's `__all__` are in caffelite, too: `cl.ReLU`, `cl.relu`. T
 functions have their names here only.
 """
 
-from caffelite.core.construction import hint_at_arguments
+from caffelite.core.elsewhere import hint_at_arguments
 from caffelite.functions import (
     activation,
     attention,

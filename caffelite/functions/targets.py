@@ -94,7 +94,13 @@ def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtyp
     bad = ((labels < 0) | (labels >= classes)) & (True if ignore is None else labels != ignore)
     place = np.unravel_index(int(bad.argmax()), shape)
     label, where = labels.astype(dtype).reshape(shape)[place], "" if len(shape) == 1 else f", at {(*map(int, place),)},"
-    raise ValueError(f"label {label} in row {place[0]}{where} is not one of the classes 0 … {classes - 1}")
+    counted = labels if ignore is None else labels[labels != ignore]
+    first, last, hint = int(counted.min()), int(counted.max()), ""
+    if (first, last) == (1, classes):
+        hint = "; do they begin at 1? y - 1"
+    elif first >= 0:
+        hint = f"; for labels up to {last}, the model needs {last + 1} outputs, and it has {classes}"
+    raise ValueError(f"label {label} in row {place[0]}{where} is not one of the classes 0 … {classes - 1}{hint}")
 
 
 # ---- probabilities --------------------------------------------------------------------------------------------------
@@ -110,7 +116,8 @@ def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = 
     """Probabilities of the classes, (n, …, C) as the scores, in their dtype; each row has the sum 1."""
     array = _real(loss, "targets", targets, dtype)
     if not same_shape(array.shape, scores_shape) or not array.size:
-        raise ValueError(f"{loss} got targets of shape {array.shape} for scores of shape {scores_shape}")
+        hint = "; labels are integers, (n,): np.ravel(y).astype(int)" if array.shape[1:] == (1,) else ""
+        raise ValueError(f"{loss} got targets of shape {array.shape} for scores of shape {scores_shape}{hint}")
     rows = reshaped(array, (-1, array.shape[-1]))
     kernels.check_probabilities(rows, math.inf, SUM_TOLERANCE, functools.partial(_refuse_row, math.inf, SUM_TOLERANCE))
     return array

@@ -16,6 +16,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, positive_integer, random_stream
 from caffelite.core.drawing import draw_from
+from caffelite.core.elsewhere import NotToSet, elsewhere
 from caffelite.core.function import Function
 from caffelite.core.modes import precision_of
 from caffelite.core.tables import Table
@@ -36,6 +37,17 @@ from caffelite.training.step import EvaluationStep
 from caffelite.training.team import OfTeam
 
 
+@elsewhere(
+    "add_loss",
+    "compile",
+    "count_params",
+    "get_weights",
+    "layers",
+    "load_weights",
+    "save_weights",
+    "set_weights",
+    "train_on_batch",
+)
 class Model(Container, recordable=True):
     """Functions in sequence, or any graph of them if you write `call`. A Model is a Function, so Models nest.
 
@@ -73,6 +85,7 @@ class Model(Container, recordable=True):
     """
 
     not_recorded = frozenset({"_own", "_applied"})
+    stop_training = NotToSet("stop_training")
     _applied: Any = None  # the result of the last `forward`, for `backward`
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:

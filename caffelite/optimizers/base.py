@@ -19,6 +19,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, as_real, nonnegative, positive
+from caffelite.core.elsewhere import NotToSet, no_attribute
 from caffelite.core.recording import in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
 from caffelite.optimizers.runs import Run, find_runs
@@ -73,6 +74,7 @@ class Optimizer(ABC):
     _kept: dict[np.dtype, np.ndarray] | None = None  # for each dtype, a row for each vector
     _kept_names: tuple[str, ...] = ()
     _stays_0: frozenset[str] = frozenset()  # hyper-parameters whose vector is missing; see `keep`
+    learning_rate = NotToSet("learning_rate")
     _layout: list[np.ndarray | None]  # the arrays from which `_runs` was made
     _runs: list[Run]
 
@@ -95,7 +97,7 @@ class Optimizer(ABC):
     def __getattr__(self, name: str) -> Any:
         if "_parameters" not in vars(self) and not name.startswith("__"):
             raise TypeError(f"{type(self).__name__}.__init__ has to call super().__init__(parameters, lr)")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise no_attribute(type(self), name)
 
     def __repr__(self) -> str:
         first, *others = self.groups
@@ -339,7 +341,7 @@ class Optimizer(ABC):
 
 
 # If a class overrides only these methods, a replay need not call its `step` in Python.
-_NO_PART_OF_A_STEP = {"zero_grad", "vectors", "state_dict", "load_state_dict"}
+_NO_PART_OF_A_STEP = {"zero_grad", "vectors", "state_dict", "load_state_dict", "learning_rate"}
 
 
 def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:

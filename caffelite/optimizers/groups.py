@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
+from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 
 
@@ -56,7 +57,7 @@ class Group(Mapping):
 
 def as_groups(rule: str, parameters: Any, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Convert the optimizer's argument to groups: dicts with a list of parameters and all hyper-parameters."""
-    if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Mapping):
+    if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Function | Mapping):
         raise TypeError(f"{rule} takes a list of Tensors, such as model.parameters(), got {parameters!r}")
     given = list(parameters)
     if not given:

@@ -549,3 +549,12 @@ class Checkpoint:
         """Load a `state_dict`. Raise ValueError for an impossible one."""
         if self._monitor is not None:
             self._monitor.load_state_dict(state)
+
+
+def __getattr__(name: str) -> Any:
+    """Raise AttributeError for a missing name, with caffelite's name if it is one of Keras."""
+    if name == "__path__":  # every import asks for it
+        raise AttributeError(name)
+    from caffelite.core import hints
+
+    raise hints.no_attribute("module 'caffelite.callbacks'", name, hints.name(name, __all__, "cl.callbacks"))

@@ -230,6 +230,8 @@ def check_batches(
             got += ": give windows.x and windows.y"
         elif inspect.isgeneratorfunction(x):
             got += ": call it, because it returns such an iterable"
+        elif hasattr(x, "__getitem__") and hasattr(x, "__len__"):
+            got += ": give it __iter__, such as (self[i] for i in range(len(self)))"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
     for option, value in _set(given).items():
         if getattr(generator, option, None) != value:
@@ -414,10 +416,15 @@ def as_loss(loss: Any) -> Function:
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:
-    """Raise TypeError unless it is an Optimizer, and ValueError if it lacks a parameter that requires a gradient."""
+    """Raise TypeError unless it is an Optimizer, and ValueError if it cannot train the model.
+
+    It has to have all parameters of the model that require a gradient, and one of its own has to require a gradient.
+    """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: expected an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}")
     known = set(optimizer.parameters)
+    if not any(p.requires_grad for p in known):
+        raise ValueError("there is nothing to train: all parameters are frozen, requires_grad is False")
     if all([p in known or not p.requires_grad for p in model.parameters()]):  # noqa: C419 (faster than a generator)
         return
     for name, p in model.named_parameters().items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from caffelite.core.elsewhere import Elsewhere
 from caffelite.core.tables import FITTING, Table, drawn, table
 
 # Each run has its own line style. So a reader can distinguish them without colour.
@@ -26,6 +27,8 @@ class History(dict):
     Both use the outputs of the training steps, so the parameters changed in between. Values on validation data, after
     the epoch, have `val_` before their names. A notebook shows the curves, or a table without matplotlib.
     """
+
+    history = Elsewhere("history")
 
     @classmethod
     def of(cls, names: Iterable[str], is_validated: bool) -> History:

@@ -25,6 +25,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import positive_integer
 from caffelite.core.cautions import warn
+from caffelite.core.own_loss import check_order
 from caffelite.training.counting import (
     are_several,
     counts_of,
@@ -497,6 +498,7 @@ def _named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
         metric = _by_name(given) if isinstance(given, str) else given
         if not callable(metric):
             raise TypeError(f"metrics: expected a name such as 'accuracy' or a callable, got {metric!r}")
+        check_order("metrics", metric)
         name = _name_of(metric)
         if name in result or name == "loss":
             raise ValueError(f"metrics: the name {name!r} is taken")
@@ -513,7 +515,8 @@ def _by_name(name: str) -> Metric:
         return NAMED[name]
     k = re.fullmatch(r"top_k\((\d+)\)", name)
     if k is None:
-        raise ValueError(
-            f"metrics: there are {', '.join(NAMED)}, top_k(k), got {name!r}; pass a callable for any other"
-        )
+        from caffelite.core.hints import did_you_mean  # only for errors
+
+        hint = did_you_mean(name.lower(), NAMED) or "; pass a callable for any other"
+        raise ValueError(f"metrics: there are {', '.join(NAMED)}, top_k(k), got {name!r}{hint}")
     return top_k(int(k[1]))
