@@ -58,13 +58,13 @@ def tasks() -> Text:
 
 
 def task(name: str) -> Text:
-    """Return the text of an exercise. Raises ValueError if there is none of this name."""
+    """Return the text of an exercise. Raises ValueError if there is no exercise of this name."""
     exercise = _exercise(name)
     return Text(f"{exercise.task}\n\nThen: cl.exercises.check({name!r}, …)")
 
 
 def hint(name: str, number: int = 1) -> Text:
-    """Return a hint, the first one by default. Raises ValueError if there is none of this name or number."""
+    """Return a hint, the first one by default. Raises ValueError if there is no such exercise or hint."""
     hints = _exercise(name).hints
     if not 1 <= number <= len(hints):
         raise ValueError(f"the exercise {name!r} has hints 1 to {len(hints)}, got {number}")

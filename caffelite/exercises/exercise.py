@@ -43,7 +43,7 @@ class Verdict:
 
 
 class Exercise:
-    """A task, its hints, and the function that judges an answer. `said` is told to who has solved it."""
+    """A task, its hints, and the function that judges an answer. `said` is the message after a right answer."""
 
     def __init__(self, name: str, check: Callable[[Any], Any], hints: Sequence[str], said: str) -> None:
         self.name, self.hints, self.said, self._check = name, hints, said, check
@@ -97,7 +97,7 @@ def raised(error: BaseException) -> str:
 
 
 def result_of(what: str, function: Any, *arguments: Any) -> Any:
-    """Call a part of an answer. Wrong if it cannot be called, raises an error, or returns None."""
+    """Call a part of an answer. Raises Wrong if it cannot be called, raises an error, or returns None."""
     if not callable(function):
         raise Wrong(f"{what.partition('(')[0]} has to be a function or a class, and is {shown(function)}.")
     try:
@@ -113,7 +113,7 @@ def result_of(what: str, function: Any, *arguments: Any) -> Any:
 
 
 def made(answer: Any, base: type, what: str, *arguments: Any) -> Any:
-    """Make an object of the class that is the answer. Wrong if it is no subclass of `base`."""
+    """Make an object of the class that is the answer. Raises Wrong if it is not a subclass of `base`."""
     if not isinstance(answer, type):
         raise Wrong(f"Give the class {what} itself, not {shown(answer)}.")
     if base is not object and not issubclass(answer, base):
@@ -124,9 +124,9 @@ def made(answer: Any, base: type, what: str, *arguments: Any) -> Any:
 def same(
     what: str, got: Any, expected: Any, mistakes: Sequence[tuple[Any, str]] = (), rtol: float = 1e-6, atol: float = 1e-9
 ) -> None:
-    """Compare a result with what is right. Wrong with the first differing element, or with a mistake that explains it.
+    """Compare a result with the right one. Raises Wrong with the first element that differs, or with a likely mistake.
 
-    `mistakes` are pairs: what a typical mistake computes, and what to say of it.
+    `mistakes` are pairs: the result of a typical mistake, and the message for it.
     """
     expected = np.asarray(expected)
     try:

@@ -15,13 +15,13 @@ from caffelite.model.mlp import MLP
 from caffelite.optimizers import SGD
 from caffelite.program import capture
 
-ROUNDS = 30  # of which the fastest counts
+ROUNDS = 30  # the fastest one counts
 
 
 @exercise(
     "An (M, K) times a (K, N) has M · N · K multiplications and as many additions.",
     "A layer has one product forward, x W, and two backward, xᵀ dy and dy Wᵀ. They have the same number of operations.",
-    "The first layer has no dx: nobody wants the gradient of the data.",
+    "The first layer needs no dx: nobody uses the gradient of the data.",
     said="print(cl.capture(step, x, y)) has the same number, product by product.",
 )
 def flop(answer: Any) -> None:
@@ -42,12 +42,12 @@ def flop(answer: Any) -> None:
 
 
 @exercise(
-    "x > 0 is an array of NumPy, made from the present values. A replay could not make it again, so it is refused.",
+    "x > 0 is a NumPy array of the present values. A replay could not compute it again, so `capture` raises TypeError.",
     "Which of x and 0.1 x is the larger one, for x above 0, and for x below?",
     "return cl.maximum(x, 0.1 * x)",
 )
 def recordable(answer: Any) -> None:
-    """Write `leaky(x)`, for a Tensor x, such that it can be recorded: x where x is above 0, and 0.1 x elsewhere.
+    """Write `leaky(x)` for a Tensor x, in a way that can be recorded: x where x is above 0, and 0.1 x elsewhere.
 
     Use operators of caffelite, no NumPy, no `if` and no loop over the elements.
     """
