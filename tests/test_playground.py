@@ -646,9 +646,12 @@ def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_project
     page.click("#more")
     page.click("#take")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 16 16 3'")
-    other = browser.new_page()
+    other = browser.new_page(viewport={"width": 900, "height": 720})
     other.goto(program.address)  # it shows the speed at which the program trains
     other.wait_for_function("() => document.querySelector('#speed').value === '300'")
+    across = {name: other.locator(f"#{name}").bounding_box()["width"] for name in ("lesson", "output", "choose")}
+    assert across["lesson"] == across["output"] > 400
+    assert across["choose"] > 800  # below both
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
