@@ -26,7 +26,6 @@ extensions += [
     "mathml",
     "gallery",
     "notebooks",
-    "paper",
     "links",
 ]
 exclude_patterns = ["_build", "_notebooks"]

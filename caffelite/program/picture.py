@@ -38,6 +38,7 @@ def picture(stages: list[Timed]) -> Any:
             axes.set_xlim(0, RIGHT * most)
             axes.spines[:].set_visible(False)
             axes.tick_params(length=0, labelsize=8, labelcolor=INK)
+        memory.tick_params(axis="x", pad=8, labelbottom=memory is panels[-1])
         memory.set_ylim(0, 1.04 * highest)
     panels[-1].set_xlabel("µs", color=INK, fontsize=9)
     _label(figure, stages, panels[1::2])

@@ -1,6 +1,7 @@
 """caffelite's docstrings, which are plain text, as reStructuredText.
 
-In them backticks are names, an indented block is code or a formula, and all other characters stand for themselves.
+In them backticks are names, **words** are bold, an indented block is code or a formula, and all other characters stand
+for themselves.
 Sections such as Parameters and Raises are NumPy's; napoleon sees to them.
 """
 
@@ -80,9 +81,9 @@ def is_python(text: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Text with what is in backticks as it is, and everything else plain."""
-    parts = re.split(r"(`[^`]+`)", text)
-    return "".join(name_or_code(part) if i % 2 else plain(part) for i, part in enumerate(parts))
+    """Text with what is in backticks as it is, **words** bold, and everything else plain."""
+    parts = re.split(r"(`[^`]+`|(?<!\w)\*\*\w[^*`]*\w\*\*(?!\w))", text)
+    return "".join(marked(part) if i % 2 else plain(part) for i, part in enumerate(parts))
 
 
 def plain(text: str) -> str:
@@ -90,8 +91,10 @@ def plain(text: str) -> str:
     return re.sub(r"^(?=\w+[.)] )", r"\\", text, flags=re.MULTILINE)  # C. Guo is no third point of a list
 
 
-def name_or_code(quoted: str) -> str:
+def marked(quoted: str) -> str:
     """A name may be a link; what is more than a name is code, and `mean` an attribute sooner than `cl.mean`."""
+    if quoted.startswith("*"):
+        return quoted
     is_word = quoted.islower() and hasattr(caffelite, quoted.strip("`"))
     return quoted if re.fullmatch(r"`[\w.]+`", quoted) and not is_word else f"`{' '.join(quoted.split())}`"
 

@@ -50,41 +50,41 @@ GROUPS = {
         Example("digits_mlp", "Digits with Adam, or MNIST"),
         Example("xor", "XOR, one example at a time"),
     ],
-    "Underneath": [
-        Example("textbook_loop", "The loop by hand"),
-        Example("own_function", "Functions of one's own"),
-        Example("matmul_gradients", "Gradients of a product"),
-        Example("relu_regression", "An expression, trained", picture="graph.svg"),
-        Example("activations", "Nine activations", picture="activations.png"),
+    "How it works inside": [
+        Example("textbook_loop", "The training loop by hand"),
+        Example("own_function", "Your own Functions"),
+        Example("matmul_gradients", "Gradients of a matrix product"),
+        Example("relu_regression", "Training an expression", picture="graph.svg"),
+        Example("activations", "Every activation", picture="activations.png"),
         Example("residual_net", "Residual and plain nets", picture="regions.png"),
     ],
     "Images": [
         Example("lenet", "LeNet-5"),
         Example("resnet", "ResNet-8"),
         Example("autoencoder", "An autoencoder", picture="digits.png"),
-        Example("digits_in_c", "A net as C"),
+        Example("digits_in_c", "A net in C"),
     ],
     "Recipes": [
         Example("mixup", "Mixup"),
         Example("label_noise", "Wrong labels"),
-        Example("distillation", "A teacher and a student"),
-        Example("contrastive", "Pairs of digits", picture="points.png"),
-        Example("vae", "Digits from random numbers", picture="drawn.png"),
-        Example("gan", "Two nets against each other", picture="ring.png"),
-        Example("cart_pole", "A pole on a cart"),
+        Example("distillation", "Knowledge distillation"),
+        Example("contrastive", "Contrastive pairs", picture="points.png"),
+        Example("vae", "A variational autoencoder", picture="drawn.png"),
+        Example("gan", "A GAN: two nets compete", picture="ring.png"),
+        Example("cart_pole", "Balancing a pole on a cart"),
     ],
-    "Numbers, series, words": [
-        Example("regression", "A band of quantiles", picture="band.png"),
-        Example("time_series", "A forecast of 24 hours", picture="forecasts.png"),
-        Example("motion", "Sensors of a phone"),
-        Example("reviews", "Pairs of words"),
-        Example("text", "Sparse rows of words"),
+    "Numbers, time series, text": [
+        Example("regression", "Regression with a band", picture="band.png"),
+        Example("time_series", "A 24-hour forecast", picture="forecasts.png"),
+        Example("motion", "Phone sensors"),
+        Example("reviews", "Good and bad reviews"),
+        Example("text", "Sparse text"),
         Example(
             "gpt",
             "A GPT that writes",
             arguments=["--layers=2", "--size=64", "--steps=600", "--sample=300"],
-            note="Run for this page as `python gpt.py --layers=2 --size=64 --steps=600 --sample=300`: the net is "
-            "smaller than without options, and trained for a shorter time.",
+            note="For this page it ran as `python gpt.py --layers=2 --size=64 --steps=600 --sample=300`. So the net is "
+            "smaller and its training shorter than without options.",
         ),
     ],
 }
@@ -179,10 +179,10 @@ def page(example, folder):
     if example.picture:
         parts.append(f"![What it draws]({picture_of(example)})")
     else:
-        parts.append(f"![Drawn from what it learned]({picture_of(example)}){{.as-is}}")
+        parts.append(f"![Drawn from what it learned]({picture_of(example)})")
     if example.command:
         command = f"caffelite {example.command} --output {example.picture}"
-        parts.append(f"The picture is drawn by `{command}`, which trains a net of its own.")
+        parts.append(f"`{command}` draws the picture. It trains its own net.")
     options = f":language: python\n:caption: examples/{example.name}.py"
     parts.append(f"## The program\n\n```{{literalinclude}} ../../examples/{example.name}.py\n{options}\n```")
     printed = (folder / f"{example.name}.txt").read_text().rstrip()
@@ -193,8 +193,8 @@ def page(example, folder):
 def index(folder):
     parts = [
         "# Gallery",
-        "The programs in `examples/`, each with a picture and what it prints. They were run when these pages were "
-        "built. The tests run them, too.",
+        "The programs in `examples/`, each with a picture and its output. They ran when these pages were built, and "
+        "the tests run them, too.",
     ]
     for title, examples in GROUPS.items():
         cards = "\n\n".join(card(example, folder) for example in examples)
@@ -205,7 +205,6 @@ def index(folder):
 
 
 def card(example, folder):
-    kind = "" if example.picture else "{.as-is}"
-    shown = f"[![{example.title}]({picture_of(example)}){kind}]({example.name}.md)"
+    shown = f"[![{example.title}]({picture_of(example)})]({example.name}.md)"
     first, _ = described(example)
     return f"::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n::::"

@@ -1,7 +1,6 @@
 """Pictures for the gallery's cards, of the examples that draw none: python pictures.py EXAMPLE.py PICTURE.svg …
 
-The example is run as it is, with the arguments that follow, and then its variables are drawn. The ground is transparent
-and the ink a grey, so that a picture fits light and dark pages alike.
+The example is run as it is, with the arguments that follow, and then its variables are drawn.
 """
 
 import runpy
@@ -13,15 +12,8 @@ import numpy as np
 
 import caffelite as cl
 
-INK = "#7d8791"
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"]
 STYLE = {
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "axes.prop_cycle": plt.cycler(color=COLOURS),
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -119,7 +111,7 @@ def own_function(figure, of):
     axes, order = figure.subplots(), np.argsort(of["x"].ravel())
     axes.scatter(of["x"], of["y"], s=8, alpha=0.5)
     axes.plot(of["x"][order], of["model"].predict(of["x"])[order], color=COLOURS[1], linewidth=2)
-    axes.set(xlabel="x", title="sin 3x, by Functions of one's own")
+    axes.set(xlabel="x", xticks=(-1, -0.5, 0, 0.5, 1), title="sin 3x, by Functions of your own")
 
 
 def matmul_gradients(figure, of):
@@ -224,7 +216,7 @@ def main(example, picture, *arguments):
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.8, 3), layout="constrained")
         globals()[Path(example).stem](figure, namespace)
-        figure.savefig(picture, transparent=True, metadata={"Date": None})
+        figure.savefig(picture, metadata={"Date": None})
 
 
 if __name__ == "__main__":
