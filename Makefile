@@ -5,6 +5,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off --no-compile
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/border/* caffelite/_kernels/loops/*)
 
+# An environment keeps its Python, so another one, as in `make PYTHON=python3.12`, would be ignored.
+ifeq ($(origin PYTHON)$(wildcard $(BIN)/python),command line$(BIN)/python)
+ifneq ($(shell $(PYTHON) --version),$(shell $(BIN)/python --version))
+$(error .venv has $(shell $(BIN)/python --version), not that of $(PYTHON): rm -rf .venv first)
+endif
+endif
+
 .PHONY: spiral test lint ruff cython-lint mypy workflows prose docs classroom sanitize wheel bench clean
 .DELETE_ON_ERROR:
 

@@ -326,7 +326,8 @@ def test_no_command_prints_the_help_and_is_refused():
     assert result.stdout == ""
     assert result.stderr.startswith("usage: caffelite ")
     assert result.stderr.endswith(
-        "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt, live, playground or info\n"
+        "\ncaffelite: error: name a command: "
+        "train, predict, export, spiral, digits, gpt, live, playground, grade or info\n"
     )
 
 
@@ -336,7 +337,7 @@ def test_no_command_prints_the_help_and_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["train", "predict", "export", "spiral", "digits", "gpt", "live", "playground", "info"]),
+        ([], ["train", "predict", "export", "spiral", "digits", "gpt", "live", "playground", "grade", "info"]),
         (
             ["train"],
             ["a column of a table", "default: 64,64", "default: model.safetensors", "default: 0.2", "default: 0.005"],
@@ -349,6 +350,7 @@ def test_no_command_prints_the_help_and_is_refused():
             ["gpt"],
             ["write like a text", "epochs of 2 steps (default: 20)", "default: 0", "default: gpt.png", "default: 5"],
         ),
+        (["grade"], ["a row for each program (.py) and each notebook (.ipynb)", "default: 20"]),
         (["info"], ["instruction set"]),
     ],
 )
@@ -367,6 +369,13 @@ def test_info_prints_the_configuration(capsys):
     assert cli.main(["info"]) == 0
     assert capsys.readouterr().out == expected
     assert run("info").stdout.splitlines()[0] == expected.splitlines()[0]
+
+
+def test_version_prints_the_version(capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["--version"])
+    assert exit.value.code == 0
+    assert capsys.readouterr().out == f"caffelite {cl.__version__}\n"
 
 
 def test_ctrl_c_ends_with_130_and_says_after_how_many_epochs(tmp_path):

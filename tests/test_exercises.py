@@ -1,6 +1,7 @@
 """The exercises: right answers, those of docs/exercises.md, pass. Wrong ones get a message that says what is wrong."""
 
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -344,6 +345,69 @@ def test_the_line_of_an_error_in_an_answer_is_named():
         return x.mxaimum(0)
 
     assert re.search(r"raised AttributeError, in line \d+ of relu: ", said("relu", relu))
+
+
+def test_an_error_names_the_last_line_of_the_answer_and_no_line_of_a_library():
+    def relu(x):
+        return np.maximm(x, 0)
+
+    class Scalar:
+        def __init__(self, data):
+            self.data, self.grad = data, 0.0
+
+    assert re.search(r"^relu\(x\) raised AttributeError, in line \d+ of relu: ", said("relu", relu))
+    assert said("autograd", Scalar).startswith("a + b raised TypeError: unsupported operand")
+
+
+def test_an_answer_that_exits_gets_a_verdict():
+    def exits(*_):
+        sys.exit("enough")
+
+    class ReLU(cl.Function):
+        forward = backward = exits
+
+    class Embedding(cl.Function):
+        def __init__(self, count, size):
+            embedding(self, count, size)
+
+        def forward(self, indices):
+            return look_up(self, indices)
+
+        backward = exits
+
+    for name in EXERCISES:
+        assert "raised SystemExit" in said(name, exits) or isinstance(RIGHT[name], type)
+    assert re.search(r"raised SystemExit, in line \d+ of exits: enough\.", said("relu", exits))
+    assert "raised SystemExit, in line" in said("ReLU", ReLU)
+    assert "Embedding raised SystemExit, in line" in said("Embedding", Embedding)
+
+
+def test_an_error_of_the_judge_itself_is_no_verdict():
+    from caffelite.exercises.exercise import Exercise
+
+    def relu(answer):
+        """Write `relu(x)`."""
+        return {}[answer]
+
+    with pytest.raises(KeyError):
+        Exercise(*_of_caffelite(relu)).judge(3)
+
+
+def _of_caffelite(check):
+    """A judge as if it were written in a file of caffelite."""
+    code = check.__code__.replace(co_filename=cl.exercises.__file__)
+    return check.__name__, type(check)(code, {"__doc__": check.__doc__}), (), ""
+
+
+def test_every_task_names_the_function_that_its_solution_defines():
+    assert {name: exercise.answer for name, exercise in EXERCISES.items()} == {
+        name: answer.__name__ for name, answer in RIGHT.items()
+    }
+
+
+def test_a_verdict_says_what_was_returned_in_good_english():
+    assert said("mse", lambda p, y: 3).endswith("this is of type int.")
+    assert said("slope", 3) == "slope has to be a function or a class, and is 3."
 
 
 def test_the_judge_of_flop_counts_what_a_recording_counts():

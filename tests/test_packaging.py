@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -132,21 +133,73 @@ def test_a_file_is_made_again_if_a_source_is_newer(build, tmp_path):
     assert not build.is_newer_than_its_sources(made, listed)
 
 
-def test_pages_become_notebooks_with_all_their_cells(build):
+def test_a_classroom_has_notebooks_without_solutions_and_the_solutions_apart(build, tmp_path):
+    nbformat = pytest.importorskip("nbformat")
     import classroom
 
-    for page in (ROOT / "docs").glob("*.md"):
-        text = page.read_text()
-        cells = classroom.notebook(text)["cells"]
-        code = [cell for cell in cells if cell["cell_type"] == "code"]
-        assert len(code) == len(re.findall(r"^```\{code-cell\}", text, re.MULTILINE)), page
-        raising = [cell for cell in code if "raises-exception" in cell["metadata"].get("tags", [])]
-        assert len(raising) == text.count("raises-exception"), page
-        assert not any(
-            "```{code-cell}" in line or line.startswith(":tags:") for cell in cells for line in cell["source"]
-        )
-        for cell in code:
-            assert cell["source"], page
+    classroom.make_notebooks(tmp_path)
+    for folder in ("notebooks", "solutions"):
+        for path in (tmp_path / folder).iterdir():
+            cells = nbformat.read(path, 4).cells
+            assert not any("```{" in cell.source or "{func}" in cell.source for cell in cells), path
+            page = (ROOT / "docs" / f"{path.stem}.md").read_text()
+            solutions = page.count("Show a solution")
+            answers = [cell for cell in cells if cell.source.startswith("# your answer")]
+            assert len(answers) == (solutions if folder == "notebooks" else 0), path
+            assert all("raises-exception" in cell.metadata.tags for cell in answers)
+            shown = page.count("```{code-cell}") - page.count("[remove-cell]")
+            assert sum(cell.cell_type == "code" for cell in cells) == shown, path
+            assert solutions or folder == "notebooks"
+    names = {path.stem for path in (tmp_path / "notebooks").iterdir()}
+    assert {"first-net", "guide", "tables"} < names
+    assert not names & set(classroom.NEED_MORE)
+    lessons = {"downhill", "the-framework", "the-machine", "the-program", "exercises"}
+    assert {path.stem for path in (tmp_path / "solutions").iterdir()} == lessons
+    mentioned = re.findall(r"`([\w-]+)\.ipynb`", classroom.README)
+    assert set(mentioned) <= names
+    exercises = nbformat.read(tmp_path / "notebooks" / "exercises.ipynb", 4).cells
+    assert '# your answer\n\n\ncl.exercises.check("relu", relu)' in [cell.source for cell in exercises]
+
+
+def test_the_classroom_keeps_wheels_for_other_pythons_and_lists_them(build, tmp_path):
+    import classroom
+
+    (tmp_path / "wheels").mkdir()
+    old = [
+        "caffelite-0.1.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "caffelite-0.2.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "caffelite-0.2.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "caffelite-0.2.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "numpy-2.0.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    ]
+    for name in old:
+        (tmp_path / "wheels" / name).touch()
+    new = "caffelite-0.2.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+    classroom.remove_outdated(tmp_path / "wheels", Path(new))
+    assert {path.name for path in (tmp_path / "wheels").iterdir()} == set(old[2:])
+    classroom.make_rest(tmp_path)
+    assert (tmp_path / "LICENSE").exists()
+    assert (tmp_path / "programs" / "textbook.py").exists()
+    listed = (tmp_path / "README.md").read_text()
+    assert "- Python 3.12, Linux with glibc 2.28 or newer on x86_64\n" in listed
+    assert "- Python 3.11, Linux with glibc 2.28 or newer on aarch64\n" in listed
+    assert "'caffelite[plot,web]' pandas scikit-learn jupyterlab\n" in listed
+
+
+def test_make_says_that_another_python_needs_another_environment(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho Python 3.99.0\n")
+    python.chmod(0o755)
+    command = ["make", "-n", "prose", f"PYTHON={sys.executable}"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert made.returncode == 2
+    assert ".venv has Python 3.99.0" in made.stderr
+    assert "rm -rf .venv" in made.stderr
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} $@\n")
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
 
 
 def test_make_installs_what_pyproject_says_that_the_build_needs():

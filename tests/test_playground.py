@@ -482,51 +482,59 @@ def test_kernels_have_lines_and_machine_instructions():
     assert "one of many cases" in loop_of("relu")["problem"]
 
 
-def test_the_lesson_has_ten_settings_that_do_what_it_says():
+def test_the_lesson_has_ten_steps_that_do_what_they_say():
+    """Each at its own speed: after so many seconds of playing."""
     from caffelite.web.server import FILES
 
     text = (FILES / "lesson.js").read_text()
     first = re.search(r"const start = (\{.*?\});", text, re.DOTALL)[1]
     as_json = lambda found: json.loads(re.sub(r"(\w+):", r'"\1":', found))  # noqa: E731
     start = as_json(first)
-    changes = re.findall(r"\{ \.\.\.start,?(.*?) \}\]", text)
-    assert len(changes) == 10
-    steps = [{**start, **as_json(f"{{{change}}}")} for change in changes]
+    found = re.findall(r"\{ \.\.\.start,?(.*?) \}, (\d+)\]", text)
+    assert len(found) == 10
+    steps = [({**start, **as_json(f"{{{change}}}")}, int(speed)) for change, speed in found]
 
-    def learned(number, epochs, **others):
-        setting = Setting.of({**steps[number - 1], **others})
+    def learned(number, seconds, **others):
+        given, speed = steps[number - 1]
+        setting = Setting.of({**given, **others})
         names = made(setting)
         return names["model"].fit(
             names["x"],
             names["y"],
             loss=getattr(cl, setting.loss)(),
             optimizer=names["optimizer"],
-            epochs=epochs,
+            epochs=round(seconds * speed / setting.steps),
             batch_size=setting.batch_size,
             validation_data=names["held_out"],
             metrics=[setting.metric],
             verbose=0,
         )
 
-    assert learned(1, 100)["loss"][-1] < 1e-4
-    assert learned(2, 50)["loss"][-1] > 0.1 > 1e-4 > learned(2, 50, rate=0.1)["loss"][-1]
+    def accuracy(*arguments, **others):
+        return learned(*arguments, **others)["accuracy"][-1]
+
+    assert learned(1, 1)["loss"][-1] > 0.03 > 1e-5 > learned(1, 10)["loss"][-1]
+    assert learned(2, 5)["loss"][-1] > 0.2 > 1e-6 > learned(2, 5, rate=0.1)["loss"][-1]
     with pytest.raises(cl.TrainingDiverged):
-        learned(2, 50, rate=3)
-    assert 0.5 < learned(3, 200)["accuracy"][-1] < 0.7
-    assert learned(4, 300)["accuracy"][-1] > 0.99
-    assert learned(5, 200)["accuracy"][-1] < 0.6
-    assert min(learned(5, 200, activation=f)["accuracy"][-1] for f in ("ReLU", "Tanh")) > 0.99
-    assert learned(6, 300)["accuracy"][-1] == 1
-    assert max(learned(6, 300, seed=seed)["accuracy"][-1] for seed in (2, 3, 4)) < 0.95
-    overfitted, held_back = learned(7, 400), learned(8, 400)
+        learned(2, 5, rate=3)
+    assert 0.5 < accuracy(3, 5) < 0.7
+    assert accuracy(4, 1) < 0.8 < 0.99 < accuracy(4, 60)
+    assert accuracy(5, 5) < 0.6
+    assert min(accuracy(5, 2, activation=f) for f in ("ReLU", "Tanh")) > 0.99
+    assert accuracy(6, 2) == 1
+    assert max(accuracy(6, 80, seed=seed) for seed in (2, 4)) < 0.9
+    late = learned(6, 80, seed=3)["accuracy"]
+    assert max(late[:1000]) < 0.9 < late[-1] == 1
+    assert min(accuracy(6, 2, seed=seed, layers=[5]) for seed in (1, 2, 3, 4)) == 1
+    overfitted, held_back = learned(7, 4), learned(8, 4)
     assert overfitted["loss"][-1] < 0.2
     assert overfitted["val_loss"][-1] > 1.5 * min(overfitted["val_loss"])
     assert held_back["val_loss"][-1] - held_back["loss"][-1] < 0.5 * (
         overfitted["val_loss"][-1] - overfitted["loss"][-1]
     )
-    sgd, momentum, adam = (learned(9, 100, optimizer=name)["loss"][-1] for name in ("SGD", "momentum", "Adam"))
-    assert sgd > momentum > adam
-    assert learned(10, 200)["accuracy"][-1] > 0.99
+    sgd, momentum, adam = (learned(9, 5, optimizer=name)["loss"][-1] for name in ("SGD", "momentum", "Adam"))
+    assert sgd > 0.1 > 0.01 > momentum > 2 * adam
+    assert accuracy(10, 5) > 0.99
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
@@ -617,6 +625,34 @@ def test_the_command_says_what_is_missing_or_wrong(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
     assert cli.main(["playground"]) == 2
     assert "pip install starlette uvicorn websockets" in capsys.readouterr().err
+
+
+def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_projector(browser, program):
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(program.address)
+    page.wait_for_function("() => document.querySelector('#parameters').textContent.includes('123')")
+    page.click("#take")
+    page.wait_for_function("() => document.querySelector('#parameters').textContent === '· 3 parameters'")
+    assert page.input_value("#speed") == "30"
+    for number in range(1, 11):
+        assert f"{number} of 10" in page.inner_text("#lessontitle")
+        lesson, graph = (page.locator(name).bounding_box() for name in ("#lessontext", "#graph"))
+        assert lesson["y"] + lesson["height"] < graph["y"]
+        assert lesson["y"] + lesson["height"] < 330
+        if number < 10:
+            page.click("#after")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 16 16 3'")
+    assert page.input_value("#speed") == "300"
+    assert page.is_disabled("#after")
+    page.click("#more")
+    page.click("#take")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 16 16 3'")
+    other = browser.new_page(viewport={"width": 900, "height": 720})
+    other.goto(program.address)  # it shows the speed at which the program trains
+    other.wait_for_function("() => document.querySelector('#speed').value === '300'")
+    across = {name: other.locator(f"#{name}").bounding_box()["width"] for name in ("lesson", "output", "choose")}
+    assert across["lesson"] == across["output"] > 400
+    assert across["choose"] > 800  # below both
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
@@ -719,10 +755,10 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     has("#text", "cl.SGD(model.parameters(), lr=0.1, momentum=0.9)")
     page.click("#share")
     address = page.url
-    page.click("#tab-lesson")
+    page.click("#take")
+    has("#lessontitle", "1 of 10")
     page.click("#after")
     has("#lessontitle", "2 of 10")
-    page.click("#take")
     page.wait_for_function("() => document.querySelector('[data-set=data]').value === 'plane'")
     page.click("#again")
     page.click("#theme")

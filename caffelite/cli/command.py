@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from caffelite.cli import digits, gpt, info, live, playground, spiral, tables
+import caffelite
+from caffelite.cli import digits, gpt, grade, info, live, playground, spiral, tables
 from caffelite.cli.saying import Refused, count, is_of_output
 from caffelite.core.terminal import say, write
 
-COMMANDS = (tables, spiral, digits, gpt, live, playground, info)  # in the order in which help lists them
+COMMANDS = (tables, spiral, digits, gpt, live, playground, grade, info)  # in the order in which help lists them
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         if arguments.run is None:
             parser.print_help(sys.stderr)
-            names = "train, predict, export, spiral, digits, gpt, live, playground or info"
+            names = "train, predict, export, spiral, digits, gpt, live, playground, grade or info"
             parser.exit(2, f"\ncaffelite: error: name a command: {names}\n")
         status = arguments.run(arguments)
         write("", sys.stdout)  # flush the buffer
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="caffelite COMMAND --help describes a command and its arguments.",
     )
     parser.set_defaults(run=None)
+    parser.add_argument("--version", action="version", version=f"caffelite {caffelite.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)

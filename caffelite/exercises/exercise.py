@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
+import sysconfig
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,11 @@ from caffelite.core.function import Function
 from caffelite.core.gradcheck import check_gradients
 
 __all__ = ["Exercise", "Verdict", "Wrong", "checked_gradients", "exercise", "made", "result_of", "same", "untouched"]
+
+
+#: Folders with code that is not part of an answer: caffelite, Python's library and installed packages.
+LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
+ERRORS = (Exception, SystemExit)  # of an answer; sys.exit() would end the program that judges it
 
 
 class Wrong(Exception):
@@ -41,12 +49,18 @@ class Exercise:
         self.name, self.hints, self.said, self._check = name, hints, said, check
         self.task = inspect.cleandoc(check.__doc__ or "")
         self.title = " ".join(self.task.partition("\n\n")[0].split()).removeprefix("Write ").replace("`", "")
+        named = re.search(r"`(?:class )?(\w+)", self.task)
+        self.answer = named[1] if named else name  # the name of the function or class that the task asks for
 
     def judge(self, answer: Any) -> Verdict:
         try:
             said = self._check(answer)
         except Wrong as wrong:
             return Verdict(self.name, str(wrong), False)
+        except ERRORS as error:
+            if not place_in_answer(error):
+                raise
+            return Verdict(self.name, f"{self.answer} {raised(error)}.", False)
         return Verdict(self.name, said or self.said, True)
 
     def __repr__(self) -> str:
@@ -69,19 +83,30 @@ def shown(value: Any) -> str:
     return " ".join(repr(value).split())
 
 
+def place_in_answer(error: BaseException) -> str:
+    """The last line of the answer that an error passed, in words. Empty if the error passed none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(LIBRARIES) and "site-packages" not in frame.filename:
+            return f", in line {frame.lineno} of {frame.name}" if frame.line else f", in {frame.name}"
+    return ""
+
+
+def raised(error: BaseException) -> str:
+    """Which error was raised, and where in the answer."""
+    return f"raised {type(error).__name__}{place_in_answer(error)}: {error}"
+
+
 def result_of(what: str, function: Any, *arguments: Any) -> Any:
     """Call a part of an answer. Raises Wrong if it cannot be called, raises an error, or returns None."""
     if not callable(function):
-        raise Wrong(f"{what} has to be a function or a class, and is {shown(function)}.")
+        raise Wrong(f"{what.partition('(')[0]} has to be a function or a class, and is {shown(function)}.")
     try:
         result = function(*arguments)
     except Wrong:
         raise
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"in line {frame.lineno} of {frame.name}" if frame.line else f"in {frame.name}"
+    except ERRORS as error:
         given = f" It was called with ({', '.join(map(shown, arguments))})." if arguments else ""
-        raise Wrong(f"{what} raised {type(error).__name__}, {place}: {error}.{given}") from error
+        raise Wrong(f"{what} {raised(error)}.{given}") from error
     if result is None:
         raise Wrong(f"{what} returned None. Is a `return` missing?")
     return result
@@ -150,6 +175,5 @@ def checked_gradients(function: Function, *inputs: Any) -> None:
         check_gradients(function, *inputs)
     except (AssertionError, TypeError) as error:
         raise Wrong(f"The gradient is wrong. {error}.") from error
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise Wrong(f"check_gradients raised {type(error).__name__}, in {frame.name}: {error}.") from error
+    except ERRORS as error:
+        raise Wrong(f"check_gradients {raised(error)}.") from error

@@ -228,4 +228,4 @@ def pair(what: str, result: Any, of: str) -> Any:
 def shown_kind(result: Any) -> str:
     if isinstance(result, tuple):
         return f"a tuple of {len(result)}"
-    return f"an array of shape {result.shape}" if isinstance(result, np.ndarray) else f"a {type(result).__name__}"
+    return f"an array of shape {result.shape}" if isinstance(result, np.ndarray) else f"of type {type(result).__name__}"

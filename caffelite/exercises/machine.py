@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.tensor import Tensor
-from caffelite.exercises.exercise import Wrong, exercise, result_of, same
+from caffelite.exercises.exercise import ERRORS, Wrong, exercise, result_of, same
 from caffelite.functions import MSELoss
 from caffelite.model.mlp import MLP
 from caffelite.optimizers import SGD
@@ -60,7 +60,7 @@ def recordable(answer: Any) -> None:
     try:
         program = capture(lambda x: answer(Tensor(x)), first)
         again = program(then)
-    except Exception as error:
+    except ERRORS as error:
         raise Wrong(f"It cannot be recorded: {error}") from error
     again = again.data if isinstance(again, Tensor) else again
     kept = [(np.where(first > 0, then, 0.1 * then), "it repeats what it decided for the first data.")]
@@ -74,7 +74,9 @@ def recordable(answer: Any) -> None:
     said="`fit` goes further: it needs no Python between the steps either.",
 )
 def replay(answer: Any) -> str:
-    """Write `train(model, loss, optimizer, x, y, steps)`: make so many steps on x and y, three times as fast as this:
+    """Write `train_replayed(model, loss, optimizer, x, y, steps)`: make so many steps on x and y.
+
+    It should be three times as fast as this loop:
 
         for _ in range(steps):
             optimizer.zero_grad()
@@ -100,7 +102,7 @@ def replay(answer: Any) -> str:
 
     def trained(how: Any, steps: int) -> list[np.ndarray]:
         model, *rest = begin()
-        result_of("train(…)", lambda: how(model, *rest, x, y, steps) or True)
+        result_of("train_replayed(…)", lambda: how(model, *rest, x, y, steps) or True)
         return [p.data.copy() for p in model.parameters()]
 
     for steps in (1, 50):

@@ -1,12 +1,15 @@
 """Each page with programs is also a notebook to download. It is written to docs/_notebooks/ before the pages are read.
 
 A notebook has the page's programs and its text in plain Markdown: links by name become names, included files become
-code, and exercises their text. A line at the end of the page leads to it, and `all.zip` has all of them.
+code, and exercises their text. A line at the end of the page leads to it, and `all.zip` has all of them. Those in
+`students.zip` have an empty cell in place of each solution. tests/classroom.py makes both kinds, without Sphinx.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 import textwrap
 import zipfile
 from pathlib import Path
@@ -16,11 +19,13 @@ import nbformat
 
 import caffelite
 
-if TYPE_CHECKING:  # the tests make notebooks without Sphinx
+if TYPE_CHECKING:  # the tests and the classroom make notebooks without Sphinx
     from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parents[1]
 FENCE = re.compile(r"^(```+)\{([\w-]+)\}[ ]?([^\n]*)\n(.*?)^\1$\n?", re.DOTALL | re.MULTILINE)
+
+SOLUTION = "code_prompt_show: Show a solution"  # of a closed cell
 
 
 def setup(app: Sphinx) -> dict:
@@ -29,20 +34,28 @@ def setup(app: Sphinx) -> dict:
     return {"parallel_read_safe": True}
 
 
-def pages(app):
-    return sorted(page for page in Path(app.srcdir).glob("*.md") if "```{code-cell}" in page.read_text())
+def pages(folder):
+    """The pages in a folder that have programs."""
+    return sorted(page for page in folder.glob("*.md") if "```{code-cell}" in page.read_text())
 
 
 def write_all(app):
     folder = Path(app.srcdir) / "_notebooks"
+    shutil.rmtree(folder, ignore_errors=True)
+    write(pages(Path(app.srcdir)), folder)
+    with tempfile.TemporaryDirectory() as students:
+        write(pages(Path(app.srcdir)), Path(students), solutions=False)
+        for name, made in (("all.zip", folder), ("students.zip", Path(students))):
+            with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as together:
+                for path in sorted(made.glob("*.ipynb")):
+                    together.write(path, f"caffelite/{path.name}")
+
+
+def write(pages, folder, solutions=True):
+    """Write the notebooks of pages to a folder."""
     folder.mkdir(exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
-    with zipfile.ZipFile(folder / "all.zip", "w", zipfile.ZIP_DEFLATED) as together:
-        for page in pages(app):
-            path = folder / f"{page.stem}.ipynb"
-            nbformat.write(notebook(page), path)
-            together.write(path, f"caffelite/{path.name}")
+    for page in pages:
+        nbformat.write(notebook(page, solutions), folder / f"{page.stem}.ipynb")
 
 
 def link_to_notebook(app, name, source):
@@ -50,8 +63,8 @@ def link_to_notebook(app, name, source):
         source[0] += f"\n\n{{download}}`Download this page as a notebook <_notebooks/{name}.ipynb>`\n"
 
 
-def notebook(page):
-    """The notebook of a page."""
+def notebook(page, solutions=True):
+    """The notebook of a page, with or without its solutions."""
     text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text(), flags=re.DOTALL)
     made, before = nbformat.v4.new_notebook(), ""
     made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -66,17 +79,26 @@ def notebook(page):
         if "remove-cell" not in options:
             add(made, before)
             before = ""
-            cell = nbformat.v4.new_code_cell(match[4][len(options) :].strip("\n"))
-            if "hide-" in options:
+            code = match[4][len(options) :].strip("\n")
+            is_left_out = SOLUTION in options and not solutions
+            cell = nbformat.v4.new_code_cell(to_do(code) if is_left_out else code)
+            if "hide-" in options and not is_left_out:
                 cell.metadata["jupyter"] = {"source_hidden": True}
-            if "raises-exception" in options:
-                cell.metadata["tags"] = ["raises-exception"]  # "Run all" goes on
+            # "Run all" goes on after an exercise that is not done, and on a computer without the disassembler objdump.
+            if "raises-exception" in options or is_left_out or "machine_code(" in code:
+                cell.metadata["tags"] = ["raises-exception"]
             made.cells.append(cell)
     add(made, before + text[position:])
     for i, cell in enumerate(made.cells):
         cell["id"] = f"cell-{i}"
     nbformat.validate(made)
     return made
+
+
+def to_do(solution):
+    """The cell in place of a solution, which checks the answer if the solution does."""
+    checks = re.findall(r"^cl\.exercises\.check\(.*\)$", solution, re.MULTILINE)
+    return "\n\n\n".join(["# your answer", *checks])
 
 
 def title(name):

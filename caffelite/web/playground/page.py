@@ -60,6 +60,7 @@ class Playground:
         return {
             "setting": setting.described(),
             "by": self.by,
+            "speed": None if self.engine.speed == AS_FAST else self.engine.speed,
             "choices": {
                 **CHOICES,
                 "data": [*DATA, *[TABLE] * (table is not None)],

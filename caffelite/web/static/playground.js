@@ -12,14 +12,14 @@ const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];
 const DECAYS = [0, 0.0001, 0.001, 0.01, 0.1, 1];
 const SPEEDS = [["1 step a second", 1], ["5", 5], ["30", 30], ["300", 300], ["as fast as it goes", null]];
 const LONGEST = 2 ** 20; // bytes of a message to the server
-const TABS = ["lesson", "program", "code"];
+const TABS = ["program", "code"];
 const MEANINGS = {
   plane: "Each unit shows its output over the plane: orange is above 0, blue below.",
   image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the points of that class.",
   bars: "Each unit has a bar for each class: its mean output over the rows of that class. If y is a number, there is a bar for each eighth of the rows, ordered by y.",
 };
 
-let told = null, frame = null, lesson = 0, wanted = null;
+let told = null, frame = null, lesson = null, wanted = null;
 
 const OWN = Math.random().toString(36).slice(2); // the name of this page, among others that are open
 let count = 0; // of the changes that it has asked for
@@ -64,6 +64,7 @@ function showSetting(message) {
   if (page === OWN && number < count) return; // a newer change is under way
   told = message;
   const { setting, choices, limits, table } = told;
+  if (page !== OWN) $("speed").value = told.speed ?? ""; // that another page may have chosen
   told.labels = told.labels ?? Array.from({ length: told.outputs }, (_, c) => String(c));
   for (const element of document.querySelectorAll("[data-set]")) {
     const name = element.dataset.set;
@@ -264,17 +265,27 @@ function drawFollowed() {
 
 // ---- lesson and program ----
 
-function showLesson() {
-  const [title, words] = STEPS[lesson];
-  $("lessontitle").textContent = `${lesson + 1} of ${STEPS.length}: ${title}`;
+$("lessontitle").textContent = `Lesson: ${STEPS.length} steps, from one neuron to the spiral`;
+
+/** Set up a step of the lesson, with its speed, and show its text. */
+function takeStep(number) {
+  const [title, words, setting, speed] = STEPS[number];
+  lesson = number;
+  $("lessontitle").textContent = `${number + 1} of ${STEPS.length}: ${title}`;
   $("lessontext").textContent = words;
-  $("before").disabled = lesson === 0;
-  $("after").disabled = lesson === STEPS.length - 1;
+  $("take").textContent = "Set up again";
+  for (const id of ["before", "after", "lessontext"]) $(id).classList.remove("hidden");
+  $("take").classList.remove("main");
+  $("before").disabled = number === 0;
+  $("after").disabled = number === STEPS.length - 1;
+  ask({ ask: "pause" });
+  $("speed").value = speed;
+  $("speed").onchange();
+  change(setting);
 }
-$("before").onclick = () => { lesson--; showLesson(); };
-$("after").onclick = () => { lesson++; showLesson(); };
-$("take").onclick = () => { ask({ ask: "pause" }); change(STEPS[lesson][2]); };
-showLesson();
+$("before").onclick = () => takeStep(lesson - 1);
+$("after").onclick = () => takeStep(lesson + 1);
+$("take").onclick = () => takeStep(lesson ?? 0);
 
 /** Ask for what the open tab shows. */
 function askForTab() {

@@ -1,0 +1,111 @@
+"""`caffelite grade`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from caffelite.cli import values
+from caffelite.cli.arguments import add_command
+from caffelite.cli.saying import Refused, count
+from caffelite.core.terminal import writable, write
+from caffelite.exercises import EXERCISES
+
+TEXT = """\
+Count the exercises that students have solved, and print a table in CSV: a row for each program (.py) and each notebook
+(.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so no answer can end or hang the run.
+It can still delete your files: use an account or a container where it can do no harm."""
+SUFFIXES = (".py", ".ipynb")
+THREADS = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+OFTEN = 0.02  # seconds between two looks at a process
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    argument = add_command(commands, grade, "count the exercises that students have solved", TEXT)
+    argument("folder", metavar="FOLDER", type=Path, help="the folder with a file, or a folder, for each student")
+    help = "time for a file to run, and then for each exercise (default: %(default)s)"
+    argument("--seconds", type=values.positive, default=20, metavar="N", help=help)
+
+
+def grade(arguments: argparse.Namespace) -> int:
+    """Judge the files of a folder."""
+    folder, seconds = arguments.folder, arguments.seconds
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    if not paths:
+        raise Refused(f"there is no file that ends in {' or '.join(SUFFIXES)} in {folder}")
+    print_row("file", "right", "exercises", "problem")
+    for path in paths:
+        right, problems = judged(path.resolve(), seconds)
+        print_row(str(path.relative_to(folder)), len(right), " ".join(right), "; ".join(problems))
+    return 0
+
+
+def print_row(*cells: Any) -> None:
+    row = io.StringIO()
+    csv.writer(row, lineterminator="\n").writerow(cells)
+    write(writable(row.getvalue()), sys.stdout)
+
+
+def judged(path: Path, seconds: int) -> tuple[list[str], list[str]]:
+    """The exercises that a file solves, and its problems in words.
+
+    If an answer ends or hangs its process, the exercises after it are judged in another one.
+    """
+    right: list[str] = []
+    problems: list[str] = []
+    left = list(EXERCISES)
+    while left:
+        lines, why = results_of(path, left, seconds)
+        if not lines:
+            return right, [*problems, f"the file {why}"]
+        problem, *verdicts = lines
+        if problem and problem not in problems:
+            problems.append(problem)
+        right += [name for name, verdict in zip(left, verdicts, strict=False) if verdict == "right"]
+        left = left[len(verdicts) :]
+        if left:
+            problems.append(f"{left.pop(0)} {why}")
+    return right, problems
+
+
+def results_of(path: Path, names: list[str], seconds: int) -> tuple[list[str], str]:
+    """Run `caffelite.exercises.answers` for a file. Returns the lines of its results, and why there are no more."""
+    environment = os.environ | {"MPLBACKEND": "agg"} | dict.fromkeys(THREADS, "1")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        results = Path(folder, ".results")
+        results.touch()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "caffelite.exercises.answers", path, results, *names],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        size, end, why = 0, time.monotonic() + seconds, "ended Python"
+        try:
+            while process.poll() is None:
+                if results.stat().st_size > size:
+                    size, end = results.stat().st_size, time.monotonic() + seconds
+                if time.monotonic() > end:
+                    why = f"took more than {count(seconds, 'second')}"
+                    break
+                time.sleep(OFTEN)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
+                os.killpg(process.pid, signal.SIGKILL)  # with all processes that it has started
+            process.wait()
+        return results.read_text(encoding="utf-8", errors="replace").splitlines(), why
