@@ -4,6 +4,7 @@
   docs/ names. Each folder of them gets a page that lists its files with the first sentence of each.
 - In the reference, [source] leads to the line where an object begins. Compiled classes are found by their names.
 - A file name in backticks, such as `functions/linear.py`, becomes a link, and so does `test_model.py::test_…`.
+- A link to a file, such as ../caffelite/textbook.py, leads to its page. In an editor it leads to the file.
 """
 
 import html
@@ -134,6 +135,11 @@ class Sources(SphinxPostTransform):
                 if place is not None:
                     text = nodes.inline("", "[source]", classes=["source-link"])
                     signature.insert(0, self.link(*place, text, classes=["source"]))
+        for download in list(self.document.findall(addnodes.download_reference)):
+            folder = posixpath.join("docs", posixpath.dirname(self.env.docname))
+            path = posixpath.normpath(posixpath.join(folder, download["reftarget"]))
+            if path in files():
+                download.replace_self(self.link(path, None, *download[0].children))
         for literal in list(self.document.findall(nodes.literal)):
             if not isinstance(literal.parent, nodes.reference):
                 name, _, member = literal.astext().partition("::")
@@ -146,10 +152,10 @@ class Sources(SphinxPostTransform):
                     )
                     literal.replace_self(self.link(path, line, literal.deepcopy()))
 
-    def link(self, path, line, content, **attributes):
+    def link(self, path, line, *content, **attributes):
         uri = self.app.builder.get_relative_uri(self.env.docname, page_of(path))
         place = f"{uri}#L{line}" if line else uri
-        return nodes.reference("", "", content, refuri=place, internal=True, **attributes)
+        return nodes.reference("", "", *content, refuri=place, internal=True, **attributes)
 
 
 # ---- the pages -----------------------------------------------------------------------------------------------------
