@@ -833,9 +833,10 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     page.click("#pause")
     wait_for_state(page, "paused")
     assert page.inner_text("#pause") == "Go on"
-    step, epoch = (int(settled(page, name).split()[0].replace(",", "")) for name in ("Steps", "Epoch"))
+    step = int(settled(page, "Steps").replace(",", ""))
     page.click("#step")
     page.wait_for_function(f"() => document.querySelector('[data-number=Steps] dd').textContent === '{step + 1:,}'")
+    epoch = int(settled(page, "Epoch").split()[0].replace(",", ""))  # the step may have ended one
     page.click("#epoch")
     page.wait_for_function(
         f"() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('{epoch + 1:,} ')"
