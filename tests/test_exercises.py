@@ -405,6 +405,16 @@ def test_every_task_names_the_function_that_its_solution_defines():
     }
 
 
+def test_the_course_for_teachers_has_every_exercise_once_and_says_which_names_differ():
+    page = (PAGE.parent / "teaching.md").read_text()
+    table = page.partition("Students do this:")[2].partition("A lesson takes")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(EXERCISES)
+    differing = {name: exercise.answer for name, exercise in EXERCISES.items() if exercise.answer != name}
+    assert len(differing) == 4
+    for name, answer in differing.items():
+        assert re.search(rf"`{name}`\s+(asks )?for\s+`{answer}`", page)
+
+
 def test_a_verdict_says_what_was_returned_in_good_english():
     assert said("mse", lambda p, y: 3).endswith("this is of type int.")
     assert said("slope", 3) == "slope has to be a function or a class, and is 3."
