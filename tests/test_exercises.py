@@ -4,6 +4,7 @@ import re
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import GeneratorType
 
 import numpy as np
 import pytest
@@ -320,6 +321,60 @@ WRONG = [
 @pytest.mark.parametrize(("name", "answer", "message"), WRONG, ids=[f"{name}: {message}" for name, _, message in WRONG])
 def test_a_wrong_answer_is_told_what_is_wrong(name, answer, message):
     assert message in said(name, answer)
+
+
+def scribbles(function):
+    """An answer with the results of another one, which then overwrites the arrays that it got."""
+
+    def of_copies(*arguments):
+        copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
+        result = function(*copies)
+        for x in arguments:
+            if isinstance(x, np.ndarray):
+                x[...] = 77
+        return list(result) if isinstance(result, GeneratorType) else result
+
+    return of_copies
+
+
+def in_place_version(answer):
+    """An answer with the same results, which overwrites the arrays that it got, in both directions if it has two."""
+    if not isinstance(answer, type):
+        return scribbles(answer)
+
+    def method(name):
+        return lambda self, *arguments: scribbles(getattr(super(cls, self), name))(*arguments)
+
+    cls = type(answer.__name__, (answer,), {name: method(name) for name in ("forward", "backward")})
+    return cls
+
+
+#: Exercises whose answers get no arrays, or change those that they get.
+WITHOUT_INPUTS = {"autograd", "flop", "recordable", "slope", "faster_than_numpy"}
+
+
+@pytest.mark.parametrize("name", [name for name in EXERCISES if name not in WITHOUT_INPUTS])
+def test_a_right_answer_that_changes_its_inputs_is_right_or_is_told_so(name):
+    verdict = cl.exercises.check(name, in_place_version(RIGHT[name]))
+    assert verdict or re.search(r"has changed|has written into|times as fast as the loop", verdict.message), verdict
+
+
+def test_descend_in_place_is_told_to_make_a_new_array():
+    def descend(slope, w, lr, steps):
+        for _ in range(steps):
+            w -= lr * slope(w)
+        return w
+
+    assert "Write w = w - …" in said("descend", descend)
+
+
+def test_a_leaky_that_writes_into_its_tensor_is_told_that_it_cannot_be_recorded():
+    def leaky(x):
+        y = cl.maximum(x, 0.1 * x)
+        x.data[...] = 77
+        return y
+
+    assert said("recordable", leaky).startswith("It cannot be recorded: assigning to elements")
 
 
 def test_every_exercise_has_a_typical_mistake_here():
