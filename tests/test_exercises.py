@@ -377,6 +377,17 @@ def test_a_leaky_that_writes_into_its_tensor_is_told_that_it_cannot_be_recorded(
     assert said("recordable", leaky).startswith("It cannot be recorded: assigning to elements")
 
 
+def test_a_loss_of_a_changed_p_gets_a_hint_at_it():
+    def cross_entropy(s, labels):
+        p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+        ds, rows = p, np.arange(len(s))
+        ds[rows, labels] -= 1
+        return -np.log(p[rows, labels]).mean(), ds / len(s)
+
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        assert "Was p changed before? Write ds = p.copy()." in said("cross_entropy", cross_entropy)
+
+
 def test_every_exercise_has_a_typical_mistake_here():
     assert {name for name, *_ in WRONG} == set(EXERCISES)
 
@@ -385,10 +396,25 @@ def test_the_texts_are_shown_and_what_is_not_there_is_an_error():
     assert all(name in cl.exercises.tasks() for name in EXERCISES)
     assert repr(cl.exercises.task("relu")).startswith("Write `relu(x)`")
     assert cl.exercises.hint("relu", 2) == "Hint 2 of 2: np.maximum(x, 0)"
-    with pytest.raises(ValueError, match="no exercise 'rely'; there are relu, slope"):
-        cl.exercises.check("rely", None)
+    with pytest.raises(ValueError, match="no exercise 'transformer'; there are relu, slope"):
+        cl.exercises.check("transformer", None)
     with pytest.raises(ValueError, match="hints 1 to 2, got 3"):
         cl.exercises.hint("relu", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("Relu", "'relu' or 'ReLU'"), ("softmx", "'softmax'"), ("cross_entropie", "'cross_entropy'")]
+)
+def test_an_almost_right_name_gets_the_right_one(name, meant):
+    with pytest.raises(ValueError, match=f"^there is no exercise '{name}'; did you mean {meant}\\?$"):
+        cl.exercises.check(name, None)
+
+
+def test_check_with_its_arguments_swapped_says_which_comes_first():
+    with pytest.raises(
+        TypeError, match=r"name of an exercise comes first, such as check\('relu', relu\); got <function"
+    ):
+        cl.exercises.check(RIGHT["relu"], "relu")
 
 
 def test_a_factor_is_named_only_if_all_numbers_have_it():

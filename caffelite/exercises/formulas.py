@@ -135,6 +135,7 @@ def cross_entropy(answer: Any) -> None:
         (-rows.mean(), "the sign: the loss is −log p, which is never negative."),
         (rows, "it has a number for each row; take their mean."),
         (-np.log(p).mean(), "it is the mean over all classes; take the right class of each row only."),
+        (np.nan, "it is nan, as the log of a number below 0 is. Was p changed before? Write ds = p.copy()."),
     ]
     same("the loss", loss, rows.mean(), mistakes)
     mistakes = [
