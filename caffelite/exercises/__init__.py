@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from caffelite.core.hints import did_you_mean
+from caffelite.core.tables import Text
 from caffelite.exercises import formulas, framework, layers, machine
 from caffelite.exercises.exercise import Exercise, Verdict, Wrong
 
@@ -30,15 +31,6 @@ EXERCISES: dict[str, Exercise] = {
     for exercise in vars(module).values()
     if isinstance(exercise, Exercise)
 }
-
-
-class Text(str):
-    """A text that a notebook shows as it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _exercise(name: str) -> Exercise:
