@@ -214,7 +214,18 @@ def test_messages_name_the_packages_of_the_extras():
     for extra, packages in EXTRAS.items():
         (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", offered, re.MULTILINE)
         assert re.findall(r'"([\w-]+)', listed) == packages.split()
-        assert how_to_install(extra) == f"pip install {packages}"
+        assert how_to_install(extra).endswith(f" -m pip install {packages}")
+
+
+def test_messages_name_the_python_that_runs_so_that_no_other_one_gets_the_packages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for executable, command in (
+        (tmp_path / ".venv" / "bin" / "python", Path(".venv", "bin", "python")),
+        (tmp_path / "my nets" / "python", f'"{Path("my nets", "python")}"'),
+        (tmp_path.parent / "other" / "python", tmp_path.parent / "other" / "python"),
+    ):
+        monkeypatch.setattr(sys, "executable", str(executable))
+        assert how_to_install("plot") == f"{command} -m pip install matplotlib"
 
 
 def test_the_version_is_the_same_wherever_it_stands():
