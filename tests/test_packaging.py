@@ -121,6 +121,19 @@ def test_a_build_says_what_is_done_and_what_takes_long(build, monkeypatch, capsy
         build.watched("compiled", {"wrong.c": pool.submit(int, "x")}, pool)
 
 
+def test_a_build_says_which_of_its_two_parts_counts_its_files(build, monkeypatch):
+    from setuptools import Distribution
+
+    parts = []
+    monkeypatch.setattr(build, "watched", lambda done, tasks, pool: parts.append(done))
+    command = build.BuildKernels(Distribution({"ext_modules": build.extensions()}))
+    command.finalize_options()
+    command.extensions = []
+    command.translate()
+    command.make_objects()
+    assert parts == ["1 of 2, translated", "2 of 2, compiled"]
+
+
 def test_a_file_is_made_again_if_a_source_is_newer(build, tmp_path):
     made, source, listed = tmp_path / "a.o", tmp_path / "a b.c", tmp_path / "a.d"
     assert not build.is_newer_than_its_sources(made, listed)
