@@ -25,6 +25,7 @@ from websockets.sync.client import connect
 
 import caffelite as cl
 from caffelite import cli
+from caffelite.core.extras import how_to_install
 from caffelite.web import controls, updates, watch
 from caffelite.web import live as live_module
 from caffelite.web.curves import MOST, Curve
@@ -182,7 +183,7 @@ def test_a_port_that_is_none_is_refused(port):
 def test_without_the_extra_it_is_said_what_to_install():
     program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    needs = "ImportError: cl.live needs uvicorn, which is not installed: pip install starlette uvicorn websockets"
+    needs = f"ImportError: cl.live needs uvicorn, which is not installed: {how_to_install('web')}"
     assert needs in done.stderr
 
 
@@ -709,7 +710,7 @@ def test_the_command_refuses_a_port_and_says_what_is_missing(folder, capsys, mon
     monkeypatch.delitem(sys.modules, "caffelite.web.folder", raising=False)
     monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
     assert cli.main(["live", str(folder)]) == 2
-    assert "pip install starlette uvicorn websockets" in capsys.readouterr().err
+    assert "-m pip install starlette uvicorn websockets" in capsys.readouterr().err
 
 
 # ---- attacks --------------------------------------------------------------------------------------------------------

@@ -624,7 +624,7 @@ def test_the_command_says_what_is_missing_or_wrong(capsys, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
     assert cli.main(["playground"]) == 2
-    assert "pip install starlette uvicorn websockets" in capsys.readouterr().err
+    assert "-m pip install starlette uvicorn websockets" in capsys.readouterr().err
 
 
 def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_projector(browser, program):

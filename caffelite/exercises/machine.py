@@ -52,13 +52,13 @@ def recordable(answer: Any) -> None:
     """
     first = np.array([[-1.0, 2.0], [3.0, -4.0]], np.float32)
     then = -first
-    result = result_of("leaky(x)", answer, Tensor(first))
+    result = result_of("leaky(x)", answer, Tensor(first.copy()))
     if not isinstance(result, Tensor):
         raise Wrong(f"leaky(x) has to return a Tensor, and returned {type(result).__name__}.")
     same("leaky(x)", result.data, np.where(first > 0, first, 0.1 * first), rtol=1e-5)
     try:
-        program = capture(lambda x: answer(Tensor(x)), first)
-        again = program(then)
+        program = capture(lambda x: answer(Tensor(x)), first.copy())
+        again = program(then.copy())
     except ERRORS as error:
         raise Wrong(f"It cannot be recorded: {error}") from error
     again = again.data if isinstance(again, Tensor) else again
@@ -101,7 +101,7 @@ def replay(answer: Any) -> str:
 
     def trained(how: Any, steps: int) -> list[np.ndarray]:
         model, *rest = begin()
-        result_of("train_replayed(…)", lambda: how(model, *rest, x, y, steps) or True)
+        result_of("train_replayed(…)", lambda: how(model, *rest, x.copy(), y.copy(), steps) or True)
         return [p.data.copy() for p in model.parameters()]
 
     for steps in (1, 50):
