@@ -241,6 +241,21 @@ def test_messages_name_the_python_that_runs_so_that_no_other_one_gets_the_packag
         assert how_to_install("plot") == f"{command} -m pip install matplotlib"
 
 
+@pytest.mark.parametrize("executable", ["", None])
+def test_messages_name_python3_if_the_place_of_this_python_is_unknown(executable, monkeypatch):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert how_to_install("plot") == "python3 -m pip install matplotlib"
+
+
+def test_messages_name_the_whole_path_of_python_if_there_is_no_current_folder(monkeypatch):
+    def deleted():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "cwd", deleted)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert how_to_install("plot") == "/usr/bin/python3 -m pip install matplotlib"
+
+
 def test_the_version_is_the_same_wherever_it_stands():
     (version,) = re.findall('^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

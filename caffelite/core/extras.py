@@ -1,6 +1,7 @@
 """The packages to install for features that need them: the extras of pyproject.toml."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 EXTRAS = {
@@ -30,8 +31,8 @@ def pip_install(packages: str) -> str:
 
     `pip` alone may belong to another Python. The path is relative if this Python is in the current folder.
     """
-    python = Path(sys.executable)
-    if python.is_relative_to(Path.cwd()):
+    python = Path(sys.executable or "python3")  # a program that embeds Python may not know where it is
+    with suppress(ValueError, OSError):  # not in the current folder, or somebody has deleted that folder
         python = python.relative_to(Path.cwd())
     shown = f'"{python}"' if " " in str(python) else str(python)
     return f"{shown} -m pip install {packages}"

@@ -84,7 +84,7 @@ def mse(answer: Any) -> None:
 def softmax(answer: Any) -> None:
     """Write `softmax(s)`: the probabilities of classes from scores s, (n, c), each row for itself.
 
-    p_k = exp(s_k) / Σ_j exp(s_j). It should also work for scores of 1,000.
+    p_k = exp(s_k) / Σ_j exp(s_j). It should also work for scores of 1,000. s stays as it is.
     """
     s = np.random.default_rng(0).normal(size=(4, 3))
     exp = np.exp(s)
@@ -156,7 +156,8 @@ def cross_entropy(answer: Any) -> None:
 def linear_backward(answer: Any) -> None:
     """Write `linear_backward(x, W, dy)`: the gradients of y = x W + b. Return dx, dW and db.
 
-    x is (n, d), W is (d, m), and dy, the gradient of the loss for y, is (n, m). b is (m,).
+    x is (n, d), W is (d, m), and dy, the gradient of the loss for y, is (n, m). b is (m,). The three arrays
+    stay as they are.
     """
     rng = np.random.default_rng(0)
     for n, d, m in ((5, 3, 2), (3, 3, 3)):
