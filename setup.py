@@ -220,7 +220,7 @@ class BuildKernels(build_ext):
                     continue
                 module = Extension(source.removesuffix(".pyx").replace("/", "."), [source])
                 tasks[name_of(source)] = pool.submit(cythonize, [module], **options)
-            watched("translated", tasks, pool)
+            watched("1 of 2, translated", tasks, pool)
         for extension in self.extensions:
             extension.sources = [str((TRANSLATED / source).with_suffix(".c")) for source in extension.sources]
 
@@ -245,7 +245,7 @@ class BuildKernels(build_ext):
                 level = extension.name.partition(".loops_")[2]
                 name = name_of(source) + (f" for {level}" if level else "")
                 tasks[name] = pool.submit(self.make_object, extension, source)
-            watched("compiled", tasks, pool)
+            watched("2 of 2, compiled", tasks, pool)
 
     def make_object(self, extension, source):
         """Compile a C file for a module."""

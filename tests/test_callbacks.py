@@ -856,7 +856,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(tmp_path
 
 def test_without_tensorboardx_the_error_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(ImportError, match=r"pip install tensorboardX"):
+    with pytest.raises(ImportError, match=r"-m pip install tensorboardX"):
         cl.callbacks.TensorBoard(tmp_path)
 
 

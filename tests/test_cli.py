@@ -205,7 +205,7 @@ def test_without_matplotlib_it_trains_and_says_that_the_picture_was_skipped(comm
     out = capsys.readouterr().out
     assert accuracy(out) > 30
     assert "picture skipped" in out.splitlines()[-1]
-    assert "pip install matplotlib" in out.splitlines()[-1]
+    assert "-m pip install matplotlib" in out.splitlines()[-1]
     assert not picture.exists()
 
 

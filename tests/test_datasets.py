@@ -492,7 +492,7 @@ def test_what_cannot_be_fetched_is_named_and_nothing_is_kept(how, dataset, serve
 
 def test_without_pooch_it_is_said_what_to_install_but_only_where_something_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"pip install pooch"):
+    with pytest.raises(ImportError, match=r"-m pip install pooch"):
         cl.datasets.mnist(tmp_path / "folder", download=True)
     assert not (tmp_path / "folder").exists()
     assert_is_the_small("mnist", cl.datasets.mnist(written(tmp_path, contents("mnist")), download=True))

@@ -24,7 +24,7 @@ def libraries(stamps):
         "pandas": pandas.DataFrame({"when": series}),
         "polars": polars.from_pandas(pandas.DataFrame({"when": series})),
         "dict of series": {"when": series},
-        "objects": {"when": np.array(series.dt.to_pydatetime(), object)},
+        "objects": {"when": np.array([stamp.to_pydatetime() for stamp in series], object)},
     }
 
 

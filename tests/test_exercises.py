@@ -4,6 +4,7 @@ import re
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import GeneratorType
 
 import numpy as np
 import pytest
@@ -322,6 +323,71 @@ def test_a_wrong_answer_is_told_what_is_wrong(name, answer, message):
     assert message in said(name, answer)
 
 
+def scribbles(function):
+    """An answer with the results of another one, which then overwrites the arrays that it got."""
+
+    def of_copies(*arguments):
+        copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
+        result = function(*copies)
+        for x in arguments:
+            if isinstance(x, np.ndarray):
+                x[...] = 77
+        return list(result) if isinstance(result, GeneratorType) else result
+
+    return of_copies
+
+
+def in_place_version(answer):
+    """An answer with the same results, which overwrites the arrays that it got, in both directions if it has two."""
+    if not isinstance(answer, type):
+        return scribbles(answer)
+
+    def method(name):
+        return lambda self, *arguments: scribbles(getattr(super(cls, self), name))(*arguments)
+
+    cls = type(answer.__name__, (answer,), {name: method(name) for name in ("forward", "backward")})
+    return cls
+
+
+#: Exercises whose answers get no arrays, or change those that they get.
+WITHOUT_INPUTS = {"autograd", "flop", "recordable", "slope", "faster_than_numpy"}
+
+
+@pytest.mark.parametrize("name", [name for name in EXERCISES if name not in WITHOUT_INPUTS])
+def test_a_right_answer_that_changes_its_inputs_is_right_or_is_told_so(name):
+    verdict = cl.exercises.check(name, in_place_version(RIGHT[name]))
+    assert verdict or re.search(r"has changed|has written into|times as fast as the loop", verdict.message), verdict
+
+
+def test_descend_in_place_is_told_to_make_a_new_array():
+    def descend(slope, w, lr, steps):
+        for _ in range(steps):
+            w -= lr * slope(w)
+        return w
+
+    assert "Write w = w - …" in said("descend", descend)
+
+
+def test_a_leaky_that_writes_into_its_tensor_is_told_that_it_cannot_be_recorded():
+    def leaky(x):
+        y = cl.maximum(x, 0.1 * x)
+        x.data[...] = 77
+        return y
+
+    assert said("recordable", leaky).startswith("It cannot be recorded: assigning to elements")
+
+
+def test_a_loss_of_a_changed_p_gets_a_hint_at_it():
+    def cross_entropy(s, labels):
+        p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+        ds, rows = p, np.arange(len(s))
+        ds[rows, labels] -= 1
+        return -np.log(p[rows, labels]).mean(), ds / len(s)
+
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        assert "Was p changed before? Write ds = p.copy()." in said("cross_entropy", cross_entropy)
+
+
 def test_every_exercise_has_a_typical_mistake_here():
     assert {name for name, *_ in WRONG} == set(EXERCISES)
 
@@ -330,10 +396,25 @@ def test_the_texts_are_shown_and_what_is_not_there_is_an_error():
     assert all(name in cl.exercises.tasks() for name in EXERCISES)
     assert repr(cl.exercises.task("relu")).startswith("Write `relu(x)`")
     assert cl.exercises.hint("relu", 2) == "Hint 2 of 2: np.maximum(x, 0)"
-    with pytest.raises(ValueError, match="no exercise 'rely'; there are relu, slope"):
-        cl.exercises.check("rely", None)
+    with pytest.raises(ValueError, match="no exercise 'transformer'; there are relu, slope"):
+        cl.exercises.check("transformer", None)
     with pytest.raises(ValueError, match="hints 1 to 2, got 3"):
         cl.exercises.hint("relu", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("Relu", "'relu' or 'ReLU'"), ("softmx", "'softmax'"), ("cross_entropie", "'cross_entropy'")]
+)
+def test_an_almost_right_name_gets_the_right_one(name, meant):
+    with pytest.raises(ValueError, match=f"^there is no exercise '{name}'; did you mean {meant}\\?$"):
+        cl.exercises.check(name, None)
+
+
+def test_check_with_its_arguments_swapped_says_which_comes_first():
+    with pytest.raises(
+        TypeError, match=r"name of an exercise comes first, such as check\('relu', relu\); got <function"
+    ):
+        cl.exercises.check(RIGHT["relu"], "relu")
 
 
 def test_a_factor_is_named_only_if_all_numbers_have_it():
@@ -403,6 +484,16 @@ def test_every_task_names_the_function_that_its_solution_defines():
     assert {name: exercise.answer for name, exercise in EXERCISES.items()} == {
         name: answer.__name__ for name, answer in RIGHT.items()
     }
+
+
+def test_the_course_for_teachers_has_every_exercise_once_and_says_which_names_differ():
+    page = (PAGE.parent / "teaching.md").read_text()
+    table = page.partition("Students do this:")[2].partition("A lesson takes")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(EXERCISES)
+    differing = {name: exercise.answer for name, exercise in EXERCISES.items() if exercise.answer != name}
+    assert len(differing) == 4
+    for name, answer in differing.items():
+        assert re.search(rf"`{name}`\s+(asks )?for\s+`{answer}`", page)
 
 
 def test_a_verdict_says_what_was_returned_in_good_english():

@@ -52,9 +52,14 @@ def frames_of(frame):
         polars.from_pandas(frame),
         frame.to_dict("series"),
         {name: np.asarray(column) for name, column in frame.items()},
-        frame.convert_dtypes(dtype_backend="numpy_nullable"),
-        frame.convert_dtypes(dtype_backend="pyarrow"),
+        converted(frame, "numpy_nullable"),
+        converted(frame, "pyarrow"),
     ]
+
+
+@np.errstate(invalid="ignore")  # pandas 2 sees whether numbers are integers by casting them, infinity too
+def converted(frame, backend):
+    return frame.convert_dtypes(dtype_backend=backend)
 
 
 LIBRARIES = ["pandas", "polars", "dict of series", "dict of arrays", "pandas nullable", "pandas pyarrow"]

@@ -377,6 +377,16 @@ def test_the_drawing_is_text_and_a_notebook_shows_it():
     assert 'style="max-width:100%;height:auto"' in svg.splitlines()[0]  # no wider than the page
 
 
+def test_at_the_prompt_a_drawing_is_its_size_and_it_can_be_saved(tmp_path):
+    svg = cl.graph(tensor(2, name="μ"))
+    root = ElementTree.fromstring(svg)
+    size = f"{root.get('width')} × {root.get('height')}"
+    assert repr(svg) == f'SVG({size}; a notebook draws it, .save("graph.svg") writes it)'
+    assert re.match(r"SVG\(\d+ × \d+;", repr(svg))
+    svg.save(tmp_path / "graph.svg")
+    assert (tmp_path / "graph.svg").read_text(encoding="utf-8") == svg
+
+
 def test_drawing_leaves_the_graph_to_backward_which_frees_it():
     w = tensor(3, name="w")
     y = (w * w).sum()

@@ -146,5 +146,5 @@ def test_what_is_no_folder_of_classes_raises(tmp_path, monkeypatch):
             folder(tmp_path, 4, channels=channels)
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ImportError, match=r"pip install pillow"):
+    with pytest.raises(ImportError, match=r"-m pip install pillow"):
         folder(tmp_path, 4)

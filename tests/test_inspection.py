@@ -228,6 +228,95 @@ def test_a_net_drawn_for_its_activation_does_not_stand_out(depth):
     assert not [f for f in look(model, x, RNG.integers(0, 3, 500)).findings if "gradient" in f]
 
 
+def in_a_row(found):
+    return [finding for finding in found.findings if "nothing between them" in finding]
+
+
+def test_a_forgotten_activation_between_two_linear_layers_is_said():
+    (said,) = in_a_row(look(cl.Model([cl.Linear(4, 16), cl.Linear(16, 3)], seed=0)))
+    assert said == (
+        "Layers 0 and 1 are Linear, with nothing between them: together they are one Linear. Put ReLU() between them."
+    )
+    deeper = cl.Model([cl.Linear(4, 9), cl.ReLU(), cl.Model([cl.Linear(9, 9), cl.Linear(9, 9), cl.Linear(9, 3)])])
+    assert [said.split(" are ")[0] for said in in_a_row(look(deeper))] == ["Layers 2.0 and 2.1", "Layers 2.1 and 2.2"]
+
+
+def images_net(*convolutions):
+    return cl.Model([*convolutions, cl.GlobalAvgPool(), cl.Linear(convolutions[-1].out_channels, 3)], seed=0)
+
+
+def test_a_forgotten_activation_between_two_convolutions_is_said():
+    for second, one in (
+        (cl.Conv2d(8, 8, 3), "one Conv2d with a larger window, except at the borders."),
+        (cl.Conv2d(8, 5, 1), "one Conv2d."),
+    ):
+        (said,) = in_a_row(look(images_net(cl.Conv2d(2, 8, 3), second), IMAGES, Y[:20]))
+        assert said.startswith(f"Layers 0 and 1 are Conv2d, with nothing between them: together they are {one}")
+
+
+class OfTwo(cl.Model):
+    """A model of two Linear layers that a function applies."""
+
+    def __init__(self, apply, second=None):
+        super().__init__(seed=0)
+        self.a, self.b, self.apply = cl.Linear(4, 4), second or cl.Linear(4, 3), apply
+
+    def call(self, x):
+        return self.apply(self.a, self.b, x)
+
+
+def frozen():
+    model = cl.Model([cl.Linear(4, 8), cl.Linear(8, 3)], seed=0)
+    for p in model.functions[0].parameters():
+        p.requires_grad = False
+    return model
+
+
+def test_a_forgotten_activation_in_a_call_is_said():
+    (said,) = in_a_row(look(OfTwo(lambda a, b, x: b(a(x)))))
+    assert said.startswith("Layers a and b are Linear")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: cl.Model([cl.Linear(4, 2), cl.Linear(2, 3)], seed=0), id="a factorization"),
+        pytest.param(lambda: cl.Model([cl.Linear(4, 8), cl.ReLU(), cl.Linear(8, 3)], seed=0), id="an activation"),
+        pytest.param(lambda: cl.Model([cl.Linear(4, 8), cl.Dropout(0.5), cl.Linear(8, 3)], seed=0), id="dropout"),
+        pytest.param(lambda: OfTwo(lambda a, b, x: b(a(x).relu())), id="an activation as a method"),
+        pytest.param(lambda: OfTwo(lambda a, b, x: b((h := a(x)) + h.tanh())), id="a sum"),
+        pytest.param(lambda: OfTwo(lambda a, b, x: b(h := a(x)) + h.tanh() @ np.ones((4, 3))), id="used twice"),
+        pytest.param(lambda: OfTwo(lambda a, b, x: b(a(a(x)).relu())), id="one layer, applied twice"),
+        pytest.param(lambda: OfTwo(lambda a, b, x: b(a(x)), cl.DropConnect(4, 3)), id="DropConnect"),
+        pytest.param(lambda: cl.Model([cl.Model([cl.Linear(4, 8)]), cl.Linear(8, 3)], seed=0), id="two models"),
+        pytest.param(frozen, id="a frozen layer"),
+    ],
+)
+def test_two_linear_layers_with_a_reason_are_not_named(make):
+    assert in_a_row(look(make())) == []
+
+
+@pytest.mark.parametrize(
+    "convolutions",
+    [
+        pytest.param([cl.Conv2d(2, 8, 3, groups=2), cl.Conv2d(8, 8, 1)], id="depthwise and pointwise"),
+        pytest.param([cl.Conv2d(2, 8, 3), cl.Conv2d(8, 8, 3, groups=8)], id="a convolution and depthwise"),
+        pytest.param([cl.Conv2d(2, 8, (1, 3)), cl.Conv2d(8, 8, (3, 1))], id="separable in space"),
+        pytest.param([cl.Conv2d(2, 2, 3), cl.Conv2d(2, 8, 1)], id="a narrow middle"),
+        pytest.param([cl.Conv2d(2, 1, 3), cl.Conv2d(1, 2, 3)], id="a narrow middle of windows"),
+        pytest.param([cl.Conv2d(2, 8, 3), cl.BatchNorm(8), cl.Conv2d(8, 8, 3)], id="BatchNorm"),
+    ],
+)
+def test_two_convolutions_with_a_reason_are_not_named(convolutions):
+    assert in_a_row(look(images_net(*convolutions), IMAGES, Y[:20])) == []
+
+
+def test_a_hidden_layer_that_is_an_output_of_the_model_is_not_named():
+    model = OfTwo(lambda a, b, x: (h := a(x), b(h)))
+    loss = cl.Losses([cl.MSELoss(), cl.SoftmaxLoss()])
+    assert in_a_row(look(model, X, (X, Y), loss)) == []
+
+
 def test_what_is_not_finite_is_said_where_it_begins():
     model = cl.Model([cl.Linear(4, 6), cl.ReLU(), cl.Linear(6, 3)], seed=0)
     model.parameters()[2].data[0, 0] = np.nan

@@ -9,6 +9,7 @@ import pytest
 from conftest import bits, classifier
 
 import caffelite as cl
+from caffelite.core.extras import how_to_install
 
 pytest.importorskip("scipy")
 
@@ -334,4 +335,4 @@ def test_it_tells_of_iterations(capsys):
 def test_without_scipy_an_import_error_says_what_to_install():
     program = "import sys, caffelite; sys.modules['scipy'] = None; caffelite.minimize"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "ImportError: minimize needs SciPy: pip install scipy" in done.stderr
+    assert f"ImportError: minimize needs SciPy: {how_to_install('scipy')}" in done.stderr

@@ -25,6 +25,7 @@ from websockets.sync.client import connect
 
 import caffelite as cl
 from caffelite import cli
+from caffelite.core.extras import how_to_install
 from caffelite.web import controls, updates, watch
 from caffelite.web import live as live_module
 from caffelite.web.curves import MOST, Curve
@@ -182,7 +183,7 @@ def test_a_port_that_is_none_is_refused(port):
 def test_without_the_extra_it_is_said_what_to_install():
     program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    needs = "ImportError: cl.live needs uvicorn, which is not installed: pip install starlette uvicorn websockets"
+    needs = f"ImportError: cl.live needs uvicorn, which is not installed: {how_to_install('web')}"
     assert needs in done.stderr
 
 
@@ -709,7 +710,7 @@ def test_the_command_refuses_a_port_and_says_what_is_missing(folder, capsys, mon
     monkeypatch.delitem(sys.modules, "caffelite.web.folder", raising=False)
     monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
     assert cli.main(["live", str(folder)]) == 2
-    assert "pip install starlette uvicorn websockets" in capsys.readouterr().err
+    assert "-m pip install starlette uvicorn websockets" in capsys.readouterr().err
 
 
 # ---- attacks --------------------------------------------------------------------------------------------------------
@@ -833,9 +834,10 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     page.click("#pause")
     wait_for_state(page, "paused")
     assert page.inner_text("#pause") == "Go on"
-    step, epoch = (int(settled(page, name).split()[0].replace(",", "")) for name in ("Steps", "Epoch"))
+    step = int(settled(page, "Steps").replace(",", ""))
     page.click("#step")
     page.wait_for_function(f"() => document.querySelector('[data-number=Steps] dd').textContent === '{step + 1:,}'")
+    epoch = int(settled(page, "Epoch").split()[0].replace(",", ""))  # the step may have ended one
     page.click("#epoch")
     page.wait_for_function(
         f"() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('{epoch + 1:,} ')"

@@ -121,6 +121,19 @@ def test_a_build_says_what_is_done_and_what_takes_long(build, monkeypatch, capsy
         build.watched("compiled", {"wrong.c": pool.submit(int, "x")}, pool)
 
 
+def test_a_build_says_which_of_its_two_parts_counts_its_files(build, monkeypatch):
+    from setuptools import Distribution
+
+    parts = []
+    monkeypatch.setattr(build, "watched", lambda done, tasks, pool: parts.append(done))
+    command = build.BuildKernels(Distribution({"ext_modules": build.extensions()}))
+    command.finalize_options()
+    command.extensions = []
+    command.translate()
+    command.make_objects()
+    assert parts == ["1 of 2, translated", "2 of 2, compiled"]
+
+
 def test_a_file_is_made_again_if_a_source_is_newer(build, tmp_path):
     made, source, listed = tmp_path / "a.o", tmp_path / "a b.c", tmp_path / "a.d"
     assert not build.is_newer_than_its_sources(made, listed)
@@ -214,7 +227,33 @@ def test_messages_name_the_packages_of_the_extras():
     for extra, packages in EXTRAS.items():
         (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", offered, re.MULTILINE)
         assert re.findall(r'"([\w-]+)', listed) == packages.split()
-        assert how_to_install(extra) == f"pip install {packages}"
+        assert how_to_install(extra).endswith(f" -m pip install {packages}")
+
+
+def test_messages_name_the_python_that_runs_so_that_no_other_one_gets_the_packages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for executable, command in (
+        (tmp_path / ".venv" / "bin" / "python", Path(".venv", "bin", "python")),
+        (tmp_path / "my nets" / "python", f'"{Path("my nets", "python")}"'),
+        (tmp_path.parent / "other" / "python", tmp_path.parent / "other" / "python"),
+    ):
+        monkeypatch.setattr(sys, "executable", str(executable))
+        assert how_to_install("plot") == f"{command} -m pip install matplotlib"
+
+
+@pytest.mark.parametrize("executable", ["", None])
+def test_messages_name_python3_if_the_place_of_this_python_is_unknown(executable, monkeypatch):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert how_to_install("plot") == "python3 -m pip install matplotlib"
+
+
+def test_messages_name_the_whole_path_of_python_if_there_is_no_current_folder(monkeypatch):
+    def deleted():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "cwd", deleted)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert how_to_install("plot") == "/usr/bin/python3 -m pip install matplotlib"
 
 
 def test_the_version_is_the_same_wherever_it_stands():

@@ -15,7 +15,10 @@ X = np.arange(24.0).reshape(2, 3, 4)
     [2, np.int64(1), (1, 3), [(0, 1), (2, 0), (3, 9)], np.array([[1], [0], [2]]), {1: 2}, {-1: (0, 3), 0: (1, 0)}],
 )
 def test_widths_are_numpys(widths, mode):
-    assert_same_bits(cl.pad(X, widths, mode).data, np.pad(X, widths, mode))
+    of_all = (
+        [np.broadcast_to(widths.get(i, widths.get(i - 3, 0)), 2) for i in range(3)] if type(widths) is dict else widths
+    )
+    assert_same_bits(cl.pad(X, widths, mode).data, np.pad(X, of_all, mode))  # NumPy 2.2 takes no dict
 
 
 def test_the_constant_is_a_number():

@@ -373,7 +373,7 @@ def test_scores_are_no_probabilities(scores):
 def test_without_scikit_learn_it_is_said_what_to_install(name, monkeypatch):
     for module in ("sklearn", "sklearn.metrics", "sklearn.calibration"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=f"plots.{name} is drawn by scikit-learn: pip install scikit-learn"):
+    with pytest.raises(ImportError, match=f"plots.{name} is drawn by scikit-learn: .* -m pip install scikit-learn"):
         getattr(plots, name)([0, 1], [0, 1])
 
 

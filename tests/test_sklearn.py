@@ -1071,7 +1071,7 @@ def test_an_early_stopped_training_that_diverges_is_the_best_model_before_that()
 def test_without_scikit_learn_the_extra_is_named():
     program = "import sys; sys.modules['sklearn'] = None\nimport caffelite.sklearn"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install scikit-learn scipy" in run.stderr.splitlines()[-1]
+    assert "-m pip install scikit-learn scipy" in run.stderr.splitlines()[-1]
 
 
 def test_a_training_that_has_not_converged_says_so_where_it_was_called():

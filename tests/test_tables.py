@@ -15,6 +15,10 @@ def test_columns_are_as_wide_as_their_widest_cell_and_aligned_as_asked():
     ]
 
 
+def test_the_prompt_shows_a_table_line_by_line():
+    assert repr(table(["a", "b"], [["1", "2"]], "<<")) == "a  b\n----\n1  2"
+
+
 def test_the_rule_is_as_long_as_the_longest_line():
     assert table(["a", "b"], [["1", "long"]], "<<").splitlines() == ["a  b", "-------", "1  long"]
 

@@ -16,6 +16,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import cli, plots
+from caffelite.core.extras import how_to_install
 from caffelite.data.frames import Categories
 from caffelite.files import safetensors, structure
 from caffelite.files.safetensors import File
@@ -977,7 +978,7 @@ def test_without_matplotlib_there_is_a_model_and_no_picture(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     found = run("train", data, "--target", "sold", "--epochs", 2, "--output", tmp_path / "m.safetensors")
     assert found.status == 0
-    assert found.out.endswith("picture skipped: it needs matplotlib (pip install matplotlib)\n")
+    assert found.out.endswith(f"picture skipped: it needs matplotlib ({how_to_install('plot')})\n")
     assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.safetensors"]
 
 

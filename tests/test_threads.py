@@ -625,9 +625,11 @@ def test_garbage_that_notes_things_when_it_is_collected_may_be_collected_at_any_
     gc.set_threshold(1)
     try:
         Thing()
-        for _ in range(20):
+        for _ in range(1000):  # Python 3.14 and later collect in small portions
             monkeypatch.setattr(forks, "_enough", 0)  # look for what is gone
             forks.renew_in_children(kept)
+            if len(noted) > 10:
+                break
     finally:
         gc.set_threshold(*thresholds)
     assert noted

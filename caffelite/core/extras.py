@@ -1,5 +1,9 @@
 """The packages to install for features that need them: the extras of pyproject.toml."""
 
+import sys
+from contextlib import suppress
+from pathlib import Path
+
 EXTRAS = {
     "plot": "matplotlib",
     "data": "pooch",
@@ -19,4 +23,16 @@ def how_to_install(extra: str) -> str:
 
     It names the packages, not `caffelite[extra]`: then it also works for a copy that is on no package index.
     """
-    return f"pip install {EXTRAS[extra]}"
+    return pip_install(EXTRAS[extra])
+
+
+def pip_install(packages: str) -> str:
+    """Return the command that installs packages for this Python, such as `.venv/bin/python -m pip install onnx`.
+
+    `pip` alone may belong to another Python. The path is relative if this Python is in the current folder.
+    """
+    python = Path(sys.executable or "python3")  # a program that embeds Python may not know where it is
+    with suppress(ValueError, OSError):  # not in the current folder, or somebody has deleted that folder
+        python = python.relative_to(Path.cwd())
+    shown = f'"{python}"' if " " in str(python) else str(python)
+    return f"{shown} -m pip install {packages}"

@@ -11,7 +11,16 @@ SHORTEST = 16  # characters; a column is never cut below this
 FITTING = "max-width:100%;height:auto"  # the style of a picture that fits the page
 
 
-class Table(str):
+class Text(str):
+    """A text that a notebook and the prompt of Python show as it is, line by line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Table(Text):
     """Lines of text in columns; in a notebook, the same cells as an HTML table.
 
     The text has only characters that the standard output can write: "..." instead of "…" if that is ASCII.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite.core.extras import pip_install
 from caffelite.data.frames import is_missing, is_of
 
 SECOND = np.timedelta64(1, "s")
@@ -102,7 +103,9 @@ def zone_of(name: str) -> datetime.tzinfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"this machine does not know the time zone {name!r}; `pip install tzdata` may help") from None
+        raise ValueError(
+            f"this machine does not know the time zone {name!r}; `{pip_install('tzdata')}` may help"
+        ) from None
 
 
 def wall_clock(stamps: np.ndarray, zone: str | None) -> np.ndarray:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from caffelite.core.hints import did_you_mean
+from caffelite.core.tables import Text
 from caffelite.exercises import formulas, framework, layers, machine
 from caffelite.exercises.exercise import Exercise, Verdict, Wrong
 
@@ -31,18 +33,13 @@ EXERCISES: dict[str, Exercise] = {
 }
 
 
-class Text(str):
-    """A text that a notebook shows as it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 def _exercise(name: str) -> Exercise:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an exercise comes first, such as check('relu', relu); got {name!r}")
     if name not in EXERCISES:
-        raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+        alike = " or ".join([repr(known) for known in EXERCISES if known.lower() == name.lower()])
+        hint = f"; did you mean {alike}?" if alike else did_you_mean(name, EXERCISES)
+        raise ValueError(f"there is no exercise {name!r}{hint or '; there are ' + ', '.join(EXERCISES)}")
     return EXERCISES[name]
 
 
@@ -76,6 +73,7 @@ def check(name: str, answer: Any) -> Verdict:
     """Judge an answer: a function or a class, as the task says.
 
     Returns a Verdict, which is true if the answer is right. Printed, it says what is wrong, with the numbers. Errors of
-    the answer become part of the verdict. Raises ValueError if there is no exercise of this name.
+    the answer become part of the verdict. Raises ValueError if there is no exercise of this name, and TypeError if the
+    first argument is not a name.
     """
     return _exercise(name).judge(answer)

@@ -97,11 +97,14 @@ def raised(error: BaseException) -> str:
 
 
 def result_of(what: str, function: Any, *arguments: Any) -> Any:
-    """Call a part of an answer. Raises Wrong if it cannot be called, raises an error, or returns None."""
+    """Call a part of an answer. Raises Wrong if it cannot be called, raises an error, or returns None.
+
+    The answer gets copies of arrays. So the judge's own keep their values if the answer writes into them.
+    """
     if not callable(function):
         raise Wrong(f"{what.partition('(')[0]} has to be a function or a class, and is {shown(function)}.")
     try:
-        result = function(*arguments)
+        result = function(*copies(arguments))
     except Wrong:
         raise
     except ERRORS as error:
@@ -163,10 +166,18 @@ def _factor(got: np.ndarray, expected: np.ndarray) -> str:
     return f" All numbers are {factor:.6g} times what they should be."
 
 
-def untouched(what: str, before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> None:
-    """Wrong if an answer has written into its arguments."""
-    if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(before, after, strict=True)):
-        raise Wrong(f"{what} has changed its argument. Make a new array instead: x * 2, and not x *= 2.")
+def copies(arguments: Sequence[Any]) -> list[Any]:
+    """The arguments, but copies of arrays."""
+    return [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
+
+
+def untouched(what: str, function: Any, *arguments: Any) -> None:
+    """Wrong if a part of an answer writes into an array that it gets. Calls it once more."""
+    given = copies(arguments)
+    function(*given)
+    for before, after in zip(arguments, given, strict=True):
+        if isinstance(before, np.ndarray) and not np.array_equal(before, after):
+            raise Wrong(f"{what} has changed its argument. Make a new array instead: x * 2, and not x *= 2.")
 
 
 def checked_gradients(function: Function, *inputs: Any) -> None:

@@ -20,10 +20,9 @@ def relu(answer: Any) -> None:
     x is an array of any shape. The result is a new array of this shape.
     """
     x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
-    given = x.copy()
-    y = result_of("relu(x)", answer, given)
+    y = result_of("relu(x)", answer, x)
     same("relu(x)", y, np.maximum(x, 0), [(np.max(x, 0), "np.max is the largest element of an axis; use np.maximum.")])
-    untouched("relu", [x], [given])
+    untouched("relu", answer, x)
     same("relu of a row of five", result_of("relu(x)", answer, np.arange(-2.0, 3)), [0, 0, 0, 1, 2])
 
 
@@ -64,7 +63,7 @@ def mse(answer: Any) -> None:
     """
     rng = np.random.default_rng(0)
     p, y = rng.normal(size=(2, 5, 3))
-    loss, dp = pair("mse(p, y)", result_of("mse(p, y)", answer, p.copy(), y.copy()), "the loss and dp")
+    loss, dp = pair("mse(p, y)", result_of("mse(p, y)", answer, p, y), "the loss and dp")
     error = p - y
     same("the loss", loss, (error**2).mean(), [((error**2).sum(), "it is the sum; take the mean.")])
     right = 2 * error / error.size
@@ -85,20 +84,19 @@ def mse(answer: Any) -> None:
 def softmax(answer: Any) -> None:
     """Write `softmax(s)`: the probabilities of classes from scores s, (n, c), each row for itself.
 
-    p_k = exp(s_k) / Σ_j exp(s_j). It should also work for scores of 1,000.
+    p_k = exp(s_k) / Σ_j exp(s_j). It should also work for scores of 1,000. s stays as it is.
     """
     s = np.random.default_rng(0).normal(size=(4, 3))
     exp = np.exp(s)
     p = exp / exp.sum(axis=1, keepdims=True)
-    given = s.copy()
-    got = result_of("softmax(s)", answer, given)
+    got = result_of("softmax(s)", answer, s)
     mistakes = [
         (exp / exp.sum(), "all numbers together add up to 1, but each row should: sum along axis=1."),
         (exp / exp.sum(axis=0), "the columns add up to 1, but each row should: axis=1, keepdims=True."),
         (exp, "these are the exponentials; divide each by the sum of its row."),
     ]
     same("softmax(s)", got, p, mistakes)
-    untouched("softmax", [s], [given])
+    untouched("softmax", answer, s)
     with np.errstate(all="ignore"):
         large = np.asarray(result_of("softmax(s)", answer, s + 1000))
     if not np.isfinite(large).all():
@@ -130,13 +128,14 @@ def cross_entropy(answer: Any) -> None:
     p = exp / exp.sum(axis=1, keepdims=True)
     onehot = np.eye(3)[labels]
     rows = -np.log(p[np.arange(5), labels])
-    result = result_of("cross_entropy(s, labels)", answer, s.copy(), labels.copy())
+    result = result_of("cross_entropy(s, labels)", answer, s, labels)
     loss, ds = pair("cross_entropy(s, labels)", result, "the loss and ds")
     mistakes = [
         (rows.sum(), "it is the sum over the rows; take the mean."),
         (-rows.mean(), "the sign: the loss is −log p, which is never negative."),
         (rows, "it has a number for each row; take their mean."),
         (-np.log(p).mean(), "it is the mean over all classes; take the right class of each row only."),
+        (np.nan, "it is nan, as the log of a number below 0 is. Was p changed before? Write ds = p.copy()."),
     ]
     same("the loss", loss, rows.mean(), mistakes)
     mistakes = [
@@ -157,7 +156,8 @@ def cross_entropy(answer: Any) -> None:
 def linear_backward(answer: Any) -> None:
     """Write `linear_backward(x, W, dy)`: the gradients of y = x W + b. Return dx, dW and db.
 
-    x is (n, d), W is (d, m), and dy, the gradient of the loss for y, is (n, m). b is (m,).
+    x is (n, d), W is (d, m), and dy, the gradient of the loss for y, is (n, m). b is (m,). The three arrays
+    stay as they are.
     """
     rng = np.random.default_rng(0)
     for n, d, m in ((5, 3, 2), (3, 3, 3)):
@@ -177,6 +177,7 @@ def linear_backward(answer: Any) -> None:
             (dy.sum(axis=1), "sum over the rows, axis=0."),
         ]
         same("db", db, dy.sum(axis=0), mistakes)
+        untouched("linear_backward", answer, x, W, dy)
 
 
 @exercise(
@@ -208,7 +209,9 @@ def descend(answer: Any) -> None:
     same("after 0 steps, w", result_of("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
     w = np.array([0.0, 5.0])
     same("after 3 steps for an array, w", result_of("descend", answer, slope_of_square, w, 0.1, 3), expected(w, 0.1, 3))
-    if not np.array_equal(w, [0, 5]):
+    given = w.copy()
+    answer(slope_of_square, given, 0.1, 3)
+    if not np.array_equal(w, given):
         raise Wrong("descend has changed the array w that it got: w -= … writes into it. Write w = w - …")
 
 

@@ -17,11 +17,11 @@ RNG = np.random.default_rng
 
 def elementwise(answer: Any, name: str, x: np.ndarray, y: np.ndarray, dx: np.ndarray, mistakes: Any = ()) -> None:
     """Judge a Function of elements: its outputs, its gradient, and that it writes into no argument."""
-    function, given = made(answer, Function, name), x.copy()
-    same("forward(x)", result_of("forward(x)", function.forward, given), y)
-    untouched("forward", [x], [given])
+    function = made(answer, Function, name)
+    same("forward(x)", result_of("forward(x)", function.forward, x), y)
+    untouched("forward", function.forward, x)
     dy = RNG(1).normal(size=x.shape)
-    same("backward(dy)", result_of("backward(dy)", function.backward, dy.copy()), dy * dx, mistakes(dy))
+    same("backward(dy)", result_of("backward(dy)", function.backward, dy), dy * dx, mistakes(dy))
 
 
 @exercise(
@@ -105,7 +105,7 @@ def Linear(answer: Any) -> None:
             raise Wrong(f"backward leaves no gradient for {name}: self.{name}.add_grad(…).")
         same(f"the gradient of {name}", getattr(layer, name).grad, gradient, rtol=1e-5, atol=1e-6)
     same("dx", dx, dy @ W.T, rtol=1e-5, atol=1e-6)
-    layer.backward(dy)
+    result_of("backward(dy)", layer.backward, dy)
     if not np.allclose(layer.b.grad, 2 * dy.sum(axis=0), rtol=1e-5, atol=1e-6):
         raise Wrong("A second backward has to add to the gradients: use add_grad, and do not set .grad.")
     checked_gradients(made(answer, Function, "Linear", 3, 3), x[:, :3])
@@ -134,10 +134,11 @@ def Dropout(answer: Any) -> None:
     if abs(y.mean() - 1) > 0.05:
         raise Wrong(f"The mean of ones has become {y.mean():.2f}. Divide those that are kept by 1 − p.")
     same("backward(dy), for x = 1", result_of("backward(dy)", layer.backward, np.full(x.shape, 2.0)), 2 * y)
-    if np.array_equal(np.asarray(layer.forward(x)), y):
+    if np.array_equal(np.asarray(result_of("forward(x)", layer.forward, x)), y):
         raise Wrong("Two calls have dropped the same elements. Draw new ones in each forward.")
+    untouched("forward", layer.forward, x)
     with inference():
-        layer.forward(x)
+        layer.forward(x.copy())
         same("backward(dy) in use", result_of("backward(dy)", layer.backward, x), x)
 
 
@@ -156,9 +157,9 @@ def MaxPool(answer: Any) -> None:
     x = rng.permutation(2 * 3 * 4 * 6).reshape(2, 3, 4, 6).astype(float)
     layer = made(answer, Function, "MaxPool")
     judge = functions.MaxPool2d(2)
-    same("forward(x)", result_of("forward(x)", layer.forward, x.copy()), judge.forward(x))
+    same("forward(x)", result_of("forward(x)", layer.forward, x), judge.forward(x))
     dy = rng.normal(size=(2, 3, 2, 3))
-    same("backward(dy)", result_of("backward(dy)", layer.backward, dy.copy()), judge.backward(dy))
+    same("backward(dy)", result_of("backward(dy)", layer.backward, dy), judge.backward(dy))
     checked_gradients(made(answer, Function, "MaxPool"), x)
     layer = made(answer, Function, "MaxPool")
     result_of("forward(x)", layer.forward, np.ones((1, 1, 2, 2)))
@@ -217,9 +218,9 @@ def LayerNorm(answer: Any) -> None:
         (columns, "the columns have mean 0. That is BatchNorm; here it is the rows: axis=1."),
         (unbiased, "the variance is divided by d − 1; divide by d, as np.var does."),
     ]
-    same("forward(x)", result_of("forward(x)", layer.forward, x.copy()), y, mistakes)
+    same("forward(x)", result_of("forward(x)", layer.forward, x), y, mistakes)
     dy = RNG(1).normal(size=x.shape)
-    result = result_of("backward(dy)", layer.backward, dy.copy())
+    result = result_of("backward(dy)", layer.backward, dy)
     std = np.sqrt(variance + 1e-5)
     dx = (dy - dy.mean(axis=1, keepdims=True) - y * (dy * y).mean(axis=1, keepdims=True)) / std
     mistakes = [
@@ -247,12 +248,13 @@ def Embedding(answer: Any) -> None:
     indices, W = np.array([[1, 2, 1, 1], [0, 6, 2, 5]]), layer.W.data.astype(np.float64)
     y = result_of("forward(indices)", layer.forward, indices)
     same("forward(indices)", y, W[indices], rtol=1e-6)
+    untouched("forward", layer.forward, indices)
     dy = RNG(1).normal(size=(2, 4, 3)).astype(layer.W.dtype)
     right, once = np.zeros((7, 3)), np.zeros((7, 3))
     np.add.at(right, indices, dy)
     once[indices] += dy
     try:
-        layer.backward(dy)
+        layer.backward(dy.copy())
     except Exception as error:
         raise Wrong(f"backward(dy) raised {type(error).__name__}: {error}.") from error
     if layer.W.grad is None:

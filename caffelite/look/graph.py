@@ -9,8 +9,11 @@ have their lower ends at the same height.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from caffelite.core.autograd import inputs_first
@@ -32,7 +35,15 @@ STYLES = {
 
 
 class SVG(str):
-    """SVG text, which notebooks show as the picture."""
+    """SVG text, which notebooks show as the picture. Its `repr` is the size."""
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the picture to a file, such as `graph.svg`, which a browser shows. Raises OSError if it cannot."""
+        Path(path).write_text(self, encoding="utf-8")
+
+    def __repr__(self) -> str:
+        width, height = re.findall(r'(?:width|height)="([\d.]+)"', self)[:2]
+        return f'SVG({width} × {height}; a notebook draws it, .save("graph.svg") writes it)'
 
     def _repr_svg_(self) -> str:
         return str(self)
@@ -71,7 +82,7 @@ def graph(tensor: Tensor) -> SVG:
     its output. The arrows run from inputs to outputs. A parameter is an input of its Function. Inputs that were not
     Tensors, such as labels or a number, were not kept. Each is a `constant`.
 
-    Returns SVG text, a `str`: `Path("graph.svg").write_text(cl.graph(loss))`. In a notebook it shows the picture.
+    Returns SVG text, a `str`: `cl.graph(loss).save("graph.svg")`. In a notebook it shows the picture.
     Raises TypeError for anything but a Tensor, and RuntimeError if `backward` has freed the graph.
     """
     if not isinstance(tensor, Tensor):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,10 +32,10 @@ from caffelite.core.tensor import Tensor
 from caffelite.core.terminal import writable
 from caffelite.data.generator import alone_or_all
 from caffelite.data.sources import Source
-from caffelite.functions import Sigmoid, Tanh
+from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
 from caffelite.look.plots import PALETTE
 from caffelite.model.model import Model
-from caffelite.model.tracing import Trace, data_of, listed
+from caffelite.model.tracing import Applied, Trace, data_of, listed
 from caffelite.training.door import as_loss, checked
 
 DEAD = 0.1  # share of the units that are 0 for all rows
@@ -111,11 +112,14 @@ class Inspection:
     Printed, it is two tables and the findings; `plot` draws histograms. A notebook shows it as HTML.
     """
 
-    def __init__(self, inputs: Any, loss: float, layers: Any, parameters: dict[str, Parameter], norm: float) -> None:
+    def __init__(
+        self, inputs: Any, loss: float, layers: Any, parameters: dict[str, Parameter], norm: float, design: list[str]
+    ) -> None:
         self.rows = len(inputs[0])
         self.loss, self.parameters = loss, parameters
         self.layers: list[Layer] = layers
-        self.findings = [*_of_inputs(inputs), *_of_values(self), *_of_gradients(self, norm)] or ["Nothing stands out."]
+        findings = [*_of_inputs(inputs), *design, *_of_values(self), *_of_gradients(self, norm)]
+        self.findings = findings or ["Nothing stands out."]
 
     def _heading(self) -> str:
         return f"{self.rows:,} row{'s' * (self.rows != 1)}, loss {self.loss:.4g}"
@@ -208,6 +212,8 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     sigmoid at the ends of their range. The norm of a gradient is √Σ g². An rms is the root of the mean square. Plain
     SGD changes a parameter by lr × ratio of its size.
 
+    The findings also name two linear layers, Linear or convolutions, with nothing between them.
+
     x, y, loss and the errors are as in `fit`.
     """
     if not isinstance(model, Model):
@@ -255,7 +261,8 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         for output, gradient in zip(map(data_of, step.outputs), step.gradients, strict=True):
             layers.append(Layer(step.name, step.function, arrays, np.asarray(output), gradient, axis))
     parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
-    return Inspection(batch.inputs, float(value), layers, parameters, norm)
+    design = [*_of_design(trace.all_steps(), listed(outputs))]
+    return Inspection(batch.inputs, float(value), layers, parameters, norm, design)
 
 
 def _unit_axis(function: Function, before: int) -> int:
@@ -306,6 +313,52 @@ def _of_inputs(inputs: tuple[Any, ...]) -> Iterator[str]:
         statistics = Statistics(x.tocsr().data if is_sparse(x) else x)
         if statistics.not_finite:
             yield f"Input{f' {i}' * (len(inputs) > 1)}: {_count(statistics)} not finite."
+
+
+def _of_design(steps: list[Applied], outputs: list[Any]) -> Iterator[str]:
+    """Findings about two linear layers in a row, if neither the model nor another layer uses what is between them."""
+    results = {id(data_of(y)): step for step in steps if step.name for y in step.outputs}
+    uses = Counter([id(data_of(x)) for step in steps for x in step.inputs] + [id(data_of(y)) for y in outputs])
+    applied = Counter([step.name for step in steps])
+    for step in [step for step in steps if step.name]:
+        between = id(data_of(step.inputs[0])) if step.inputs else 0
+        before = results.get(between)
+        if before is None or before.kind is not step.kind or uses[between] > 1:
+            continue
+        if applied[before.name] > 1 or applied[step.name] > 1:
+            continue
+        if one := _as_one(step.kind, before.function, step.function):
+            kind = step.kind.__name__
+            yield (
+                f"Layers {before.name} and {step.name} are {kind}, with nothing between them: together they are {one}. "
+                "Put ReLU() between them."
+            )
+
+
+def _as_one(kind: type, first: Any, second: Any) -> str:
+    """The layer that two layers of a kind are together; "" if there is none, or if a reason for the two is likely.
+
+    Likely reasons are a frozen layer, groups, and a window that is a row or a column. Few numbers between the two
+    layers are a factorization: not every such layer is a product of two.
+    """
+    is_trained = all(p.requires_grad for p in (*first.parameters(), *second.parameters()))
+    if kind not in (Linear, Conv1d, Conv2d) or not is_trained:
+        return ""
+    if kind is Linear:
+        return "one Linear" if first.out_features >= min(first.in_features, second.out_features) else ""
+    if first.groups > 1 or second.groups > 1:
+        return ""
+    width, before, after = first.out_channels, first.in_channels, second.out_channels
+    if _window(second) == 1 and second.padding == (0,) * second.axes:
+        return f"one {kind.__name__}" if width >= min(before * _window(first), after) else ""
+    if min(first.kernel_size + second.kernel_size) > 1 and width >= min(before, after):
+        return f"one {kind.__name__} with a larger window, except at the borders"
+    return ""
+
+
+def _window(convolution: Any) -> int:
+    """How many places a convolution's window has."""
+    return math.prod(convolution.kernel_size)
 
 
 def _of_values(found: Inspection) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.colours import FAINT, INK, PALETTE
+from caffelite.core.extras import pip_install
 from caffelite.core.function import Function
 from caffelite.core.modes import no_grad
 from caffelite.core.tables import drawn, shortened
@@ -406,7 +407,7 @@ def _display(what: str, module: str, name: str) -> Any:
     try:
         return getattr(import_module(f"sklearn.{module}"), name)
     except ImportError:
-        raise ImportError(f"plots.{what} is drawn by scikit-learn: pip install scikit-learn") from None
+        raise ImportError(f"plots.{what} is drawn by scikit-learn: {pip_install('scikit-learn')}") from None
 
 
 def _columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -8,10 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, version_converter
 
+from caffelite.core.extras import pip_install
 from caffelite.onnx import models
 from caffelite.onnx.writing import OPSET
-
-INSTALL = "the export of a Pipeline needs skl2onnx: pip install skl2onnx"
 
 
 def is_pipeline(model: Any) -> bool:
@@ -52,7 +51,7 @@ def _skl2onnx() -> Any:
     try:
         import skl2onnx
     except ImportError as error:
-        raise ImportError(INSTALL) from error
+        raise ImportError(f"the export of a Pipeline needs skl2onnx: {pip_install('skl2onnx')}") from error
     return skl2onnx
 
 
