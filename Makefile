@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Python itself compiles the modules that it imports.
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off --no-compile
-SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/border/* caffelite/_kernels/loops/*)
+SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/bindings/* caffelite/_kernels/loops/*)
 
 # An environment keeps its Python, so another one, as in `make PYTHON=python3.12`, would be ignored.
 ifeq ($(origin PYTHON)$(wildcard $(BIN)/python),command line$(BIN)/python)

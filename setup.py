@@ -1,4 +1,4 @@
-"""The extension modules: one border, and the loops once for each instruction set. All else is in pyproject.toml.
+"""The extension modules: one module of bindings, and the loops once for each instruction set. All else is in pyproject.toml.
 
 CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization. CAFFELITE_LEVELS=native
 compiles the loops only for the best instruction set of this processor: that halves the time, and the result is for this
@@ -82,13 +82,13 @@ if platform.machine() in ("x86_64", "AMD64"):
 UNALIGNED = [f"-fno-align-{what}" for what in ("functions", "jumps", "loops", "labels")]
 
 # Modules that are compiled once. -O2 is for code that runs at every operation, -Os for code that should be small. The
-# border is the largest: -O2 would take 11 of 29 seconds more, and save one instruction in 40 of an operation by hand.
+# bindings are the largest: -O2 would take 11 of 29 seconds more, and save one instruction in 40 of an operation by hand.
 COMPILED_ONCE = {f"caffelite._kernels.{name}": "-O2" for name in ("launch", "replay")}
-COMPILED_ONCE |= {"caffelite._kernels.border": "-O1"}
-COMPILED_ONCE |= {"caffelite.core.autograd": "-O2", "caffelite.program.running": "-O2", "caffelite.program.step": "-Os"}
-COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "record", "watch")}
+COMPILED_ONCE |= {"caffelite._kernels.bindings": "-O1"}
+COMPILED_ONCE |= {"caffelite.core.autograd": "-O2", "caffelite.program.runner": "-O2", "caffelite.program.ir": "-Os"}
+COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "record", "guards")}
 
-LONGEST = {"border", "tile"}  # take the compiler longest, whatever the size of their C files
+LONGEST = {"bindings", "tile"}  # take the compiler longest, whatever the size of their C files
 
 # Flags for the compiler and the linker. The first pair that works is used. If none works, kernels use one thread.
 OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
@@ -96,7 +96,7 @@ OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp
 # Programs that test whether the compiler accepts flags, and, when they run, what the processor can do.
 NOTHING = "int main(void) { return 0; }"
 PARALLEL = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
-RUNS = {  # as in border.pyx
+RUNS = {  # as in bindings.pyx
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": ("avx2", "fma", "bmi2"),
 }
@@ -126,7 +126,7 @@ def extensions():
             sorted(map(str, (KERNELS / "loops").glob("*.pyx"))),
             include_dirs=[str(KERNELS)],
             # Each module needs its own name for the function that Python looks up.
-            define_macros=[("PyInit_published", f"PyInit_loops_{isa.replace('-', '_')}")],
+            define_macros=[("PyInit_registry", f"PyInit_loops_{isa.replace('-', '_')}")],
             extra_compile_args=[*FLAGS, *LOOP_FLAGS, "-fvisibility=hidden", *flags],
             extra_link_args=LINK_FLAGS,
         )
@@ -140,7 +140,7 @@ class BuildKernels(build_ext):
 
     def finalize_options(self):
         super().finalize_options()
-        self.parallel = self.parallel or min(os.cpu_count() or 1, 8)  # more would only wait for the border
+        self.parallel = self.parallel or min(os.cpu_count() or 1, 8)  # more would only wait for the bindings
 
     def build_extensions(self):
         self.adapt_to_compiler()
@@ -188,7 +188,7 @@ class BuildKernels(build_ext):
             for extension in self.extensions
             if ".loops_" not in extension.name
             or extension.name.endswith((f"loops_{best.replace('-', '_')}", "loops_generic"))
-            or Path(self.get_ext_fullpath(extension.name)).exists()  # else it would not fit the new border
+            or Path(self.get_ext_fullpath(extension.name)).exists()  # else it would not fit the new bindings
         ]
 
     def runs(self, needed):
@@ -249,7 +249,7 @@ class BuildKernels(build_ext):
 
     def make_object(self, extension, source):
         """Compile a C file for a module."""
-        is_family = Path(source).parent.name == "loops" and Path(source).stem != "published"
+        is_family = Path(source).parent.name == "loops" and Path(source).stem != "registry"
         self.compiler.compile(
             [source],
             output_dir=str(MADE / extension.name),

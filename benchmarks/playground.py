@@ -17,8 +17,8 @@ import harness
 
 import caffelite as cl
 from caffelite.web.playground.code import made
+from caffelite.web.playground.config import Setting
 from caffelite.web.playground.page import Playground
-from caffelite.web.playground.setting import Setting
 
 SETTINGS = {
     "spiral, 2-8-8-3": Setting(),

@@ -16,39 +16,46 @@ import sys
 from typing import Any
 
 from caffelite import functions, optimizers
+from caffelite._support.migration_hints import hint_at_arguments
+from caffelite._support.warnings import NotRecorded, TrainingWarning
 from caffelite.core import initializers
-from caffelite.core.cautions import NotRecorded, TrainingWarning
-from caffelite.core.elsewhere import hint_at_arguments
 from caffelite.core.function import Function
 from caffelite.core.gradcheck import check_gradients
 from caffelite.core.modes import inference, is_training, no_grad, precision
 from caffelite.core.tensor import Tensor
 from caffelite.core.threads import get_num_threads, set_num_threads, show_config
-from caffelite.data import augment, datasets, sources
+from caffelite.data import augment, datasets
+from caffelite.data import out_of_core as sources
 from caffelite.data.conversion import compute_sample_weight
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.data.vocabulary import Vocabulary
 from caffelite.data.windows import Windows
 from caffelite.functions import *
-from caffelite.look import plots
-from caffelite.look.graph import graph
-from caffelite.look.inspection import inspect
-from caffelite.look.machine_code import machine_code
-from caffelite.look.trace import trace
-from caffelite.model.loading import load
-from caffelite.model.many import fit_many, predict_many
+from caffelite.model.load import load
+from caffelite.model.lr_finder import find_lr
+from caffelite.model.many.fit import fit_many, predict_many
 from caffelite.model.mlp import MLP
 from caffelite.model.model import Model
-from caffelite.model.rates import find_lr
 from caffelite.optimizers import *
 from caffelite.program import Program, capture
 from caffelite.training import callbacks, metrics
 from caffelite.training.history import History
+from caffelite.visualize import plots
+from caffelite.visualize.graph import graph
+from caffelite.visualize.inspection import inspect
+from caffelite.visualize.machine_code import machine_code
+from caffelite.visualize.worked_example import trace
 
-for _module in (augment, callbacks, datasets, initializers, metrics, plots, sources):
-    # So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
-    sys.modules[f"caffelite.{_module.__name__.rpartition('.')[2]}"] = _module
-del _module
+# So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
+sys.modules |= {
+    "caffelite.augment": augment,
+    "caffelite.callbacks": callbacks,
+    "caffelite.datasets": datasets,
+    "caffelite.initializers": initializers,
+    "caffelite.metrics": metrics,
+    "caffelite.plots": plots,
+    "caffelite.sources": sources,
+}
 
 hint_at_arguments(callbacks, callbacks.CSVLog, callbacks.TensorBoard, DataGenerator, Model)
 
@@ -103,14 +110,14 @@ def __getattr__(name: str) -> Any:
     gives caffelite's name.
     """
     if name == "minimize":
-        from caffelite.model.minimize import minimize
+        from caffelite.model.lbfgs import minimize
 
         return minimize
     if name == "live":
         try:
             from caffelite.web.live import live
         except ModuleNotFoundError as error:
-            from caffelite.core.extras import how_to_install
+            from caffelite._support.extras import how_to_install
 
             missing = f"cl.live needs {error.name}, which is not installed: {how_to_install('web')}"
             raise ImportError(missing) from error
@@ -121,9 +128,9 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module("caffelite.exercises")
     if name != "__version__":
-        from caffelite.core import hints
+        from caffelite._support import hints
 
         raise hints.no_attribute("module 'caffelite'", name, hints.name(name, __all__, "cl"))
-    from caffelite.core.version import installed_version
+    from caffelite._support.version import installed_version
 
     return installed_version()

@@ -4,7 +4,7 @@
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer)
 
 Every process, called a rank, runs the whole program on all the data. In `fit` it computes its share of the rows of each
-batch. The result is the same as with one process, up to the rounding of sums. `caffelite.parallel` explains how.
+batch. The result is the same as with one process, up to the rounding of sums. `caffelite.distributed` explains how.
 
 How ranks end, after this module has been imported:
 
@@ -40,13 +40,13 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.core.cautions import warn
-from caffelite.core.extras import how_to_install
+from caffelite._support.extras import how_to_install
+from caffelite._support.warnings import warn
 from caffelite.core.threads import share_processors
+from caffelite.distributed.mpi import Ranks
+from caffelite.distributed.process_group import TeamOfRanks
 from caffelite.optimizers import Optimizer
-from caffelite.parallel.ranks import Ranks
-from caffelite.parallel.team import TeamOfRanks
-from caffelite.training.team import ONE_PROCESS, OfTeam, Team
+from caffelite.training.process_group import ONE_PROCESS, OfTeam, Team
 
 try:
     from mpi4py import MPI

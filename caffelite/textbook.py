@@ -104,7 +104,7 @@ class SoftmaxLoss:
 
     scores s (n, c), labels (n,) integers from 0 to c − 1. The largest score of a row is subtracted first, so exp
     cannot overflow. p are the probabilities of the classes.
-    In caffelite: functions/loss.py. There a loss is a Function too, and its `backward` takes dy
+    In caffelite: functions/losses/base.py. There a loss is a Function too, and its `backward` takes dy
     """
 
     def forward(self, scores: np.ndarray, labels: np.ndarray) -> float:
@@ -179,7 +179,7 @@ class Model(Function):
 
     Here `backward` goes through a list. In caffelite each call of a Function leaves a note on its result, and the
     loss's `backward` follows these notes: core/tensor.py, and `propagate` in core/autograd.pyx. From `fit` to a step
-    there: training/fitting.py, training/loop.py, training/in_memory.py, training/steps.py, training/step.py.
+    there: training/fit.py, training/loop.py, training/epochs/in_memory.py, training/epochs/steps.py, training/step.py.
     In caffelite: model/model.py
     """
 

@@ -1,12 +1,12 @@
 """Kernels: compiled computations on arrays. They know nothing of Tensors, Functions or Models.
 
     kernel.pyx      the facts that are the same for all calls of a kernel
-    call.pxd        a call: the struct between border and loops
-    border.pyx      the functions that Python calls: they check, bind, launch; one file of border/ for each family
-    spinning.py     how long OpenMP's threads spin while they wait
+    call.pxd        a call: the struct between bindings and loops
+    bindings.pyx    the functions that Python calls: they check, bind, launch; one file of bindings/ for each family
+    openmp.py       how long OpenMP's threads spin while they wait
     launch.pyx      threads; running a call
     record.pyx      recording calls
-    watch.pyx       what a recording depends on
+    guards.pyx      what a recording depends on
     replay.pyx      running recorded calls again, without Python
     loops/          the loops, one file for each family; setup.py links them into one module per instruction set
 
@@ -19,11 +19,11 @@ import importlib
 import importlib.util
 import os
 
-from caffelite._kernels.spinning import bounded_spinning
+from caffelite._kernels.openmp import bounded_spinning
 
 with bounded_spinning():  # this loads OpenMP
-    from caffelite._kernels import border
-from caffelite._kernels.border import *  # noqa: F403
+    from caffelite._kernels import bindings
+from caffelite._kernels.bindings import *  # noqa: F403
 
 try:
     from caffelite._kernels.kernel import KERNELS, Kernel
@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
     folder = os.path.dirname(os.path.dirname(__file__))
     missing = f"the sources of caffelite in {folder} are not compiled: run `make spiral` there"
     raise ImportError(f"{missing}, or start Python in another folder if caffelite is installed") from error
+from caffelite._kernels.guards import Attributes, Surroundings, are_unchanged
 from caffelite._kernels.launch import (
     OPENMP,
     PARALLEL_WORK,
@@ -45,15 +46,14 @@ from caffelite._kernels.launch import (
 )
 from caffelite._kernels.record import Paused, Recorded, RecordedCall, Recorder, recorder, refuse
 from caffelite._kernels.replay import AfterEpoch, EpochReplay, KeepBest, OneMoreEpoch, Replay
-from caffelite._kernels.watch import Attributes, Surroundings, are_unchanged
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first
-BFLOAT16_WAYS = ("fastest", "one by one", "in pairs", "in tiles")  # in the order of loops/strip.h
+BFLOAT16_WAYS = ("fastest", "one by one", "in pairs", "in tiles")  # in the order of loops/panel.h
 
 
 def available_instruction_sets() -> list[str]:
     """The instruction sets that this installation has loops for and this processor runs, best first."""
-    return [isa for isa in INSTRUCTION_SETS if border.runs(isa) and importlib.util.find_spec(_module(isa))]
+    return [isa for isa in INSTRUCTION_SETS if bindings.runs(isa) and importlib.util.find_spec(_module(isa))]
 
 
 def use_instruction_set(isa: str) -> None:
@@ -61,7 +61,7 @@ def use_instruction_set(isa: str) -> None:
     global ISA
     if isa not in available_instruction_sets():
         raise ValueError(f"CAFFELITE_ISA is {isa!r}; expected {' or '.join(available_instruction_sets()) or 'none'}")
-    border.use_loops(importlib.import_module(_module(isa)))
+    bindings.use_loops(importlib.import_module(_module(isa)))
     ISA = isa
 
 

@@ -1,4 +1,4 @@
-"""Call: the one structure that borders fill in and loops read.
+"""Call: the one structure that bindings fill in and loops read.
 
 Design
 ------
@@ -116,7 +116,7 @@ cdef enum Type:                           # the types of `convert`
 cdef struct Operand:
     char* data
     Py_ssize_t stride[MAX_DIMS]           # in elements; 0 repeats one element along that axis
-    void* array                           # the ndarray, valid while a border holds it
+    void* array                           # the ndarray, valid while a binding holds it
 
 
 cdef struct Window:                       # the windows along one axis of images
@@ -140,7 +140,7 @@ cdef struct Call:                         # all zero unless set
     Type source                           # for convert: the type of operand 1
     bint accumulate                       # add to the values in the output
     bint rounds                           # a product rounds its operands to bfloat16
-    int constants                         # bit i is set if the border made operand i from a number
+    int constants                         # bit i is set if the binding made operand i from a number
     void* kernel                          # the `Kernel` of this call
     Operand operand[MAX_OPERANDS]
 

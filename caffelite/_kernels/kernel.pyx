@@ -24,7 +24,7 @@ cdef class Kernel:
     checked : int
         The operand whose values make a call stop the step; −1 if no call stops a step.
     work : float
-        How long one element takes, in operations of a matrix product. The border says which elements count.
+        How long one element takes, in operations of a matrix product. The binding says which elements count.
     is_product : bool
         The kernel is the matrix product, which takes an epilogue.
     takes_epilogue : bool

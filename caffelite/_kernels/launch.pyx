@@ -1,4 +1,4 @@
-"""Running kernel calls. The border calls `launch`; `launch` and replays call `run`.
+"""Running kernel calls. The bindings call `launch`; `launch` and replays call `run`.
 
 Only `run` starts loops, and it has the only parallel region.
 """

@@ -247,7 +247,7 @@ cdef class RecordedCall:
     """A recorded kernel call.
 
     `arrays` are the arrays of its operands, output first (None: no operand). The bits of `reads` and `writes` say which
-    operands it reads and writes. The bits of `constants` say which operands a border made from a number.
+    operands it reads and writes. The bits of `constants` say which operands a binding made from a number.
     """
 
     def __repr__(self):

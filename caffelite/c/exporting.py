@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import HELPERS, as_comment, brackets, in_lines
+from caffelite._support.text_table import bytes_text
+from caffelite.c.emit import HELPERS, as_comment, brackets, in_lines
 from caffelite.c.int8 import ROWS, Rounding
 from caffelite.c.net import Net
 from caffelite.core.arrays import boolean
 from caffelite.core.function import shape_text
-from caffelite.core.tables import bytes_text
 from caffelite.files import safetensors as files
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes

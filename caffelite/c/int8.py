@@ -10,7 +10,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.core.modes import inference
-from caffelite.model.dataflow import Graph, random_rows
+from caffelite.model.export_graph import Graph, random_rows
 from caffelite.model.tracing import listed
 
 ROWS = 256  # on which the error is measured

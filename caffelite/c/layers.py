@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import Shape, at, axes, dims, indexed, literal, loop, loops
+from caffelite.c.emit import Shape, at, axes, dims, indexed, literal, loop, loops
 from caffelite.c.int8 import KINDS, as_int8
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function

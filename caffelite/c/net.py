@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c import layers, operators, sequences
-from caffelite.c.code import (
+from caffelite._support.text_table import shortened
+from caffelite.c import layers, layers_sequence, operators
+from caffelite.c.emit import (
     HELPERS,
     Shape,
     as_comment,
@@ -32,9 +33,8 @@ from caffelite.c.code import (
 from caffelite.c.int8 import Rounding, rounding
 from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, Part, copied
 from caffelite.core.function import Function, shape_text
-from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
-from caffelite.model.dataflow import (
+from caffelite.model.export_graph import (
     Application,
     Columns,
     Constant,
@@ -57,12 +57,16 @@ LARGEST = 2**31 - 1  # the largest `int`
 
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
-LAYERS: dict[type, Callable[..., Layer]] = layers.LAYERS | sequences.LAYERS | operators.LAYERS
+LAYERS: dict[type, Callable[..., Layer]] = layers.LAYERS | layers_sequence.LAYERS | operators.LAYERS
 
 #: Functions that write the calls of a Function that is several layers, and return what it makes.
-STACKS: dict[type, Callable[..., list[Part]]] = sequences.STACKS | operators.STACKS
+STACKS: dict[type, Callable[..., list[Part]]] = layers_sequence.STACKS | operators.STACKS
 
-TYPES = {"f": "float", "i": sequences.INDEX, "b": sequences.MASK}  # in C, of inputs by the kind of their dtype
+TYPES = {
+    "f": "float",
+    "i": layers_sequence.INDEX,
+    "b": layers_sequence.MASK,
+}  # in C, of inputs by the kind of their dtype
 
 
 @dataclass(eq=False)
@@ -263,7 +267,7 @@ class Net:
             comment = as_comment(shortened(what, MOST_SAID))
             self.definitions.append(f"/* {comment}: {shape_text(shape)} */\n{self.constant(name, array)}\n")
         name = self.constants[key]
-        return Value(array.size, sequences.MASK if array.dtype == np.uint8 else "float", place=name), shape
+        return Value(array.size, layers_sequence.MASK if array.dtype == np.uint8 else "float", place=name), shape
 
     def _values(self, source: Any, a: Application) -> Any:
         """Return the values that a Function gets from there for each row. They are the same for all rows.

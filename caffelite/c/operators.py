@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import INDICES, Shape, at, axes, dims, indexed, literal, loop, loops
+from caffelite.c.emit import INDICES, Shape, at, axes, dims, indexed, literal, loop, loops
 from caffelite.c.layers import Layer, Part, Write, elementwise
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function

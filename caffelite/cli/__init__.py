@@ -3,6 +3,6 @@
 Each command has a file of its own; those for tables share one. `command` puts them together.
 """
 
-from caffelite.cli.command import main
+from caffelite.cli.parser import main
 
 __all__ = ["main"]

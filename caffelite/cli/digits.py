@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from caffelite.cli.arguments import add_training
-from caffelite.cli.saying import draw
+from caffelite._support.terminal import say
+from caffelite.cli.options import add_training
+from caffelite.cli.output import draw
 from caffelite.cli.training import BATCH_SIZE, train
 from caffelite.core import initializers
-from caffelite.core.terminal import say
 from caffelite.data import augment, datasets
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import BatchNorm, Conv2d, Flatten, Linear, MaxPool2d, ReLU
-from caffelite.look import plots
 from caffelite.model.model import Model
 from caffelite.optimizers import Adam
+from caffelite.visualize import plots
 
 TEXT = f"""\
 Train a convolutional network to read handwritten digits of 8 x 8 pixels (UCI, in the package). It trains on 1,437

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.cli import values
-from caffelite.cli.arguments import add_training
-from caffelite.cli.saying import count, draw
+from caffelite._support.terminal import say
+from caffelite.cli import argtypes
+from caffelite.cli.options import add_training
+from caffelite.cli.output import count, draw
 from caffelite.cli.training import BATCH_SIZE, train
-from caffelite.core.terminal import say
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import Embedding, LayerNorm, Linear, PositionalEncoding, SoftmaxLoss, TransformerBlock
-from caffelite.look import plots
 from caffelite.model.model import Model
 from caffelite.optimizers import AdamW
+from caffelite.visualize import plots
 
 BLOCK, SIZE, WINDOWS = 64, 128, 12  # characters it sees, numbers for each, windows a batch
 STEPS = 100  # in what it calls an epoch
@@ -41,7 +41,11 @@ def add(commands: Any) -> None:
     argument = add_training(commands, gpt, 20, line, TEXT, epoch)
     argument("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
     argument(
-        "--sample", type=values.natural, default=SAMPLE, metavar="N", help="characters to write (default: %(default)s)"
+        "--sample",
+        type=argtypes.natural,
+        default=SAMPLE,
+        metavar="N",
+        help="characters to write (default: %(default)s)",
     )
 
 

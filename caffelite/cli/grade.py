@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from caffelite.cli import values
-from caffelite.cli.arguments import add_command
-from caffelite.cli.saying import Refused, count
-from caffelite.core.terminal import writable, write
+from caffelite._support.terminal import writable, write
+from caffelite.cli import argtypes
+from caffelite.cli.options import add_command
+from caffelite.cli.output import Refused, count
 from caffelite.exercises import EXERCISES
 
 TEXT = """\
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     argument = add_command(commands, grade, "count the exercises that students have solved", TEXT)
     argument("folder", metavar="FOLDER", type=Path, help="the folder with a file, or a folder, for each student")
     help = "time for a file to run, and then for each exercise (default: %(default)s)"
-    argument("--seconds", type=values.positive, default=20, metavar="N", help=help)
+    argument("--seconds", type=argtypes.positive, default=20, metavar="N", help=help)
 
 
 def grade(arguments: argparse.Namespace) -> int:

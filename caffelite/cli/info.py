@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from caffelite.cli.arguments import add_command
+from caffelite.cli.options import add_command
 from caffelite.core.threads import show_config
 
 TEXT = "Print the version, the instruction set, the number of threads with the reason, and whether OpenMP is available."

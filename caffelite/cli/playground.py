@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from caffelite.cli.arguments import add_command
+from caffelite.cli.options import add_command
 from caffelite.cli.serving import add_address, serve, with_web
 
 TEXT = """\

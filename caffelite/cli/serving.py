@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from caffelite.cli import values
-from caffelite.cli.saying import Refused, refusing
-from caffelite.core.extras import how_to_install
-from caffelite.core.terminal import say
+from caffelite._support.extras import how_to_install
+from caffelite._support.terminal import say
+from caffelite.cli import argtypes
+from caffelite.cli.output import Refused, refusing
 
 
 def add_address(argument: Callable[..., Any]) -> None:
     """Add the arguments that say where the page is, and whether a browser opens it."""
-    argument("--port", type=values.natural, default=0, metavar="N", help="of the page (default: a free port)")
+    argument("--port", type=argtypes.natural, default=0, metavar="N", help="of the page (default: a free port)")
     argument("--no-browser", action="store_true", help="print the address, and open no browser")
 
 

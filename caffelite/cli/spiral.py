@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from caffelite.cli.arguments import add_training
-from caffelite.cli.saying import draw
+from caffelite._support.terminal import say
+from caffelite.cli.options import add_training
+from caffelite.cli.output import draw
 from caffelite.cli.training import BATCH_SIZE, train
-from caffelite.core.terminal import say
 from caffelite.data import datasets
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import Linear, ReLU
-from caffelite.look import plots
 from caffelite.model.model import Model
 from caffelite.optimizers import SGD
+from caffelite.visualize import plots
 
 TEXT = f"""\
 Train a network with one hidden layer, 2-100-3 with ReLU, on three intertwined spirals of 100 points each. It learns by

@@ -6,13 +6,13 @@ import argparse
 import sys
 from typing import Any
 
-from caffelite.cli import values
-from caffelite.cli.arguments import SEED, add_command
-from caffelite.cli.saying import Refused, draw, refusing, write_file
-from caffelite.core.terminal import is_terminal, say, writable, write
+from caffelite._support.terminal import is_terminal, say, writable, write
+from caffelite.cli import argtypes
+from caffelite.cli.options import SEED, add_command
+from caffelite.cli.output import Refused, draw, refusing, write_file
 from caffelite.files import safetensors as files
-from caffelite.tabular import commands as tables
-from caffelite.tabular.recipe import Recipe
+from caffelite.tables import commands as tables
+from caffelite.tables.recipe import Recipe
 
 TRAIN = """\
 Learn to predict a column of a table, DATA.csv, from the others. The command trains a few small nets like
@@ -49,21 +49,21 @@ def _add_train(commands: Any) -> None:
     argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     argument(
         "--hidden",
-        type=values.sizes,
+        type=argtypes.sizes,
         default="64,64",
         metavar="SIZES",
         help="sizes of the hidden layers (default: %(default)s)",
     )
     argument(
         "--output",
-        type=values.model,
+        type=argtypes.model,
         default="model.safetensors",
         metavar="MODEL",
         help="file to write (default: %(default)s)",
     )
     argument(
         "--picture",
-        type=values.picture,
+        type=argtypes.picture,
         metavar="PICTURE",
         help="file to draw into (default: the model's name with .png)",
     )
@@ -78,38 +78,40 @@ def _add_train(commands: Any) -> None:
     argument("--category", action="append", default=[], metavar="COLUMN", help=text)
     argument(
         "--test",
-        type=values.share,
+        type=argtypes.share,
         default=0.2,
         metavar="SHARE",
         help="share of the rows to hold out (default: %(default)s)",
     )
-    argument("--nets", type=values.positive, metavar="N", help="number of nets (default: 8, or 4 above 20,000 rows)")
-    argument("--epochs", type=values.positive, metavar="N", help="epochs of each net (default: by the number of rows)")
+    argument("--nets", type=argtypes.positive, metavar="N", help="number of nets (default: 8, or 4 above 20,000 rows)")
     argument(
-        "--batch-size", type=values.positive, metavar="N", help="rows a step (default: by their number, 64 … 1,024)"
+        "--epochs", type=argtypes.positive, metavar="N", help="epochs of each net (default: by the number of rows)"
     )
     argument(
-        "--lr", type=values.rate, default=0.005, metavar="RATE", help="highest learning rate (default: %(default)s)"
+        "--batch-size", type=argtypes.positive, metavar="N", help="rows a step (default: by their number, 64 … 1,024)"
     )
-    argument("--seed", type=values.natural, default=0, metavar="N", help=SEED)
-    argument("--delimiter", type=values.delimiter, metavar="CHARACTER", help=DELIMITER)
+    argument(
+        "--lr", type=argtypes.rate, default=0.005, metavar="RATE", help="highest learning rate (default: %(default)s)"
+    )
+    argument("--seed", type=argtypes.natural, default=0, metavar="N", help=SEED)
+    argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER)
 
 
 def _add_predict(commands: Any) -> None:
     argument = add_command(commands, predict, "predict the column for the rows of a table", PREDICT)
     argument("model", metavar="MODEL", help="a file from caffelite train")
     argument("data", metavar="DATA.csv", help=READ)
-    argument("--output", type=values.file, metavar="FILE.csv", help="file to write (default: the standard output)")
-    argument("--delimiter", type=values.delimiter, metavar="CHARACTER", help=DELIMITER)
+    argument("--output", type=argtypes.file, metavar="FILE.csv", help="file to write (default: the standard output)")
+    argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER)
 
 
 def _add_export(commands: Any) -> None:
     argument = add_command(commands, export, "write a model for other programs", EXPORT)
     argument("model", metavar="MODEL", help="a file from caffelite train or model.save")
-    argument("--onnx", type=values.file, metavar="FILE.onnx", help="write ONNX")
-    argument("--c", type=values.file, metavar="FILE.c", help="write a file of C99")
+    argument("--onnx", type=argtypes.file, metavar="FILE.onnx", help="write ONNX")
+    argument("--c", type=argtypes.file, metavar="FILE.c", help="write a file of C99")
     argument(
-        "--input-shape", type=values.sizes, metavar="SIZES", help="shape of a row, such as 1,28,28, if it can vary"
+        "--input-shape", type=argtypes.sizes, metavar="SIZES", help="shape of a row, such as 1,28,28, if it can vary"
     )
 
 
@@ -123,7 +125,7 @@ def train(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
     )
     with refusing():
-        picture = arguments.picture or values.picture(str(arguments.output.with_suffix(".png")))
+        picture = arguments.picture or argtypes.picture(str(arguments.output.with_suffix(".png")))
         trained = tables.train(
             arguments.data,
             arguments.target,

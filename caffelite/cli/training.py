@@ -6,12 +6,12 @@ import sys
 import time
 from typing import Any
 
-from caffelite.cli.saying import count
-from caffelite.core.terminal import is_terminal, say
+from caffelite._support.terminal import is_terminal, say
+from caffelite.cli.output import count
 from caffelite.functions import SoftmaxLoss
 from caffelite.model.model import History, Model
 from caffelite.optimizers import Optimizer
-from caffelite.training.progress import rate_text
+from caffelite.training.callbacks.progress import rate_text
 
 BATCH_SIZE = 32
 

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.migration_hints import Elsewhere, NotToSet, with_hint
+from caffelite._support.reprs import attributes_of
+from caffelite._support.terminal import writable
 from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_foreign_array
 from caffelite.core.autograd import (
     applied_to,
@@ -24,15 +27,12 @@ from caffelite.core.autograd import (
     parameters_among,
     parameters_of,
 )
-from caffelite.core.construction import attributes_of
-from caffelite.core.drawing import note_drawn, stream_of_new
-from caffelite.core.elsewhere import Elsewhere, NotToSet, with_hint
+from caffelite.core.init_random import note_drawn, stream_of_new
 from caffelite.core.inputs import Shape, required_text, shape_text
 from caffelite.core.modes import initializing, without_values
 from caffelite.core.recording import in_python
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
-from caffelite.core.terminal import writable
 
 
 class Function(ABC):

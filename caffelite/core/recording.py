@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.warnings import Line, users_line
 from caffelite.core.arrays import as_real, base_of
-from caffelite.core.cautions import Line, users_line
 from caffelite.core.modes import mode
-from caffelite.core.rows import computing, rows_here
+from caffelite.core.shard import computing, rows_here
 from caffelite.core.tensor import Tensor
 
 

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.warnings import PACKAGE, Line
 from caffelite.core.arrays import base_of
 from caffelite.core.autograd import Node
-from caffelite.core.cautions import PACKAGE, Line
 
 _LIBRARIES = (
     PACKAGE,

@@ -20,7 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite._kernels import SparseMatrix
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import Node, propagate, results_are
-from caffelite.core.drawing import dtype_of_new
+from caffelite.core.init_random import dtype_of_new
 from caffelite.core.modes import initializing, without_values
 
 

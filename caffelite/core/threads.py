@@ -27,8 +27,8 @@ import re
 from pathlib import Path, PurePosixPath
 
 from caffelite import _kernels as kernels
+from caffelite._support.terminal import say
 from caffelite.core.arrays import positive_integer
-from caffelite.core.terminal import say
 
 # A processor runs one thread at a time. More threads only take turns, but are useful for tests.
 THREADS_PER_PROCESSOR, ALWAYS_ALLOWED = 4, 64
@@ -64,7 +64,7 @@ def get_num_threads() -> int:
 
 def show_config() -> None:
     """Print the version, the instruction set, and the number of threads with the reason for it."""
-    from caffelite.core.version import installed_version  # slow: it reads the package's metadata
+    from caffelite._support.version import installed_version  # slow: it reads the package's metadata
 
     say(f"caffelite        {installed_version()}, Python {platform.python_version()} on {platform.machine()}")
     say(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")

@@ -10,8 +10,8 @@ import numpy as np
 
 from caffelite.core.arrays import as_array, as_indices, as_real, nonnegative
 from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
-from caffelite.data import frames, sources
-from caffelite.data.sources import Source, is_source
+from caffelite.data import frames, out_of_core
+from caffelite.data.out_of_core import Source, is_source
 
 INT64 = np.dtype(np.int64)
 
@@ -31,7 +31,7 @@ def from_library(data: Any, what: str) -> Any:
     if not is_source(data):
         return data
     source = Source(data, what)
-    return source if len(source) * source.row_bytes > sources.BUFFER else source.rows(0, len(source))
+    return source if len(source) * source.row_bytes > out_of_core.BUFFER else source.rows(0, len(source))
 
 
 def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.core.extras import pip_install
+from caffelite._support.extras import pip_install
 from caffelite.data.frames import is_missing, is_of
 
 SECOND = np.timedelta64(1, "s")

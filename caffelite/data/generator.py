@@ -15,9 +15,8 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, boolean, positive_integer, random_stream
 from caffelite.core.sparse import SparseRows, is_sparse
-from caffelite.data import frames, sources
+from caffelite.data import frames, out_of_core
 from caffelite.data.augment import drawing
-from caffelite.data.background import Call, in_background, raise_
 from caffelite.data.conversion import (
     are_several,
     as_rows,
@@ -28,7 +27,8 @@ from caffelite.data.conversion import (
     same_length,
     way_to_several,
 )
-from caffelite.data.sources import Blocks, Source
+from caffelite.data.out_of_core import Blocks, Source
+from caffelite.data.prefetch import Call, in_background, raise_
 
 Transform = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -271,7 +271,7 @@ class DataGenerator:
             pieces = blocks.pieces(ranges, number, rows, is_last=number == count - 1)
             order = np.arange(sum(stop - start for start, stop in pieces))
             into = [array[: len(order)] for array in room]
-            sources.read(columns, pieces, into, left.is_set)
+            out_of_core.read(columns, pieces, into, left.is_set)
             if self.shuffle:
                 kernels.shuffle(order, self._words(epoch, number))
             return Buffer(into, order, pieces)

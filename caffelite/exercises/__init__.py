@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from caffelite.core.hints import did_you_mean
-from caffelite.core.tables import Text
+from caffelite._support.hints import did_you_mean
+from caffelite._support.text_table import Text
 from caffelite.exercises import formulas, framework, layers, machine
 from caffelite.exercises.exercise import Exercise, Verdict, Wrong
 

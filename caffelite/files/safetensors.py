@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.core.tables import shortened
+from caffelite._support.text_table import shortened
 
 #: The dtypes of arrays, by their names in the format.
 DTYPES = {

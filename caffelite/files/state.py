@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.warnings import warn
 from caffelite.core.arrays import FLOATS, as_array, as_real
-from caffelite.core.cautions import warn
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.vocabulary import Vocabulary

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
+from caffelite._support.reprs import attributes_of, signature_of
 from caffelite.core import initializers
-from caffelite.core.construction import attributes_of, signature_of
 from caffelite.core.function import Function
 
 #: The classes and functions of caffelite's own names, except Model.

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import as_code
 from caffelite.core.arrays import as_array, nonnegative, positive_integer
-from caffelite.core.construction import as_code
-from caffelite.core.drawing import note_drawn, stream_of_new
 from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.init_random import note_drawn, stream_of_new
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import is_training, placeholders
-from caffelite.core.rows import rows_here
+from caffelite.core.shard import rows_here
 from caffelite.core.tensor import Tensor
 from caffelite.functions.activation import GELU
 from caffelite.functions.dropout import Dropout, seed_of

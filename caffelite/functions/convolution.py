@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import as_code
 from caffelite.core.arrays import integers, positive_integer
-from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import Initializer, checked_initializer, draw
 from caffelite.core.tensor import parameter

@@ -10,7 +10,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import nonnegative
 from caffelite.core.function import Function
 from caffelite.core.modes import is_training
-from caffelite.core.rows import rows_here
+from caffelite.core.shard import rows_here
 from caffelite.core.sparse import is_sparse
 from caffelite.functions.linear import Linear
 from caffelite.functions.shape import as_rows, from_rows

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import as_code
 from caffelite.core.arrays import native, positive_integer
-from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import Initializer, checked_initializer, draw
 from caffelite.core.sparse import is_sparse

@@ -12,7 +12,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_training
-from caffelite.core.rows import rows_here
+from caffelite.core.shard import rows_here
 from caffelite.core.tensor import Tensor, parameter, uninitialized
 from caffelite.functions.shape import reshaped
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import as_code
 from caffelite.core.arrays import boolean, integers
-from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.functions.shape import reshaped
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import as_code
 from caffelite.core.arrays import KEEP_INTEGERS, as_array, first_outside, nonnegative, positive_integer
-from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import uniform
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import is_training, placeholders
-from caffelite.core.rows import rows_here
+from caffelite.core.shard import rows_here
 from caffelite.core.tensor import Tensor, parameter
 from caffelite.functions.dropout import seed_of
 from caffelite.functions.indexing import Concatenate, Stack

@@ -1,6 +1,6 @@
 """Container: a Function made of Functions, which it owns. A Model is a Container that trains and predicts.
 
-To own Functions means: one dtype, one vector of parameters, one random stream. See `memory.py`.
+To own Functions means: one dtype, one vector of parameters, one random stream. See `state.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.construction import attributes_of, given_to, signature_of
-from caffelite.core.drawing import construction
+from caffelite._support.reprs import attributes_of, given_to, signature_of
 from caffelite.core.function import Function, Shape
+from caffelite.core.init_random import construction
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.model import shapes
-from caffelite.model.memory import Own
+from caffelite.model.state import Own
 
 FLOAT64 = np.dtype(np.float64)
 

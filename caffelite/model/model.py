@@ -1,8 +1,8 @@
 """Model: Functions in sequence, with `fit`, `predict` and `evaluate`.
 
 A Model is a Container (`container.py`), which owns its Functions and their parameters. Other files do most of the work:
-`applied.py` does `forward` and `backward`, `predicting.py` predicts, and `summary.py` makes the table.
-`training/fitting.py` trains a model, and `files/state.py` saves and loads it.
+`execution.py` does `forward` and `backward`, `predict.py` predicts, and `summary.py` makes the table.
+`training/fit.py` trains a model, and `files/state.py` saves and loads it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.migration_hints import NotToSet, elsewhere
+from caffelite._support.text_table import Table
 from caffelite.core.arrays import FLOATS, positive_integer, random_stream
-from caffelite.core.drawing import draw_from
-from caffelite.core.elsewhere import NotToSet, elsewhere
 from caffelite.core.function import Function
+from caffelite.core.init_random import draw_from
 from caffelite.core.modes import precision_of
-from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import load, load_state_dict, save, state_dict
-from caffelite.model import predicting, shapes, summary
-from caffelite.model.applied import Chain, GraphOfCall, as_input, checked_outputs
+from caffelite.model import predict as predicting
+from caffelite.model import shapes, summary
 from caffelite.model.container import Container
-from caffelite.model.memory import Own
+from caffelite.model.execution import Chain, GraphOfCall, as_input, checked_outputs
+from caffelite.model.state import Own
 from caffelite.optimizers import Optimizer
-from caffelite.training import door
-from caffelite.training.evaluation import Evaluation
-from caffelite.training.fitting import fitting
+from caffelite.training import inputs as door
+from caffelite.training.epochs.evaluation import Evaluation
+from caffelite.training.fit import fitting
 from caffelite.training.history import History
-from caffelite.training.metrics import Metric, named
+from caffelite.training.metrics.base import Metric, named
 from caffelite.training.objective import Objective
+from caffelite.training.process_group import OfTeam
 from caffelite.training.step import EvaluationStep
-from caffelite.training.team import OfTeam
 
 
 @elsewhere(

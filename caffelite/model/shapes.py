@@ -18,7 +18,7 @@ from caffelite.core.recording import is_of_package
 from caffelite.core.sparse import array_of, is_sparse, rows_from
 from caffelite.core.tensor import Tensor
 from caffelite.model.tracing import Applied, Trace, data_of
-from caffelite.program.step import owner_of
+from caffelite.program.ir import owner_of
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from caffelite._support.text_table import Table, bytes_text, table
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.recording import PythonCall
-from caffelite.core.tables import Table, bytes_text, table
 from caffelite.core.tensor import Tensor
 from caffelite.model.shapes import (
     applying_to_zeros,
@@ -21,7 +21,7 @@ from caffelite.model.shapes import (
     zeros,
 )
 from caffelite.model.tracing import Applied, Trace, data_of
-from caffelite.program.step import owner_of
+from caffelite.program.ir import owner_of
 
 
 def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:

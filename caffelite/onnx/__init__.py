@@ -8,7 +8,7 @@
 It needs the `onnx` package: `pip install onnx`.
 """
 
-from caffelite.core.extras import how_to_install
+from caffelite._support.extras import how_to_install
 
 try:
     import onnx as _onnx  # noqa: F401

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from caffelite.files import safetensors as files
-from caffelite.onnx import models, pipelines
+from caffelite.onnx import model_proto, pipelines
 
 
 def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, example: Any = None) -> None:
@@ -30,5 +30,7 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     of rows. Raises RuntimeError if the outputs differ. Raises OSError naming the path if it can't be written. The file
     replaces an older one when it is complete.
     """
-    found = pipelines.written(model, example) if pipelines.is_pipeline(model) else models.written(model, input_shape)
+    found = (
+        pipelines.written(model, example) if pipelines.is_pipeline(model) else model_proto.written(model, input_shape)
+    )
     files.replace(path, [found.SerializeToString()])

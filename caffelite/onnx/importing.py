@@ -17,17 +17,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
+from caffelite._support.text_table import shortened
 from caffelite.core.arrays import FLOATS
-from caffelite.core.tables import shortened
 from caffelite.files.safetensors import NoFile, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import axes_that_fit
-from caffelite.onnx.attributes import NOT_WITH, ONLY
+from caffelite.onnx.constraints import NOT_WITH, ONLY
 from caffelite.onnx.layers import Layers
 from caffelite.onnx.nodes import Node, Refused, is_plain
 from caffelite.onnx.operators import CHECKED, OPERATORS, SETTINGS, SEVERAL
-from caffelite.onnx.versions import converted, version_of
+from caffelite.onnx.opsets import converted, version_of
 
 MOST_SAID = 500  # characters of what is wrong with a file
 DOMAINS = {"": 0, "ai.onnx": 0, "ai.onnx.ml": 1}

@@ -19,7 +19,7 @@ from caffelite import functions
 from caffelite.core.function import Function, Shape
 from caffelite.files.structure import DEEPEST
 from caffelite.model.model import Model
-from caffelite.onnx.attributes import is_refused
+from caffelite.onnx.constraints import is_refused
 from caffelite.onnx.families import (
     activation,
     convolution,

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, version_converter
 
-from caffelite.core.extras import pip_install
-from caffelite.onnx import models
+from caffelite._support.extras import pip_install
+from caffelite.onnx import model_proto
 from caffelite.onnx.writing import OPSET
 
 
@@ -64,7 +64,7 @@ def _set_types_of_classes(operator: Any) -> None:
 
     rows, classes = operator.inputs[0].get_first_dimension(), operator.raw_operator.classes_
     label = types.StringTensorType if np.asarray(classes).dtype.kind in "OU" else types.Int64TensorType
-    has_several = len(models.written(operator.raw_operator).graph.output[0].type.tensor_type.shape.dim) > 1
+    has_several = len(model_proto.written(operator.raw_operator).graph.output[0].type.tensor_type.shape.dim) > 1
     operator.outputs[0].type = label([rows, len(classes)] if has_several else [rows])
     operator.outputs[1].type = types.FloatTensorType([rows, len(classes)])
 
@@ -72,14 +72,14 @@ def _set_types_of_classes(operator: Any) -> None:
 def _set_types_of_values(operator: Any) -> None:
     from skl2onnx.common import data_types as types
 
-    rows, values = operator.inputs[0].get_first_dimension(), models.written(operator.raw_operator).graph.output[0]
+    rows, values = operator.inputs[0].get_first_dimension(), model_proto.written(operator.raw_operator).graph.output[0]
     lengths = [dim.dim_value for dim in values.type.tensor_type.shape.dim]
     operator.outputs[0].type = types.FloatTensorType([rows, *lengths[1:]])
 
 
 def _add(scope: Any, operator: Any, container: Any) -> None:
     """Add the graph of an estimator to the one that skl2onnx makes."""
-    proto = models.written(operator.raw_operator)
+    proto = model_proto.written(operator.raw_operator)
     if container.target_opset_any_domain("") > OPSET:
         proto = version_converter.convert_version(proto, container.target_opset_any_domain(""))
     graph, opset = proto.graph, proto.opset_import[0].version

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from caffelite.core.function import Function
 from caffelite.core.recording import PythonCall
 from caffelite.files.state import arrays_of
-from caffelite.model.dataflow import (
+from caffelite.model.export_graph import (
     Application,
     Columns,
     Constant,

@@ -1,6 +1,6 @@
 """Optimizers: their common base (`base`), the update rules (`rules`), and learning rate schedules (`schedules`)."""
 
-from caffelite.core.elsewhere import hint_at_arguments
+from caffelite._support.migration_hints import hint_at_arguments
 from caffelite.optimizers import rules, schedules
 from caffelite.optimizers.base import Optimizer, TrainingDiverged
 from caffelite.optimizers.rules import *

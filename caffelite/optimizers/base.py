@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.migration_hints import NotToSet, no_attribute
 from caffelite.core.arrays import FLOATS, as_real, nonnegative, positive
-from caffelite.core.elsewhere import NotToSet, no_attribute
 from caffelite.core.recording import in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
-from caffelite.optimizers.runs import Run, find_runs
 from caffelite.optimizers.schedules import Followed, tabulated, writeable
+from caffelite.optimizers.segments import Run, find_runs
 
 INF = float("inf")
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.warnings import warn
 from caffelite.core.arrays import as_real, nonnegative, positive_integer
-from caffelite.core.cautions import warn
 
 
 class Schedule:

@@ -1,6 +1,6 @@
 """Programs: caffelite records a step once, improves it by passes, and replays it without Python."""
 
-from caffelite.program.kept import Programs
+from caffelite.program.cache import Programs
 from caffelite.program.passes import PASSES
 from caffelite.program.program import Program, capture
 

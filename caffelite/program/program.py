@@ -1,13 +1,13 @@
 """Program: a step recorded once, replayed without Python.
 
 Recording runs the step and notes every kernel call with its arrays (`core/recording.py`). The result is a list of calls
-whose operands are addresses in memory (`step.pyx`). A few passes improve the list (`passes/`):
+whose operands are addresses in memory (`ir.pyx`). A few passes improve the list (`passes/`):
 
     drop_unread       removes calls whose results nobody reads, such as the gradient of the data
     fuse_epilogue     moves elementwise calls after a matrix product into that product
     place_temporaries puts arrays that only the step uses into one block of memory, and uses its parts several times
 
-`running.pyx` looks whether a replay would do what the step would, and runs it. The replay is a loop over the calls
+`runner.pyx` looks whether a replay would do what the step would, and runs it. The replay is a loop over the calls
 (`_kernels/replay.pyx`). No pass changes any bit of the result.
 """
 
@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.interrupts import InterruptsBetweenSteps
+from caffelite._support.text_table import Table, table
+from caffelite._support.warnings import NotRecorded, warn
 from caffelite.core.arrays import positive_integer
 from caffelite.core.autograd import Node, results_so_far
-from caffelite.core.cautions import NotRecorded, warn
-from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.recording import Obstacle, PythonCall, Recording, with_tensors
 from caffelite.core.sparse import array_of, rows_from
-from caffelite.core.tables import Table, table
-from caffelite.program.facts import facts
+from caffelite.program.ir import Buffer, Instruction, RecordedStep, owner_of, recorded_step
+from caffelite.program.labels import facts
 from caffelite.program.passes import PASSES
-from caffelite.program.running import Precondition, Runner, StateChange, mapped, plain
-from caffelite.program.stages import Stage, measured
-from caffelite.program.step import Buffer, Instruction, RecordedStep, owner_of, recorded_step
+from caffelite.program.runner import Precondition, Runner, StateChange, mapped, plain
+from caffelite.program.timeline import Stage, measured
 
 
 class Program(Runner):
@@ -172,7 +172,7 @@ class Program(Runner):
         without a recording that is up to date, for a step that runs in Python, and for a Program that belongs to a
         model. Raises the errors of the step.
         """
-        from caffelite.program.picture import picture
+        from caffelite.program.plot import picture
 
         replays = positive_integer("replays", replays)
         with self.lock:

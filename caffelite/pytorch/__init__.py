@@ -9,7 +9,7 @@
 It needs the `torch` package: `pip install torch`.
 """
 
-from caffelite.core.extras import how_to_install
+from caffelite._support.extras import how_to_install
 
 try:
     import torch as _torch  # noqa: F401

@@ -13,7 +13,7 @@ import caffelite as cl
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.pytorch import modules
-from caffelite.pytorch.kinds import OF_OURS, OF_THEIRS, Kind, parts_of, sequence
+from caffelite.pytorch.layer_map import OF_OURS, OF_THEIRS, Kind, parts_of, sequence
 from caffelite.pytorch.state import COUNT, Place, matched, places_in, store
 
 #: Attributes of modules that are not options, or that a row of the table checks itself.

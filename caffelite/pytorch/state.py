@@ -12,7 +12,7 @@ import caffelite as cl
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.files import state as files
-from caffelite.pytorch.kinds import OF_OURS, parts_of
+from caffelite.pytorch.layer_map import OF_OURS, parts_of
 
 MOST_NAMED = 10  # in an error
 COUNT = "num_batches_tracked"  # PyTorch's BatchNorm counts batches, which only momentum=None needs

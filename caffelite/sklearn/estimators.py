@@ -14,9 +14,9 @@ from caffelite.core.arrays import positive_integer
 from caffelite.core.function import Function
 from caffelite.functions import BatchNorm, Dropout, Linear, ReLU, Sigmoid, Tanh
 from caffelite.model.model import Model
-from caffelite.sklearn.fitting import Estimator
-from caffelite.sklearn.nets import Net, with_arguments_of_build
-from caffelite.sklearn.targets import Classification, Regression
+from caffelite.sklearn.base import Estimator
+from caffelite.sklearn.net_estimator import Net, with_arguments_of_build
+from caffelite.sklearn.target_encoding import Classification, Regression
 
 __all__ = ["MLPClassifier", "MLPRegressor", "NetClassifier", "NetRegressor"]
 

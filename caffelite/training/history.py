@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from caffelite.core.elsewhere import Elsewhere
-from caffelite.core.tables import FITTING, Table, drawn, table
+from caffelite._support.migration_hints import Elsewhere
+from caffelite._support.text_table import FITTING, Table, drawn, table
 
 # Each run has its own line style. So a reader can distinguish them without colour.
 LINES: tuple[Any, ...] = (
@@ -52,7 +52,7 @@ class History(dict):
 
         Raises TypeError if another run is not a History, and ValueError unless there is a label for each run.
         """
-        from caffelite.core.figures import Figure
+        from caffelite._support.figures import Figure
 
         runs = [self, *others]
         for run in others:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from caffelite._kernels import AfterEpoch
-from caffelite.core.interrupts import Interrupts
+from caffelite._support.interrupts import Interrupts
 from caffelite.optimizers import TrainingDiverged
-from caffelite.training.epochs import Epochs
+from caffelite.training.epochs.base import Epochs
 from caffelite.training.history import History
 
 

@@ -10,19 +10,18 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.warnings import warn
 from caffelite.core.arrays import flat_int64, in_shape_of
-from caffelite.core.cautions import warn
 from caffelite.core.function import Function
 from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch, alone_or_all
 from caffelite.functions.activation import Sigmoid, Softmax
-from caffelite.functions.loss import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
-from caffelite.functions.several import Losses
+from caffelite.functions.losses.base import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.losses.multi_output import Losses
 from caffelite.functions.shape import reshaped
 from caffelite.optimizers import TrainingDiverged
-from caffelite.training.counting import are_several
-from caffelite.training.metrics import (
+from caffelite.training.metrics.base import (
     Metric,
     OfEpoch,
     OfOutput,
@@ -37,6 +36,7 @@ from caffelite.training.metrics import (
     threshold_of,
     warn_of_probabilities,
 )
+from caffelite.training.metrics.classification import are_several
 
 OF_EACH = ": give a list for each output, such as metrics=(['accuracy'], ['mae'])"
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, texts_of
-from caffelite.training.team import ONE_PROCESS, Team
-from caffelite.web import watch
+from caffelite.training.process_group import ONE_PROCESS, Team
+from caffelite.web import snapshots
 from caffelite.web.server import Channel
 from caffelite.web.status import Status
 from caffelite.web.updates import PAUSED, Updates
@@ -110,7 +110,7 @@ class Controls:
 
     def _time_kernels(self) -> None:
         begun = time.monotonic()
-        self.updates.publish("kernels", watch.kernels(self.updates.watched))
+        self.updates.publish("kernels", snapshots.kernels(self.updates.watched))
         self.updates.send()
         self.status.note_wait(time.monotonic() - begun)
 
@@ -140,7 +140,7 @@ class Controls:
         return is_woken
 
 
-def _impossible(training: Any, watched: watch.Watched) -> dict[str, str]:
+def _impossible(training: Any, watched: snapshots.Watched) -> dict[str, str]:
     """The requests that are impossible, and the reasons."""
     if training.optimizer is None:
         return {"rate": "L-BFGS chooses the length of each step", "kernels": "only steps of an optimizer can be timed"}

@@ -18,8 +18,8 @@ import webbrowser
 from contextlib import suppress
 from typing import Any
 
+from caffelite._support.terminal import say
 from caffelite.core.arrays import boolean
-from caffelite.core.terminal import say
 from caffelite.web.controls import Controls
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server

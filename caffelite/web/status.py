@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from caffelite.web import watch
+from caffelite.web import snapshots
 from caffelite.web.curves import Curve
 
 SIZES = 12  # parameters whose sizes are drawn
@@ -82,7 +82,7 @@ class Status:
             self._seen = history.epochs
 
     def note_sizes(self, layers: dict[str, Any]) -> None:
-        """Append the sizes that `watch.layers` has found, of some parameters with two or more axes."""
+        """Append the sizes that `snapshots.layers` has found, of some parameters with two or more axes."""
         place, rows = self._place(), [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
         for row in rows if len(rows) <= SIZES else [rows[i * (len(rows) - 1) // (SIZES - 1)] for i in range(SIZES)]:
             weights, gradients = self._sizes.setdefault(row["name"], (Curve(), Curve()))
@@ -136,8 +136,8 @@ class Status:
             "scheduled": optimizer is not None and optimizer._followed[0] is not None,
             "results": {name: values[-1] for name, values in training.history.items() if values},
             "parameters": sum(p.size for p in training.model.parameters()),
-            "model": watch.described(training.model),
+            "model": snapshots.described(training.model),
             "optimizer": "L-BFGS" if optimizer is None else type(optimizer).__name__,
-            "loss": watch.described(training.loss),
+            "loss": snapshots.described(training.loss),
             "cannot": self.cannot,
         }

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from caffelite.web import watch
+from caffelite.web import snapshots
 from caffelite.web.runs import QUIET, Runs
 from caffelite.web.server import Channel, as_bytes
 from caffelite.web.status import Status
@@ -26,13 +26,13 @@ FIRST = 0.005  # of the time until then, for a part that was never made
 COPYING = 0.005  # seconds that it takes to copy a model, before its units are inspected
 ENDED, PAUSED = 0.3, 1.0  # seconds that a part may take at the end, and while the training is paused
 
-PARTS: dict[str, Callable[[watch.Watched], dict[str, Any] | None]] = {
-    "layers": watch.layers,
-    "units": watch.units,
-    "regions": watch.regions,
-    "filters": watch.filters,
-    "mistakes": watch.mistakes,
-    "text": watch.text,
+PARTS: dict[str, Callable[[snapshots.Watched], dict[str, Any] | None]] = {
+    "layers": snapshots.layers,
+    "units": snapshots.units,
+    "regions": snapshots.regions,
+    "filters": snapshots.filters,
+    "mistakes": snapshots.mistakes,
+    "text": snapshots.text,
 }
 PREDICTIONS = ("regions", "mistakes", "text")
 
@@ -58,7 +58,7 @@ class Updates:
 
     def __init__(self, training: Any, status: Status, runs: Runs) -> None:
         self.training, self.status, self.runs = training, status, runs
-        self.watched = watch.Watched(training)
+        self.watched = snapshots.Watched(training)
         self.was_seen = False  # whether a page has ever been open
         self.wakes = threading.Event()  # set when a page joins or asks for something
         self._lock = threading.Lock()
@@ -66,10 +66,10 @@ class Updates:
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for new pages and for the file
         self._unsent: dict[str, bytes] = {}
         self._rows_of = {  # rows of the training that take as long, by and large
-            "units": 3 * watch.rows_inspected(self.watched),
-            "regions": watch.GRID**2 / 3,
-            "mistakes": watch.IMAGES / 3,
-            "text": watch.LETTERS / 3,
+            "units": 3 * snapshots.rows_inspected(self.watched),
+            "regions": snapshots.GRID**2 / 3,
+            "mistakes": snapshots.IMAGES / 3,
+            "text": snapshots.LETTERS / 3,
         }
         often = ("status", "layers", "regions")
         self._parts = {name: Part(SHARE, OFTEN if name in often else SELDOM) for name in ("status", *PARTS, "runs")}

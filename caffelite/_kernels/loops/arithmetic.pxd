@@ -7,7 +7,7 @@ cdef extern from * nogil:
     """
     const double INFINITE, NOT_A_NUMBER
 
-cdef extern from "loops/products.h" nogil:
+cdef extern from "loops/fma.h" nogil:
     double multiply_add(double a, double b, double c)
     float sum_of_products_float(float a, float b, float c, float d)
     double sum_of_products_double(double a, double b, double c, double d)

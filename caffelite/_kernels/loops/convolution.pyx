@@ -37,7 +37,7 @@ from caffelite._kernels.loops.matmul cimport (
     READS_LANES, Strip, lanes, strip_columns, strip_of_runs_double, strip_of_runs_float,
 )
 
-cdef extern from "loops/weighing.h" nogil:
+cdef extern from "loops/taps.h" nogil:
     ctypedef struct Weighing:
         Py_ssize_t rows, taps, x_row, y_row
         const Py_ssize_t* x_at

@@ -1,7 +1,7 @@
 """The beginning of every file of loops/.
 
 Each file is a family of loops. Cython makes a C file of it, and the C compiler makes an object of that for each
-instruction set. The objects of one instruction set are linked into one module with `published.pyx`. A family is plain
+instruction set. The objects of one instruction set are linked into one module with `registry.pyx`. A family is plain
 C: Python never runs a statement in it.
 
 A .pxd file with the name of a family holds its functions for other families. They are inlined into their callers.
@@ -17,7 +17,7 @@ ctypedef fused real:
     float
     double
 
-cdef extern from "loops/publish.h" nogil:
+cdef extern from "loops/registry.h" nogil:
     ctypedef void void_apart "APART void"  # for a function that is not inlined, to keep callers' frames small
     ctypedef int int_apart "APART int"
     ctypedef double double_apart "APART double"

@@ -3,7 +3,7 @@
 from caffelite._kernels.loops.elementwise cimport INNERMOST, is_one_row, locate, next_row, offset
 from caffelite._kernels.loops.family cimport *
 
-cdef extern from "loops/rows.h" nogil:
+cdef extern from "loops/gather.h" nogil:
     void add_rows_float(float* x, Py_ssize_t x_row, const float* y, Py_ssize_t y_row, const int64_t* order,
                         Py_ssize_t rows, Py_ssize_t n)
     void add_rows_double(double* x, Py_ssize_t x_row, const double* y, Py_ssize_t y_row, const int64_t* order,
@@ -83,7 +83,7 @@ cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) 
     return not others
 
 
-# Adds the rows in `order` to the list of used rows of x (described in border/indexing.pxi). Unless accumulating, the
+# Adds the rows in `order` to the list of used rows of x (described in bindings/indexing.pxi). Unless accumulating, the
 # rows listed before are first set to 0, and the list is emptied. Stops like `take`, before it writes.
 #   size     0 rows of x, 1 elements a row, 2 entries of `order`
 #   operand  0 x, 1 the list (int64), 2 order (int64; all contiguous)

@@ -1,7 +1,7 @@
 """Parts of the matrix product that other files use, too: strips of register tiles, and matrices as operands."""
 from caffelite._kernels.loops.family cimport *
 
-cdef extern from "loops/strip.h" nogil:
+cdef extern from "loops/panel.h" nogil:
     enum:
         LANES_OF_float, LANES_OF_double, READS_LANES
         TILE_ROWS, FEW_ROWS, COLUMNS_float, COLUMNS_double, BLOCK_K, BLOCK_ROWS, BLOCK_COLUMNS

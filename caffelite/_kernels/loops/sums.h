@@ -3,7 +3,7 @@
  */
 #ifndef CAFFELITE_SUMS_H
 #define CAFFELITE_SUMS_H
-#include "products.h"
+#include "fma.h"
 #include "vectors.h"
 #if defined(__AVX2__)
 #include <immintrin.h>

@@ -11,7 +11,7 @@
 #ifndef CAFFELITE_TILE_H
 #define CAFFELITE_TILE_H
 #include "lanes.h"
-#include "strip.h"
+#include "panel.h"
 
 #define DEFINE_TILE(real)                                                                                              \
     /* sum[r] += Σ a[r, k] · b[k] for `depth` many k, if the elements of a column of b are neighbours. */              \

@@ -1,4 +1,4 @@
-# The register tile. It is compiled here, once for all files of loops/ that compute strips. They use it through strip.h.
+# The register tile. It is compiled here, once for all files of loops/ that compute strips. They use it through panel.h.
 
 cdef extern from "loops/tile.h":
     pass

@@ -8,7 +8,7 @@
 # thread has. For each point, the register tile of matmul.pyx computes a matrix product: the block's tiles times U, or
 # its channels times D.
 #
-# One loop computes convolutions and the gradients of x, because the border turns the window round. An output is summed
+# One loop computes convolutions and the gradients of x, because the bindings turn the window round. An output is summed
 # in the order of c, whatever the block. So its bits depend neither on the other images nor on the number of threads.
 # Long sums would lose digits. So the sums over c begin at 0 every 32 channels and are then added, and so do the sums S
 # in each block.
@@ -270,7 +270,7 @@ cdef inline bint lay_finish(Finish* after, const Call* call, Py_ssize_t at) noex
 #   size     4 the chunks of tiles, each with sums of its own
 #   parts    blocks of channels c of each chunk
 #
-# The border divides the tiles into chunks, so that threads can share them. Their number depends on shapes alone.
+# The bindings divide the tiles into chunks, so that threads can share them. Their number depends on shapes alone.
 # Threads that share a chunk take different channels, and each transforms dy again.
 
 cdef int winograd_sums(float* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from caffelite._support.extras import how_to_install
 from caffelite.core.arrays import integers
-from caffelite.core.extras import how_to_install
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 

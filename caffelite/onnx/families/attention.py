@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application, N
+from caffelite.model.export_graph import Application, N
 from caffelite.onnx.families.dense import linear_nodes
 from caffelite.onnx.families.elementwise import as_bool, in_steps
 from caffelite.onnx.families.indexing import taken

@@ -12,7 +12,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application
+from caffelite.model.export_graph import Application
 from caffelite.onnx.families.indexing import taken
 from caffelite.onnx.families.shape import padded
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, integers

@@ -16,7 +16,7 @@ from caffelite import functions
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application
+from caffelite.model.export_graph import Application
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of, same
 

@@ -14,7 +14,7 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.indexing import WHOLE, _is_basic, _parted
-from caffelite.model.dataflow import Application, Rows
+from caffelite.model.export_graph import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of, known_lengths, name_of
 

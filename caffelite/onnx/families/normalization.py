@@ -9,7 +9,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application
+from caffelite.model.export_graph import Application
 from caffelite.onnx.families.shape import padded
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, shortest
 from caffelite.onnx.writing import Rule, Value, Writer

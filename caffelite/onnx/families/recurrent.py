@@ -10,9 +10,9 @@ from onnx import TensorProto
 from caffelite import functions
 from caffelite.core.modes import without_values
 from caffelite.core.tensor import Tensor
-from caffelite.model.dataflow import Application
+from caffelite.model.export_graph import Application
 from caffelite.model.model import Model
-from caffelite.onnx.attributes import is_refused
+from caffelite.onnx.constraints import is_refused
 from caffelite.onnx.nodes import Find, Kept, Node, Nodes, integers
 from caffelite.onnx.writing import Rule, Value, Writer
 

@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.core.arrays import normalized_axes
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application, Rows
+from caffelite.model.export_graph import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.model.dataflow import Application
+from caffelite.model.export_graph import Application
 from caffelite.onnx.families.indexing import taken
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded
 from caffelite.onnx.writing import Rule, Value, Writer

@@ -12,7 +12,7 @@ from caffelite import functions
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application, Rows
+from caffelite.model.export_graph import Application, Rows
 from caffelite.onnx.families.indexing import taken
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded, integers, is_plain, simple
 from caffelite.onnx.writing import Rule, Value, Writer

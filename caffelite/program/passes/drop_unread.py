@@ -1,7 +1,7 @@
 """Leave out calls whose results nobody reads."""
 
 from caffelite.core.recording import PythonCall
-from caffelite.program.step import Buffer, Instruction, RecordedStep
+from caffelite.program.ir import Buffer, Instruction, RecordedStep
 
 
 def drop_unread(step: RecordedStep) -> RecordedStep:

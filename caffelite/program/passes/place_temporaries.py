@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.program.step import Buffer, RecordedStep
+from caffelite.program.ir import Buffer, RecordedStep
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
 

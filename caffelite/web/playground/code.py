@@ -6,8 +6,8 @@ import inspect
 import io
 from typing import Any
 
+from caffelite.web.playground.config import Setting
 from caffelite.web.playground.data import DATA, numbers, table
-from caffelite.web.playground.setting import Setting
 
 
 def imports_of(setting: Setting) -> str:

@@ -10,9 +10,9 @@ import threading
 import caffelite as cl
 from caffelite.optimizers import TrainingDiverged
 from caffelite.web.playground.code import made
+from caffelite.web.playground.config import Setting
 from caffelite.web.playground.player import Player
-from caffelite.web.playground.setting import Setting
-from caffelite.web.playground.wishes import Abandoned, Show, Wishes
+from caffelite.web.playground.requests import Abandoned, Show, Wishes
 
 MOST_EPOCHS = 10**7
 

@@ -21,11 +21,11 @@ from caffelite.core.recording import Recording
 from caffelite.data.generator import DataGenerator
 from caffelite.files.state import named_state
 from caffelite.functions import Linear
-from caffelite.program.facts import facts
+from caffelite.program.ir import Buffer, Instruction, Operand
+from caffelite.program.labels import facts
 from caffelite.program.program import Program, capture
-from caffelite.program.stages import measured
-from caffelite.program.step import Buffer, Instruction, Operand
-from caffelite.training.callbacks import Training
+from caffelite.program.timeline import measured
+from caffelite.training.callbacks.base import Training
 
 REPLAYS = 50  # for the time of each kernel
 MOST_VALUES = 1024  # of an operand that is shown

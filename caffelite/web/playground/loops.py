@@ -9,7 +9,7 @@ from typing import Any
 
 import caffelite
 from caffelite import _kernels as kernels
-from caffelite.look.machine_code import MachineCode, machine_code
+from caffelite.visualize.machine_code import MachineCode, machine_code
 
 LOOPS = Path(caffelite.__file__).parent / "_kernels" / "loops"
 MOST_LINES = 60  # of a loop, and of its instructions

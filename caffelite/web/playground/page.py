@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.web.playground import setting as choices
+from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import made, program_of
+from caffelite.web.playground.config import TABLE, Setting
 from caffelite.web.playground.data import DATA
 from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.loops import loop_of, parts
-from caffelite.web.playground.setting import TABLE, Setting
+from caffelite.web.playground.requests import AS_FAST
 from caffelite.web.playground.table import Table
 from caffelite.web.playground.view import MOST_HELD
-from caffelite.web.playground.wishes import AS_FAST
 from caffelite.web.server import Channel, Server, as_bytes
 
 MOST_LETTERS = 100  # of a kernel's name

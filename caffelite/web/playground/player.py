@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.training.callbacks import Training
+from caffelite.training.callbacks.base import Training
 from caffelite.training.history import History
-from caffelite.web.playground.follow import followed
+from caffelite.web.playground.config import Setting
 from caffelite.web.playground.kernels import NextStep
-from caffelite.web.playground.setting import Setting
+from caffelite.web.playground.requests import AS_FAST, Wishes
 from caffelite.web.playground.view import View, curves
-from caffelite.web.playground.wishes import AS_FAST, Wishes
+from caffelite.web.playground.weight_trace import followed
 
 FRAME = 1 / 40  # seconds between two frames, at least
 MOST_VALUES = 1000  # of a weight that is followed

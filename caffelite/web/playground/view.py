@@ -10,7 +10,7 @@ from caffelite.core.modes import inference
 from caffelite.core.tensor import Tensor
 from caffelite.functions import Linear, softmax
 from caffelite.training.history import History
-from caffelite.web.playground.setting import PIXELS, Setting
+from caffelite.web.playground.config import PIXELS, Setting
 
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
 MOST_POINTS = 1000  # of a curve

@@ -1,0 +1,253 @@
+"""Watching the Python values that a recording depends on: have they changed since then?"""
+from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
+from cpython.ref cimport PyObject
+
+import weakref
+
+import numpy as np
+
+cdef extern from "Python.h":
+    object PyObject_GenericGetDict(object of, void* context)
+
+
+cdef class Attributes:
+    """The values of some attributes of an object, to find out later whether they have changed.
+
+    Values are compared by identity, and lists, tuples and dicts also by their contents. With a `count`, the object must
+    also have this many attributes, because a new one may hide an attribute of the class.
+
+    The object is not kept alive. If it no longer exists, this counts as a change only if the object was `needed`.
+    """
+    def __init__(self, of, dict attributes, bint needed=False, Py_ssize_t count=-1):
+        self.of, self.needed, self.count = weakref.ref(of), needed, count
+        self.names, self.values = list(attributes), list(attributes.values())
+        self.lists, self.dicts = [], []
+        self.note_contents(self.values, set())
+
+    cdef note_contents(self, list values, set seen):
+        """Note the contents of the lists, tuples and dicts among these values."""
+        for value in values:
+            if not isinstance(value, (list, tuple, dict)) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, dict):
+                content = list(value.values())
+                self.dicts.append((value, list(value), content))
+            else:
+                content = list(value)
+                if isinstance(value, list):
+                    self.lists.append((value, content))
+            self.note_contents(content, seen)
+
+    cdef bint are_unchanged(self):
+        cdef PyObject* value
+        cdef Py_ssize_t i
+        of = self.of()
+        if of is None:
+            return not self.needed
+        now = PyObject_GenericGetDict(of, NULL)
+        if self.count >= 0 and len(<dict> now) != self.count:
+            return False
+        for i in range(len(self.names)):
+            value = PyDict_GetItemWithError(now, self.names[i])
+            if value == NULL:             # perhaps it is an attribute of the class
+                if getattr(of, self.names[i], self) is not self.values[i]:
+                    return False
+            elif value != <PyObject*> self.values[i]:
+                return False
+        for content, before in self.lists:
+            if len(content) != len(before):
+                return False
+            for i in range(len(<list> before)):
+                if (<list> content)[i] is not (<list> before)[i]:
+                    return False
+        for content, keys, before in self.dicts:
+            if len(content) != len(before):
+                return False
+            for i in range(len(<list> before)):
+                if PyDict_GetItem(content, (<list> keys)[i]) != <PyObject*> (<list> before)[i]:
+                    return False
+        return True
+
+
+cdef object MISSING = object()
+cdef tuple EQUAL = (bool, int, float, complex, str, bytes)   # for these types, an equal value is as good as the same
+
+
+cdef bint is_as_it_was(now, before):
+    """Whether `now` is the same object as `before`, or an equal number or text. `before` may be a weak reference."""
+    if type(before) is weakref.ref:
+        return now is before()
+    return now is before or (type(now) is type(before) and type(now) in EQUAL and now == before)
+
+
+def content_of(before):
+    """The value that `to_compare` was called with; None if it no longer exists."""
+    return before() if type(before) is weakref.ref else before
+
+
+def to_compare(value):
+    """A weak reference to a value, to compare with later, or the value itself if it takes no weak reference."""
+    if value is None or isinstance(value, (*EQUAL, tuple, list, dict, set)):
+        return value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return value
+
+
+cdef class Surroundings(Attributes):
+    """The values that some Python code reads from around it, to find out later whether they have changed.
+
+    They have names in modules, objects, classes and enclosing functions, or are in lists, tuples, dicts and sets.
+    `core/surroundings.py` finds out which values these are.
+    """
+    def __init__(self):
+        self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []
+
+    def add_item(self, owner, dict values, str name):
+        """Note an attribute of `owner` or, if `owner` is None, an item of the dict `values`. It may be missing."""
+        value = values.get(name, MISSING)
+        self.items.append((values if owner is None else to_compare(owner), name, to_compare(value)))
+
+    def add_attribute(self, owner, str name):
+        """Note an attribute of a class, or of an object that has no dict for it. It may be missing."""
+        self.named.append((to_compare(owner), name, to_compare(getattr(owner, name, MISSING))))
+
+    def add_cell(self, function, Py_ssize_t i, str name):
+        """Note a variable of an enclosing function."""
+        self.cells.append((to_compare(function), i, name, to_compare(function.__closure__[i].cell_contents)))
+
+    def add_array(self, array):
+        """Note the values in an array, which should be small."""
+        if not array.dtype.hasobject:
+            self.arrays.append((array, array.tobytes()))
+
+    def changed_arrays(self):
+        """The arrays whose values have changed."""
+        return [array for array, before in self.arrays if array.tobytes() != before]
+
+    def leave_out_arrays(self, arrays):
+        """Stop comparing these arrays."""
+        self.arrays = [one for one in self.arrays if not any([one[0] is array for array in arrays])]
+
+    def add_contents(self, value, str name):
+        """Note the contents of a list, dict or set."""
+        if isinstance(value, (set, frozenset)):
+            self.sets.append((value, frozenset(value), name))
+        elif isinstance(value, dict):
+            self.contents.append((value, list(value), [to_compare(x) for x in value.values()], name))
+        elif not isinstance(value, tuple):
+            self.contents.append((value, None, [to_compare(x) for x in value], name))
+
+    cdef bint are_unchanged(self):
+        for owner, name, before in self.items:
+            if type(owner) is weakref.ref:
+                owner = owner()
+                if owner is None:
+                    continue
+            values = owner if isinstance(owner, dict) else owner.__dict__
+            if not is_as_it_was((<dict> values).get(name, MISSING), before):
+                return False
+        for array, bytes_before in self.arrays:
+            if array.tobytes() != bytes_before:
+                return False
+        if not (self.named or self.cells or self.sets or self.contents):
+            return True
+        return next(self.changes(), None) is None
+
+    def leave_out(self, owners):
+        """Stop comparing the attributes of these objects. `Attributes` compares them."""
+        self.items = [item for item in self.items if type(item[0]) is not weakref.ref or id(item[0]()) not in owners]
+
+    def changes(self):
+        """For each value that has changed: its name, the old value and the new one."""
+        for owner, name, before in self.items:
+            owner = owner() if type(owner) is weakref.ref else owner
+            if owner is not None:
+                values = owner if isinstance(owner, dict) else owner.__dict__
+                now = (<dict> values).get(name, MISSING)
+                if not is_as_it_was(now, before):
+                    yield name, before, now
+        for owner, name, before in self.named:
+            owner = owner() if type(owner) is weakref.ref else owner
+            if owner is not None:
+                now = getattr(owner, name, MISSING)
+                if not is_as_it_was(now, before):
+                    yield name, before, now
+        for function, i, name, before in self.cells:
+            function = function() if type(function) is weakref.ref else function
+            if function is not None:
+                now = function.__closure__[i].cell_contents
+                if not is_as_it_was(now, before):
+                    yield name, before, now
+        for content, before, name in self.sets:
+            if type(before)(content) != before:
+                yield name, before, content
+        for content, keys, before, name in self.contents:
+            if len(content) < len(before):
+                yield name, before, content
+                continue
+            now = list(content.values()) if isinstance(content, dict) else content
+            if isinstance(content, dict) and list(content)[:len(keys)] != keys:
+                yield name, before, content
+                continue
+            for i in range(len(now)):
+                if i >= len(before) or not is_as_it_was(now[i], before[i]):
+                    yield name, before[i] if i < len(before) else MISSING, now[i]
+
+    def restore(self):
+        """Restore all old values."""
+        for owner, name, before in self.items:
+            of = owner() if type(owner) is weakref.ref else owner
+            if of is not None:
+                values = of if isinstance(of, dict) else of.__dict__
+                if before is MISSING:
+                    (<dict> values).pop(name, None)
+                else:
+                    (<dict> values)[name] = content_of(before)
+        for owner, name, before in self.named:
+            of = owner() if type(owner) is weakref.ref else owner
+            if of is not None and not is_as_it_was(getattr(of, name, MISSING), before):
+                if before is MISSING:
+                    delattr(of, name)
+                else:
+                    setattr(of, name, content_of(before))
+        for function, i, _, before in self.cells:
+            function = function() if type(function) is weakref.ref else function
+            if function is not None:
+                function.__closure__[i].cell_contents = content_of(before)
+        for array, values in self.arrays:
+            if array.flags.writeable:
+                array[...] = np.frombuffer(values, array.dtype).reshape(array.shape)
+        for content, before, _ in self.sets:
+            if isinstance(content, set):
+                content.clear()
+                content.update(before)
+        for content, keys, before, _ in self.contents:
+            values = [content_of(x) for x in before]
+            content.clear()
+            if isinstance(content, dict):
+                content.update(zip(keys, values))
+            else:
+                content.extend(values)
+
+    def leave_out_changed(self):
+        """Stop comparing the values that have changed."""
+        self.items = [item for item in self.items if self.are_unchanged_alone([item], [], [])]
+        self.named = [named for named in self.named if self.are_unchanged_alone([], [named], [])]
+        self.contents = [content for content in self.contents if self.are_unchanged_alone([], [], [content])]
+
+    cdef bint are_unchanged_alone(self, list items, list named, list contents):
+        cdef Surroundings alone = Surroundings()
+        alone.items, alone.named, alone.contents = items, named, contents
+        return alone.are_unchanged()
+
+
+cpdef bint are_unchanged(list attributes):
+    """Whether none of these `Attributes` has changed."""
+    cdef Attributes one
+    for one in attributes:
+        if not one.are_unchanged():
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""What every room may use: text tables, terminal, warnings, hints, interrupts, tracebacks, optional packages."""

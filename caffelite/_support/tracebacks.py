@@ -1,0 +1,73 @@
+"""Exceptions of the user's code inside caffelite: add a note with the epoch and the batch, and shorten tracebacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+
+import numpy as np
+
+from caffelite._support.warnings import PACKAGE
+
+_LIBRARIES = tuple([os.path.join(os.path.dirname(path), "") for path in (os.__file__, os.path.dirname(np.__file__))])
+
+
+class noting:
+    """Add the note `what()` to an exception that the user's code raises inside."""
+
+    def __init__(self, what: Callable[[], str]) -> None:
+        self.what = what  # type: ignore[method-assign]
+
+    def what(self) -> str:
+        """The note: what caffelite was doing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None and isinstance(error, Exception) and _has_users_code(traceback):
+            notes = [*getattr(error, "__notes__", ()), self.what()]
+            error.__notes__ = notes  # like `add_note`, which Python 3.10 does not have
+
+
+class short_traceback:
+    """Remove caffelite's own frames from a traceback that ends in the user's code, except frames of the file `shown`.
+
+    Python 3.10 shows all frames.
+    """
+
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(error, Exception) and _has_users_code(traceback):
+            error.__traceback__ = _without_inner_frames(traceback, self.shown)
+
+
+def _has_users_code(traceback: TracebackType | None) -> bool:
+    while traceback is not None:
+        if _is_users(traceback):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _is_users(traceback: TracebackType) -> bool:
+    file = traceback.tb_frame.f_code.co_filename
+    return not file.startswith((PACKAGE, *_LIBRARIES)) and not file.endswith(".pyx")
+
+
+def _without_inner_frames(traceback: TracebackType | None, shown: str) -> TracebackType | None:
+    """The traceback without caffelite's frames before the user's last frame."""
+    if traceback is None:
+        return None
+    file, following = traceback.tb_frame.f_code.co_filename, _without_inner_frames(traceback.tb_next, shown)
+    is_own = file.startswith(PACKAGE) or file.endswith(".pyx")
+    if is_own and file != shown and _has_users_code(traceback.tb_next):
+        return following
+    return TracebackType(following, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)

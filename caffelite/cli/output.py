@@ -1,0 +1,73 @@
+"""Helpers of all commands: refuse arguments, write files, and say how it went."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from caffelite._support.extras import how_to_install
+from caffelite._support.terminal import say
+from caffelite.files import safetensors as files
+from caffelite.optimizers import TrainingDiverged
+
+
+class Refused(Exception):
+    """The arguments or their files can't be used, as the message says."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Inside, an error of what was given becomes `Refused`."""
+    try:
+        yield
+    except OSError as error:
+        if is_of_output(error):
+            raise
+        raise Refused(f"{error.filename}: {error.strerror}" if error.filename else error) from None
+    except (ValueError, TypeError, ImportError, TrainingDiverged, argparse.ArgumentTypeError) as error:
+        raise Refused(error) from None
+
+
+def is_of_output(error: OSError) -> bool:
+    """Whether the standard output takes no more."""
+    return error.filename is not None and error.filename == getattr(sys.stdout, "name", None)
+
+
+def draw(picture: Callable[[], Any], output: Path) -> int:
+    """Make a figure and write it; returns the exit status. Without matplotlib, say that there is no picture."""
+
+    def write() -> None:
+        content = io.BytesIO()
+        picture().savefig(content, format=output.suffix[1:], dpi="figure")
+        files.replace(output, [content.getvalue()])
+
+    try:
+        failed = write_file(output, write)
+    except ImportError:
+        say(f"picture skipped: it needs matplotlib ({how_to_install('plot')})")
+        return 0
+    if not failed:
+        say(f"picture in {output}")
+    return failed
+
+
+def write_file(output: Path, write: Callable[[], Any]) -> int:
+    """Write a file; returns the exit status. If it fails, say why, for the computation may have taken long."""
+    try:
+        write()
+    except ImportError:
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        say(f"caffelite: could not write {output}: {reason}", sys.stderr)
+        return 1
+    return 0
+
+
+def count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -1,0 +1,61 @@
+"""`main` runs a command, and prints a message if it fails."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import caffelite
+from caffelite._support.terminal import say, write
+from caffelite.cli import digits, gpt, grade, info, live, playground, spiral, tables
+from caffelite.cli.output import Refused, count, is_of_output
+
+COMMANDS = (tables, spiral, digits, gpt, live, playground, grade, info)  # in the order in which help lists them
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, by default the process's arguments. Returns the exit status.
+
+    As usual with argparse, --help and bad arguments raise SystemExit, with 0 and 2.
+    """
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+        if arguments.run is None:
+            parser.print_help(sys.stderr)
+            names = "train, predict, export, spiral, digits, gpt, live, playground, grade or info"
+            parser.exit(2, f"\ncaffelite: error: name a command: {names}\n")
+        status = arguments.run(arguments)
+        write("", sys.stdout)  # flush the buffer
+        return status
+    except Refused as error:
+        say(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
+        return 2
+    except KeyboardInterrupt as interrupt:
+        history = getattr(interrupt, "history", None)
+        when = "" if history is None else f" after {count(history.epochs, 'epoch')}"
+        say(f"caffelite: interrupted{when}", sys.stderr)
+        return 130
+    except OSError as error:
+        if not is_of_output(error):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then ends without another error
+        if not isinstance(error, BrokenPipeError):  # otherwise the reader has stopped reading
+            say(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="caffelite",
+        description="Train a small neural network on a table, a text or built-in data, without a download.",
+        epilog="caffelite COMMAND --help describes a command and its arguments.",
+    )
+    parser.set_defaults(run=None)
+    parser.add_argument("--version", action="version", version=f"caffelite {caffelite.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    return parser

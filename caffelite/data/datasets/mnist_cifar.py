@@ -1,0 +1,195 @@
+"""Data in the files that their authors publish: MNIST and Fashion-MNIST in IDX files, CIFAR-10 in its binary version.
+
+The loaders trust no file. They compare its header with its size before they allocate memory. They unpack a gzip file
+only as far as the header says, and never beyond 256 MiB.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+Split = tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+IDX = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+CIFAR = [*[f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin"]
+CIFAR_ROW = 1 + 3 * 32 * 32  # bytes: the label, and the pixels of three channels
+
+LARGEST_UNPACKED = 2**28  # bytes of an unpacked gzip file: several times the largest file of these datasets
+LARGEST_RATIO = 1032  # gzip packs 258 bytes into two bits at best
+AT_ONCE = 256 * CIFAR_ROW  # bytes to read at a time: whole rows
+
+
+def mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
+    """Return 70,000 handwritten digits of 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
+
+    x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64 in 0 … 9.
+    The folder has to hold the files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+    t10k-labels-idx1-ubyte, each as it is or with .gz. They are in the IDX format and may have other numbers of rows.
+
+    With `download=True`, missing files are fetched through pooch (`pip install pooch`). Their SHA-256 is
+    compared with the one that TensorFlow Datasets lists (tensorflow_datasets/url_checksums).
+
+    Raises ValueError, naming the file, if the contents do not match the header, or if a gzip file unpacks to more than
+    256 MiB. Raises FileNotFoundError if files are missing. With `download`, raises ConnectionError if a file can't be
+    fetched and ValueError if its SHA-256 differs. Nothing of such a file is kept.
+
+    Y. LeCun, C. Cortes and C. J. C. Burges, "The MNIST database of handwritten digits", 1998.
+    """
+    return _images_and_labels("mnist", Path(folder), download)
+
+
+def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
+    """Return 70,000 pictures of clothes, 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
+
+    x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64: T-shirt
+    0, trouser 1, pullover 2, dress 3, coat 4, sandal 5, shirt 6, sneaker 7, bag 8, ankle boot 9. Files, `download` and
+    errors are as in `mnist`. The names of the files are the same too, so the two need different folders.
+
+    H. Xiao, K. Rasul and R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning
+    algorithms", arXiv:1708.07747, 2017; MIT licence.
+    """
+    return _images_and_labels("fashion_mnist", Path(folder), download)
+
+
+def cifar10(folder: str | os.PathLike[str], download: bool = False) -> Split:
+    """Return 60,000 photographs of 32 × 32 pixels: (x_train, y_train), (x_test, y_test).
+
+    x_train (50,000, 3, 32, 32) and x_test (10,000, 3, 32, 32) are float32 in 0 … 1 (in the files 0 … 255), with
+    channels red, green, blue. y is int64: airplane 0, automobile 1, bird 2, cat 3, deer 4, dog 5, frog 6, horse 7, ship
+    8, truck 9.
+
+    The files are from the binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin, each as it is or
+    with .gz. They are in the folder, or in cifar-10-batches-bin there. They may have other numbers of rows, of 3,073
+    bytes. `download` (170 MB) and errors are as in `mnist`.
+
+    A. Krizhevsky, "Learning multiple layers of features from tiny images", University of Toronto, 2009.
+    """
+    *train, test = [_cifar(path) for path in _found("cifar10", Path(folder), CIFAR, download)]
+    splits = [np.concatenate(pieces) for pieces in ([piece for pieces in train for piece in pieces], test)]
+    x_train, x_test = [_as_floats(rows[:, 1:].reshape(-1, 3, 32, 32)) for rows in splits]
+    y_train, y_test = [rows[:, 0].astype(np.int64) for rows in splits]
+    return (x_train, y_train), (x_test, y_test)
+
+
+def _images_and_labels(dataset: str, folder: Path, download: bool) -> Split:
+    files = _found(dataset, folder, IDX, download)
+    splits = []
+    for of_images, of_labels in (files[:2], files[2:]):
+        images, labels = _idx(of_images, (28, 28)), _idx(of_labels, ())
+        if len(images) != len(labels):
+            raise ValueError(f"{of_images} has {len(images)} images, {of_labels} has {len(labels)} labels")
+        _check_labels(of_labels, labels, 0)
+        splits.append((_as_floats(images), labels.astype(np.int64)))
+    return splits[0], splits[1]
+
+
+def _found(dataset: str, folder: Path, names: list[str], download: bool) -> list[Path]:
+    """Return the paths of these files, with .gz or without. Missing ones are fetched, if `download`."""
+    from caffelite.data.datasets.download import SOURCES, fetch  # slow to import
+
+    def find(name: str) -> Path | None:
+        places = (folder, folder / SOURCES[dataset].folder)
+        return next((path for p in places for path in (p / name, p / f"{name}.gz") if path.is_file()), None)
+
+    missing = [name for name in names if find(name) is None]
+    if missing and not download:
+        raise FileNotFoundError(
+            f"{dataset} needs the files {', '.join(missing)}, plain or with .gz, but they are not in {folder}. "
+            "download=True fetches them"
+        )
+    if missing:
+        fetch(dataset, folder, missing)
+    return [path for path in map(find, names) if path is not None]
+
+
+def _as_floats(pixels: np.ndarray) -> np.ndarray:
+    return np.divide(pixels, 255, dtype=np.float32)
+
+
+def _check_labels(path: Path, labels: np.ndarray, first_row: int) -> None:
+    bad = labels > 9
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"{path}: expected labels from 0 to 9, got {labels[row]} in row {first_row + row}")
+
+
+# ---- formats --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
+    """Give a file's content, its size in bytes, and whether the size is an upper bound. Gzip is unpacked.
+
+    If the gzip file turns out to be damaged while it is read, raises ValueError.
+    """
+    with open(path, "rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        size = os.fstat(file.fileno()).st_size
+        if not is_gzip:
+            yield file, size, False
+            return
+        try:
+            with gzip.open(file) as content:
+                yield content, min(LARGEST_RATIO * size, LARGEST_UNPACKED), True
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: expected a complete gzip file, got one with: {error}") from error
+
+
+def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
+    """Return the elements (n, *row) of an IDX file of bytes.
+
+    The format: 4 bytes, 0, 0, 8 (for bytes) and the number of axes. Then the length of each axis, big-endian. Then the
+    elements.
+    """
+    magic = bytes([0, 0, 8, 1 + len(row)])
+    with _opened(path) as (file, size, at_most):
+        header = file.read(4 + 4 * magic[3])
+        if header[:4] != magic or len(header) < 4 + 4 * magic[3]:
+            raise ValueError(
+                f"{path}: expected an IDX file of bytes with {magic[3]} axes: {magic.hex(' ')} and then "
+                f"{magic[3]} lengths, got {header.hex(' ') or 'nothing'}"
+            )
+        shape = tuple(np.frombuffer(header, ">u4", offset=4).tolist())
+        if shape[1:] != row:
+            raise ValueError(f"{path}: expected rows of shape {row}, got a header with the shape {shape}")
+        elements = math.prod(shape)
+        total = len(header) + elements
+        if size < total or (size != total and not at_most):
+            most = "at most " if at_most else ""
+            raise ValueError(f"{path}: expected {total} bytes for shape {shape}, got {most}{size}")
+        array, filled = np.empty(elements, np.uint8), 0
+        while piece := file.read(min(AT_ONCE, elements - filled)):
+            array[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+        if filled < elements or file.read(1):
+            got = filled if filled < elements else "more"
+            raise ValueError(f"{path}: expected {elements} elements for shape {shape}, got {got}")
+    return array.reshape(shape)
+
+
+def _cifar(path: Path) -> list[np.ndarray]:
+    """Return the rows of a CIFAR-10 file, in pieces (n, 3073): the label, then the pixels, channel by channel."""
+    pieces: list[np.ndarray] = []
+    total = 0
+    with _opened(path) as (file, size, _):
+        while piece := file.read(AT_ONCE):
+            rows, total = total // CIFAR_ROW, total + len(piece)
+            if total > size:
+                raise ValueError(f"{path}: expected at most {size} bytes, got more")
+            if len(piece) % CIFAR_ROW != 0:
+                break
+            pieces.append(np.frombuffer(piece, np.uint8).reshape(-1, CIFAR_ROW))
+            _check_labels(path, pieces[-1][:, 0], rows)
+    if not pieces or total % CIFAR_ROW != 0:
+        raise ValueError(f"{path}: expected whole rows of {CIFAR_ROW} bytes, got {total} bytes")
+    return pieces

@@ -1,0 +1,52 @@
+"""`load`: make a Model from a file that `Model.save` or a checkpoint has written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from caffelite.core.modes import without_values
+from caffelite.files import structure
+from caffelite.files.safetensors import File, strict_json
+from caffelite.files.state import columns_in, fill, freeze, frozen_in, vocabularies_in
+from caffelite.model.model import Model
+from caffelite.model.table import TableModel
+from caffelite.training import inputs
+
+
+def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:
+    """Return the Model in a file that `Model.save` or a checkpoint has written.
+
+    It has the file's parameters and buffers, and the vocabularies in its attributes. `custom` gives, by name, the
+    classes of its Functions that are not caffelite's, and functions that are their initializers:
+    `load("net.safetensors", custom={"Swish": Swish})`. `load` calls them with what their `arguments()` returned. It
+    calls nothing else that is named in a file, and imports nothing.
+
+    Raises OSError if the path can't be read. Raises ValueError with the reason if the file is not valid, before it
+    allocates memory for the contents. A file with weights only is for `Model.load`.
+    """
+    custom = {} if custom is None else custom
+    if not isinstance(custom, Mapping) or not all(callable(x) for x in custom.values()):
+        raise TypeError(f'custom: expected classes by name, {{"Swish": Swish}}, got {custom!r}')
+    with File(path) as file:
+        file.refuse_pytorchs()
+        if "caffelite.structure" not in file.texts:
+            reason = file.texts.get("caffelite.unwritten", "its structure was not written")
+            raise file.refuse(f"has parameters and no structure ({reason}): make the model, and call `model.load`")
+        try:
+            with without_values():
+                entries = strict_json(file.texts["caffelite.structure"])
+                model = structure.made(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
+                if not isinstance(model, Model):
+                    raise ValueError(f"expected a Model, but its structure is of a {type(model).__name__}")
+                frozen, columns = frozen_in(model, file.texts), columns_in(file.texts)
+                vocabularies = vocabularies_in(model, file.texts)
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise file.refuse(error) from error
+        fill(model, file)
+        freeze(model, frozen)
+        inputs.remember_columns(model, columns)
+        for function, name, vocabulary in vocabularies:
+            setattr(function, name, vocabulary)
+    return model

@@ -1,0 +1,1 @@
+"""Train or apply many models at once."""

@@ -1,0 +1,84 @@
+"""Predict: a model's outputs for rows in memory, or for rows that are read block by block."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.modes import inference
+from caffelite.data.conversion import same_length
+from caffelite.data.generator import DataGenerator
+from caffelite.data.out_of_core import Source
+from caffelite.model.shapes import listed
+from caffelite.program.buckets import Blocks
+from caffelite.program.program import Program
+from caffelite.program.runner import forms_of_rows
+from caffelite.training import inputs as door
+
+
+def outputs_for(model: Any, x: Any, batch_size: int) -> Any:
+    """Return the outputs for all rows of what `predict` was given."""
+    inputs, _ = door.model_inputs(model, "predict", x)
+    return outputs(model, inputs, batch_size)
+
+
+def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
+    """Return the outputs for all rows of the inputs, computed in batches of `batch_size` rows."""
+    rows = same_length("predict", inputs)
+    if Source in map(type, inputs):
+        return _outputs_of_source(model, inputs, batch_size)
+    try:
+        with inference():
+            if rows <= batch_size:
+                return _outputs_of_batch(model, inputs, rows)
+            batches = [tuple([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
+            outputs = [_outputs_of_batch(model, batch, len(batch[0])) for batch in batches]
+    except IndexError:
+        door.check_indices(model, "predict", inputs)  # raises an error with the row's number among all rows
+        raise
+    if isinstance(outputs[0], tuple):
+        return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
+    return np.concatenate(outputs)
+
+
+def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
+    """Return the outputs for rows that are read, a buffer at a time. Some inputs may be in memory."""
+    outputs: Any = None
+    generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
+    columns, place = list(inputs), 0
+    with closing(generator.buffers(columns, generator.memory_for(columns))) as buffers:
+        for read in buffers:
+            rows, order, _ = read()
+            try:
+                found = outputs_for(model, tuple(rows), batch_size)
+            except IndexError as error:
+                raise IndexError(f"among the rows from {place:,} on, {place:,} being row 0: {error}") from None
+            if outputs is None:
+                outputs = [np.empty((len(inputs[0]), *y.shape[1:]), y.dtype) for y in listed(found)]
+            for y, part in zip(outputs, listed(found), strict=True):
+                y[place : place + len(order)] = part
+            place += len(order)
+    return tuple(outputs) if isinstance(found, tuple) else outputs[0]
+
+
+def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> Any:
+    """Return the outputs for one batch. The first batch of a shape is checked and recorded; later ones are replayed.
+
+    If the rows are known not to depend on each other, the same Blocks serve any number of rows.
+    """
+    functions, own = model.all_functions(), model._own
+    has_features = inputs[0].ndim > 1 or model.takes_indices  # otherwise the axis of rows may be an axis of features
+    if has_features and own.is_by_row(model):
+        blocks = own.programs.find(Blocks, functions, "outputs", own.structure, forms_of_rows(inputs))
+        program = blocks.programs.get(rows)
+        if program is None:
+            program = blocks
+    else:
+        forms = [(x.shape, x.dtype, type(x)) for x in inputs]
+        program = own.programs.find(Program, functions, "outputs", own.structure, *forms)
+    if program.used is not functions or not program.is_recorded:
+        door.check_rows(model, "predict", inputs)
+        program.used = functions
+    return program.run(model, *inputs)

@@ -1,0 +1,54 @@
+"""The graph of a model or an estimator, checked.
+
+`graph_of` finds the Functions and their inputs. A rule of `RULES` makes nodes of each Function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from caffelite.model.export_graph import graph_of
+from caffelite.model.model import Model
+from caffelite.model.shapes import row_shapes
+from caffelite.onnx.estimators import Estimator
+from caffelite.onnx.registry import rule_of
+from caffelite.onnx.verify import check
+from caffelite.onnx.writing import Writer
+from caffelite.training import inputs
+
+
+def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
+    """The graph of a model or an estimator, checked; see `export`."""
+    estimator = Estimator(model) if hasattr(model, "model_") else None
+    net = model if estimator is None else estimator.model
+    if not isinstance(net, Model):
+        hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
+        raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{hint}")
+    if input_shape is None and inputs.columns_of(net) is None:
+        features = getattr(model, "n_features_in_", None)
+        input_shape = getattr(model, "row_shape_", None if features is None else (features,))
+    rows = row_shapes(net, input_shape)
+    finish = (lambda y: y) if estimator is None else estimator.finish
+
+    def proto(dtype: np.dtype) -> onnx.ModelProto:
+        writer = Writer(graph, dtype, rule_of)
+        if estimator is not None:
+            writer.add_labels(estimator)
+        return writer.model()
+
+    try:
+        net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit
+        graph = graph_of(net, rows, lambda kind: rule_of(kind) is not None, finish)
+        found = proto(net.dtype)
+    except (TypeError, ValueError, IndexError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{type(net).__name__} can't be exported: {error}") from error
+    try:
+        onnx.checker.check_model(found, full_check=True)
+    except Exception as error:
+        raise RuntimeError(f"the file made of {net!r} is not valid ONNX: {error}") from error
+    check(proto, graph, finish)
+    return found

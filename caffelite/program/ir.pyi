@@ -1,0 +1,44 @@
+"""The types of `ir.pyx`, for type checkers."""
+
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.recording import PythonCall
+
+class Buffer:
+    owner: weakref.ref[np.ndarray]
+    address: int | None
+    nbytes: int
+    written: bool | np.ndarray
+    read_early: tuple[str, Any] | None
+    temporary: bool
+
+class Operand:
+    buffer: Buffer
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    nbytes: int
+    def as_matrix(self) -> Operand | None: ...
+
+class Instruction:
+    call: kernels.RecordedCall
+    operands: list[Operand | None]
+    reads: list[Buffer]
+    writes: list[Buffer]
+    def __init__(
+        self, call: kernels.RecordedCall, operands: list[Operand | None], reads: list[Buffer], writes: list[Buffer]
+    ) -> None: ...
+    def placed(self) -> kernels.RecordedCall: ...
+
+class RecordedStep(NamedTuple):
+    instructions: list[Instruction | PythonCall]
+    memory: list[Any]
+    def operands(self) -> list[tuple[int, Operand]]: ...
+
+def recorded_step(entries: list) -> tuple[RecordedStep, list[Buffer]]: ...
+def owner_of(array: np.ndarray) -> np.ndarray: ...

@@ -1,0 +1,299 @@
+"""The call of a Program, compiled: check whether it may replay, copy inputs in, replay, copy results out."""
+from libc.string cimport memcpy
+cimport numpy as cnp
+
+import threading
+import weakref
+
+import numpy as np
+
+from caffelite._kernels.launch cimport rounds_products
+from caffelite._kernels.record cimport is_recording
+from caffelite._kernels.replay cimport Replay
+from caffelite._kernels.guards cimport are_unchanged
+from caffelite.core.autograd cimport Node, is_training, records_graph
+from caffelite._support.fork import renew_in_children
+from caffelite.core.sparse import array_of, as_sparse, is_sparse, rows_from
+
+cnp.import_array()
+
+cdef object ndarray = np.ndarray
+
+cdef extern from "numpy/arrayobject.h":
+    int PyArray_CopyInto(cnp.ndarray dest, cnp.ndarray src) except -1
+    object PyArray_NewCopy(cnp.ndarray array, cnp.NPY_ORDER order)
+
+cdef int ANY = -1                         # it does not matter whether there is a gradient
+cdef Py_ssize_t AT_ONCE = 65_536          # bytes; fewer are copied faster than NumPy releases the GIL
+
+
+cdef class Precondition:
+    """The state that a Tensor must have before a replay: the same as when the step was recorded.
+
+    `had_gradient` is whether it had a gradient; None if that made no difference. If a Tensor is `needed` and no longer
+    exists, another one is in its place, so the step must be recorded again.
+    """
+    cdef object tensor, data, gradient, used_rows
+    cdef bint requires_grad, needed
+    cdef int had_gradient
+
+    def __init__(self, Node t not None, had_gradient, bint needed):
+        self.tensor, self.needed, self.used_rows = weakref.ref(t), needed, t._used_rows
+        self.data, self.gradient, self.requires_grad = t._data, t._gradient, t._requires_grad
+        self.had_gradient = ANY if had_gradient is None else <bint> had_gradient
+
+    cdef bint is_so(self) except -1:
+        t = self.tensor()
+        if t is None:
+            return not self.needed
+        return ((<Node> t)._data is self.data and (<Node> t)._gradient is self.gradient
+                and (<Node> t)._used_rows is self.used_rows and (<Node> t)._requires_grad == self.requires_grad
+                and (self.had_gradient == ANY or (<Node> t)._has_gradient == self.had_gradient))
+
+
+cdef class StateChange:
+    """The changes that a step makes to a Tensor, without the writes of its kernels.
+
+    `has_gradient` is whether the Tensor has a gradient afterwards; None if the step does not change this. `changed` is
+    whether the step changes its values.
+    """
+    cdef object tensor
+    cdef int has_gradient
+    cdef bint changed
+
+    def __init__(self, Node t not None, has_gradient, bint changed):
+        self.tensor, self.changed = weakref.ref(t), changed
+        self.has_gradient = ANY if has_gradient is None else <bint> has_gradient
+
+    cdef int happen(self) except -1:
+        t = self.tensor()
+        if t is not None:
+            if self.has_gradient != ANY:
+                (<Node> t)._has_gradient = self.has_gradient
+            if self.changed:
+                (<Node> t)._version[0] += 1
+        return 0
+
+
+def mapped(f, result):
+    """A step's result, with f applied to everything in its tuples, lists and dicts."""
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*[mapped(f, x) for x in result])
+    if isinstance(result, (tuple, list)):
+        return type(result)([mapped(f, x) for x in result])
+    if isinstance(result, dict):
+        return {key: mapped(f, x) for key, x in result.items()}
+    return f(result)
+
+
+def copied(x):
+    """A copy of an array; any other value itself."""
+    return PyArray_NewCopy(x, cnp.NPY_KEEPORDER) if type(x) is ndarray else x
+
+
+cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
+    """Copy an array into a contiguous one of the same shape and dtype."""
+    if cnp.PyArray_IS_C_CONTIGUOUS(array) and array.descr is buffer.descr and cnp.PyArray_NBYTES(array) < AT_ONCE:
+        memcpy(cnp.PyArray_DATA(buffer), cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array))
+        return 0
+    return PyArray_CopyInto(buffer, array)
+
+
+cdef int copy_rows(cnp.ndarray to, Py_ssize_t at, cnp.ndarray array, Py_ssize_t start, Py_ssize_t count) except -1:
+    """Copy rows of an array, from row `start` on, over as many rows of another one, from row `at` on.
+
+    Both have rows of the same shape and dtype.
+    """
+    cdef Py_ssize_t of_row
+    if cnp.PyArray_IS_C_CONTIGUOUS(to) and cnp.PyArray_IS_C_CONTIGUOUS(array) and to.descr is array.descr:
+        of_row = cnp.PyArray_NBYTES(to) // cnp.PyArray_DIM(to, 0)
+        if count * of_row < AT_ONCE:
+            memcpy(cnp.PyArray_BYTES(to) + at * of_row, cnp.PyArray_BYTES(array) + start * of_row, count * of_row)
+            return 0
+    return PyArray_CopyInto(to[at:at + count], array[start:start + count])
+
+
+def as_given(x):
+    """Convert an argument that is not a plain array to an array or to sparse rows."""
+    if is_sparse(x):
+        return as_sparse(x)
+    return np.asanyarray(x.data if isinstance(x, Node) else x)
+
+
+def refuse_unlike(i, before, now):
+    """Raise ValueError or TypeError for argument i, whose shape, dtype or kind differs from the recorded one."""
+    if is_sparse(before) != is_sparse(now):
+        kinds = ["sparse rows" if is_sparse(x) else "an array" for x in (before, now)]
+        raise TypeError(f"argument {i} was recorded with {kinds[0]}, got {kinds[1]}")
+    if before.shape != now.shape:
+        raise ValueError(f"argument {i} was recorded with shape {before.shape}, got {now.shape}")
+    raise TypeError(f"argument {i} was recorded with dtype {before.dtype}, got {now.dtype}")
+
+
+def as_plain(x):
+    """A view of an array as a plain ndarray, which copies fast."""
+    return x.view(ndarray) if isinstance(x, ndarray) else x
+
+
+def plain(result):
+    """A step's result with arrays instead of Tensors."""
+    return mapped(lambda x: x.data if isinstance(x, Node) else x, result)
+
+
+cdef class Runner:
+    """Base class of Program: it holds the recording, and replays it."""
+    cdef public Replay replay
+    cdef readonly list inputs             # the replay reads its arguments here
+    cdef readonly object lock
+    cdef readonly object _result          # the replay writes its results here
+    cdef readonly object function         # the user's function, of `capture`, or None
+    cdef public bint runs_eagerly         # because it can't be replayed
+    cdef list given                       # the arguments of the last call, with `function`
+    cdef list found, attributes, effects
+    cdef readonly bint is_recorded        # whether there is a recording to replay
+    cdef bint records_graph, is_training, rounds_products
+
+    def __cinit__(self, function=None, *, strict=False):
+        self.function, self.lock = function, threading.RLock()
+        self.replay, self.inputs = Replay([]), []
+        renew_in_children(self)
+
+    def _after_fork(self):
+        """Make a new lock in a forked child, where no other thread holds the old one."""
+        self.lock = threading.RLock()
+
+    def keep(self, Replay replay not None, list inputs, result, list found, list attributes, list effects):
+        """Keep a recording: the replay, its inputs and results, the state that it needs, and the changes it makes."""
+        self.replay, self.inputs, self._result = replay, inputs, mapped(as_plain, result)
+        self.found, self.attributes, self.effects = found, attributes, effects
+        self.records_graph, self.is_training, self.rounds_products = records_graph(), is_training(), rounds_products()
+        self.is_recorded = True
+
+    def forget(self, result):
+        """Drop the recording, and keep only the results of this call."""
+        self.is_recorded, self._result = False, mapped(as_plain, result)
+
+    def __call__(self, *arrays):
+        if self.function is None:
+            raise TypeError("this Program belongs to a Model and has no function; call `run` with one")
+        return self.run_on(self.function, arrays)
+
+    def run(self, function, *arrays):
+        """Replay on these arrays, or record `function` on them; returns copies of its results."""
+        return self.run_on(function, arrays)
+
+    cdef object run_on(self, function, tuple arrays):
+        cdef Py_ssize_t i
+        cdef list given = [x if type(x) is ndarray else as_given(x) for x in arrays]
+        if is_recording():                # then this call is a part of another step that is being recorded
+            return plain(function(*given))
+        if self.runs_eagerly:
+            return mapped(copied, mapped(as_plain, plain(function(*given))))
+        if self.function is not None:
+            self.given = given            # keeps the memory that sparse rows point to
+        given = [x if isinstance(x, ndarray) else array_of(x) for x in given]
+        self.lock.acquire()               # faster than `with`
+        try:
+            if self.is_recorded:
+                self.check_like_before(given)
+            if self.is_current():
+                for i in range(len(given)):
+                    copy_into(self.inputs[i], given[i])
+                self.replay_inputs()
+            else:
+                self.record(function, *given)
+            return copied(self._result) if type(self._result) is ndarray else mapped(copied, self._result)
+        finally:
+            self.lock.release()
+
+    def run_block(self, function, list arrays, Py_ssize_t start, Py_ssize_t size, list results):
+        """Compute `size` rows of the arrays, from row `start` on; write the results into the same rows of `results`.
+
+        After the arrays' last row, that row is repeated, and the results of the repeated rows are left out. `results`
+        has an array for each of the function's results; an empty list gets new ones. Returns whether the function
+        returns a tuple.
+        """
+        cdef Py_ssize_t i, k, rows = len(arrays[0]), count = min(size, rows - start)
+        self.lock.acquire()
+        try:
+            if self.is_current():
+                for i in range(len(arrays)):
+                    copy_rows(self.inputs[i], 0, arrays[i], start, count)
+                    for k in range(count, size):
+                        copy_rows(self.inputs[i], k, self.inputs[i], count - 1, 1)
+                self.replay_inputs()
+            else:
+                which = np.minimum(np.arange(start, start + size), rows - 1)
+                self.record(function, *[array[which] for array in arrays])
+            is_tuple = isinstance(self._result, tuple)
+            found = self._result if is_tuple else (self._result,)
+            if not results:
+                results.extend([np.empty((rows, *result.shape[1:]), result.dtype) for result in found])
+            for i in range(len(results)):
+                copy_rows(results[i], start, found[i], 0, count)
+            return is_tuple
+        finally:
+            self.lock.release()
+
+    cdef int replay_inputs(self) except -1:
+        """Replay on the contents of `inputs`. Raise the step's error if it stops."""
+        try:
+            stopped = self.replay.run_once()
+        finally:                          # even a replay that stopped may have changed anything
+            self.replayed()
+        if stopped is not None:
+            stopped.raise_why()
+        return 0
+
+    cdef int check_like_before(self, list arrays) except -1:
+        cdef cnp.ndarray array, buffer
+        cdef Py_ssize_t i
+        if len(arrays) != len(self.inputs):
+            raise TypeError(f"the Program was recorded with {len(self.inputs)} arrays, got {len(arrays)}")
+        for i in range(len(arrays)):
+            array, buffer = arrays[i], self.inputs[i]
+            if not cnp.PyArray_SAMESHAPE(array, buffer) or (
+                    array.descr is not buffer.descr and not cnp.PyArray_EquivTypes(array.descr, buffer.descr)):
+                refuse_unlike(i, rows_from(buffer), rows_from(array))
+        return 0
+
+    cpdef bint is_current(self) except -1:
+        """Whether a replay would have the same results as the step in Python."""
+        cdef Precondition one
+        if (not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training()
+                or self.rounds_products != rounds_products()):
+            return False
+        for one in self.found:
+            if not one.is_so():
+                return False
+        return are_unchanged(self.attributes)
+
+    cpdef replayed(self):
+        """After replays, note the step's changes on the Tensors."""
+        cdef StateChange one
+        for one in self.effects:
+            one.happen()
+
+
+def forms_of_rows(tuple arrays):
+    """The shape of a row, the dtype and the class of each of these arrays, or sparse rows."""
+    return tuple([(array.shape[1:], array.dtype, type(array)) for array in arrays])
+
+
+cdef class Locked:
+    """Lock an array for this thread, and restore its old content at the end.
+
+    (Compiled code: a Ctrl-C cannot interrupt it halfway.)
+    """
+    cdef object array, lock, before
+
+    def __init__(self, array, lock):
+        self.array, self.lock = array, lock
+
+    def __enter__(self):
+        self.lock.acquire()
+        self.before = self.array.copy()
+
+    def __exit__(self, *exception):
+        self.array[...] = self.before
+        self.lock.release()

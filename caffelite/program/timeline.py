@@ -1,0 +1,124 @@
+"""Stages of a Program: the step as it was recorded and after each pass, with the places of temporaries and times."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite._support.text_table import bytes_text
+from caffelite.core.recording import PythonCall
+from caffelite.program.ir import Buffer, Instruction, RecordedStep
+from caffelite.program.labels import facts, shape_text
+
+ALIGNMENT = 64  # bytes; as in place_temporaries
+
+
+class Stage(NamedTuple):
+    """A step between two passes."""
+
+    name: str  # "as recorded", "after drop_unread"
+    instructions: list[Instruction | PythonCall]
+    offsets: dict[Buffer, int]  # bytes from the first temporary; of those that have no place yet, as if one by one
+    size: int  # bytes of all temporaries
+
+    @classmethod
+    def of(cls, name: str, step: RecordedStep) -> Stage:
+        """The stage of a step whose temporaries may have places."""
+        temporaries = list(dict.fromkeys([x.buffer for _, x in step.operands() if x.buffer.temporary]))
+        addresses = {buffer: buffer.address for buffer in temporaries if buffer.address is not None}
+        first = min(addresses.values(), default=0)
+        offsets = {buffer: address - first for buffer, address in addresses.items()}
+        size = max([offset + _room(buffer) for buffer, offset in offsets.items()], default=0)
+        for buffer in temporaries:
+            if buffer not in offsets:
+                offsets[buffer], size = size, size + _room(buffer)
+        return cls(name, list(step.instructions), offsets, size)
+
+
+class Bar(NamedTuple):
+    """A temporary in a timed stage."""
+
+    buffer: Buffer
+    text: str  # its shape, or how large it is
+    begin: int  # the first kernel that has it as an operand
+    end: int  # the last one
+    offset: int  # bytes
+    nbytes: int
+
+
+class Timed(NamedTuple):
+    """A stage with the time that each call takes."""
+
+    name: str
+    calls: list[str]  # their names
+    writes: list[Buffer | None]  # the first temporary that each call writes
+    seconds: np.ndarray
+    bars: list[Bar]
+    size: int  # bytes of all temporaries
+
+
+def measured(stages: list[Stage], step: RecordedStep, replays: int) -> list[Timed]:
+    """Replay each stage so many times, and return it with the least time of each call.
+
+    Everything that kernels write is set back before each stage and at the end. `step` is the one that is replayed
+    otherwise: afterwards, its calls have their own places again.
+    """
+    written = {b: b.owner() for stage in stages for call in stage.instructions if isinstance(call, Instruction)
+               for b in call.writes if not b.temporary}  # fmt: skip
+    arrays = [owner.view(np.ndarray) for owner in written.values() if owner is not None]
+    arrays += [x.view(np.ndarray) for call in step.instructions if isinstance(call, PythonCall)
+               for x in call.outputs if x is not None]  # fmt: skip
+    before = [array.copy() for array in arrays]
+    timed = []
+    try:
+        for stage in stages:
+            timed.append(_timed(stage, step.memory, replays))
+            for array, values in zip(arrays, before, strict=True):
+                array[...] = values
+    finally:
+        for array, values in zip(arrays, before, strict=True):
+            array[...] = values
+        for call in step.instructions:
+            if isinstance(call, Instruction):
+                call.placed()
+    return timed
+
+
+def _timed(stage: Stage, memory: list, replays: int) -> Timed:
+    block = np.full(stage.size + ALIGNMENT, 0xFF, dtype=np.uint8)  # NaN, as in place_temporaries
+    first = -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
+    addresses = {buffer: buffer.address for buffer in stage.offsets}
+    try:
+        for buffer, offset in stage.offsets.items():
+            buffer.address = first + offset
+        calls = [call.placed() if isinstance(call, Instruction) else call for call in stage.instructions]
+        replay = kernels.Replay(calls, [*memory, block])
+    finally:
+        for buffer, address in addresses.items():
+            buffer.address = address
+    seconds = replay.seconds(replays)
+    lives: dict[Buffer, list[int]] = {}
+    shapes: dict[Buffer, str] = {}
+    for i, call in enumerate(stage.instructions):
+        if isinstance(call, Instruction):
+            for operand in call.operands:
+                if operand is not None and operand.buffer.temporary:
+                    lives.setdefault(operand.buffer, [i, i])[1] = i
+                    if operand.nbytes == operand.buffer.nbytes:
+                        shapes.setdefault(operand.buffer, shape_text(operand.shape))
+    bars = [
+        Bar(b, shapes.get(b, bytes_text(b.nbytes)), begin, end, stage.offsets[b], b.nbytes)
+        for b, (begin, end) in lives.items()
+    ]
+    names = [facts(call)[0] for call in stage.instructions]
+    writes = [
+        next((b for b in call.writes if b.temporary), None) if isinstance(call, Instruction) else None
+        for call in stage.instructions
+    ]
+    return Timed(stage.name, names, writes, seconds, bars, stage.size)
+
+
+def _room(buffer: Buffer) -> int:
+    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,423 @@
+"""`Estimator`: the parameters of training, and the training, which all estimators share.
+
+It trains the model that `_build` makes, on the targets that `_encoded` turns into numbers. It keeps the same account of
+the training as scikit-learn's perceptrons.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPRegressor as TheirRegressor
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from caffelite.core.tensor import Tensor
+from caffelite.functions.losses.base import Loss
+from caffelite.model.lbfgs import minimize
+from caffelite.model.model import Model
+from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
+from caffelite.sklearn.callback_tasks import Improvement, Tasks, Validation
+from caffelite.sklearn.frame_rows import FrameRows, checked_targets, features_of, is_frame, plain
+from caffelite.sklearn.penalized_loss import Objective
+from caffelite.training.history import History
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # before 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Old versions of scikit-learn have no callbacks."""
+
+    def with_callbacks(method: Callable) -> Callable:
+        """The method."""
+        return method
+
+
+SETTINGS = (  # the parameters of objective and optimizer
+    "solver",
+    "alpha",
+    "learning_rate_init",
+    "momentum",
+    "nesterovs_momentum",
+    "beta_1",
+    "beta_2",
+    "epsilon",
+    "optimizer",
+)
+LARGEST_SEED = 2**31 - 1
+TINY = float(np.finfo(np.float64).tiny)
+
+
+def is_stochastic(estimator: Any) -> bool:
+    if estimator.solver == "lbfgs":
+        raise AttributeError('partial_fit goes with the solvers "adam" and "sgd"; "lbfgs" takes all rows at once')
+    return True
+
+
+@dataclass(eq=False, repr=False)
+class Estimator(CallbackSupportMixin, BaseEstimator):
+    """An estimator, but for its targets and its model: the parameters of training, and the training."""
+
+    _: KW_ONLY
+    solver: str = "adam"
+    alpha: float = 0.0001
+    batch_size: Any = "auto"
+    learning_rate: str = "constant"
+    learning_rate_init: float = 0.001
+    power_t: float = 0.5
+    max_iter: int = 200
+    shuffle: bool = True
+    random_state: Any = None
+    tol: float = 1e-4
+    verbose: bool | int = False
+    warm_start: bool = False
+    momentum: float = 0.9
+    nesterovs_momentum: bool = True
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    n_iter_no_change: float = 10
+    max_fun: int = 15000
+    callbacks: list[Callable[[int, History], Any]] | tuple[Callable[[int, History], Any], ...] | None = None
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TheirRegressor._parameter_constraints,
+        "loss": [StrOptions({"squared_error", "poisson"})],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "batch_norm": ["boolean"],
+        "class_weight": [dict, list, StrOptions({"balanced"}), None],
+        "callbacks": [list, tuple, None],
+        "build": [callable],
+    }
+
+    # ---- what the others fill in ------------------------------------------------------------------------------------
+
+    _are_numbers: ClassVar[bool]  # whether targets are, or else labels
+    _of_model: ClassVar[tuple[str, ...]]  # the parameters that say what the model is
+
+    def _build(self, n_features: Any, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
+        """A new model for rows of so many features."""
+        raise NotImplementedError
+
+    def _learn_targets(self, y: Any, classes: Any) -> None:
+        """Set `n_outputs_`, `out_activation_` and everything else that is known of the targets."""
+        raise NotImplementedError
+
+    def _check_same(self, y: Any) -> None:
+        """ValueError unless a warm start may go on with these targets."""
+
+    def _encoded(self, y: Any) -> np.ndarray:
+        """Targets as the loss takes them, in the model's dtype; ValueError for unknown classes."""
+        raise NotImplementedError
+
+    def _loss(self) -> tuple[Loss, float]:
+        """The loss, a mean over rows, and the factor that makes it the sum over a row's outputs, which is minimized."""
+        raise NotImplementedError
+
+    def _link(self, scores: np.ndarray) -> np.ndarray:
+        """Turn the model's scores into probabilities or predictions."""
+        return self._loss()[0].link(scores)
+
+    def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
+        """The score of the model's outputs, NaN where they are not finite."""
+        raise NotImplementedError
+
+    def _all_weights(self, weights: np.ndarray | None, y: Any, in_parts: bool) -> np.ndarray | None:
+        """Compute the weights of rows in the loss from the sample weights."""
+        return weights
+
+    def _data_options(self, X: Any) -> dict[str, Any]:
+        """Options of `validate_data` for such rows."""
+        return {}
+
+    @property
+    def _takes_frames(self) -> bool:
+        """Whether the model takes frames, and not arrays of numbers."""
+        return False
+
+    def _validation_score(self, validation: Validation) -> float:
+        """The score of the model as it is now, on validation rows."""
+        scoring = getattr(self, "scoring", None)
+        if scoring is None:
+            outputs = self.model_.predict(validation.data()[0])
+            return self._score(outputs, validation.targets, validation.weights)
+        weights = {} if validation.weights is None else {"sample_weight": validation.weights}
+        return float(check_scoring(self, scoring)(self, validation.data()[0], validation.labels, **weights))
+
+    # ---- what fitting is made of ------------------------------------------------------------------------------------
+
+    @property
+    def _stops_early(self) -> bool:
+        return self.early_stopping and self.solver != "lbfgs"
+
+    @staticmethod
+    def _dtype(X: Any) -> np.dtype:
+        """The dtype to compute in, for such rows."""
+        return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+
+    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
+        """Rows and their targets as arrays, targets of one column as a vector."""
+        if self._takes_frames:
+            rows = self._checked_frame(X, y, reset)
+            return rows, checked_targets(rows, y, self._are_numbers)
+        options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._are_numbers}
+        X, y = validate_data(self, X, y, reset=reset, **options, **self._data_options(X))
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
+        return X, y
+
+    def _checked_frame(self, X: Any, y: Any, reset: bool) -> FrameRows:
+        """Return the rows of a frame. TypeError for anything else, ValueError for other columns than in `fit`."""
+        if not is_frame(X):
+            raise TypeError(f"build takes a frame: expected X to be one of pandas or polars, got {type(X).__name__}")
+        validate_data(self, X, y, reset=reset, skip_check_array=True)
+        return FrameRows(X)
+
+    def _validation(self, eval_set: Any) -> Validation:
+        if not isinstance(eval_set, tuple | list) or len(eval_set) not in (2, 3):
+            what = f"a {type(eval_set).__name__}"
+            what += f" of {len(eval_set)}" if isinstance(eval_set, tuple | list) else ""
+            raise ValueError(f"eval_set: expected (X, y) or (X, y, sample_weight), got {what}")
+        X, y, *weights = eval_set
+        X, y = self._checked(X, y, reset=False)
+        checked = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
+        return Validation(X, self._encoded(y), y, *checked)
+
+    def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, Validation]:
+        """Split into rows to train on and rows to score, the same as scikit-learn's perceptrons hold out."""
+        kept, held_out = train_test_split(
+            np.arange(y.shape[0]),
+            test_size=self.validation_fraction,
+            stratify=None if self._are_numbers or self.n_outputs_ > 1 else y,
+            random_state=self._random_state,
+        )
+        if len(held_out) < 2:
+            share = f"validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
+            raise ValueError(f"The validation set is too small: {share}")
+        if weights is None:
+            return X[kept], y[kept], None, Validation(X[held_out], self._encoded(y[held_out]), y[held_out])
+        validation = Validation(X[held_out], self._encoded(y[held_out]), y[held_out], weights[held_out])
+        return X[kept], y[kept], weights[kept], validation
+
+    def _begin(self, X: Any) -> None:
+        """Make the model, and begin the account of its training."""
+        self.row_shape_ = X.shape[1:]
+        model = self._build(features_of(X), self.n_outputs_, self._dtype(X), self._random_state)
+        if not isinstance(model, Model):
+            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, but it returned {model!r}")
+        shape = X.output_shape(model) if isinstance(X, FrameRows) else model.output_shape(X.shape)
+        if shape != (X.shape[0], self.n_outputs_):
+            raise ValueError(
+                f"build: expected a model of {self.n_outputs_} outputs a row, (n, {self.n_outputs_}), got one whose "
+                f"outputs have shape {shape} for X of shape {X.shape}: {model!r}"
+            )
+        self.model_, self._made_with = model, self._description()
+        self.history_: Any = None  # of the last training
+        self._optimizer: Optimizer | None = None
+        self.n_iter_, self.t_, self._no_improvement_count = 0, 0, 0
+        self.loss_curve_: list[float] = []
+        self.best_loss_: float | None = None
+        self.validation_scores_: list[float] | None = None
+        self.best_validation_score_: float | None = None
+
+    def _description(self) -> dict[str, Any]:
+        """The parameters that define the model."""
+        return {name: getattr(self, name) for name in self._of_model}
+
+    def _check_same_model(self) -> None:
+        """ValueError if a training continues with a model that differs from the parameters."""
+        for name, now in self._description().items():
+            if not np.array_equal(np.atleast_1d(then := self._made_with[name]), np.atleast_1d(now)):
+                raise ValueError(
+                    f"a training that continues must have the same model: {name} was {then!r}, now it is {now!r}"
+                )
+
+    def _prepare(self, in_parts: bool) -> None:
+        """Make the objective and the optimizer of the present parameters, with the last optimizer's memory."""
+        settings = [getattr(self, name, None) for name in SETTINGS]
+        kept = self._optimizer
+        if in_parts and kept is not None and settings == self._settings:
+            return
+        self._settings: list[Any] = settings
+        trainable = [p for p in self.model_.parameters() if p.requires_grad]
+        self._objective = Objective(*self._loss(), [p for p in trainable if p.data.ndim > 1], self.alpha)
+        self._optimizer = new = self._new_optimizer(trainable)
+        if new is not None and type(kept) is type(new):
+            vectors, remembered = new.vectors(), kept.vectors()
+            if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in remembered.items()}:
+                new.load_state_dict(new.state_dict() | remembered)
+
+    def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
+        """Make the optimizer of the solver; None for L-BFGS."""
+        if self.solver == "sgd":
+            nesterov = self.nesterovs_momentum and self.momentum > 0
+            return SGD(parameters, self.learning_rate_init, self.momentum, nesterov=nesterov)
+        if self.solver == "adam":
+            return Adam(parameters, self.learning_rate_init, (self.beta_1, self.beta_2), self.epsilon)
+        return None
+
+    # ---- fitting ----------------------------------------------------------------------------------------------------
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Any:
+        """Train on rows and their targets; returns the estimator.
+
+        Parameters
+        ----------
+        X : array-like, data frame or sparse matrix (n, features)
+            float32 is computed in float32, all other dtypes in float64.
+        y : array-like (n,) or (n, outputs)
+        sample_weight : array-like (n,), optional
+            The weight of each row in the loss, not negative.
+        eval_set : (X, y) or (X, y, sample_weight), optional
+            Rows that are scored after each epoch (`validation_scores_`), and not trained on. `history_` then has their
+            loss, too. `early_stopping` uses them instead of a share of X.
+
+        Raises ValueError for parameters and data that cannot be used, and where the training diverges.
+        """
+        self._validate_params()
+        callbacks = list(self.callbacks or ())
+        if not hasattr(self, "_init_callback_context"):
+            return self._train(X, y, sample_weight, eval_set, callbacks)
+        given = {"estimator": self, "X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
+        context = self._init_callback_context(max_subtasks=self.max_iter)
+        context.call_on_fit_task_begin(**given)
+        if getattr(self, "_skl_callbacks", None):
+            callbacks.append(Tasks(self, context, given))
+        self._train(X, y, sample_weight, eval_set, callbacks)
+        context.call_on_fit_task_end(**given, reconstruction_attributes=dict)
+        return self
+
+    @available_if(is_stochastic)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
+
+        X, y and sample_weight are as in `fit`. ValueError with `early_stopping`, which is for whole trainings.
+        """
+        return self._train_part(X, y, sample_weight)
+
+    def _train_part(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
+        self._validate_params()
+        if self.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True: it is one epoch")
+        return self._train(X, y, sample_weight, None, list(self.callbacks or ()), in_parts=True, classes=classes)
+
+    def _train(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        eval_set: Any,
+        callbacks: list[Any],
+        in_parts: bool = False,
+        classes: Any = None,
+    ) -> Any:
+        """Train a new model, or continue with the present one: on all rows, or, in parts, for one epoch."""
+        begins = not hasattr(self, "model_") or not (self.warm_start or in_parts)
+        X, y = self._checked(X, y, reset=begins)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if weights is not None and not weights.any():
+            raise ValueError(f"all {len(weights)} sample weights are zero")
+        if begins or not in_parts:
+            self._random_state = check_random_state(self.random_state)
+        if begins:
+            self._learn_targets(y, classes)
+            self._begin(X)
+        else:
+            self._check_same_model()
+        if not begins and not in_parts:
+            self._check_same(y)
+        validation = None if eval_set is None else self._validation(eval_set)
+        if self._stops_early and validation is None:
+            X, y, weights, validation = self._split(X, y, weights)
+        seed = self._random_state.randint(LARGEST_SEED)
+        if begins:  # draw all other parameters from the same seed
+            Model([self.model_], seed=seed, dtype=self._dtype(X))
+        self._prepare(in_parts)
+        progress = Improvement(self, X.shape[0], validation)
+        data = {"x": plain(X), "y": self._encoded(y), "sample_weight": self._all_weights(weights, y, in_parts)}
+        options = {"loss": self._objective, "callbacks": [progress, *callbacks], "verbose": 0}
+        try:
+            if self.solver == "lbfgs":
+                self._minimize({**data, **options})
+                unfinished = "" if self.history_.converged else self.history_.message
+            else:
+                self._descend({**data, **options}, X.shape[0], validation, seed, 1 if in_parts else self.max_iter)
+                has_ended = progress.has_ended or in_parts or self.n_iter_ < self.max_iter
+                unfinished = "" if has_ended else "it improved until the end"
+            if unfinished:
+                self._warn(f"not converged after {self.n_iter_} iterations: {unfinished}")
+        except KeyboardInterrupt as error:
+            self.history_ = error.history  # type: ignore[attr-defined]
+            self._warn(f"the training was interrupted after {self.n_iter_} iterations", UserWarning)
+        except TrainingDiverged as error:
+            self.history_ = error.history  # type: ignore[attr-defined]
+            if not self._stops_early:
+                raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
+            progress.note_divergence()
+            self._warn(f"the training diverged in {error}; the model is the best one before that")
+        return self
+
+    def _descend(
+        self, options: dict[str, Any], rows: int, validation: Validation | None, seed: int, epochs: int
+    ) -> None:
+        """Train by the optimizer, batch by batch."""
+        assert self._optimizer is not None
+        self.history_ = self.model_.fit(
+            **options,
+            optimizer=self._optimizer,
+            epochs=epochs,
+            batch_size=min(200 if self.batch_size == "auto" else self.batch_size, rows),
+            shuffle=self.shuffle,
+            seed=seed,
+            validation_data=validation and validation.data(),
+        )
+
+    def _minimize(self, options: dict[str, Any]) -> None:
+        """Train by L-BFGS, on all rows at once."""
+        tolerance = max(self.tol, TINY)  # which is above 0
+        self.history_ = minimize(
+            self.model_, **options, max_iterations=self.max_iter, max_evaluations=self.max_fun, tolerance=tolerance
+        )
+        self.loss_ = self.history_.objective
+
+    @staticmethod
+    def _warn(text: str, category: Any = ConvergenceWarning) -> None:
+        """Warn at the line that called `fit`. `fit` called `_train`, and `_train` called this."""
+        warnings.warn(text, category, stacklevel=4 + hasattr(Estimator, "_init_callback_context"))
+
+    # ---- use --------------------------------------------------------------------------------------------------------
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """The model's outputs (n, outputs)."""
+        check_is_fitted(self)
+        if self._takes_frames:
+            return self.model_.predict(self._checked_frame(X, "no_validation", reset=False).frame)
+        options = {"accept_sparse": "csr", "dtype": "numeric", **self._data_options(X)}
+        X = validate_data(self, X, reset=False, **options)
+        if X.shape[1:] != self.row_shape_:
+            raise ValueError(f"X has rows of shape {X.shape[1:]}, but the estimator was fitted on {self.row_shape_}")
+        return self.model_.predict(X)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

@@ -1,0 +1,179 @@
+"""Callbacks after each epoch: the estimator's own bookkeeping, and scikit-learn's callbacks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite._support.terminal import say
+from caffelite.files.state import named_state
+from caffelite.sklearn.frame_rows import plain
+from caffelite.training.callbacks.base import Training
+from caffelite.training.history import History
+
+SMALLEST_RATE = 1e-6  # at which "adaptive" ends the training, and reduces the rate no more
+
+
+class Validation(NamedTuple):
+    """Rows to be scored after each epoch, and how much they weigh."""
+
+    inputs: Any
+    targets: np.ndarray  # encoded
+    labels: Any  # targets as they were given
+    weights: np.ndarray | None = None
+
+    def data(self) -> tuple:
+        """The rows as `fit` takes them."""
+        return (plain(self.inputs), self.targets, *([] if self.weights is None else [self.weights]))
+
+
+class Improvement:
+    """Keeps an estimator's account of a training, and ends the training if it does not improve.
+
+    scikit-learn's perceptrons do the same. An epoch is an improvement if it is better than the best one before by `tol`
+    or more. Its measure is the training loss, or with `early_stopping` the score on validation rows. The training ends
+    after more than `n_iter_no_change` epochs in a row without an improvement. But the learning rate "adaptive" is then
+    divided by 5 instead, as long as it is above 10⁻⁶. "invscaling" falls after each epoch.
+    """
+
+    def __init__(self, estimator: Any, rows: int, validation: Validation | None) -> None:
+        self.of, self.rows, self.validation = estimator, rows, validation
+        self.has_ended = False
+
+    def begin(self, training: Training) -> None:
+        """The estimator's account of the epochs to come begins."""
+        estimator = self.of
+        self.model, self.optimizer = training.model, training.optimizer
+        estimator.n_iter_ = 0
+        if estimator._stops_early:
+            estimator.best_loss_ = None
+        elif estimator.best_loss_ is None:
+            estimator.best_loss_ = np.inf
+        if self.validation is not None and estimator.validation_scores_ is None:
+            estimator.validation_scores_, estimator.best_validation_score_ = [], -np.inf
+        self.best_state = self.model.state_dict() if estimator._stops_early else None
+        self.parameters, self.buffers = named_state(self.model)
+        self._follow_rate()
+
+    def due(self, epochs: int) -> float:
+        """The next epoch after which the training may end, or another action is due."""
+        estimator = self.of
+        if self.validation is not None or estimator.verbose or self._falls():
+            return epochs + 1
+        return epochs + max(1, estimator.n_iter_no_change + 1 - estimator._no_improvement_count)
+
+    def __call__(self, epoch: int, history: History) -> bool:
+        """Note the epochs that are new in the history."""
+        for loss in history["loss"][self.of.n_iter_ :]:
+            self._note(loss)
+        return self.has_ended
+
+    def end(self) -> None:
+        """With `early_stopping` the model is the best one."""
+        if self.best_state is not None:
+            self.model.load_state_dict(self.best_state)
+
+    def note_divergence(self) -> None:
+        """The epoch that was under way has no loss and no score."""
+        self.of.n_iter_ += 1
+        self.of.loss_ = np.nan
+        self.of.loss_curve_.append(np.nan)
+        self.of.validation_scores_.append(np.nan)
+
+    def _note(self, loss: float) -> None:
+        estimator = self.of
+        estimator.n_iter_ += 1
+        estimator.t_ += self.rows
+        estimator.loss_ = loss
+        estimator.loss_curve_.append(loss)
+        text = f"Iteration {estimator.n_iter_}, loss = {loss:.8f}"
+        if self.validation is not None:
+            score = estimator._validation_score(self.validation)
+            text += f", validation score = {score:.6f}"
+            self._note_score(score)
+        if not estimator._stops_early:
+            self._count(estimator.best_loss_ - loss)
+            estimator.best_loss_ = min(estimator.best_loss_, loss)
+        if estimator.verbose:
+            say(text, flush=True)
+        if estimator.solver == "lbfgs":
+            return
+        self._follow_rate()
+        if estimator._no_improvement_count > estimator.n_iter_no_change:
+            self._end_or_slow_down()
+
+    def _note_score(self, score: float) -> None:
+        estimator = self.of
+        estimator.validation_scores_.append(score)
+        if estimator._stops_early:
+            self._count(score - estimator.best_validation_score_)
+        if score > estimator.best_validation_score_:
+            estimator.best_validation_score_ = score
+            if estimator._stops_early:
+                self._keep_state()
+
+    def _keep_state(self) -> None:
+        """Have the model as it is now as the best one."""
+        assert self.best_state is not None
+        for name, p in self.parameters.items():
+            self.best_state[name][...] = p.data
+        for name, array in self.buffers.items():
+            self.best_state[name][...] = array
+
+    def _count(self, better: float) -> None:
+        """Whether an epoch that is better than the best by so much is an improvement."""
+        self.of._no_improvement_count = 0 if better >= self.of.tol else self.of._no_improvement_count + 1
+
+    def _falls(self) -> bool:
+        return self.of.solver == "sgd" and self.of.learning_rate == "invscaling"
+
+    def _follow_rate(self) -> None:
+        if self._falls():
+            self.optimizer.lr = self.of.learning_rate_init / (self.of.t_ + 1) ** self.of.power_t
+
+    def _end_or_slow_down(self) -> None:
+        adapts = self.of.solver == "sgd" and self.of.learning_rate == "adaptive"
+        self.has_ended = not adapts or self.optimizer.lr <= SMALLEST_RATE
+        if not self.has_ended:
+            self.optimizer.lr /= 5
+            self.of._no_improvement_count = 0
+
+
+class Tasks:
+    """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends. Each of them may end the training.
+
+    `fitted_estimator`, where a callback asks for it, is a copy of the estimator as it is then.
+    """
+
+    def __init__(self, estimator: Any, context: Any, given: dict[str, Any]) -> None:
+        self.of, self.context, self.given = estimator, context, {"estimator": estimator, **given}
+        self.task: Any = None  # the epoch under way
+
+    def begin(self, training: Training) -> None:
+        """The first epoch begins."""
+        self._begin_epoch()
+
+    def __call__(self, epoch: int, history: History) -> bool:
+        """An epoch ends, and perhaps another one begins."""
+        stop = self._end_epoch()
+        if not stop and epoch + 1 < self.of.max_iter:
+            self._begin_epoch()
+        return stop
+
+    def end(self) -> None:
+        """End an epoch that has begun although another callback or an exception has ended the training."""
+        if self.task is not None:
+            self._end_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.task = self.context.subcontext(task_name="epoch")
+        self.task.call_on_fit_task_begin(**self.given, reconstruction_attributes=self._copied)
+
+    def _end_epoch(self) -> bool:
+        task, self.task = self.task, None
+        return bool(task.call_on_fit_task_end(**self.given, reconstruction_attributes=self._copied))
+
+    def _copied(self) -> dict[str, Any]:
+        return copy.deepcopy({"model_": self.of.model_, "_optimizer": self.of._optimizer})

@@ -1,0 +1,62 @@
+"""Rows of a frame, for estimators whose model takes frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
+
+from caffelite.data import frames
+from caffelite.model.model import Model
+from caffelite.training.inputs import columns_of
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a frame of pandas or polars. scikit-learn knows no columns in a dict."""
+    return frames.is_frame(X) and not isinstance(X, dict)
+
+
+class FrameRows:
+    """The rows of a frame, indexed like the rows of an array."""
+
+    dtype = np.dtype(np.float32)  # to compute in; Columns subtracts centers in float64 before
+
+    def __init__(self, frame: Any) -> None:
+        self.frame, self.shape = frame, tuple(frame.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: np.ndarray) -> FrameRows:
+        return FrameRows(self.frame.iloc[rows] if hasattr(self.frame, "iloc") else self.frame[rows])
+
+    def output_shape(self, model: Model) -> tuple[int | None, ...]:
+        """The shape of a model's outputs for these rows. ValueError unless it begins with Columns."""
+        columns = columns_of(model)
+        if columns is None:
+            raise ValueError(f"build: a model of a frame must begin with Columns, got {model!r}")
+        return model.output_shape(*[(len(self), len(names)) for names in columns.names])
+
+
+def features_of(X: Any) -> Any:
+    """The size of a model's input: the number of features, the shape of a row with several axes, or a frame."""
+    if isinstance(X, FrameRows):
+        return X.frame
+    return X.shape[1] if X.ndim == 2 else X.shape[1:]
+
+
+def plain(X: Any) -> Any:
+    """Rows as a model takes them."""
+    return X.frame if isinstance(X, FrameRows) else X
+
+
+def checked_targets(rows: FrameRows, y: Any, are_numbers: bool) -> np.ndarray:
+    """Targets as an array; one column becomes a vector. ValueError unless there are as many targets as rows."""
+    options = {"accept_sparse": "csr", "ensure_2d": False, "dtype": "numeric" if are_numbers else None}
+    y = check_array(y, input_name="y", **options)
+    check_consistent_length(rows, y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
+    return y

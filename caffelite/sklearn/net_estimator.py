@@ -1,0 +1,112 @@
+"""`Net`: what the estimators of any Model have in common."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import StrOptions
+
+from caffelite.core.function import Function
+from caffelite.core.tensor import Tensor
+from caffelite.functions import SigmoidLoss
+from caffelite.functions.losses.base import Loss
+from caffelite.model.model import Model
+from caffelite.optimizers import Optimizer
+from caffelite.sklearn.base import Estimator
+
+BUILD = "build__"  # begins the names of `build`'s own arguments
+
+
+@dataclass(eq=False, repr=False)
+class Net(Estimator):
+    """Any model: what `build(n_features, n_outputs)` returns."""
+
+    build: Callable[..., Model]
+    _: KW_ONLY
+    loss: Any = None
+    optimizer: Callable[[list[Tensor]], Optimizer] | None = None
+    scoring: Any = None
+
+    _of_model = ("build",)
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **Estimator._parameter_constraints,
+        "loss": [Loss, StrOptions({"squared_error", "poisson"}), None],
+        "optimizer": [callable, None],
+        "scoring": [str, callable, None],
+    }
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name, `build__width` among them."""
+        return super().get_params(deep) | {BUILD + name: x for name, x in self._arguments_of_build().items()}
+
+    def set_params(self, **params: Any) -> Net:
+        """Set parameters by name; returns the estimator."""
+        for name in [name for name in params if name.startswith(BUILD)]:
+            self._arguments_of_build()[name.removeprefix(BUILD)] = params.pop(name)
+        return super().set_params(**params)
+
+    def _arguments_of_build(self) -> dict[str, Any]:
+        return self.__dict__.setdefault("_build_arguments", {})
+
+    def _description(self) -> dict[str, Any]:
+        return super()._description() | self._arguments_of_build()
+
+    def _build(self, n_features: Any, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
+        if isinstance(self.build, Function):
+            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, got a model, {self.build!r}")
+        return self.build(n_features, n_outputs, **self._arguments_of_build())
+
+    @property
+    def _takes_frames(self) -> bool:
+        try:
+            return next(iter(inspect.signature(self.build).parameters), "") == "frame"
+        except (TypeError, ValueError):  # it is not a function, or a function written in C
+            return False
+
+    def _data_options(self, X: Any) -> dict[str, Any]:
+        axes = np.ndim(X) if isinstance(X, list | tuple) else len(getattr(X, "shape", ()))
+        return {"ensure_2d": False, "allow_nd": True} if axes > 2 else {}
+
+    def _learn_targets(self, y: Any, classes: Any) -> None:
+        super()._learn_targets(y, classes)
+        if self._are_numbers or self.loss is None:
+            return
+        if not isinstance(self.loss, Loss) or type(self.loss).link is Loss.link:
+            raise ValueError(f"loss: expected one whose `link` gives probabilities, like FocalLoss, got {self.loss!r}")
+        own: Any = self
+        if not own._has_several and not isinstance(self.loss, SigmoidLoss):
+            if len(own.classes_) < 2:
+                raise ValueError(f"{self.loss!r} takes two classes or more, got {own.classes_}")
+            own.n_outputs_, own.out_activation_ = len(own.classes_), "softmax"
+
+    def _loss(self) -> tuple[Loss, float]:
+        return (self.loss, 1.0) if isinstance(self.loss, Loss) else super()._loss()
+
+    def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
+        if self.optimizer is None:
+            return super()._new_optimizer(parameters)
+        if self.solver == "lbfgs":
+            raise ValueError('optimizer: solver="lbfgs" has its own')
+        optimizer = self.optimizer(parameters)
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"optimizer: expected a function (parameters) -> Optimizer, but it returned {optimizer!r}")
+        return optimizer
+
+
+def with_arguments_of_build(kind: Any) -> Any:
+    """Let the constructor of a class take arguments `build__…`, which `build` gets without `build__`."""
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        of_build = {name: options.pop(name) for name in [*options] if name.startswith(BUILD)}
+        init(self, *arguments, **options)
+        self._build_arguments = {name.removeprefix(BUILD): x for name, x in of_build.items()}
+
+    kind.__init__ = __init__
+    return kind

@@ -1,0 +1,296 @@
+"""Estimators of tables as they are: words, dates and missing values included, without tuning.
+
+Both train a few nets on different rows and average them. `TableEstimator` has the nets and their training. The two
+estimators have the targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    assert_all_finite,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+
+from caffelite.core.function import Function
+from caffelite.data import frames
+from caffelite.functions import MSELoss, SoftmaxLoss
+from caffelite.functions.columns import moments_of
+from caffelite.model.model import Model
+from caffelite.optimizers import TrainingDiverged
+from caffelite.sklearn.frame_rows import is_frame
+from caffelite.tables.recipe import Recipe, classifier, regressor, train
+
+__all__ = ["TableClassifier", "TableRegressor"]
+
+PLACE = "x{}"  # the name of a column of an array
+
+
+@dataclass(eq=False, repr=False)
+class TableEstimator(BaseEstimator):
+    """The base of both estimators: the nets, their training, and their outputs."""
+
+    _: KW_ONLY
+    n_estimators: int | None = None
+    hidden_layer_sizes: Any = (64, 64)
+    max_bins: int = 32
+    learning_rate: float = 0.005
+    weight_decay: float = 0.5
+    categorical_features: Any = None
+    min_frequency: int = 2
+    random_state: Any = None
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_estimators": [Interval(Integral, 1, None, closed="left"), None],
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "max_bins": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "categorical_features": ["array-like", None],
+        "min_frequency": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    _link = staticmethod(lambda outputs: outputs)  # the model's outputs are probabilities, or predictions
+
+    # ---- fitting ----------------------------------------------------------------------------------------------------
+
+    def _trained(
+        self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function
+    ) -> list[Model]:
+        """Train each net on all rows but its own part, and keep its best epoch on that part. Return the nets."""
+        if weights is not None and not weights.any():
+            raise ValueError(f"all {len(targets)} sample weights are zero")
+        used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
+        if len(used) < 2:
+            raise ValueError(f"{type(self).__name__} needs 2 rows or more, for training and validation: n_samples = 1")
+        recipe, arrays = self._recipe(), self.columns_.arrays(frame, "X")
+        random = check_random_state(self.random_state)
+        options = {"outputs": outputs, "loss": loss, "random": random, "weights": weights}
+        try:
+            nets, self.histories_ = train(recipe, self.columns_, arrays, targets, **options)
+        except TrainingDiverged as error:
+            raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
+        return nets
+
+    def _recipe(self) -> Recipe:
+        return Recipe(
+            nets=self.n_estimators,
+            hidden=self._sizes(),
+            max_bins=self.max_bins,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            min_frequency=self.min_frequency,
+        )
+
+    def _sizes(self) -> list[int]:
+        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
+        if not sizes or any(not isinstance(size, Integral) or size < 1 for size in sizes):
+            raise ValueError(f"hidden_layer_sizes: expected sizes of at least 1, got {self.hidden_layer_sizes!r}")
+        return [int(size) for size in sizes]
+
+    # ---- data -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
+        """Learn the columns of X. Return X as a frame, and y as one column."""
+        self._validate_params()
+        self.__dict__.pop("model_", None)  # if this fit fails, there is none
+        recipe, frame = self._recipe(), self._frame(X, y, reset=True)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        self.columns_ = recipe.columns(frame, len(y), self._categories(frame))
+        return frame, y
+
+    def _frame(self, X: Any, y: Any, reset: bool) -> Any:
+        """X as a frame. ValueError for other columns than in `fit`, and for a y that is None."""
+        known = None if reset else [column.name for column in self.columns_.columns]
+        if is_frame(X):
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
+            if known is None or known[0] != PLACE.format(0) or hasattr(self, "feature_names_in_"):
+                return X
+            columns = [*frames.columns(X, "X").values()]  # of an estimator that was fitted on an array
+        else:
+            options = {"dtype": None, "ensure_all_finite": False}
+            X = validate_data(self, X, reset=reset, **options)
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
+            columns = [as_numbers(column) for column in X.T]
+            known = known or [PLACE.format(i) for i in range(X.shape[1])]
+        return dict(zip(known, columns, strict=True))
+
+    def _categories(self, frame: Any) -> list[Any]:
+        """Return the names of the columns of numbers that are categories."""
+        given, names = self.categorical_features, [*frames.columns(frame, "X")]
+        if given is None:
+            return []
+        given = np.asarray(given)
+        if given.dtype == bool:
+            if given.shape != (len(names),):
+                raise ValueError(f"categorical_features: expected a mask of {len(names)} columns, got {given.shape}")
+            given = np.flatnonzero(given)
+        if given.dtype.kind in "iu" and not set(given.tolist()) <= set(names):
+            if not ((given >= 0) & (given < len(names))).all():
+                raise ValueError(f"categorical_features: expected columns 0 … {len(names) - 1}, got {given.tolist()}")
+            return [names[i] for i in given]
+        return given.tolist()
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        """The outputs of each net, float64 (n, nets, outputs)."""
+        check_is_fitted(self)
+        outputs = self._side_by_side.predict(self._frame(X, "no_validation", reset=False))
+        return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
+
+    def _join(self, functions: list[Function]) -> None:
+        """Make one model: the nets side by side, and then the average of their outputs."""
+        self.model_ = Model(functions)
+        self._side_by_side = self.model_[:1]  # once, since it keeps its recordings
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class TableClassifier(ClassifierMixin, TableEstimator):
+    """A classifier for tables of numbers, words and dates that needs no tuning.
+
+        model = TableClassifier(random_state=0).fit(frame, y)
+        model.predict_proba(frame)
+
+    X is a frame of pandas or polars, or an array. Its columns may be numbers, bools, dates, words and categories. All
+    may have missing values. `cl.Columns` describes how they are converted.
+
+    It trains a few nets, and averages their probabilities. A net begins with `cl.Splines`, a piecewise linear function
+    of each column. A small multilayer perceptron follows. Each net trains on 7/8 of the rows, and keeps its parameters
+    from the epoch that was best on the other rows. Every class has its share of these. No result depends on the number
+    of threads.
+
+    Parameters
+    ----------
+    n_estimators : int, optional
+        How many nets. By default 8, or 4 if there are more than 20,000 rows.
+    hidden_layer_sizes : int or list of int
+        The sizes of the hidden layers. The first is the size of Splines.
+    max_bins : int
+        How many bins a column of numbers has at most. There are fewer if a bin would get less than 100 rows, but not
+        fewer than 8.
+    learning_rate : float
+        The highest learning rate of AdamW. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have
+        twice this rate, the scales of columns ten times.
+    weight_decay : float
+        The weight decay of AdamW, for all parameters except the scales of columns.
+    categorical_features : list of names or places, or a mask, optional
+        The columns of numbers that are categories. Words and categories always are.
+    min_frequency : int
+        Categories of fewer rows count as unknown ones.
+    random_state : int, RandomState or None
+    class_weight : {class: weight}, "balanced" or None
+        The weight of each class. It multiplies `sample_weight`.
+
+    Attributes
+    ----------
+    model_ : Model
+        The nets side by side, and the average of their probabilities (n, classes). It takes frames as `predict` does.
+        `save`, `caffelite.onnx.export` and `caffelite.c.export` write it to a file.
+    columns_ : Splines
+        The first layer, which knows the columns. `columns_.arrays(frame)` returns the arrays that an exported model
+        takes.
+    histories_ : list of History
+        The history of each net. `val_loss` is computed on the rows that it was not trained on.
+    classes_, n_features_in_, feature_names_in_
+        As scikit-learn's.
+
+    Raises ValueError or TypeError that names the column for columns that are missing or of another kind than in `fit`.
+
+    The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and
+    Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, with those parts that gave better scores on
+    the tables of `benchmarks/tables.py`. `caffelite train` has the same.
+    """
+
+    _: KW_ONLY
+    class_weight: Any = None
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TableClassifier:
+        """Train on rows X (n, columns) and their classes y (n,); return the estimator.
+
+        `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
+        """
+        frame, y = self._begin(X, y)
+        check_classification_targets(y)
+        self.classes_, targets = np.unique(y, return_inverse=True)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
+        if self.class_weight is not None:
+            of_class = compute_sample_weight(self.class_weight, y)
+            weights = of_class if weights is None else weights * of_class
+        outputs = len(self.classes_)
+        nets = self._trained(frame, targets, weights, outputs, SoftmaxLoss())
+        self._join(classifier(nets, outputs))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities of the classes (n, classes), in the order of `classes_`."""
+        return self._outputs(X).mean(axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable classes (n,)."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+
+@dataclass(eq=False, repr=False)
+class TableRegressor(RegressorMixin, TableEstimator):
+    """A regressor for tables of numbers, words and dates that needs no tuning.
+
+        model = TableRegressor(random_state=0).fit(frame, y)
+        model.predict(frame)
+
+    It minimizes the squared error. `model_` returns the average of the nets' predictions (n, 1), in float32. Everything
+    not mentioned is as in `TableClassifier`, without `class_weight` and `classes_`.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TableRegressor:
+        """Train on rows X (n, columns) and their numbers y (n,); return the estimator.
+
+        `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
+        """
+        frame, y = self._begin(X, y)
+        y = y.astype(np.float64)
+        assert_all_finite(y, input_name="y")
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
+        center, scale = moments_of(y[:, np.newaxis])
+        self._center, self._scale = float(center[0]), float(scale[0])
+        targets = ((y - self._center) / self._scale)[:, np.newaxis]
+        nets = self._trained(frame, targets, weights, 1, MSELoss())
+        self._join(regressor(nets, self._center, self._scale))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the predictions (n,)."""
+        outputs = self._outputs(X)[:, :, 0].mean(axis=1)
+        return self._center + self._scale * outputs
+
+
+def as_numbers(column: np.ndarray) -> np.ndarray:
+    """Objects as float64 if all are numbers or missing. Words stay words, "1" too."""
+    if column.dtype.kind != "O":
+        return column
+    missing = [frames.is_missing(x) for x in column]
+    if all(gone or isinstance(x, Real | np.bool_) for x, gone in zip(column, missing, strict=True)):
+        return np.array([np.nan if gone else float(x) for x, gone in zip(column, missing, strict=True)], np.float64)
+    return column

@@ -1,0 +1,175 @@
+"""Classification and regression: how targets are encoded, the loss, the score, and predictions."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from scipy.special import log_expit
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
+
+from caffelite import _kernels as kernels
+from caffelite.functions import MSELoss, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.losses.base import Loss
+from caffelite.sklearn.base import Estimator, is_stochastic
+from caffelite.sklearn.penalized_loss import PoissonLoss
+from caffelite.training.metrics.base import r2
+
+
+@dataclass(eq=False, repr=False)
+class Classification(ClassifierMixin, Estimator):
+    """Labels, of two or more classes; or several of them, as an indicator matrix.
+
+    The model has an output for each class. Their softmax gives the probabilities. For two classes it has one output,
+    and its sigmoid is the probability of the second class. For an indicator matrix it has an output for each column.
+    """
+
+    _: KW_ONLY
+    class_weight: Any = None
+
+    _are_numbers = False
+
+    @available_if(is_stochastic)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Any:
+        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
+
+        X, y and sample_weight are as in `fit`. `classes` are all classes that there will be, in any order. The first
+        call needs them, unless y is an indicator matrix. Raises ValueError with `early_stopping`, because it needs a
+        whole training, and with `class_weight="balanced"`, because it depends on all rows.
+        """
+        self._validate_params()
+        if classes is not None:
+            classes = unique_labels(classes)
+            if hasattr(self, "classes_") and not np.array_equal(classes, self.classes_):
+                raise ValueError(f"classes are {classes}, and were {self.classes_} in the first call")
+        elif not hasattr(self, "classes_") and not type_of_target(y).startswith("multilabel"):
+            raise ValueError("classes must be passed on the first call to partial_fit")
+        return self._train_part(X, y, sample_weight, classes)
+
+    def _learn_targets(self, y: Any, classes: Any) -> None:
+        check_classification_targets(y)
+        self._has_several = type_of_target(y).startswith("multilabel")
+        if y.ndim == 2 and not self._has_several:
+            raise ValueError(f"expected labels (n,) or an indicator matrix of 0 and 1, got y of shape {y.shape}")
+        found = np.arange(y.shape[1]) if self._has_several else unique_labels(y)
+        self.classes_ = found if classes is None else classes
+        is_softmax = len(self.classes_) > 2 and not self._has_several
+        self.n_outputs_ = len(self.classes_) if is_softmax or self._has_several else 1
+        self.out_activation_ = "softmax" if is_softmax else "logistic"
+
+    def _check_same(self, y: Any) -> None:
+        if not self._has_several and not np.array_equal(found := unique_labels(y), self.classes_):
+            raise ValueError(f"warm_start continues with a model of the classes {self.classes_}; y has {found}")
+
+    def _encoded(self, y: Any) -> np.ndarray:
+        if self._has_several:
+            if y.ndim != 2 or y.shape[1] != self.n_outputs_:
+                raise ValueError(f"expected an indicator matrix of {self.n_outputs_} columns, got y of shape {y.shape}")
+            return np.asarray(y.toarray() if issparse(y) else y, self.model_.dtype)
+        unknown = ~np.isin(y, self.classes_)
+        if unknown.any():
+            row = int(unknown.argmax())
+            label = y[row : row + 1].tolist()[0]
+            raise ValueError(f"y[{row}] is {label!r}, which is not one of the classes {self.classes_}")
+        labels = np.searchsorted(self.classes_, y)
+        return labels.astype(self.model_.dtype if self.n_outputs_ == 1 else np.int64)
+
+    def _all_weights(self, weights: np.ndarray | None, y: Any, in_parts: bool) -> np.ndarray | None:
+        if self.class_weight is None:
+            return weights
+        if in_parts and isinstance(self.class_weight, str):
+            raise ValueError('class_weight="balanced" needs all rows: give partial_fit {class: weight}')
+        class_weights = compute_sample_weight(self.class_weight, y)
+        return class_weights if weights is None else weights * class_weights
+
+    def _loss(self) -> tuple[Loss, float]:
+        return (SoftmaxLoss(), 1) if self.out_activation_ == "softmax" else (SigmoidLoss(), self.n_outputs_)
+
+    def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
+        if not np.isfinite(scores).all():
+            return np.nan
+        if self.out_activation_ == "softmax":
+            right = scores.argmax(axis=1) == targets
+        else:
+            right = ((scores > 0) == (targets.reshape(scores.shape) > 0)).all(axis=1)
+        if weights is None:  # in less time than an average takes
+            return np.count_nonzero(right) / len(right)
+        return float(np.average(right, weights=weights))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable classes (n,), or an indicator matrix (n, labels) of labels with a probability above ½."""
+        scores = self._scores(X)
+        if self._has_several:
+            return (scores > 0).astype(int)
+        if self.n_outputs_ > 1:
+            return self.classes_[scores.argmax(axis=1)]
+        return self.classes_[((scores[:, 0] > 0) & (len(self.classes_) > 1)).astype(int)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probabilities of the classes (n, classes), in the order of `classes_`; or of each label (n, labels)."""
+        scores = self._scores(X)
+        probabilities = self._link(scores)
+        if self.n_outputs_ > 1 or self._has_several:
+            return probabilities
+        if len(self.classes_) == 1:
+            return np.ones_like(probabilities)
+        return np.concatenate([1 - probabilities, probabilities], axis=1)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """The logarithms of `predict_proba`, computed from the scores. So a tiny probability does not give −∞."""
+        scores = self._scores(X)
+        if self._has_several:
+            return log_expit(scores)
+        if self.n_outputs_ > 1:
+            return kernels.log_softmax(scores)
+        if len(self.classes_) == 1:
+            return np.zeros_like(scores)
+        return log_expit(np.concatenate([-scores, scores], axis=1))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class Regression(RegressorMixin, MultiOutputMixin, Estimator):
+    """Numbers, one a row or several."""
+
+    _: KW_ONLY
+    loss: str = "squared_error"
+
+    _are_numbers = True
+
+    def _learn_targets(self, y: Any, classes: Any) -> None:
+        self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
+        self.out_activation_ = "exp" if self.loss == "poisson" else "identity"
+
+    def _encoded(self, y: Any) -> np.ndarray:
+        outputs = 1 if y.ndim == 1 else y.shape[1]
+        if outputs != self.n_outputs_:
+            raise ValueError(f"expected {self.n_outputs_} targets a row, got y of shape {y.shape}")
+        return np.asarray(y, self.model_.dtype)
+
+    def _loss(self) -> tuple[Loss, float]:
+        return (PoissonLoss(), self.n_outputs_) if self.out_activation_ == "exp" else (MSELoss(), self.n_outputs_ / 2)
+
+    def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
+        if not np.isfinite(scores).all():
+            return np.nan
+        predictions = self._link(scores)
+        if weights is None:  # scikit-learn's own takes longer than an epoch of a small training
+            return r2(predictions, targets)
+        return float(r2_score(targets, predictions, sample_weight=weights))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The predictions, (n,) or (n, outputs)."""
+        scores = self._scores(X)
+        predictions = self._link(scores)
+        return predictions[:, 0] if self.n_outputs_ == 1 else predictions

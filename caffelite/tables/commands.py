@@ -1,0 +1,162 @@
+"""The commands `train`, `predict` and `export`. They make models, reports and predictions from tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite._support.terminal import say
+from caffelite._support.text_table import WIDTH
+from caffelite.files import safetensors as files
+from caffelite.model.load import load
+from caffelite.model.table import TableModel
+from caffelite.tables import report, schema
+from caffelite.tables.evaluation import Judgement
+from caffelite.tables.reading import Table, counted, read
+from caffelite.tables.recipe import Recipe
+from caffelite.tables.training import Learned, learn, learn_linear, split, trees
+from caffelite.visualize import plots
+
+SUM = 1e-3  # how far the probabilities of a row may be from 1
+
+
+class Trained(NamedTuple):
+    """The result of a training: the nets and the judgement of them."""
+
+    nets: Learned
+    judgement: Judgement
+
+    def picture(self) -> Any:
+        """A matplotlib Figure."""
+        target, rows, importances = self.judgement.target, self.judgement.parts.test, self.judgement.importances
+        outputs = self.judgement.models[Judgement.NETS]
+        predictions = outputs[:, 0] if target.classes is None else outputs.argmax(axis=1)
+        means = {name: importance.mean for name, importance in importances.items()}
+        history = self.nets.mean_history()
+        return plots.table_picture(history, target.values[rows], predictions, target.classes, means)
+
+
+def train(
+    path: str,
+    target_name: str,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    task: str | None = None,
+    test: float = 0.2,
+    drop: Collection[str] = (),
+    categories: Collection[str] = (),
+    delimiter: str | None = None,
+    verbose: int | str = "auto",
+) -> Trained:
+    """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
+
+    Raises ValueError with the reason if a table can't be learned from.
+    """
+    as_words = {*categories, *([target_name] if task == "classification" else [])}
+    data = read(path, delimiter, as_words=as_words)
+    _check_names(data, [target_name, *drop, *categories])
+    target = schema.target_of(data, target_name, task)
+    parts = split(target, test, seed)
+    frame, facts = schema.taken_for(data, parts.training, target_name, recipe.min_frequency, drop)
+    other = schema.other_task(data.columns[target_name], target) if task is None else None
+    say(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n", flush=True)
+
+    started = time.perf_counter()
+    nets = learn(frame, target, parts.training, recipe, seed, verbose)
+    seconds = time.perf_counter() - started
+    best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
+    linear = learn_linear(frame, target, parts.training, seed)
+    of_trees = trees(nets.model.columns, frame, target, parts, seed)
+    judgement = Judgement(nets.model, linear, of_trees, frame, target, parts, seed)
+    epochs, parameters = (
+        max(history.epochs for history in nets.histories),
+        sum(p.data.size for p in nets.model.parameters()),
+    )
+    say(f"{counted(len(best), 'net')}, {parameters:,} parameters, {counted(epochs, 'epoch')} in {seconds:.2f} seconds")
+    say(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
+    say(f"{report.of_scores(judgement)}\n")
+    say("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(judgement)]) + "\n")
+    say(f"{report.of_importances(judgement)}\n")
+    return Trained(nets, judgement)
+
+
+def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[list[str]], list[str]]:
+    """Apply a model in a file to the rows of a table. Returns lines of cells, and remarks for the user.
+
+    The first line has names. The other lines have a class and the probability of each class, or a value.
+
+    Raises ValueError for a file that is not a model of a table, and for a table that does not fit the model.
+    """
+    model = load(path)
+    if not isinstance(model, TableModel):
+        raise ValueError(f"{path} is not a model of a table from caffelite train")
+    data = read(table, delimiter, as_words=schema.names_of_words(model.columns))
+    frame, remarks = schema.frame_of(data, model.columns)
+    outputs = model.predict(frame)
+    if model.classes is None:
+        return [[model.target], *outputs.astype(str).tolist()], remarks
+    names = [model.target, *(f"P({name})" for name in model.classes)]
+    if not (abs(outputs.sum(axis=1) - 1) < SUM).all():
+        raise ValueError(f"{path} gives no probabilities: train it again")
+    classes = np.array(model.classes)[outputs.argmax(axis=1)]
+    return [names, *np.column_stack([classes, outputs.astype(str)]).tolist()], remarks
+
+
+def as_csv(lines: list[list[str]]) -> str:
+    """Cells as comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:
+    """Write a model in a file in formats of other programs. The keys of `paths` are modules, such as "onnx".
+
+    For a model of a table, this also prints a description of the inputs. If one file can't be written, none is.
+    """
+    model = load(path)
+    if isinstance(model, TableModel) and input_shape is not None:
+        raise ValueError(f"{path} is a model of a table, and knows the shape of its rows: leave out --input-shape")
+    written = {}
+    for module, target in paths.items():
+        with TemporaryDirectory() as folder:
+            first = Path(folder, target.name)  # the file contains its own name
+            import_module(f"caffelite.{module}").export(model, first, input_shape)
+            written[target] = first.read_bytes()
+    for target, content in written.items():
+        files.replace(target, [content])
+    if isinstance(model, TableModel):
+        what = "the value" if model.classes is None else f"the probabilities of {', '.join(model.classes)}"
+        inputs = ", then ".join([f"{name} (n, {count})" for name, count in _inputs(model)])
+        say(f"{report.of_inputs(model.columns)}\n\nInputs: {inputs}. Output: {what}.")
+
+
+def _inputs(model: TableModel) -> list[tuple[str, int]]:
+    counts = {"numbers": len(model.columns.numbers), "codes": len(model.columns.categories)}
+    return [(name, count) for name, count in counts.items() if count]
+
+
+def check_apart(read: Sequence[str], written: Sequence[Path]) -> None:
+    """Raise ValueError if a file to write is also a file to read, or is to be written twice."""
+    for i, path in enumerate(written):
+        if any(_is_same(path, other) for other in [*map(Path, read), *written[:i]]):
+            raise ValueError(f"the command already reads or writes {path}: write another file")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path == other or (path.exists() and other.exists() and path.samefile(other))
+
+
+def _check_names(data: Table, names: list[str]) -> None:
+    if unknown := [name for name in names if name not in data.columns]:
+        raise ValueError(f"{data.path} has no column {unknown[0]!r}; it has {', '.join(data.columns)}")

@@ -1,0 +1,155 @@
+"""How well models predict rows that were held out, and whether simpler ones do as well."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from caffelite.model.table import TableModel
+from caffelite.tables.schema import Frame, Target
+from caffelite.tables.training import Split, rows_of
+from caffelite.training import metrics
+
+NOISE = 2.0  # standard errors
+SMALLEST = 0.001  # difference of the log loss, or of R², that matters
+SHUFFLES = 5  # of a column
+MOST_SHUFFLED = 10_000  # rows
+MOST_PREDICTED = 500_000  # rows, for all columns and shuffles
+LEAST = float(np.finfo(np.float32).tiny)  # probability
+
+
+class Difference(NamedTuple):
+    """By how much one model is better than another on the same rows, and the standard error of this."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, differences: np.ndarray) -> Difference:
+        """The mean of the rows' differences (n,), and its standard error."""
+        error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
+        return cls(float(differences.mean()), float(error))
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the difference is too large for chance, and large enough to matter."""
+        return self.mean > max(NOISE * self.error, SMALLEST)
+
+
+class Judgement:
+    """The outputs and scores of models for the rows that were held out.
+
+    `models` has the outputs for the test rows by the model's name: nets, linear model, boosted trees if there are any,
+    and baseline. The baseline has the same output for all rows: the share of each class in the training, or the mean.
+    `scores` has first the nets' scores for the training rows, and then each model's scores for the test rows.
+    """
+
+    NETS, LINEAR, TREES, BASELINE = "nets", "linear", "trees", "baseline"
+
+    def __init__(
+        self,
+        nets: TableModel,
+        linear: TableModel,
+        trees: np.ndarray | None,
+        frame: Frame,
+        target: Target,
+        parts: Split,
+        seed: int,
+    ) -> None:
+        self.target, self.parts = target, parts
+        test, values = rows_of(frame, parts.test), target.values[parts.training]
+        if target.classes is None:
+            self.baseline = values.mean()[None, None]
+        else:
+            self.baseline = np.bincount(values, minlength=len(target.classes))[None] / len(values)
+        self.models = {self.NETS: nets.predict(test), self.LINEAR: linear.predict(test)}
+        if trees is not None:
+            self.models[self.TREES] = trees
+        self.models[self.BASELINE] = np.repeat(self.baseline, parts.test.sum(), axis=0)
+        of_training = scores(nets.predict(rows_of(frame, parts.training)), target, parts.training)
+        self.scores = [of_training, *[scores(outputs, target, parts.test) for outputs in self.models.values()]]
+        self.importances = importances(nets, frame, target, parts.test, seed)
+
+    @property
+    def judged_by(self) -> str:
+        """The name of the score that compares models."""
+        return "R²" if self.target.classes is None else "log loss"
+
+    def score(self, model: str) -> float:
+        """The score of a model for the test rows, by `judged_by`."""
+        return self.scores[1 + list(self.models).index(model)][self.judged_by]
+
+    def difference(self, better: str, worse: str) -> Difference:
+        """By how much one model is better than another for the test rows, in log loss or R²."""
+        rows = self.parts.test
+        worse_losses, better_losses = (losses(self.models[name], self.target, rows) for name in (worse, better))
+        return Difference.of((worse_losses - better_losses) / unit(self.target, rows))
+
+
+def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
+    """The loss of each of these rows: −log of the probability of its class, or the squared error."""
+    values, outputs = target.values[rows], outputs.astype(np.float64)
+    if target.classes is None:
+        return (outputs[:, 0] - values) ** 2
+    return -np.log(np.maximum(outputs[np.arange(len(values)), values], LEAST))
+
+
+def unit(target: Target, rows: np.ndarray) -> float:
+    """The unit of differences of `losses`: for values their variance, which makes differences of R²; for classes 1."""
+    return 1.0 if target.classes is not None else float(target.values[rows].var()) or 1.0
+
+
+def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, float]:
+    """The scores of outputs for these rows of the table, by name."""
+    values = target.values[rows]
+    if target.classes is None:
+        return {
+            "R²": metrics.r2(outputs, values[:, None]),
+            "root mean squared error": metrics.rmse(outputs, values[:, None]),
+            "mean absolute error": metrics.mae(outputs, values[:, None]),
+        }
+    f1, labels, predicted = "F1, mean of the classes", values, outputs
+    if len(target.classes) == 2:  # the F1 of the rare class
+        rare = int(np.bincount(target.values, minlength=2).argmin())
+        f1 = f"F1 of {target.classes[rare]}"
+        labels, predicted = (values, outputs) if rare == 1 else (1 - values, outputs[:, ::-1])
+    return {
+        "accuracy": metrics.accuracy(outputs, values),
+        f1: metrics.f1(predicted, labels),
+        "area under the ROC curve": metrics.auc(outputs, values),
+        "log loss": float(losses(outputs, target, rows).mean()),
+    }
+
+
+def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, Difference]:
+    """By how much the log loss rises, or R² falls, if a column is shuffled among the rows.
+
+    It is the mean of SHUFFLES shuffles. The largest come first. If several columns have the same information, perhaps
+    none of them matters.
+
+    L. Breiman, "Random forests", Machine Learning 45, 2001, section 10.
+    """
+    rng, columns = np.random.default_rng(seed), model.columns
+    rows = np.flatnonzero(rows)
+    most = max(100, min(MOST_SHUFFLED, MOST_PREDICTED // (SHUFFLES * len(columns.columns))))
+    rows = np.sort(rng.permutation(rows)[:most])
+    inputs = columns.arrays(rows_of(frame, rows))  # once: a shuffle changes columns of them
+    given = inputs if len(inputs) > 1 else inputs[0]
+    whole, scale = losses(model.predict(given), target, rows), unit(target, rows)
+    of_inputs = [x[:, i] for x in inputs for i in range(x.shape[1])]
+    places = dict(zip([name for names in columns.names for name in names], of_inputs, strict=True))
+    found = {}
+    for column in columns.columns:
+        features = [places[name] for name in getattr(column, "features", [column.name])]
+        kept, shuffled = [feature.copy() for feature in features], np.zeros(len(rows))
+        for _ in range(SHUFFLES):
+            order = rng.permutation(len(rows))
+            for feature, values in zip(features, kept, strict=True):
+                feature[:] = values[order]
+            shuffled += losses(model.predict(given), target, rows) / SHUFFLES
+        for feature, values in zip(features, kept, strict=True):
+            feature[:] = values
+        found[column.name] = Difference.of((shuffled - whole) / scale)
+    return dict(sorted(found.items(), key=lambda item: -item[1].mean))

@@ -1,0 +1,175 @@
+"""Train nets on rows of a table, and a linear model and boosted trees to compare them with on held-out rows."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite._support.terminal import say
+from caffelite.core.function import Function
+from caffelite.data.frames import Categories
+from caffelite.files.structure import as_text
+from caffelite.functions import Columns, Linear, MSELoss, Softmax, SoftmaxLoss, Splines
+from caffelite.functions.columns import moments_of
+from caffelite.model.model import Model
+from caffelite.model.table import TableModel
+from caffelite.optimizers import AdamW
+from caffelite.tables import recipe as recipes
+from caffelite.tables.recipe import Recipe
+from caffelite.tables.schema import Frame, Target
+from caffelite.training.callbacks.base import EarlyStopping
+from caffelite.training.history import History
+
+FEWEST = 20  # rows of a table
+MOST_TEXT = 900_000  # bytes of names and categories in a file; a large file may have more
+
+# The linear model
+VALIDATION = 0.2  # of its rows
+EPOCHS, PATIENCE = 200, 20  # epochs, and those without a better validation loss
+RATE = 0.01
+EMBEDDING = 8  # numbers for each category
+SMALL = 0.1  # how large they are at first: a category of few rows says little then
+
+MOST_CATEGORIES = 255  # of a column, for boosted trees
+
+
+class Split(NamedTuple):
+    """The rows for the training and the rows for the test, (n,) bool each."""
+
+    training: np.ndarray
+    test: np.ndarray
+
+
+class Learned(NamedTuple):
+    """The nets as one model, and the histories of their trainings."""
+
+    model: TableModel
+    histories: list[History]
+
+    def mean_history(self) -> History:
+        """The mean of the histories, as long as the shortest."""
+        epochs = min(history.epochs for history in self.histories)
+        names = self.histories[0]
+        means = {name: np.mean([history[name][:epochs] for history in self.histories], axis=0) for name in names}
+        return History({name: values.tolist() for name, values in means.items()})
+
+
+def split(target: Target, test: float, seed: int) -> Split:
+    """Hold out random rows, the same share of each class. The first row of a class stays in the training.
+
+    Raises ValueError for too few rows.
+    """
+    n = len(target.values)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(n)
+    if target.classes is not None:
+        order = order[np.argsort(target.values[order], kind="stable")]
+    shares = np.arange(n + 1) * test + rng.random()
+    held_out = np.diff(np.floor(shares)) > 0
+    if target.classes is not None:
+        held_out[np.unique(target.values[order], return_index=True)[1]] = False
+    test_rows = np.isin(np.arange(n), order[held_out])
+    if n < FEWEST or test_rows.sum() < 1 or (~test_rows).sum() < 2:
+        raise ValueError(f"{n:,} rows are too few to train on some and test on others")
+    return Split(~test_rows, test_rows)
+
+
+def rows_of(frame: Frame, rows: np.ndarray) -> Frame:
+    """These rows of a frame. `rows` are numbers, or (n,) bool."""
+    return {
+        name: Categories(column.codes[rows], column.names) if isinstance(column, Categories) else column[rows]
+        for name, column in frame.items()
+    }
+
+
+def learn(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: int, verbose: Any) -> Learned:
+    """Train nets on these rows, (n,) bool, by the recipe.
+
+    After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
+    """
+    seen, count = rows_of(frame, rows), int(rows.sum())
+    columns = recipe.columns(seen, count)
+    _check_text(columns, recipe.number_of_nets(count))
+    targets, outputs, loss, center, scale = _to_learn(target, rows)
+    metrics = ["r2"] if target.classes is None else ["accuracy"]
+    options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose}
+    random = np.random.RandomState(seed)
+    try:
+        nets, histories = recipes.train(recipe, columns, columns.arrays(seen), targets, random=random, **options)
+    except KeyboardInterrupt as interrupt:
+        nets, histories = getattr(interrupt, "nets", []), getattr(interrupt, "histories", [])
+        if not nets:
+            raise
+        say(f"caffelite: stopped, with {len(nets)} of {recipe.number_of_nets(count)} nets", sys.stderr)
+    is_regression = target.classes is None
+    functions = recipes.regressor(nets, center, scale) if is_regression else recipes.classifier(nets, outputs)
+    return Learned(TableModel(functions, target.name, target.classes), histories)
+
+
+def learn_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:
+    """Train a linear model on these rows, (n,) bool. A part of them is for early stopping."""
+    seen, count = rows_of(frame, rows), int(rows.sum())
+    columns = Columns(seen, size=EMBEDDING)
+    targets, outputs, loss, center, scale = _to_learn(target, rows)
+    linear = Linear(columns.features, outputs)
+    model = Model([columns, linear], seed=seed)
+    for embedding in columns.embeddings:
+        embedding.weight.data = SMALL * embedding.weight.data
+    model.fit(
+        seen,
+        targets,
+        loss=loss,
+        optimizer=AdamW(model.parameters(), lr=RATE),
+        epochs=EPOCHS,
+        batch_size=min(1024, max(32, 2 ** int(math.log2(count / 500 + 1)))),  # which leaves 500 steps of an epoch
+        validation_split=VALIDATION,
+        callbacks=[EarlyStopping(patience=PATIENCE)],
+        verbose=0,
+    )
+    if target.classes is not None:
+        return TableModel([columns, linear, Softmax()], target.name, target.classes)
+    assert linear.bias is not None
+    linear.weight.data, linear.bias.data = linear.weight.data * scale, linear.bias.data * scale + center
+    return TableModel([columns, linear], target.name)
+
+
+def trees(columns: Columns, frame: Frame, target: Target, parts: Split, seed: int) -> np.ndarray | None:
+    """The outputs of boosted trees for the test rows, (n, classes) or (n, 1). None without scikit-learn."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    except ImportError:
+        return None
+    arrays = columns.arrays(frame)
+    x = np.concatenate(arrays, axis=1, dtype=np.float64)
+    are_categories = np.zeros(x.shape[1], bool)
+    for i, known in enumerate(columns.categories.values(), start=len(columns.numbers)):
+        x[x[:, i] == len(known), i] = np.nan  # missing
+        are_categories[i] = len(known) < MOST_CATEGORIES
+    values = target.values[parts.training]
+    options: dict[str, Any] = {"random_state": seed, "categorical_features": are_categories}
+    if target.classes is None:
+        regressor = HistGradientBoostingRegressor(**options).fit(x[parts.training], values)
+        return regressor.predict(x[parts.test])[:, None]
+    options["early_stopping"] = "auto" if np.bincount(values).min() > 1 else False  # it holds out rows of each class
+    classifier = HistGradientBoostingClassifier(**options).fit(x[parts.training], values)
+    return classifier.predict_proba(x[parts.test])
+
+
+def _to_learn(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Function, float, float]:
+    """The targets of these rows, the number of outputs, the loss, and the center and scale of numbers."""
+    values = target.values[rows]
+    if target.classes is not None:
+        return values, len(target.classes), SoftmaxLoss(), 0.0, 1.0
+    (center,), (scale,) = (x.tolist() for x in moments_of(values[:, None]))
+    return ((values - center) / scale)[:, None], 1, MSELoss(), center, scale
+
+
+def _check_text(columns: Splines, nets: int) -> None:
+    """Raise ValueError, before the training, if a file of the nets could not hold the names and categories."""
+    text = nets * len(as_text(columns.arguments()).encode())
+    if text > MOST_TEXT + nets * columns.weight.data.nbytes // 16:
+        long = max(columns.categories, key=lambda name: sum(map(len, columns.categories[name])))
+        raise ValueError(f"the words are too many or too long, most of them in {long!r}: drop it")

@@ -1,0 +1,166 @@
+"""AverageWeights: a moving average of the weights, and the step that it follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite._support.interrupts import InterruptsBetweenSteps
+from caffelite.core.arrays import nonnegative
+from caffelite.core.tensor import Tensor
+from caffelite.data.generator import Batch
+from caffelite.training.history import History
+from caffelite.training.step import Step
+
+
+class AverageWeights:
+    """Keeps a moving average of the weights, and gives it to the model at the end:
+
+        a ← a + (1 − decay) (w − a)   after each step            (a₀: the weights before the first step)
+
+    The average often predicts better than the last weights. With decay 0.999 it covers some thousand steps. During the
+    training, `val_…` and all callbacks after an epoch see the model with the average. So `EarlyStopping` restores the
+    average of the best epoch. Between the steps of an epoch, the model has the weights that are trained.
+
+    All parameters are averaged. Buffers are not: the model has the buffers of the last step. BatchNorm's running
+    statistics are already averages. (Keras does the same, and so does PyTorch's AveragedModel by default.) A checkpoint
+    has the average and the weights w. `caffelite.load` reads the average, and a resumed training continues with w.
+
+    Raises ValueError unless 0 ≤ decay < 1. Raises ValueError in `caffelite.minimize`, which has no such steps.
+
+    B. Polyak and A. Juditsky, "Acceleration of stochastic approximation by averaging", SIAM J. Control Optim. 30, 1992.
+    """
+
+    def __init__(self, decay: float = 0.999) -> None:
+        self.decay = nonnegative("decay", decay, 1.0)
+        self._model: Any = None
+        self._is_shown = False  # whether the model has the average, and `_others` the weights; or the reverse
+        self._others: dict[Tensor, np.ndarray] = {}
+        # The numbers of a step of SGD that is the formula above, with the weights as its gradient: rate decay − 1,
+        # no momentum, weight decay −1.
+        self._of_sgd = np.array([self.decay - 1, 0.0, -1.0, 0.0])
+
+    def begin(self, training: Any) -> None:
+        if training.optimizer is None:
+            raise ValueError("AverageWeights averages after each step of an optimizer; minimize has none")
+        self._model, self._is_shown = training.model, False
+        others = {p: self._others.get(p) for p in self._model.parameters()}
+        self._others = {p: _flat(p).copy() if array is None else array for p, array in others.items()}
+        for p, average in self._others.items():
+            kernels.copy(_flat(p), out=average)
+
+    def due(self, epochs: int) -> float:
+        return math.inf
+
+    def __call__(self, epoch: int, history: History) -> None:
+        pass
+
+    def end(self) -> None:
+        self._model = None
+
+    def follow(self) -> None:
+        """Move the average towards the weights. A recorded step repeats this."""
+        for p in self._model.parameters():
+            average = self._others.get(p)
+            if average is None:  # a callback has added this parameter to the model
+                average = self._others[p] = _flat(p).copy()
+            kernels.update("sgd", average, _flat(p), None, self._of_sgd)
+
+    def arrays(self) -> Iterable[np.ndarray]:
+        """Return the arrays that a recorded step changes."""
+        return self._others.values()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Inside, the model has the average."""
+        if self._is_shown:
+            yield
+            return
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def show(self) -> None:
+        """Give the model the average, unless it has it."""
+        if not self._is_shown:
+            self._exchange()
+
+    def hide(self) -> None:
+        """Give the model the weights that are trained, unless it has them."""
+        if self._is_shown:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Exchange average and weights: all of them, or none if Ctrl-C comes first."""
+        with InterruptsBetweenSteps() as interrupts, interrupts.held():
+            for p, other in self._others.items():
+                weights = _flat(p)
+                kept = kernels.copy(weights)
+                kernels.copy(other, out=weights)
+                kernels.copy(kept, out=other)
+                p._note_change()
+            self._is_shown = not self._is_shown
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the decay and, during a training, the weights that are trained: `weights.0.weight` and so on."""
+        if self._model is None:
+            return {"decay": self.decay}
+        with self.shown():
+            named = self._model.named_parameters().items()
+            weights = {f"weights.{name}": self._others[p].reshape(p.shape).copy() for name, p in named}
+        return {"decay": self.decay, **weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a `state_dict` into a model that has the average. Raise ValueError before any change if it can't be."""
+        parameters = self._model.named_parameters()
+        expected = {f"weights.{name}": p.shape for name, p in parameters.items()}
+        shapes = {name: np.shape(array) for name, array in state.items() if name != "decay"}
+        if shapes != expected or state.get("decay") != self.decay:
+            raise ValueError(
+                f"AverageWeights: expected decay {self.decay:g} and weights {expected}, got {state.get('decay')} and "
+                f"{shapes}"
+            )
+        for name, p in parameters.items():
+            kernels.copy(_flat(p), out=self._others[p])
+            p.data = state[f"weights.{name}"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_model": None, "_is_shown": False, "_others": {}}
+
+
+class StepWithAverages(Step):
+    """A step, after which averages follow the weights."""
+
+    def __init__(self, step: Step, averages: list[AverageWeights]) -> None:
+        super().__init__(step.model, step.objective, step.optimizer, step.clip_norm)
+        self.step, self.averages = step, averages
+        self.batches, self.unit = step.batches, step.unit
+
+    def __call__(self, *batches: Batch) -> Any:
+        outputs = self.step(*batches)
+        for average in self.averages:
+            average.follow()
+        return outputs
+
+    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
+        self.step.measure(cursor, outputs, batch)
+
+    def facts(self) -> dict[str, Any]:
+        return self.step.facts()
+
+    def key(self) -> tuple[Any, ...]:
+        return self.step.key()
+
+    def used(self) -> tuple[Any, ...]:
+        return (*self.step.used(), *[array for average in self.averages for array in average.arrays()])
+
+
+def _flat(p: Tensor) -> np.ndarray:
+    return p._noted_data().reshape(-1)

@@ -1,0 +1,169 @@
+"""Listeners of the training loop: validation, progress, schedules and the user's callbacks."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+
+from caffelite._kernels import AfterEpoch
+from caffelite._support.tracebacks import noting
+from caffelite.optimizers import Optimizer
+from caffelite.training.callbacks.averaging import AverageWeights
+from caffelite.training.callbacks.base import Callbacks, Training
+from caffelite.training.callbacks.progress import Progress
+from caffelite.training.epochs.evaluation import Evaluation
+from caffelite.training.loop import Listener, Loop
+
+
+class Averages(Listener):
+    """Gives the model its average weights after an epoch and at the end, and takes them back before further steps.
+
+    It is the first listener, so validation and callbacks see the average.
+    """
+
+    def __init__(self, averages: list[AverageWeights]) -> None:
+        self.averages = averages
+
+    def due(self, done: int) -> float:
+        return done + 1 if self.averages else math.inf
+
+    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
+        for average in self.averages:
+            average.show()
+        return ()
+
+    def between_steps(self) -> None:
+        for average in self.averages:
+            average.hide()
+
+    def end(self) -> None:
+        for average in self.averages:
+            average.show()
+
+
+class Validation(Listener):
+    """Evaluates the validation data after each epoch."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    def due(self, done: int) -> float:
+        return done + 1
+
+    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        return self.evaluation.as_call()
+
+    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
+        return list(zip(*self.evaluation.results(epochs), strict=True))
+
+
+class Shown(Listener):
+    """Shows the progress. With `each`, the loop calls it after each epoch."""
+
+    def __init__(self, progress: Progress, each: bool) -> None:
+        self.progress, self.each = progress, each
+
+    def due(self, done: int) -> float:
+        return done + 1 if self.each else math.inf
+
+    def begin(self, loop: Loop) -> None:
+        self.progress.__enter__()
+
+    def steps_done(self, count: int, loop: Loop) -> None:
+        self.progress.steps_done(count, loop.epochs.loss)
+
+    def epochs_done(self, count: int, loop: Loop) -> bool:
+        self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
+        return False
+
+    def waited(self, seconds: float) -> None:
+        self.progress.waited(seconds)
+
+    def end(self) -> None:
+        self.progress.__exit__()
+
+
+class ShownTogether(Listener):
+    """Shows the progress of one of several trainings, which have a Progress and its lock in common.
+
+    `progress.epochs` counts the epochs of all trainings. With `each`, the loop calls it after each epoch.
+    """
+
+    def __init__(self, progress: Progress, lock: threading.Lock, each: bool) -> None:
+        self.progress, self.lock, self.each = progress, lock, each
+
+    def due(self, done: int) -> float:
+        return done + 1 if self.each else math.inf
+
+    def begin(self, loop: Loop) -> None:
+        self.loop = loop
+
+    def steps_done(self, count: int, loop: Loop) -> None:
+        with self.lock:
+            self.progress.steps_done(count, lambda: math.nan)
+
+    def epochs_done(self, count: int, loop: Loop) -> bool:
+        with self.lock:
+            self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
+        return False
+
+    def end(self) -> None:
+        """Leave out the epochs that an early end has saved."""
+        with self.lock:
+            self.progress.epochs -= self.loop.until - self.loop.history.epochs
+
+
+class EndingSchedule(Listener):
+    """Warns if a schedule ends before the training, if the number of steps is not known."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.watch = optimizer._followed.watched(None)
+
+    def between_steps(self) -> None:
+        if self.watch is not None:
+            self.watch()
+
+
+class Called(Listener):
+    """Calls the callbacks of a training. When they have begun, `restore` may give them the state of a checkpoint."""
+
+    def __init__(self, callbacks: Callbacks, training: Training, restore: Callable[[], None] | None = None) -> None:
+        self.callbacks, self.training, self.restore = callbacks, training, restore
+        self.call_between_steps = callbacks.between_steps
+
+    def due(self, done: int) -> float:
+        return self.callbacks.due(done)
+
+    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        return self.callbacks.call(loop.history.epochs, others)
+
+    def due_besides(self, done: int) -> float:
+        return self.callbacks.due_besides(done)
+
+    def steps_until_due(self) -> float:
+        return self.callbacks.steps_until_due()
+
+    def steps_done(self, count: int, loop: Loop) -> None:
+        if count > 0:
+            self.callbacks.steps_done(count)
+
+    def begin(self, loop: Loop) -> None:
+        self.callbacks.during(self.training).__enter__()
+        try:
+            if self.restore is not None:
+                self.restore()
+        except BaseException:
+            self.end()
+            raise
+        loop.ended = self.callbacks.ended
+
+    def epochs_done(self, count: int, loop: Loop) -> bool:
+        with noting(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):
+            return self.callbacks(loop.history.epochs - 1, loop.history)
+
+    def between_steps(self) -> bool:
+        return self.call_between_steps is not None and self.call_between_steps()
+
+    def end(self) -> None:
+        self.callbacks.__exit__()

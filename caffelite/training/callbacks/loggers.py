@@ -1,0 +1,100 @@
+"""Callbacks that write the history to files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from caffelite._support.extras import how_to_install
+from caffelite.files import safetensors as files
+from caffelite.training.history import History
+
+
+class CSVLog:
+    """Writes the history to a file of comma-separated values, one row after each completed epoch.
+
+    The first row has the names: `epoch`, counted from 1, `loss` and so on. The file replaces an older one when the
+    training begins. If the training continues from a checkpoint, the file also has the epochs before it. Numbers are
+    written with all their digits. Raises OSError with the file's name if the file cannot be written: before the first
+    step if it cannot be created. A FIFO or a device raises OSError and is never opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+
+    def begin(self, training: Any) -> None:
+        history, self._leads = training.history, training.leads
+        self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
+
+    def __call__(self, epoch: int, history: History) -> None:
+        self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
+
+    def _write(self, mode: str, rows: list[tuple]) -> None:
+        if not self._leads:
+            return
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        try:
+            with open(self.path, mode, opener=files.open_file) as file:
+                file.write(text.getvalue().encode())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+
+class TensorBoard:
+    """Writes the history for TensorBoard: `tensorboard --logdir folder` shows its curves in a browser.
+
+    Each quantity of the history is a scalar with the same tag (`loss`, `val_loss`, …). The step is the epoch, counted
+    from 1. Each training writes a file of its own into the folder, which is made if it does not exist. Every epoch is
+    in the file as soon as it is completed. Give each run a folder of its own below `--logdir`. If a training continues
+    from a checkpoint, TensorBoard shows the later epochs that an older file in the folder has no longer.
+
+    Needs tensorboardX: `pip install tensorboardX`. Without it, raises ImportError. Raises OSError before the first
+    step if the folder cannot be made or written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        _tensorboardx()
+        self.folder = Path(folder).absolute()
+        self._file: Any = None
+
+    def begin(self, training: Any) -> None:
+        if not training.leads:
+            return
+        library = _tensorboardx()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = library.event_file_writer.EventsWriter(str(self.folder / "events"), f".{time.time_ns()}")
+        if done := training.history.epochs:
+            self._write(done + 1, session_log=library.proto.event_pb2.SessionLog(status=1))  # it starts at this step
+
+    def __call__(self, epoch: int, history: History) -> None:
+        if self._file is not None:
+            summary = _tensorboardx().proto.summary_pb2.Summary()
+            for name, values in history.items():
+                summary.value.add(tag=name, simple_value=values[-1])
+            self._write(epoch + 1, summary=summary)
+
+    def _write(self, step: int, **content: Any) -> None:
+        event = _tensorboardx().proto.event_pb2.Event(wall_time=time.time(), step=step, **content)
+        self._file.write_event(event)
+        self._file.flush()
+
+    def end(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_file": None}
+
+
+def _tensorboardx() -> Any:
+    try:
+        import tensorboardX
+    except ImportError as error:
+        raise ImportError(f"TensorBoard needs tensorboardX: {how_to_install('tensorboard')}") from error
+    return tensorboardX

@@ -1,0 +1,107 @@
+"""The base of all Epochs: a step, recorded once for each shape of batch, and the sums that it measures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.recording import Recording
+from caffelite.core.shard import ALL, SomeRows, computing
+from caffelite.data.generator import Layout
+from caffelite.program import Program
+from caffelite.training.epochs.base import Epochs, joined, parted
+from caffelite.training.process_group import Team
+from caffelite.training.step import Step
+
+
+class Steps(Epochs):
+    """Epochs of a step that is recorded once for each shape of batch, and then replayed."""
+
+    def __init__(self, step: Step, team: Team) -> None:
+        self.step, self.team = step, team
+        self.model, self.objective = step.model, step.objective
+        self.programs = self.model._own.programs
+        self.cursor = self.programs.cursor
+
+    def take_step(self, layout: Layout, part: SomeRows | None, *columns: np.ndarray) -> Any:
+        """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
+        batch = layout.batch(columns)
+        with computing(part or ALL):
+            outputs = self.step(batch)
+            if self.step.trains:
+                warn_of_untrained(self.step)
+            self.step.measure(self.cursor, outputs, batch)
+        return outputs if self.objective.epoch_metrics else None
+
+    def program(self, name: str, layout: Any, columns: list[np.ndarray], rows: int) -> Program:
+        """Return the Program for steps of this name on batches of `rows` rows of these columns.
+
+        `layout` says which columns these are. For a step on several batches, it describes each of them.
+        """
+        used = (*self.model.all_functions(), *self.step.used())
+        forms = [(column.shape[1:], column.dtype) for column in columns]
+        key = (self.model.structure(), rows, layout, *self.step.key(), *forms)
+        return self.programs.find(Program, used, name, *key)
+
+
+class Sums:
+    """The sums of an epoch over an iterable."""
+
+    def __init__(self, step: Step, team: Team) -> None:
+        self.step, self.team, self.objective = step, team, step.objective
+        self.means = np.zeros((1, self.objective.quantities, 2))
+        self.batches = 0
+        self.kept: list[dict[str, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
+
+    def loss(self) -> float:
+        """Return the mean loss so far, or NaN before the first step."""
+        return self.objective.mean_loss(self.means)
+
+    def results(self, where: str) -> np.ndarray:
+        """Return a row of loss and metrics. Raise ValueError if there were no batches."""
+        if self.batches == 0:
+            raise ValueError(
+                f"there were no batches {where}; an iterator gives its batches only once. Give a list, or an object "
+                "whose __iter__ returns a new iterator: these give their batches in every epoch"
+            )
+        sums = self.team.all_sums(self.step, self.means)
+        if not self.objective.epoch_metrics:
+            return self.objective.means(sums)
+        kept = {name: self.team.all_rows(rows) for name, rows in joined(self.kept).items()}
+        return self.step.results(sums, *parted(kept))
+
+    def keep(self, rows: dict[str, np.ndarray]) -> None:
+        """Keep the outputs and targets of a batch. Raise ValueError if its rows have another shape."""
+        first, now = [[x.shape[1:] for x in kept.values()] for kept in (self.kept[0] if self.kept else rows, rows)]
+        if first != now:
+            raise ValueError(
+                f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "
+                f"batch has outputs and targets of shape {_rows_text(now)}, the first one of shape {_rows_text(first)}"
+            )
+        self.kept.append(rows)
+
+
+def _rows_text(shapes: list[tuple]) -> str:
+    return " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
+
+
+def warn_of_untrained(step: Step) -> None:
+    """Warn of parameters that get a gradient but are not in the optimizer.
+
+    While a step is recorded, it checks all parameters in the step, and otherwise the model's parameters.
+    """
+    recording, trained = kernels.recorder(), step.optimizer.parameters
+    if isinstance(recording, Recording):
+        untrained = recording.untrained(trained)
+    else:
+        known = set(trained)
+        untrained = [p for p in step.model.parameters() if p.requires_grad and p.grad is not None and p not in known]
+    if untrained:
+        names = {p: name for name, p in step.model.named_parameters().items()}
+        named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
+        step.objective.warn_once(
+            f"not trained: {named}. A gradient is computed for each, but the optimizer does not have them. Make "
+            "a new optimizer, or freeze them: requires_grad = False"
+        )

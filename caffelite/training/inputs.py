@@ -1,0 +1,455 @@
+"""Convert and check the arguments of `fit`, `evaluate` and `predict`, once, before any step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from caffelite._support.fork import renew_in_children
+from caffelite._support.warnings import warn
+from caffelite.core.arrays import as_array, as_indices, refuse_indices
+from caffelite.core.function import Function
+from caffelite.core.sparse import is_sparse
+from caffelite.data import frames
+from caffelite.data.conversion import (
+    ClassWeights,
+    as_inputs,
+    as_targets,
+    as_weights,
+    from_library,
+    named_targets,
+    same_length,
+    way_to_several,
+)
+from caffelite.data.generator import Batch, DataGenerator, Prefetch, alone_or_all, is_replayed, without_single_rows
+from caffelite.data.out_of_core import Blocks, Source, part
+from caffelite.data.windows import Windows
+from caffelite.functions import Columns, Losses, Parallel, Penalized
+from caffelite.functions.losses.base import Loss
+from caffelite.functions.losses.function_loss import as_loss as one_loss
+from caffelite.optimizers import Optimizer
+from caffelite.training.objective import check_takes_weights
+
+Names = list[list[Any] | None] | None  # column names of data frames, one list for each input
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+IN_ORDER: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def training_batches(
+    model: Any,
+    loss: Function,
+    x: Any,
+    y: Any,
+    weights: Any,
+    class_weight: Any,
+    given: Mapping[str, Any],
+    rng: np.random.Generator,
+    validation_data: Any,
+    validation_split: float,
+    is_seeded: bool,
+) -> tuple[Iterable, Iterable | None, Names]:
+    """Return the training batches, the validation batches (or None) and the column names of frames."""
+    if validation_split != 0 and validation_data is not None:
+        raise ValueError("fit takes validation_data or validation_split, not both")
+    if are_rows(x, y):
+        data, held_out, columns = _rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
+        training: Any = DataGenerator.of(data, seed=rng, **_set(given))
+    else:
+        if class_weight is not None:
+            raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
+        if validation_split != 0:
+            raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
+        check_batches(model, "x", x, y, weights, loss, given)
+        columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
+    if trains_batch_norm(model):
+        training = without_single_rows(training)
+    if held_out is not None:
+        return training, batches_of(held_out, IN_ORDER), columns
+    validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
+    return training, validation, columns
+
+
+def _rows(
+    model: Any,
+    loss: Function,
+    x: Any,
+    y: Any,
+    weights: Any,
+    class_weight: Any,
+    rng: np.random.Generator,
+    validation_split: float,
+    is_seeded: bool,
+) -> tuple[Batch, Batch | None, Names]:
+    """Return the training rows, the held-out validation rows (or None) and the column names of frames.
+
+    Class weights count only in training.
+    """
+    class_weights = None
+    if class_weight is not None:
+        (_, y), *others = named_targets(y)
+        if others:
+            raise ValueError(
+                f"class_weight needs a single target, got {1 + len(others)}: give the weights of rows as sample_weight"
+            )
+        of_labels = loss.losses[0] if isinstance(loss, Losses) else loss
+        class_weights = ClassWeights(class_weight, y, getattr(of_labels, "ignore", None))
+    if validation_split == 0:
+        weights = weights if class_weights is None else class_weights.times(weights, y)
+        data, columns = checked(model, "x", x, y, weights, loss)
+        return data, None, columns
+    data, columns = checked(model, "x", x, y, weights, loss)
+    drawn_from = model._own.stream_of_split(data.rows, rng, drawn_anew=is_seeded)
+    data, held_out = split(data, validation_split, drawn_from)
+    if class_weights is not None:
+        weights = class_weights.times(data.weights, data.targets[0])
+        data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
+    for part_of_data in (data, held_out):
+        check_weights(loss, part_of_data.weights)
+    return data, held_out, columns
+
+
+def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
+    """Return the training rows, in their order, and the rows to evaluate. A source is split block by block."""
+    rows = data.rows
+    count = count_to_hold_out(rows, share)
+    columns, layout = data.columns(), data.layout()
+    if Source in map(type, columns):
+        ranges = Blocks(columns, rows).held_out(count, rng)
+        return tuple([layout.batch([part(a, those) for a in columns]) for those in ranges])  # type: ignore
+    parts = training_and_held_out(rows, count, rng)
+    return tuple([layout.batch([a[which] for a in columns]) for which in parts])  # type: ignore
+
+
+def count_to_hold_out(rows: int, share: float) -> int:
+    """Return how many rows `validation_split` holds out. TypeError or ValueError if the share is not possible."""
+    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
+        raise TypeError(f"validation_split must be a number, got {share!r}")
+    if not 0 <= share < 1:
+        raise ValueError(f"validation_split must be in [0, 1), got {share}")
+    count = int(rows * share)
+    if count == 0:
+        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
+    return count
+
+
+def training_and_held_out(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the rows to hold out. Return masks (rows,) of the rows for training and of the rows that are held out."""
+    held_out = np.zeros(rows, dtype=bool)
+    held_out[rng.permutation(rows)[:count]] = True
+    return ~held_out, held_out
+
+
+def validation_batches(model: Any, data: Any, loss: Function, columns: Names = None) -> Iterable:
+    """Return the validation data as batches. Frames must have the columns of the training."""
+    if isinstance(data, DataGenerator):
+        check_columns(model, "validation_data", data.columns, columns)
+        return batches(model, "validation_data", data, None, None, loss)
+    x, y, weights = rows_to_evaluate(data, "(x, y), (x, y, weights) or a DataGenerator")
+    return batches(model, "validation_data's x", x, y, weights, loss, columns=columns, **IN_ORDER)
+
+
+def rows_to_evaluate(data: Any, expected: str) -> tuple[Any, Any, Any]:
+    """Return x, y and weights (or None) of `validation_data`. Raise TypeError, saying what is expected, for others."""
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise TypeError(
+            f"validation_data: expected {expected}, got {type(data).__name__}"
+            + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
+        )
+    x, y, weights = data if len(data) == 3 else (*data, None)
+    if y is None:
+        raise TypeError("validation_data: expected (x, y), got None for y")
+    return x, y, weights
+
+
+def batches(
+    model: Any,
+    name: str,
+    x: Any,
+    y: Any,
+    weights: Any,
+    loss: Function,
+    given: Mapping[str, Any] = NOTHING,
+    *,
+    columns: Names = None,
+    **options: Any,
+) -> Iterable:
+    """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
+
+    Frames must have the columns `columns`. `options` are for rows in memory. The user's options, `given`, replace them
+    if they are not None. Raises ValueError if x is batches that do not follow `given`.
+    """
+    if are_rows(x, y):
+        data, _ = checked(model, name, x, y, weights, loss, columns)
+        return batches_of(data, {**options, **_set(given)})
+    check_batches(model, name, x, y, weights, loss, given)
+    return x
+
+
+def are_rows(x: Any, y: Any) -> bool:
+    """Whether x and y are rows and their targets. If not, x makes its own batches."""
+    return y is not None and not isinstance(x, DataGenerator)
+
+
+def batches_of(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
+    """Return batches of all these rows. They have been checked."""
+    return DataGenerator.of(data, **{"seed": _unused().stream, **options})
+
+
+def check_batches(
+    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, given: Mapping[str, Any] = NOTHING
+) -> None:
+    """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `given`."""
+    if weights is not None:
+        raise ValueError("sample_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
+    generator = x.batches if isinstance(x, Prefetch) else x
+    if isinstance(generator, DataGenerator):
+        check_columns(model, name, generator.columns)
+    if isinstance(x, DataGenerator):
+        if y is not None:
+            raise ValueError(f"{name} is a DataGenerator, which has its own targets; leave out y")
+        if x.y is None:
+            raise ValueError(f"{name} is a DataGenerator without targets")
+        if is_replayed(x):  # otherwise, each batch is checked later
+            inputs = x.x if isinstance(x.x, tuple) else (x.x,)
+            shape = check_rows(model, name, inputs)
+            check_indices(model, name, inputs)
+            check_targets(loss, shape, x._targets())
+            weights = x.sample_weight
+            check_weights(loss, None if weights is None else as_weights(weights, len(weights), model.dtype))
+    elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
+        got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+        if isinstance(x, Windows):
+            got += ": give windows.x and windows.y"
+        elif inspect.isgeneratorfunction(x):
+            got += ": call it, because it returns such an iterable"
+        elif hasattr(x, "__getitem__") and hasattr(x, "__len__"):
+            got += ": give it __iter__, such as (self[i] for i in range(len(self)))"
+        raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
+    for option, value in _set(given).items():
+        if getattr(generator, option, None) != value:
+            raise ValueError(
+                f"{option}={value!r} needs x and y as arrays, and {name} is a {type(x).__name__}, which makes its "
+                f"own batches: leave out {option}"
+            )
+
+
+def _set(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {option: value for option, value in given.items() if value is not None}
+
+
+class _Unused:
+    """A random stream for rows that stay in order. It is shared: a new one takes longer than all other checks."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renew_in_children(self)
+
+    def _after_fork(self) -> None:
+        self.stream = np.random.default_rng(0)
+
+
+@functools.cache
+def _unused() -> _Unused:
+    return _Unused()
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def checked(
+    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: Names = None
+) -> tuple[Batch, Names]:
+    """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
+    inputs, columns = model_inputs(model, name, x, expected)
+    given = [(of, from_library(a, of)) for of, a in targets_of(loss, y)]
+    targets = {of: a if isinstance(a, Source) else as_array(a, of) for of, a in given}
+    shape, rows = check_rows(model, name, inputs), len(inputs[0])
+    check_indices(model, name, inputs)
+    for of, a in targets.items():
+        if a.shape[:1] != (rows,):
+            raise ValueError(f"{name} has {rows} rows, {of if len(targets) > 1 else 'y'} has shape {a.shape}")
+    weights = None if weights is None else as_weights(weights, rows, model.dtype)
+    check_targets(loss, shape, tuple(targets.values()))
+    check_weights(loss, weights)
+    return Batch(inputs, tuple([as_targets(a, model.dtype, of) for of, a in targets.items()]), weights), columns
+
+
+def targets_of(loss: Function, y: Any) -> list[tuple[str, Any]]:
+    """Return the targets in y with their names in messages. Raise ValueError for a list if the loss takes several."""
+    if isinstance(loss, Losses) and len(loss.losses) > 1 and (way_out := way_to_several(y, "targets")):
+        raise ValueError(f"y: expected a target for each of {len(loss.losses)} losses{way_out}")
+    return named_targets(y)
+
+
+def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple[tuple[np.ndarray, ...], Names]:
+    """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
+
+    Raises ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
+    ValueError for rows without names if `Columns` has numbers and categories.
+    """
+    names = None
+    if type(x) is not np.ndarray:
+        if isinstance(x, list) and (least := _fewest_inputs(model)) > 1:
+            raise ValueError(f"{name}: the model takes {least} inputs, got 1{way_to_several(x)}")
+        columns = columns_of(model)
+        if columns is not None and frames.is_frame(x):
+            x = columns.arrays(x, name)
+        else:
+            names = frames.names_of_inputs(x)
+            check_columns(model, name, names, expected)
+    takes = model.takes_indices
+    if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := columns_of(model)) is not None:
+        raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
+    return as_inputs(x, model.input_dtype, takes, name), names
+
+
+def _fewest_inputs(model: Any) -> int:
+    """Return the smallest number of inputs that the model takes."""
+    if model.is_sequence():
+        return 1
+    inputs = inspect.signature(model.call).parameters.values()
+    return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
+
+
+def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
+    """Return the shape of the outputs. Raise ValueError if there are no rows or the model does not take them."""
+    rows = same_length(name, inputs)
+    if model.is_sequence() and not model.functions:
+        raise ValueError(f"{type(model).__name__} has no Functions: add some, or write a `call`")
+    if is_sparse(inputs[0]) and model.is_sequence():
+        model._first_input(inputs[0])
+    try:
+        return model.shape_for(inputs, rows)
+    except ValueError:  # raised again below, if possible with a message for any number of rows
+        pass
+    model.shape_for(inputs)
+    return model.shape_for(inputs, rows)
+
+
+def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None:
+    """Raise IndexError naming the first row with an index that a Function in the model does not take.
+
+    The model runs on two rows of zeros, which shows the Functions that get the input or a view of it. If an index
+    reaches a Function in another way, only that Function checks it.
+    """
+    takes = model.takes_indices
+    if not (any(takes) if isinstance(takes, tuple) else takes):
+        return
+    names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
+    for x, of, most in zip(inputs, names, model.index_limits(inputs), strict=True):
+        if most is not None and not isinstance(x, Source):  # a Source is checked when it is read
+            indices = as_indices(x, of)
+            if (indices.view(np.uint64) > most).any():
+                refuse_indices(of, most, x.shape, x.dtype, indices)
+
+
+def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) -> None:
+    """Raise ValueError for targets that the loss does not take. A Source is checked when it is read."""
+    known = tuple([None if isinstance(y, Source) else y for y in targets])
+    of_scores = loss.loss if isinstance(loss, Penalized) else loss
+    if type(of_scores).forward is Loss.forward:
+        outputs = len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1
+        if outputs > 1 or len(known) > 1:
+            raise ValueError(
+                f"{loss!r} takes one output and one target, got {outputs} and {len(known)} in y: give a loss for each "
+                "output, loss=(l1, l2)"
+            )
+    if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in known)):
+        loss.check_targets(alone_or_all(known), outputs_shape)
+
+
+def check_weights(loss: Function, weights: np.ndarray | None) -> None:
+    """Raise TypeError if there are weights but the loss takes none, and ValueError if all weights are 0."""
+    if weights is not None:
+        check_takes_weights(loss)
+        if not weights.any():
+            raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {weights.dtype}")
+
+
+# ---- columns of frames -----------------------------------------------------------------------------------------------
+
+
+def check_columns(model: Any, name: str, columns: Names, expected: Names = None) -> None:
+    """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
+    first = columns_of(model)
+    known: Any = (model._own.column_names or expected) if first is None else first.names
+    if known is not None:
+        frames.check_names(known, columns, name)
+
+
+def remember_columns(model: Any, names: Names) -> None:
+    """Let the model expect frames with these columns, unless it has column names already. `Columns` finds its own."""
+    if names is not None and model._own.column_names is None and columns_of(model) is None:
+        model._own.column_names = names
+
+
+def columns_of(model: Any) -> Columns | None:
+    """Return the Columns at the start of a sequence, or at the start of all Functions of a Parallel there; or None."""
+    first: Any = model
+    while hasattr(first, "is_sequence") and first.is_sequence() and first.functions:
+        first = first.functions[0]
+    if type(first) is Parallel:
+        found = [columns_of(function) for function in first.functions]
+        is_one = all(columns is not None and columns.reads_as(found[0]) for columns in found)
+        return found[0] if is_one else None
+    return first if Columns in type(first).__mro__ else None  # isinstance is slow here
+
+
+# ---- loss, optimizer, model ------------------------------------------------------------------------------------------
+
+
+def as_loss(loss: Any) -> Function:
+    """Return a loss, or a tuple or list with a loss for each output, as a Function.
+
+    Raise TypeError for a class, and for anything that cannot be called.
+    """
+    return Losses.of(loss) if isinstance(loss, tuple | list) else one_loss(loss)
+
+
+def check_optimizer(model: Any, optimizer: Any) -> None:
+    """Raise TypeError unless it is an Optimizer, and ValueError if it cannot train the model.
+
+    It has to have all parameters of the model that require a gradient, and one of its own has to require a gradient.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer: expected an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}")
+    known = set(optimizer.parameters)
+    if not any(p.requires_grad for p in known):
+        raise ValueError("there is nothing to train: all parameters are frozen, requires_grad is False")
+    if all([p in known or not p.requires_grad for p in model.parameters()]):  # noqa: C419 (faster than a generator)
+        return
+    for name, p in model.named_parameters().items():
+        if p.requires_grad and p not in known:
+            raise ValueError(
+                f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
+                "add, or freeze the parameter with requires_grad = False"
+            )
+
+
+def trains_batch_norm(model: Any) -> bool:
+    """Whether a training uses the mean and variance of each batch, which needs more than one row.
+
+    Call `check_optimizer` before: it looks for new Functions.
+    """
+    return any(function.requires_grad for function in model._own.batch_norms)
+
+
+def warn_of_overflow(model: Any) -> None:
+    """Warn of a BatchNorm if its running variance is too large for its dtype: `predict` then uses a smaller one."""
+    for function in model._own.batch_norms:
+        beyond = function.variance == np.finfo(function.variance.dtype).max
+        if beyond.any():
+            warn(
+                f"{function!r}: the variance of feature {int(beyond.argmax())} is beyond {model.dtype}, and "
+                "predictions differ from the training: divide that feature by a constant, or take "
+                "Model(dtype=np.float64)"
+            )

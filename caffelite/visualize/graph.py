@@ -1,0 +1,226 @@
+"""A drawing of the graph that made a Tensor, as SVG text.
+
+The boxes are in rows: the Tensor itself in the lowest, the inputs of a box above it. An input that is used further down
+is one line through the rows between. The line has a place in each of these rows, as a box has.
+
+`graph` writes two lines of text into a box. `trace` (`trace.py`) draws the same boxes with more lines. Boxes in a row
+have their lower ends at the same height.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from caffelite._support.text_table import FITTING
+from caffelite.core.autograd import inputs_first
+from caffelite.core.tensor import Tensor
+
+LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
+HEIGHT, LINE = 42, 16  # pixels: the least height of a box, which has room for two lines; the height of a line
+GAP, MARGIN = 34, 8  # between rows, and around the drawing
+BESIDE, PORTS = 16, 14  # between boxes in a row, and between arrows that end at one box
+
+# Dark letters on light boxes and grey arrows: they can be read on light and on dark backgrounds.
+STYLES = {
+    "function": 'fill="#e6f1fa" stroke="#0072b2"',
+    "requires_grad": 'rx="12" fill="#fff3dc" stroke="#c98500"',
+    "leaf": 'rx="12" fill="#f2f2f2" stroke="#808080"',
+    "constant": 'rx="12" fill="#f2f2f2" stroke="#808080" stroke-dasharray="4 3"',
+}
+
+
+class SVG(str):
+    """SVG text, which notebooks show as the picture. Its `repr` is the size."""
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the picture to a file, such as `graph.svg`, which a browser shows. Raises OSError if it cannot."""
+        Path(path).write_text(self, encoding="utf-8")
+
+    def __repr__(self) -> str:
+        width, height = re.findall(r'(?:width|height)="([\d.]+)"', self)[:2]
+        return f'SVG({width} × {height}; a notebook draws it, .save("graph.svg") writes it)'
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+Piece = tuple[str, str]  # a text, and its colour; "" for the usual one
+
+
+class Node:
+    """A box with lines of text; without text, the place of a line that runs through a row.
+
+    A line is a text, or pieces of it with colours. `function` is the one that the box stands for, None for a leaf.
+    `tensors` are its outputs that are used, or the leaf; `given` are the Tensors that it was applied to.
+    """
+
+    def __init__(self, kind: str, lines: list[str], inputs: list[Node], row: int = 0) -> None:
+        self.kind, self.inputs = kind, inputs
+        self.row, self.x = row, 0.0  # counted from the lowest; the middle
+        self.function: Any = None
+        self.tensors: list[Tensor] = []
+        self.given: tuple[Tensor | None, ...] = ()
+        self.write([[(_label(line), "")] for line in lines])
+
+    def write(self, lines: list[list[Piece]]) -> None:
+        """Set the lines of text, and with them the size of the box."""
+        self.lines = lines
+        lengths = [sum([len(text) for text, _ in line]) for line in lines]
+        self.width = 24 + LETTER * max(lengths) if lines else 4
+        self.height = max(HEIGHT, LINE * len(lines) + 10) if lines else 0
+
+
+def graph(tensor: Tensor) -> SVG:
+    """Draw the graph that made a Tensor: the Functions, and the leaves that they were applied to.
+
+    A leaf shows its name, its shape, and whether it requires a gradient. A Function shows its `repr` and the shape of
+    its output. The arrows run from inputs to outputs. A parameter is an input of its Function. Inputs that were not
+    Tensors, such as labels or a number, were not kept. Each is a `constant`.
+
+    Returns SVG text, a `str`: `cl.graph(loss).save("graph.svg")`. In a notebook it shows the picture.
+    Raises TypeError for anything but a Tensor, and RuntimeError if `backward` has freed the graph.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"graph takes a Tensor, got {tensor!r}")
+    try:
+        return drawing(boxes_of(tensor))
+    except RuntimeError:
+        raise RuntimeError("graph: backward has freed the graph; draw it before `backward`") from None
+
+
+def drawing(boxes: list[Node], legend: Sequence[Piece] = ()) -> SVG:
+    """Draw boxes, and below them a legend: texts with their colours."""
+    return _svg(_placed(_rows(boxes)), legend)
+
+
+def boxes_of(*results: Tensor) -> list[Node]:
+    """The boxes of a graph, each after its inputs. RuntimeError if `backward` has freed the graph."""
+    boxes: dict[int, Node] = {}  # by the id of a Function, which may have several outputs, or of a leaf
+
+    def box_of(x: Tensor | None) -> Node:
+        if x is None:
+            node = Node("constant", ["constant"], [])
+            return boxes.setdefault(id(node), node)
+        key = id(x.function) if id(x.function) in boxes else id(x)
+        if key not in boxes:
+            grad = "requires_grad" if x.requires_grad else ""
+            boxes[key] = Node(grad or "leaf", [x.name or "Tensor", f"{x.shape} {grad}"], [])
+            boxes[key].tensors = [x]
+        return boxes[key]
+
+    tensors = inputs_first(*results)
+    outputs: dict[int, dict[int, Tensor]] = {}  # of each Function, those that are used
+    for x in (*[x for tensor in tensors for x in tensor.inputs if x is not None], *results):
+        outputs.setdefault(id(x.function), {})[id(x)] = x
+    for tensor in tensors:
+        if (function := tensor.function) is not None and id(function) not in boxes:
+            inputs = [box_of(x) for x in (*tensor.inputs, *function.parameters())]
+            used = list(outputs[id(function)].values())
+            shapes = ", ".join([f"{x.name or ''} {x.shape}" for x in used])
+            box = boxes[id(function)] = Node("function", [repr(function), shapes], inputs)
+            box.function, box.tensors, box.given = function, used, tensor.inputs
+    for result in results:
+        box_of(result)
+    return list(boxes.values())
+
+
+def _rows(boxes: list[Node]) -> list[list[Node]]:
+    """The rows, the lowest first. A box is in the row right above the highest box that it goes into."""
+    for box in reversed(boxes):
+        for x in box.inputs:
+            x.row = max(x.row, box.row + 1)
+    rows: list[list[Node]] = [[] for _ in range(1 + max(box.row for box in boxes))]
+    line_of: dict[Node, Node] = {}  # how far down the line from a box has been drawn
+    for box in sorted(boxes, key=lambda box: -box.row):
+        rows[box.row].append(box)
+        for i, x in enumerate(box.inputs):
+            line = line_of.get(x, x)
+            while line.row > box.row + 1:
+                line = Node("", [], [line], line.row - 1)
+                rows[line.row].append(line)
+            line_of[x] = box.inputs[i] = line
+    return rows
+
+
+def _placed(rows: list[list[Node]]) -> list[list[Node]]:
+    """Set x, from the lowest row up: as near to the mean of where a node's arrows end as its neighbours allow.
+
+    The first input of the first input … of the result is straight above it. The other nodes make room.
+    """
+    spine = rows[0][0]
+    ends: dict[Node, list[float]] = {node: [0.0] for node in rows[0]}
+    for row in rows:
+        mean = {node: sum(ends[node]) / len(ends[node]) for node in row}
+        row.sort(key=mean.__getitem__)
+        i = row.index(spine) if spine in row else 0
+        for side, nodes, edge in ((1, row[i:], -inf), (-1, row[:i][::-1], spine.width / 2 + BESIDE)):
+            for node in nodes:
+                node.x = 0.0 if node is spine else side * max(side * mean[node], edge + node.width / 2)
+                edge = side * node.x + node.width / 2 + BESIDE
+        for node in row:
+            for port, x in enumerate(node.inputs):
+                ends.setdefault(x, []).append(node.x + port * PORTS)
+        spine = spine.inputs[0] if spine.inputs else spine
+    return rows
+
+
+def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
+    from html import escape  # takes a millisecond, only if you draw
+
+    def text(x: float, y: float, line: Sequence[Piece], more: str = "") -> str:
+        pieces = [
+            f'<tspan fill="{colour}">{escape(piece, quote=False)}</tspan>' if colour else escape(piece, quote=False)
+            for piece, colour in line
+        ]
+        return f'<text x="{x:.1f}" y="{y:.0f}"{more}>{"".join(pieces)}</text>'
+
+    heights = [max([node.height for node in row]) for row in rows]
+    bottoms = [heights[0] - sum(heights[: i + 1]) - GAP * i + heights[i] for i in range(len(rows))]  # of the rows
+    arrows, boxes = [], []
+    for node in [node for row in reversed(rows) for node in row]:
+        row_height, bottom = heights[node.row], bottoms[node.row]
+        top, half, places = bottom - row_height, node.width / 2, [x.x for x in node.inputs]
+        order = sorted(range(len(places)), key=places.__getitem__)
+        apart = min(PORTS, (half - 8) / max(1, len(order) - 1))
+        down = row_height - node.height  # from the row's upper end to the box
+        tip = f"{f'v {down} ' if down else ''}m -4 -6 l 4 6 l 4 -6" if node.lines else f"v {row_height}"
+        for port, i in enumerate(order):
+            start, end = places[i], node.x + (port - order.index(0)) * apart
+            curve = f"{start:.1f} {top - GAP} C {start:.1f} {top - GAP / 2} {end:.1f} {top - GAP / 2} {end:.1f} {top}"
+            arrows.append(f'<path d="M {curve} {tip}"/>')
+        if node.lines:
+            top = bottom - node.height
+            rectangle = f'x="{node.x - half:.1f}" y="{top}" width="{2 * half:.1f}" height="{node.height}"'
+            boxes.append(f"<rect {rectangle} {STYLES[node.kind]}/>")
+        for i, line in enumerate(node.lines):
+            y = top + node.height / 2 + 12 + LINE * i - LINE / 2 * len(node.lines)
+            boxes.append(text(node.x, y, line))
+    nodes = [node for row in rows for node in row]
+    left = min(node.x - node.width / 2 for node in nodes) - MARGIN
+    width = max(node.x + node.width / 2 for node in nodes) + MARGIN - left
+    upper = bottoms[-1] - heights[-1] - MARGIN
+    height = bottoms[0] + MARGIN - upper
+    if legend:
+        lengths = [LETTER * len(line) + 16 for line, _ in legend]
+        width = max(width, sum(lengths))
+        for i, piece in enumerate(legend):
+            boxes.append(text(left + 8 + sum(lengths[:i]), bottoms[0] + GAP - 8, [piece], ' text-anchor="start"'))
+        height += GAP
+    view = f"{left:.1f} {upper} {width:.1f} {height}"
+    size = f'width="{width:.0f}" height="{height}" style="{FITTING}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}">'
+    grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'
+    dark = '<g font-family="monospace" font-size="12" text-anchor="middle" fill="#222222">'
+    return SVG("\n".join([head, grey, *arrows, "</g>", dark, *boxes, "</g>", "</svg>", ""]))
+
+
+def _label(text: str) -> str:
+    """In one line, of limited length, of letters that XML allows."""
+    line = " ".join(text.split())
+    line = line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

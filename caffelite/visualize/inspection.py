@@ -1,0 +1,447 @@
+"""`inspect`: statistics of a model's layers and gradients on some rows, in numbers, words and pictures.
+
+The words name unusual values, by these thresholds:
+
+    DEAD        A few units of a ReLU that no row activates are usual, and harmless. From a tenth on, the layer is
+                noticeably narrower than it was made.
+    SATURATED   Within 1 % of an end of its range, the slope of tanh and of the sigmoid is below 4 % of its largest.
+    STALLED     Where half of the values are, less than about half of the gradient comes through.
+    VANISHED    Initializations keep the norm of the gradient about what it is at the outputs, layer after layer
+    EXPLODED    (X. Glorot and Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks",
+                AISTATS 2010). A thousand times less or more, no learning rate suits both ends of the net.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite import functions
+from caffelite._support.terminal import writable
+from caffelite._support.text_table import Table, shortened, table
+from caffelite.core.function import Function
+from caffelite.core.modes import mode
+from caffelite.core.sparse import array_of, is_sparse
+from caffelite.core.tensor import Tensor
+from caffelite.data.generator import alone_or_all
+from caffelite.data.out_of_core import Source
+from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
+from caffelite.model.model import Model
+from caffelite.model.tracing import Applied, Trace, data_of, listed
+from caffelite.training.inputs import as_loss, checked
+from caffelite.visualize.plots import PALETTE
+
+DEAD = 0.1  # share of the units that are 0 for all rows
+SATURATED = 0.01  # share of the range, from its ends
+STALLED = 0.5  # share of the values that are saturated
+VANISHED, EXPLODED = 1e-3, 1e3  # norm of a gradient, over that at the model's outputs
+BINS = 40  # of histograms
+BLOCK = 2**14  # numbers of a histogram at a time; they stay in the cache
+
+RANGES = {Tanh: (-1, 1), Sigmoid: (0, 1)}  # of Functions that saturate
+
+
+class Statistics:
+    """Statistics of the finite numbers in an array: mean, deviation, extremes, norm, share of zeros, histogram."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        array = np.asarray(array)
+        is_finite = np.isfinite(array)
+        finite = (array.reshape(-1) if is_finite.all() else array[is_finite]).astype(np.float64)
+        self.shape, self.size = array.shape, array.size
+        self.not_finite = array.size - finite.size  # how many numbers are NaN or infinite
+        self.mean = self.std = self.least = self.most = self.zeros = math.nan
+        if finite.size:
+            self.mean, self.least, self.most = float(finite.mean()), float(finite.min()), float(finite.max())
+            self.std = _norm(finite - self.mean) / math.sqrt(finite.size)
+            self.zeros = 1 - np.count_nonzero(finite) / finite.size
+        self.norm = _norm(finite)  # √Σ x²
+        self.counts, self.edges = _histogram(finite, self.least, self.most)
+
+    @property
+    def rms(self) -> float:
+        """The root of the mean square."""
+        return self.norm / math.sqrt(max(1, self.size - self.not_finite))
+
+    def __repr__(self) -> str:
+        return f"Statistics({self.shape}, mean {self.mean:.3g}, std {self.std:.3g}, {self.least:.3g} … {self.most:.3g})"
+
+    def __str__(self) -> str:
+        return writable(repr(self))
+
+
+class Layer:
+    """Statistics of one application of a Function."""
+
+    def __init__(
+        self, name: str, function: Function, inputs: list, output: np.ndarray, gradient: Any, axis: int
+    ) -> None:
+        self.name, self.function = name, repr(function)
+        self.output = Statistics(output)
+        self.gradient = None if gradient is None else Statistics(gradient)  # of the output; None: nobody used it
+        self.inputs_finite = all(np.isfinite(x).all() for x in inputs if x.dtype.kind == "f")
+        self.units, self.dead = _dead(output, axis)
+        if any(np.may_share_memory(x, output) or _dead(x, axis)[1] for x in inputs):
+            self.dead = 0  # they have not died here
+        self.saturated: float | None = None  # share of the values
+        for saturating, (low, high) in RANGES.items():
+            if isinstance(function, saturating):
+                margin = SATURATED * (high - low)
+                self.saturated = float(np.mean((output < low + margin) | (output > high - margin)))
+
+
+class Parameter:
+    """Statistics of a parameter and its gradient."""
+
+    def __init__(self, parameter: Tensor, gradient: np.ndarray | None) -> None:
+        self.value = Statistics(parameter.data)
+        self.gradient = None if gradient is None else Statistics(gradient)
+        self.frozen = not parameter.requires_grad
+
+
+class Inspection:
+    """The result of `inspect`: `loss`, `rows`, `layers` in order, `parameters` by name, and `findings` in words.
+
+    Printed, it is two tables and the findings; `plot` draws histograms. A notebook shows it as HTML.
+    """
+
+    def __init__(
+        self, inputs: Any, loss: float, layers: Any, parameters: dict[str, Parameter], norm: float, design: list[str]
+    ) -> None:
+        self.rows = len(inputs[0])
+        self.loss, self.parameters = loss, parameters
+        self.layers: list[Layer] = layers
+        findings = [*_of_inputs(inputs), *design, *_of_values(self), *_of_gradients(self, norm)]
+        self.findings = findings or ["Nothing stands out."]
+
+    def _heading(self) -> str:
+        return f"{self.rows:,} row{'s' * (self.rows != 1)}, loss {self.loss:.4g}"
+
+    def _layers(self) -> Table:
+        head = ["layer", "function", "output", "mean", "std", "zeros", "dead", "saturated", "gradient's norm"]
+        rows = [
+            [
+                layer.name,
+                layer.function,
+                str(layer.output.shape),
+                *map(_number, (layer.output.mean, layer.output.std)),
+                _share(layer.output.zeros),
+                f"{layer.dead} of {layer.units}" if layer.dead else "",
+                "" if layer.saturated is None else _share(layer.saturated),
+                "" if layer.gradient is None else _number(layer.gradient.norm),
+            ]
+            for layer in self.layers
+        ]
+        return table(head, rows, "<<<>>>>>>", cut=1)
+
+    def _parameters(self) -> Table:
+        rows = []
+        for name, p in self.parameters.items():
+            size, of_gradient = p.value.rms, math.nan if p.gradient is None else p.gradient.rms
+            ratio = _number(of_gradient / size) if p.gradient is not None and size > 0 else ""
+            gradient = "frozen" if p.frozen else "none" if p.gradient is None else _number(of_gradient)
+            rows.append([name, str(p.value.shape), _number(size), gradient, ratio])
+        return table(["parameter", "shape", "rms", "gradient's rms", "ratio"], rows, "<<>>>", cut=0)
+
+    def __repr__(self) -> str:
+        return "\n\n".join([self._heading(), self._layers(), self._parameters(), "\n".join(self.findings)])
+
+    def __str__(self) -> str:
+        return writable(repr(self))
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        findings = "".join([f"<li>{escape(finding)}</li>" for finding in self.findings])
+        tables = [self._layers()._repr_html_(), self._parameters()._repr_html_()]
+        return "\n".join([f"<p>{self._heading()}</p>", *tables, f"<ul>{findings}</ul>"])
+
+    def plot(self) -> Any:
+        """Draw histograms, a line a layer: of its outputs, their gradients, its parameters and theirs.
+
+        Each has a scale of its own, from the least to the greatest number; counts are on a logarithmic scale, since
+        most gradients are small, and many outputs 0. Returns the matplotlib figure. Needs matplotlib.
+        """
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        from caffelite._support.figures import Figure
+
+        lines, layout = self._lines(), ConstrainedLayoutEngine(h_pad=0.02, hspace=0)
+        figure = Figure(8, 0.4 + 0.62 * len(lines), layout)
+        panels = figure.subplots(len(lines), 4, squeeze=False)
+        for axes, title in zip(panels[0], ("outputs", "gradients", "parameters", "gradients"), strict=True):
+            axes.set_title(title, fontsize=10)
+        for line, (layer, parameter, columns) in zip(panels, lines, strict=True):
+            for axes, statistics in zip(line, columns, strict=True):
+                _draw_histogram(axes, statistics)
+            line[0].set_ylabel(layer, rotation=0, ha="right", va="center", fontsize=8)
+            line[2].set_ylabel(parameter, rotation=0, ha="right", va="center", fontsize=8)
+        return figure
+
+    def _lines(self) -> list[tuple[str, str, list[Statistics | None]]]:
+        """The histograms of `plot`: beside each layer its first parameter, its others on lines of their own."""
+        lines: list[tuple[str, str, list[Statistics | None]]] = []
+        left = dict(self.parameters)
+        for layer in self.layers:
+            own = [name for name in left if name.rpartition(".")[0] == layer.name and layer.name] or [""]
+            label = f"{layer.name}  {shortened(layer.function, 20)}".strip()
+            for i, name in enumerate(own):
+                p = left.pop(name, None)
+                of_output = [None, None] if i else [layer.output, layer.gradient]
+                of_parameter = [p.value, p.gradient] if p else [None, None]
+                lines.append(("" if i else label, name.rpartition(".")[2], [*of_output, *of_parameter]))
+        return lines + [("", name, [None, None, p.value, p.gradient]) for name, p in left.items()]
+
+
+def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
+    """Inspect the outputs of each layer for these rows, its parameters, and the gradients of both.
+
+    `inspect` makes one step as `fit` does, forward and backward, in training (Dropout drops) but without an update. It
+    uses a copy: the model, its gradients, buffers and random streams do not change. Some hundreds of rows are enough.
+
+    The layers are the Functions in the model, in the order in which they are applied, and the Functions in them. In a
+    `call`, activations that are applied as methods, `.relu()`, count too, but have no name. A unit is a feature or a
+    channel. `dead` units are 0 for all rows, because of this layer. `saturated` is the share of values of tanh or
+    sigmoid at the ends of their range. The norm of a gradient is √Σ g². An rms is the root of the mean square. Plain
+    SGD changes a parameter by lr × ratio of its size.
+
+    The findings also name two linear layers, Linear or convolutions, with nothing between them.
+
+    x, y, loss and the errors are as in `fit`.
+    """
+    if not isinstance(model, Model):
+        raise TypeError(f"inspect takes a Model, got {model!r}")
+    loss = as_loss(loss)
+    batch, _ = checked(model, "inspect", x, y, None, loss)
+    if Source in map(type, batch.columns()):
+        raise ValueError(
+            "inspect takes rows in memory, some hundreds, such as x[:500]; got rows that are not in memory"
+        )
+    before = mode.records_graph, mode.training
+    mode.records_graph = mode.training = True
+    try:
+        with kernels.Paused(), np.errstate(all="ignore"):
+            return _inspect(*copy.deepcopy((model, loss)), batch)
+    finally:
+        mode.records_graph, mode.training = before
+
+
+def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
+    named = model.named_parameters()
+    for p in [*named.values(), *loss.parameters()]:
+        p.zero_grad()
+    # Inputs that need a gradient make everything have one, what frozen parameters make too.
+    inputs = [Tensor(a, requires_grad=True) if array_of(a).dtype.kind == "f" else a for a in batch.inputs]
+    with Trace(model, strict=False) as trace:
+        outputs = trace.model(*inputs)
+    steps = [step for step in trace.all_steps() if step.name or step.kind.__name__ in functions.__all__]
+    by_methods = [step for step in steps if not step.name]  # `.relu()`, whose gradient no Function of the model gets
+    results = [*listed(outputs), *[y for step in by_methods for y in step.outputs]]
+    for tensor in results:
+        tensor.retain_grad()
+    value = loss(outputs, alone_or_all(batch.targets))
+    if value.requires_grad:
+        value.backward()
+    for step in by_methods:
+        step.gradients = [y.grad for y in step.outputs]
+    norm = math.hypot(*[np.linalg.norm(o.grad.astype(np.float64)) for o in listed(outputs) if o.grad is not None])
+    layers, axis = [], -1
+    for step in steps:
+        if isinstance(step.function, Model):
+            continue
+        axis = _unit_axis(step.function, axis)
+        arrays = [np.asarray(x) for x in map(data_of, step.inputs) if isinstance(x, np.ndarray)]
+        for output, gradient in zip(map(data_of, step.outputs), step.gradients, strict=True):
+            layers.append(Layer(step.name, step.function, arrays, np.asarray(output), gradient, axis))
+    parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
+    design = [*_of_design(trace.all_steps(), listed(outputs))]
+    return Inspection(batch.inputs, float(value), layers, parameters, norm, design)
+
+
+def _unit_axis(function: Function, before: int) -> int:
+    """The axis along which outputs have their features or channels: where the input it requires has its own."""
+    required = function.required_input_shape or ()
+    for i, length in enumerate(required):
+        if isinstance(length, int):
+            return i - len(required) if ... in required[:i] else i
+    return before
+
+
+def _norm(numbers: np.ndarray) -> float:
+    """Compute √Σ x² on this thread: a BLAS may wake others, which takes longer than the sum."""
+    return math.sqrt(np.einsum("i,i->", numbers, numbers))
+
+
+def _histogram(numbers: np.ndarray, least: float, most: float) -> tuple[np.ndarray, np.ndarray]:
+    """Compute counts and edges, also of numbers that differ in the last digit, or are too far apart to subtract.
+
+    np.histogram takes five times as long, because it compares each number with the edges as they are rounded.
+    """
+    scale = max(abs(least), abs(most)) or 1.0
+    low, high = (least / scale, most / scale) if numbers.size else (0.0, 0.0)
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    counts = np.zeros(BINS + 1, np.int64)
+    for i in range(0, numbers.size, BLOCK):
+        places = (numbers[i : i + BLOCK] / scale - low) * (BINS / (high - low))
+        counts += np.bincount(places.astype(np.intp), minlength=BINS + 1)
+    counts[BINS - 1] += counts[BINS]  # the greatest number
+    return counts[:BINS], np.linspace(low, high, BINS + 1) * (scale if numbers.size else 1.0)
+
+
+def _dead(array: np.ndarray, axis: int) -> tuple[int, int]:
+    """Count the units of an array, and those that are 0 for all rows and places."""
+    if array.ndim < 2 or not -array.ndim < axis < array.ndim:
+        return 0, 0
+    others = tuple([i for i in range(array.ndim) if i != axis % array.ndim])
+    units = array.shape[axis]
+    return units, units - int(np.count_nonzero((array != 0).any(axis=others)))
+
+
+# ---- in words -------------------------------------------------------------------------------------------------------
+
+
+def _of_inputs(inputs: tuple[Any, ...]) -> Iterator[str]:
+    for i, x in enumerate(inputs):
+        statistics = Statistics(x.tocsr().data if is_sparse(x) else x)
+        if statistics.not_finite:
+            yield f"Input{f' {i}' * (len(inputs) > 1)}: {_count(statistics)} not finite."
+
+
+def _of_design(steps: list[Applied], outputs: list[Any]) -> Iterator[str]:
+    """Findings about two linear layers in a row, if neither the model nor another layer uses what is between them."""
+    results = {id(data_of(y)): step for step in steps if step.name for y in step.outputs}
+    uses = Counter([id(data_of(x)) for step in steps for x in step.inputs] + [id(data_of(y)) for y in outputs])
+    applied = Counter([step.name for step in steps])
+    for step in [step for step in steps if step.name]:
+        between = id(data_of(step.inputs[0])) if step.inputs else 0
+        before = results.get(between)
+        if before is None or before.kind is not step.kind or uses[between] > 1:
+            continue
+        if applied[before.name] > 1 or applied[step.name] > 1:
+            continue
+        if one := _as_one(step.kind, before.function, step.function):
+            kind = step.kind.__name__
+            yield (
+                f"Layers {before.name} and {step.name} are {kind}, with nothing between them: together they are {one}. "
+                "Put ReLU() between them."
+            )
+
+
+def _as_one(kind: type, first: Any, second: Any) -> str:
+    """The layer that two layers of a kind are together; "" if there is none, or if a reason for the two is likely.
+
+    Likely reasons are a frozen layer, groups, and a window that is a row or a column. Few numbers between the two
+    layers are a factorization: not every such layer is a product of two.
+    """
+    is_trained = all(p.requires_grad for p in (*first.parameters(), *second.parameters()))
+    if kind not in (Linear, Conv1d, Conv2d) or not is_trained:
+        return ""
+    if kind is Linear:
+        return "one Linear" if first.out_features >= min(first.in_features, second.out_features) else ""
+    if first.groups > 1 or second.groups > 1:
+        return ""
+    width, before, after = first.out_channels, first.in_channels, second.out_channels
+    if _window(second) == 1 and second.padding == (0,) * second.axes:
+        return f"one {kind.__name__}" if width >= min(before * _window(first), after) else ""
+    if min(first.kernel_size + second.kernel_size) > 1 and width >= min(before, after):
+        return f"one {kind.__name__} with a larger window, except at the borders"
+    return ""
+
+
+def _window(convolution: Any) -> int:
+    """How many places a convolution's window has."""
+    return math.prod(convolution.kernel_size)
+
+
+def _of_values(found: Inspection) -> Iterator[str]:
+    rows = f"all {found.rows:,} rows" if found.rows > 1 else "the one row"
+    if not math.isfinite(found.loss):
+        yield f"The loss is {found.loss}."
+    for name, p in found.parameters.items():
+        if p.value.not_finite:
+            yield f"{name}: {_count(p.value)} not finite."
+    for layer, place in zip(found.layers, _places(found.layers), strict=True):
+        if layer.output.not_finite and layer.inputs_finite:
+            yield f"{place}: {_count(layer.output)} not finite, though its inputs are."
+        if layer.units and layer.dead >= DEAD * layer.units:
+            yield f"{place}: {layer.dead} of {layer.units} units are 0 for {rows}; dead units learn nothing."
+        if layer.saturated is not None and layer.saturated >= STALLED:
+            yield f"{place}: {layer.saturated:.0%} of the values are saturated, and let hardly any gradient through."
+
+
+def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
+    """Findings about the gradients. `norm` is the norm of the gradient at the model's outputs."""
+    placed = zip(found.layers, _places(found.layers), strict=True)
+    gradients = [(layer.gradient, place) for layer, place in placed if layer.gradient is not None]
+    broken = [place for gradient, place in gradients if gradient.not_finite]
+    if broken:
+        yield f"{broken[-1]}: its gradient is not finite. So no gradient that comes from it is finite."
+    elif norm == 0:
+        yield "The gradient of the outputs is 0: there is nothing to learn from these rows."
+    elif gradients:
+        norms = [(gradient.norm / norm, place) for gradient, place in gradients]
+        (least, where_least), (most, where_most) = min(norms), max(norms)
+        if least <= VANISHED:
+            yield f"{where_least}: the gradient has vanished, to {least:.1g} times its norm at the model's outputs."
+        if most >= EXPLODED:
+            yield f"{where_most}: the gradient has exploded, to {most:.1g} times its norm at the model's outputs."
+    for name, p in found.parameters.items():
+        if p.gradient is None and not p.frozen:
+            yield f"{name} gets no gradient: it has no part in the loss."
+
+
+def _places(layers: list[Layer]) -> list[str]:
+    """Name the layers, as sentences do."""
+    places: list[str] = []
+    for layer in layers:
+        function = shortened(layer.function, 40)
+        named = next((other.name for other in reversed(layers[: len(places)]) if other.name), "")
+        after = f"{function} after layer {named}" if named else function
+        places.append(f"Layer {layer.name} {function}" if layer.name else after)
+    return places
+
+
+def _count(statistics: Statistics) -> str:
+    several = statistics.not_finite != 1
+    return f"{statistics.not_finite:,} of {statistics.size:,} numbers {'are' if several else 'is'}"
+
+
+def _number(x: float) -> str:
+    return f"{x:.3g}"
+
+
+def _short(x: float) -> str:
+    """As short as two digits allow."""
+    plain = x == 0 or 1e-3 <= abs(x) < 1e4
+    return f"{x:.2g}" if plain else re.sub("e([+-])0*", lambda e: f"e{e[1].strip('+')}", f"{x:.1e}")
+
+
+def _share(x: float) -> str:
+    return f"{x:.0%}" if x > 0 else "0"
+
+
+def _draw_histogram(axes: Any, statistics: Statistics | None) -> None:
+    """Draw the counts over the numbers. The least and the greatest number are written below."""
+    axes.spines[["left", "right", "top"]].set_visible(False)
+    axes.spines["bottom"].set_visible(statistics is not None)
+    axes.set(xticks=[], yticks=[])
+    if statistics is None or not statistics.counts.any():
+        return
+    axes.stairs(statistics.counts, statistics.edges, fill=True, baseline=0.5, color=PALETTE[0])
+    axes.set_yscale("log")
+    axes.set(ylim=(0.5, 1.3 * statistics.counts.max()), yticks=[])
+    axes.minorticks_off()
+    ends = sorted({statistics.least, statistics.most})
+    axes.set_xticks(ends, [_short(x) for x in ends], fontsize=7)
+    axes.tick_params(length=2, pad=1)
+    if len(ends) > 1:
+        for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=True):
+            label.set_horizontalalignment(side)

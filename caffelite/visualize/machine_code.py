@@ -1,0 +1,280 @@
+"""The machine instructions of a kernel, as the disassembler `objdump` lists them, with their meaning.
+
+The compiled loops have no names, so nothing says where a loop ends. But each kernel knows where its loop begins. From
+there, we follow the instructions: on to the next one, to the targets of jumps, and into functions of the same module.
+The instructions that we reach are the kernel's code. For a choice among many cases, compilers make a table of
+addresses, and a jump to an address from it. We follow such a jump to all addresses, if it has the usual form.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite._support.text_table import Table, table
+from caffelite.core.arrays import FLOATS
+from caffelite.visualize.x86_glossary import meaning
+
+AT_ONCE = 4096  # bytes that objdump gets; a part of a function is rarely longer
+LONGEST = 16  # bytes; more than any instruction has
+TABLE = 12  # instructions, before a jump to an address from a table, that read the table
+
+JUMP = re.compile(r"(?:notrack |bnd )?(jmp|b)$")
+BRANCH = re.compile(r"(j(?!mp)\w+|b\.\w+|bc\.\w+|cbn?z|tbn?z)$")
+CALL = re.compile(r"(call|bl)$")
+END = re.compile(r"(?:repz |bnd )?(ret\w*|ud2|hlt|br|udf)$")
+COMPUTES = re.compile(r"v?(f?n?m?(add|sub|mul|div|max|min|sqrt)\d*|fn?m(add|sub)\d+)(p[sd]|s[sd])$|f(ml[as]|add|mul)$")
+VECTOR = re.compile(r"p[sd]$")
+
+
+class Instruction(NamedTuple):
+    """One machine instruction."""
+
+    address: int  #: Counted from the beginning of the module's file in memory.
+    text: str  #: In Intel's syntax, numbers in base 10: `vmulps ymm0, ymm1, [rax + 32]`.
+    meaning: str  #: In words; "" for those that are not in the list.
+    target: int | None  #: Of a jump or a call, the address where it goes; None for all others.
+
+    @property
+    def name(self) -> str:
+        """The mnemonic: `vmulps`."""
+        return self.text.split()[0]
+
+    @property
+    def jumps_to(self) -> int | None:
+        """Of a jump, the address where it goes; None for all others, calls included."""
+        return None if CALL.match(self.name) else self.target
+
+
+class MachineCode(Table):
+    """Text: one instruction a line, with its meaning. A notebook shows a table.
+
+    `instructions` is the list of them. `loops` is a list of the innermost loops, each as MachineCode: first those that
+    compute with several floats at a time, and the shorter before the longer.
+    """
+
+    instructions: list[Instruction]
+    kernel: str
+    isa: str
+
+    @property
+    def loops(self) -> list[MachineCode]:
+        """The innermost loops: from the target of a jump back to this jump."""
+        jumps = [(i.jumps_to, i.address) for i in self.instructions]
+        found = {(to, address) for to, address in jumps if to is not None and to <= address}
+        innermost = [
+            (begin, end)
+            for begin, end in found
+            if not any((begin, end) != (b, e) and begin <= b and e <= end for b, e in found)
+        ]
+        loops = []
+        for begin, end in innermost:
+            body = [instruction for instruction in self.instructions if begin <= instruction.address <= end]
+            names = [instruction.name for instruction in body if COMPUTES.match(instruction.name)]
+            in_vectors = any(map(VECTOR.search, names))
+            loops.append(((not in_vectors, not names, len(body), begin), body))
+        return [_code(body, self.kernel, self.isa) for _, body in sorted(loops, key=lambda loop: loop[0])]
+
+
+def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -> MachineCode:
+    """Return the machine instructions of a kernel, with their meanings.
+
+    `kernel` is a name from a Program's listing: "sgd", "matmul", "softmax_loss". A fused kernel, "matmul_relu", has the
+    loops of "matmul". All kernels that compute element by element, such as "relu", share their loops.
+
+    `isa` is the instruction set, for example "x86-64-v3", which has AVX2; by default the one in use. `dtype` is float32
+    or float64. A kernel whose loop does not depend on the dtype has one loop for both.
+
+    If you print the result, it is a table. A notebook shows it as HTML. `code.instructions` is a list. Each instruction
+    has `address`, `text`, `name`, `meaning` and `target`. `code.loops` has the innermost loops, each as such a table.
+    First are the loops that compute with several floats at a time, and shorter loops are before longer ones. So
+    `code.loops[0]` usually does most of the work of a simple kernel.
+
+    The instructions are in the order of their addresses. The kernel's own function comes first, even if functions that
+    it calls have lower addresses.
+
+    The meanings are in words, for the common instructions of x86-64. `a ← b` means that register a gets b. `16 floats
+    at [rax]` are the floats in memory from the address in register rax on.
+
+    Raises ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raises
+    TypeError for another dtype. Raises RuntimeError without `objdump`: it is in Debian's package `binutils`, and on
+    macOS in Xcode's tools.
+
+    Source of the meanings: Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2.
+    """
+    if not isinstance(kernel, str):
+        raise TypeError(f"machine_code takes the name of a kernel, such as 'sgd', got {kernel!r}")
+    known = max([name for name in kernels.KERNELS if f"{kernel}_".startswith(f"{name}_")], key=len, default=None)
+    if known is None:
+        from difflib import get_close_matches
+
+        close = get_close_matches(kernel, kernels.KERNELS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else "; a Program's listing has names, such as 'sgd'"
+        raise ValueError(f"machine_code: there is no kernel {kernel!r}{hint}")
+    isa = kernels.ISA if isa is None else isa
+    if isa not in (available := kernels.available_instruction_sets()):
+        raise ValueError(f"machine_code: the instruction set is {isa!r}; here there is {', '.join(available)}")
+    if np.dtype(dtype) not in FLOATS:
+        raise TypeError(f"machine_code: expected dtype float32 or float64, got {np.dtype(dtype)}")
+    addresses = importlib.import_module(kernels._module(isa)).PUBLISHED[kernels.KERNELS[known].loops]
+    begin = addresses[FLOATS.index(np.dtype(dtype)) % len(addresses)]
+    file, base = _module_at(begin)
+    return _code(_reached(begin - base, file, base), known, isa)
+
+
+def _code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode:
+    places = [f"{instruction.address:x}" for instruction in instructions]
+    rows = [[place, i.text, i.meaning] for place, i in zip(places, instructions, strict=True)]
+    plain = table(["address", "instruction", "meaning"], rows, "><<")
+    code = MachineCode(plain)
+    code.cells, code.alignment = plain.cells, plain.alignment
+    code.instructions, code.kernel, code.isa = instructions, kernel, isa
+    return code
+
+
+# ---- which instructions ---------------------------------------------------------------------------------------------
+
+
+def _reached(begin: int, file: str, base: int) -> list[Instruction]:
+    """Return the instructions that run from an address on: those behind it by address, then those before it."""
+    listed: dict[int, tuple[str, int]] = {}  # by address: the text, and the address after it
+    reached: dict[int, Instruction] = {}
+    places = [begin]
+    while places:
+        at = places.pop()
+        before: list[str] = []  # the lines that have run before this one
+        while at not in reached:
+            if at not in listed:
+                listed |= _disassembled(at, file)
+            if at not in listed:
+                raise RuntimeError(f"machine_code: objdump lists no instruction at {at:#x} of {file}")
+            line, after = listed[at]
+            instruction = reached[at] = _instruction(at, line, base)
+            name, target = instruction.name, instruction.target
+            if target is not None:
+                places.append(target)
+            elif JUMP.match(name):
+                places += _cases(before[-TABLE:], base)
+            before.append(line)
+            if END.match(name) or JUMP.match(name):
+                break
+            at = after
+    return [reached[at] for at in sorted(reached, key=lambda at: (at < begin, at))]
+
+
+def _cases(lines: list[str], base: int) -> list[int]:
+    """Return where a jump may go that takes its address from a table, given the lines before it; [] for other forms.
+
+    The form: `cmp i, most`, `ja` elsewhere, `lea t, [rip + …] # table`, `movsxd a, [t + i*4]`, `add a, t`. The table
+    has an int32 for each case: how far from the table it is.
+    """
+    text = "\n".join(lines)
+    count = re.findall(r"cmp +\w+,0x([0-9a-f]+)\n+ja ", text)
+    table = re.findall(r"lea +(\w+),\[rip\+[^\n]*# (?:0x)?([0-9a-f]+)", text)
+    if not count or not table or not re.search(rf"movsxd +\w+,DWORD PTR \[{table[-1][0]}\+\w+\*4", text):
+        return []
+    begin = int(table[-1][1], 16)
+    return [begin + distance for distance in (ctypes.c_int32 * (int(count[-1], 16) + 1)).from_address(base + begin)]
+
+
+def _instruction(address: int, line: str, base: int) -> Instruction:
+    """Return the instruction of a line of objdump: mnemonic, operands, `<symbol>`, `# address`."""
+    line, _, comment = line.partition("#")
+    code, _, symbol = line.partition("<")
+    words = code.replace("notrack ", "").replace("bnd ", "").split(None, 1)
+    name, operands = words[0], words[1].strip() if len(words) > 1 else ""
+    if JUMP.match(name) or BRANCH.match(name) or CALL.match(name):
+        goes_to = re.search(r"(?:^|,\s*)(?:0x)?([0-9a-f]+)$", operands)
+        if goes_to and "@plt" in symbol:
+            function = symbol.partition("@")[0]
+            return Instruction(address, f"{name} {function}", meaning(name, [function]), None)
+        if goes_to:
+            target = int(goes_to[1], 16)
+            operands = operands[: goes_to.start(1)].removesuffix("0x") + f"{target:x}"
+            return Instruction(address, f"{name} {operands}", meaning(name, [f"{target:x}"]), target)
+    constant = re.match(r"\s*(?:0x)?([0-9a-f]+)", comment)
+    parts = _operands(operands)
+    text = f"{name} {', '.join(parts)}".strip()
+    there = base + int(constant[1], 16) if constant else None
+    return Instruction(address, text, meaning(name, parts, _widths(operands), there), None)
+
+
+def _operands(text: str) -> list[str]:
+    """Return the operands without the words for their widths, and numbers in base 10."""
+    text = re.sub(r"\b[A-Z]+ (?:PTR|BCST) ", "", text).replace("*1]", "]").replace("*1+", "+").replace("*1-", "-")
+    text = re.sub(r"0x([0-9a-f]+)", lambda number: str(_signed(int(number[1], 16))), text)
+    text = re.sub(r"(?<=\w)\+(?=\w)", " + ", re.sub(r"(?<=\w)-(?=\w)", " - ", text)).replace(" + 0]", "]")
+    return [part.strip() for part in re.split(r",(?![^\[]*\])", text)] if text else []
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _widths(text: str) -> int | None:
+    """Return how many bytes the operand in memory has, or None if the text does not say it."""
+    words = {"BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8, "XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64}
+    word = re.search(r"\b([A-Z]+) (?:PTR|BCST) ", text)
+    return words.get(word[1]) if word else None
+
+
+# ---- the disassembler -----------------------------------------------------------------------------------------------
+
+
+def _disassembled(begin: int, file: str) -> dict[int, tuple[str, int]]:
+    """Return the lines of objdump from an address on, by address, each with the address after it."""
+    import platform
+    import shutil
+    import subprocess
+
+    program = shutil.which("objdump")
+    if program is None:
+        raise RuntimeError(
+            "machine_code needs the disassembler objdump, and there is none on the PATH: install binutils "
+            "(apt install binutils; on macOS, xcode-select --install)"
+        )
+    command = [
+        program,
+        "-d",
+        "--no-show-raw-insn",
+        f"--start-address={begin:#x}",
+        f"--stop-address={begin + AT_ONCE:#x}",
+    ]
+    if platform.machine() in ("x86_64", "AMD64"):
+        command += ["-M", "intel"]
+    done = subprocess.run([*command, file], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"machine_code: objdump failed: {done.stderr.strip() or done.returncode}")
+    return _lines(done.stdout, before=begin + AT_ONCE - LONGEST)
+
+
+def _lines(listing: str, before: int) -> dict[int, tuple[str, int]]:
+    """Return the instructions of a listing up to an address. The last ones may be cut off, so they are left out."""
+    found = re.findall(r"^ *([0-9a-f]+):\s+(\S.*)$", listing, re.MULTILINE)
+    lines = [(int(address, 16), text) for address, text in found]
+    return {at: (text, after) for (at, text), (after, _) in pairwise(lines) if at < before}
+
+
+class _Place(ctypes.Structure):
+    """The answer of `dladdr` for an address: its file, and the place of the file in memory."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _module_at(address: int) -> tuple[str, int]:
+    """Return the file of the module that has this address in memory, and the address where the module begins."""
+    place = _Place()
+    if not ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
+        raise RuntimeError(f"machine_code: the system does not say which file is at address {address:#x}")
+    return place.file.decode(), place.base

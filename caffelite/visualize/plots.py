@@ -1,0 +1,461 @@
+"""Pictures of data, models and what they get wrong. Needs the extra `plot`.
+
+Every function returns the matplotlib figure: `cl.plots.weights(model).savefig("weights.png")`. It draws on `axes` if
+you pass them, otherwise on a new figure, made without pyplot. So nothing global changes, and no window opens.
+`confusion_matrix`, `calibration` and `residuals` are scikit-learn's displays, and need it: `pip install scikit-learn`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from caffelite._support.colours import FAINT, INK, PALETTE
+from caffelite._support.extras import pip_install
+from caffelite._support.text_table import drawn, shortened
+from caffelite.core.function import Function
+from caffelite.core.modes import no_grad
+from caffelite.functions import Conv2d
+from caffelite.model.model import History, Model
+from caffelite.visualize.animation import film as film
+from caffelite.visualize.regions import TINT as TINT
+from caffelite.visualize.regions import Plane
+
+LETTERS = 48 * 20  # of a text, beside curves
+PIXELS = 500  # along the longer side of the regions
+# Below 0, 0 and above: the hue shows the sign, and so does the lightness, for prints without colours.
+SIGNED = ("#2D0060", "#777777", "#FFCF7A")
+
+
+def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
+    """Draw points in the plane over the regions in which a classifier decides for each class.
+
+    A region is tinted with its class's colour, paler if the softmax of the model's outputs is less sure. A line shows
+    the places at which two classes tie. Points have the colour of their label, and a dark ring if the model's
+    prediction differs.
+
+    x (n, 2) points, y (n,) integer labels, which are the columns of the model's outputs (n, classes). Raises ValueError
+    for other shapes.
+    """
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1] or len(x) == 0:
+        raise ValueError(f"decision_regions takes points (n, 2) and labels (n,), got shapes {x.shape} and {y.shape}")
+    axes = _own(4, 4) if axes is None else axes
+    plane = Plane(x, PIXELS)
+    plane.draw(axes, model.predict(plane.points), x, y, model.predict(x))
+    return axes.figure
+
+
+def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) -> Any:
+    """Draw every image whose prediction is not its label, in a grid, with "label → prediction" under each.
+
+    images (n, height, width), labels (n,), predictions (n,). Raises ValueError for other shapes.
+    """
+    images, labels, predictions = np.asarray(images), np.asarray(labels), np.asarray(predictions)
+    if images.ndim != 3 or not labels.shape == predictions.shape == images.shape[:1]:
+        raise ValueError(
+            "mistakes takes images (n, height, width), labels (n,) and predictions (n,), "
+            f"got shapes {images.shape}, {labels.shape} and {predictions.shape}"
+        )
+    axes = _own(4, 3.5) if axes is None else axes
+    axes.set_axis_off()
+    wrong = np.flatnonzero(predictions != labels)
+    if len(wrong) == 0:
+        axes.text(0.5, 0.5, "none", ha="center", va="center", color=INK, transform=axes.transAxes)
+        return axes.figure
+    # An image is a unit wide; its cell leaves a gap beside it and room for the caption below.
+    height = images.shape[1] / images.shape[2]
+    cell_width, cell_height = 1.2, height + 0.42
+
+    box = axes.get_window_extent()
+
+    def scale(columns: int) -> float:
+        return max(columns * cell_width / box.width, math.ceil(len(wrong) / columns) * cell_height / box.height)
+
+    columns = min(range(1, len(wrong) + 1), key=scale)  # the grid that is largest in the axes
+    rows = math.ceil(len(wrong) / columns)
+    for cell, i in enumerate(wrong):
+        left, top = cell % columns * cell_width, -(cell // columns) * cell_height
+        extent = (left, left + 1, top - height, top)
+        _draw_image(axes, images[i], extent)
+        caption = drawn(f"{labels[i]} → {predictions[i]}")
+        place = (left + 0.5, top - height - 0.06)
+        axes.text(*place, caption, ha="center", va="top", fontsize=min(12, 46 / rows), color=INK)
+    axes.set(xlim=(-0.1, columns * cell_width - 0.1), ylim=(-rows * cell_height, 0.1), aspect="equal", anchor="N")
+    return axes.figure
+
+
+def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
+    """Draw an image, and beside it each filter of a convolution of one channel, over its output for the image.
+
+    This is W[o, 0] over y[o], each from dark purple, for its largest magnitude below 0, through grey for 0 to orange.
+
+    image (height, width). Raises ValueError for other shapes and for a convolution of several channels.
+    """
+    image = np.asarray(image)
+    if image.ndim != 2 or convolution.in_channels != 1:
+        raise ValueError(
+            "filters takes an image (height, width) and a Conv2d of one channel, "
+            f"got shape {image.shape} and {convolution!r}"
+        )
+    axes = _own(1.2 + 0.45 * convolution.out_channels, 1.2) if axes is None else axes
+    with no_grad():
+        made = convolution(image.astype(convolution.weight.dtype)[None, None]).numpy()[0]
+    axes.set_axis_off()
+    _draw_image(axes, image, (-1.6, -0.6, -1.6, -0.6))
+    for column, over_and_under in enumerate(zip(convolution.weight.data[:, 0], made, strict=True)):
+        for row, values in enumerate(over_and_under):
+            left, top = 1.12 * column, -1.12 * row
+            _draw_signed(axes, values, extent=(left, left + 1, top - 1, top))
+    axes.set(xlim=(-1.7, 1.12 * len(made)), ylim=(-2.2, 0.1), aspect="equal")
+    return axes.figure
+
+
+def weights(function: Function) -> Any:
+    """Draw the weights of a model, or of any Function: its parameters of two and more axes, each in a panel.
+
+    A matrix is drawn as it is. The weights of a convolution are a table of filters, of input channels by output
+    channels, or of one channel in a square. Colours go from dark purple, for the largest magnitude below 0, through
+    grey for 0 to orange. The title has the largest magnitude.
+
+    Raises ValueError if there are no such parameters.
+    """
+    from caffelite._support.figures import Figure
+
+    named = {name: p.data for name, p in function.named_parameters().items() if p.ndim > 1}
+    if not named:
+        raise ValueError(f"weights: {function!r} has no parameters of two or more axes")
+    columns = min(len(named), 4)
+    rows = math.ceil(len(named) / columns)
+    figure = Figure(2.6 * columns, 2.6 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for axes, (name, values) in zip(panels.flat, named.items(), strict=False):
+        table = values if values.ndim == 2 else _table_of_filters(values)
+        _draw_signed(axes, table, aspect="auto" if values.ndim == 2 else "equal")
+        axes.set_title(f"{drawn(name)} {values.shape}\n±{np.abs(values).max():.2g}", fontsize=9, color=INK)
+    return figure
+
+
+def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
+    """Draw how many rows of each label were predicted to be of each class, by scikit-learn's ConfusionMatrixDisplay.
+
+    labels (n,), predictions (n,), `scores.argmax(axis=1)`. Raises ValueError for other shapes, ImportError without
+    scikit-learn.
+    """
+    labels, predictions = _columns("confusion_matrix", "labels", labels, "predictions", predictions)
+    display = _display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
+    names = np.union1d(labels, predictions)
+    classes = len(names)
+    axes = _own(*(2 * [min(8, max(3, 0.4 * classes))])) if axes is None else axes
+    display.from_predictions(
+        labels,
+        predictions,
+        display_labels=[drawn(str(name)) for name in names],
+        ax=axes,
+        cmap="Blues",
+        colorbar=False,
+        include_values=classes <= 30,  # more can't be read
+        text_kw={"fontsize": min(10, 150 / classes)},
+        xticks_rotation="horizontal" if classes <= 20 else "vertical",
+    )
+    return axes.figure
+
+
+def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
+    """Draw how often a classifier is right, over its probabilities, by scikit-learn's CalibrationDisplay.
+
+    labels are (n,), and probabilities are (n,) of class 1 or (n, classes), `loss.link(scores)`. With (n, classes), the
+    picture shows the probability of the predicted class (C. Guo et al., "On calibration of modern neural networks",
+    ICML 2017). It has ten bins of equal width.
+
+    Raises ValueError for other shapes and for numbers outside 0 … 1, ImportError without scikit-learn.
+    """
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
+    if labels.ndim != 1 or probabilities.ndim not in (1, 2) or len(probabilities) != len(labels) or len(labels) == 0:
+        raise ValueError(
+            "calibration takes labels (n,) and probabilities (n,) or (n, classes), "
+            f"got shapes {labels.shape} and {probabilities.shape}"
+        )
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
+        raise ValueError("calibration takes probabilities in 0 … 1; loss.link(scores) makes them of scores")
+    display = _display("calibration", "calibration", "CalibrationDisplay")
+    axes = _own(4, 3.5) if axes is None else axes
+    several = probabilities.ndim == 2
+    true = probabilities.argmax(axis=1) == labels if several else labels
+    sure = probabilities.max(axis=1) if several else probabilities
+    display.from_predictions(true, sure, n_bins=10, ax=axes, name="model", color=PALETTE[0], pos_label=1)
+    axes.legend(loc="best", frameon=False, fontsize=8)
+    of = "the class decided for" if several else "class 1"
+    axes.set(xlabel=f"mean probability of {of}", ylabel=f"share of rows of {of}")
+    return axes.figure
+
+
+def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
+    """Draw target minus prediction over the prediction, for 1,000 points at most.
+
+    targets and predictions are (n,) or (n, 1). The picture is scikit-learn's PredictionErrorDisplay. Raises ValueError
+    for other shapes, ImportError without scikit-learn.
+    """
+    targets, predictions = (np.asarray(a) for a in (targets, predictions))
+    targets, predictions = (a[:, 0] if a.shape[1:] == (1,) else a for a in (targets, predictions))
+    targets, predictions = _columns("residuals", "targets", targets, "predictions", predictions)
+    display = _display("residuals", "metrics", "PredictionErrorDisplay")
+    axes = _own(4, 3.5) if axes is None else axes
+    display.from_predictions(
+        targets,
+        predictions,
+        kind="residual_vs_predicted",
+        ax=axes,
+        random_state=0,
+        scatter_kwargs={"s": 12, "alpha": 0.6, "color": PALETTE[0]},
+    )
+    axes.set(xlabel="prediction", ylabel="target − prediction")
+    return axes.figure
+
+
+def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = None) -> Any:
+    """Draw a text in lines of some columns. The ground of a character is darker if it was less probable.
+
+    The ground of a character of probability p shows −log₂ p bits: white for 0 bits and darkest for 8 or more. `↵` is
+    the end of a line, `□` a character that the font lacks. probabilities (n,), of n characters. Raises ValueError for
+    other shapes.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.font_manager import findfont, get_font
+
+    probabilities = np.asarray(probabilities)
+    if probabilities.shape != (len(characters),) or len(characters) == 0:
+        raise ValueError(
+            f"plots.text takes probabilities of {len(characters)} characters, got shape {probabilities.shape}"
+        )
+    rows = math.ceil(len(characters) / columns)
+    axes = _own(0.1 * columns, 0.2 * rows) if axes is None else axes
+    grounds = np.zeros(rows * columns)
+    grounds[: len(characters)] = -np.log2(np.maximum(probabilities, 2.0**-8))
+    colours = LinearSegmentedColormap.from_list("bits", ["#FFFFFF", PALETTE[1]])
+    axes.imshow(grounds.reshape(-1, columns), cmap=colours, vmin=0, vmax=8, aspect="auto", interpolation="nearest")
+    font = get_font(findfont("monospace"))
+    box = axes.get_window_extent()
+    size = 72 / axes.figure.dpi * min(1.5 * box.width / columns, 0.8 * box.height / rows)  # points
+    for i, character in enumerate(characters):
+        shown = "↵" if character == "\n" else character if font.get_char_index(ord(character)) else "□"
+        row, column = divmod(i, columns)
+        axes.text(column, row, shown, fontsize=size, family="monospace", ha="center", va="center", color=INK,
+                  parse_math=False)  # fmt: skip
+    axes.set_axis_off()
+    return axes.figure
+
+
+def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
+    """A matplotlib Figure: `decision_regions`, and beside them the loss and the accuracy over the epochs.
+
+    x (n, 2), y (n,) integer labels.
+    """
+    share = np.mean(model.predict(x).argmax(axis=1) == y)
+    figure = _page()
+    axes = _beside_curves(figure, history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
+    decision_regions(model, x, y, axes=axes)
+    return figure
+
+
+def digits_picture(history: History, images: Any, labels: Any, predictions: Any, convolution: Conv2d) -> Any:
+    """A matplotlib Figure: `mistakes`, the loss and the accuracy over the epochs, and below them `filters`.
+
+    images (n, height, width), labels (n,), predictions (n,); the convolution, of one channel, is shown with the first
+    image that is wrong, or the first of all where none is.
+    """
+    wrong = np.flatnonzero(np.asarray(predictions) != labels)
+    title = f"{len(wrong):,} of {len(images):,} held-out images wrong (label → prediction)"
+    figure = _page()
+    above, below = figure.subfigures(2, 1, height_ratios=[1.9, 1])
+    mistakes(images, labels, predictions, axes=_beside_curves(above, history, title))
+    axes = below.subplots()
+    axes.set_title("the filters of the first layer, and what they make of the image", fontsize=11, color=INK)
+    filters(convolution, images[wrong[0] if len(wrong) else 0], axes=axes)
+    return figure
+
+
+def text_picture(history: History, characters: str, probabilities: Any) -> Any:
+    """A matplotlib Figure: `text`, what there is room for, and beside it the loss and the accuracy over the epochs."""
+    figure = _page()
+    axes = _beside_curves(figure, history, "held-out text, the darker the less expected")
+    text(characters[:LETTERS], probabilities[:LETTERS], axes=axes)
+    return figure
+
+
+def table_picture(
+    history: History, truth: Any, predictions: Any, classes: Sequence[str] | None, importances: Mapping[str, float]
+) -> Any:
+    """A matplotlib Figure: predictions for held-out rows, curves over the epochs, and importances of columns.
+
+    With classes, truth (n,) and predictions (n,) are labels, and the figure shows how many rows of each class were
+    predicted as each class. Without classes they are values, and it shows one over the other. `importances` are numbers
+    by the names of columns.
+    """
+    truth, predictions = _columns("table_picture", "truth", truth, "predictions", predictions)
+    figure = _page()
+    left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 0.85, 0.85], wspace=0.03)
+    axes = left.subplots()
+    if classes is None:
+        _draw_predicted(axes, truth, predictions)
+    else:
+        _draw_confusion(axes, truth, predictions, classes)
+    _draw_curves(middle, history, "validation")
+    _draw_importances(right.subplots(), importances, "R² lost" if classes is None else "log loss added")
+    return figure
+
+
+def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, classes: Sequence[str]) -> None:
+    """How many rows of each class were taken for each, the darker the larger their share of the row."""
+    count = len(classes)
+    counts = np.zeros((count, count), np.int64)
+    np.add.at(counts, (labels, predictions), 1)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    for i, j in np.ndindex(counts.shape) if count <= 20 else ():  # more can't be read
+        colour = "white" if shares[i, j] > 0.5 else INK
+        axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=min(11, 90 / count), color=colour)
+    names = [drawn(shortened(name, 14)) for name in classes]
+    places = range(0, count, math.ceil(count / 20))
+    axes.set_xticks(places, [names[i] for i in places], rotation=90 if count > 4 else 0)
+    axes.set_yticks(places, [names[i] for i in places])
+    axes.set(xlabel="predicted", ylabel="true")
+    right = (labels == predictions).mean()
+    _finish(axes, f"{right:.1%} of {len(labels):,} held-out rows right")
+
+
+def _draw_predicted(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> None:
+    """Predictions over true values, a point a row; on the line they are right."""
+    shown = np.linspace(0, len(truth) - 1, min(len(truth), 5000)).astype(int)
+    both = np.concatenate([truth, predictions])
+    ends = both.min(), both.max()
+    axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
+    axes.scatter(truth[shown], predictions[shown], s=12, alpha=0.6, color=PALETTE[0], linewidths=0)
+    axes.set(xlabel="true", ylabel="predicted")
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    _finish(axes, f"{len(truth):,} held-out rows")
+
+
+def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) -> None:
+    """Bars of the columns that matter most."""
+    shown = sorted(importances.items(), key=lambda item: item[1])[-10:]
+    axes.barh(range(len(shown)), [x for _, x in shown], color=PALETTE[0], height=0.6)
+    axes.set_yticks(range(len(shown)), [drawn(shortened(name, 18)) for name, _ in shown])
+    axes.grid(axis="x", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    _finish(axes, f"{what} if shuffled")
+
+
+def _finish(axes: Any, title: str) -> None:
+    axes.set_title(title, fontsize=11, color=INK, loc="left")
+    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.spines[:].set_visible(False)
+
+
+def _page() -> Any:
+    """A figure of 1600 × 700 pixels, empty."""
+    from caffelite._support.figures import Figure
+
+    return Figure(10, 4.375, dpi=160)
+
+
+def _beside_curves(figure: Any, history: History, title: str) -> Any:
+    """Draw the loss and the accuracy on the right of a figure; titled axes on its left, empty."""
+    left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
+    main = left.subplots()
+    main.set_title(title, fontsize=11, color=INK)
+    _draw_curves(right, history)
+    return main
+
+
+def _draw_curves(figure: Any, history: History, held_out: str = "held out") -> None:
+    """The loss, and below it the first metric, over the epochs."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    loss, other = figure.subplots(2, 1, sharex=True)
+    _draw_curve(loss, history, "loss")
+    loss.set(xlabel="", yscale="log")
+    loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    loss.yaxis.set_major_formatter("{x:g}")
+    loss.yaxis.set_minor_locator(NullLocator())
+    if "val_loss" in history:
+        loss.legend(["training", held_out], frameon=False, fontsize=9, labelcolor=INK)
+    name = next(name for name in history if name != "loss")
+    _draw_curve(other, history, name)
+    if name == "accuracy":
+        other.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+
+
+def _own(width: float, height: float) -> Any:
+    """Axes on a figure of this size in inches, which has no others."""
+    from caffelite._support.figures import Figure
+
+    return Figure(width, height).subplots()
+
+
+def _display(what: str, module: str, name: str) -> Any:
+    """A class of scikit-learn's."""
+    try:
+        return getattr(import_module(f"sklearn.{module}"), name)
+    except ImportError:
+        raise ImportError(f"plots.{what} is drawn by scikit-learn: {pip_install('scikit-learn')}") from None
+
+
+def _columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays of a number for each row; ValueError for other shapes."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
+        raise ValueError(f"plots.{what} takes {name_a} (n,) and {name_b} (n,), got shapes {a.shape} and {b.shape}")
+    return a, b
+
+
+def _draw_signed(axes: Any, values: np.ndarray, **options: Any) -> None:
+    """Numbers as colours, 0 in the middle."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("signed", SIGNED)
+    most = np.nanmax(np.abs(values)) or 1.0
+    axes.imshow(values, cmap=colours, vmin=-most, vmax=most, interpolation="nearest", **options)
+
+
+def _table_of_filters(weights: np.ndarray) -> np.ndarray:
+    """Filters (outputs, inputs, …, width) as one image, an input a row, an output a column; gaps are NaN."""
+    width = weights.shape[-1]
+    filters = weights.reshape(*weights.shape[:2], -1, width).swapaxes(0, 1)
+    if len(filters) == 1:  # in a square
+        columns = math.ceil(math.sqrt(filters.shape[1]))
+        missing = -filters.shape[1] % columns
+        filled = np.pad(filters[0], ((0, missing), (0, 0), (0, 0)), constant_values=np.nan)
+        filters = filled.reshape(-1, columns, *filters.shape[2:])
+    spaced = np.pad(filters, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+    rows, columns, height, width = spaced.shape
+    return spaced.swapaxes(1, 2).reshape(rows * height, columns * width)[:-1, :-1]
+
+
+def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None:
+    """Ink on paper that is a shade darker than the figure."""
+    ink = image.max()
+    axes.imshow(image, extent=extent, cmap="gray_r", vmin=-0.05 * ink, vmax=ink, interpolation="nearest")
+
+
+def _draw_curve(axes: Any, history: History, name: str) -> None:
+    axes.set_prop_cycle(color=[PALETTE[0], PALETTE[4]])
+    history.draw(axes, name)
+    for line in axes.lines:
+        line.set_linewidth(1.5)
+    axes.set_title("")
+    axes.set_title(drawn(name), fontsize=11, color=INK, loc="left")
+    axes.margins(x=0.01)
+    axes.xaxis.label.set_color(INK)
+    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.spines[:].set_visible(False)

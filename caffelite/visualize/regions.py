@@ -1,0 +1,53 @@
+"""The regions of the plane in which a classifier decides for each class."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from caffelite._support.colours import INK, PALETTE
+
+TINT = 0.4  # how much of a class's colour its region has; the rest is white
+
+
+class Plane:
+    """The part of the plane around some points (n, 2), in so many pixels along its longer side.
+
+    `points` (m, 2) are the pixels' places, the lowest row first.
+    """
+
+    def __init__(self, x: np.ndarray, pixels: int) -> None:
+        low, high = x.min(axis=0), x.max(axis=0)
+        margin = 0.06 * float((high - low).max()) or 1.0
+        self.left, self.right = low[0] - margin, high[0] + margin
+        self.bottom, self.top = low[1] - margin, high[1] + margin
+        step = max(self.right - self.left, self.top - self.bottom) / pixels
+        self.across = np.linspace(self.left, self.right, math.ceil((self.right - self.left) / step))
+        self.up = np.linspace(self.bottom, self.top, math.ceil((self.top - self.bottom) / step))
+        self.points = np.stack(np.meshgrid(self.across, self.up), axis=-1).reshape(-1, 2)
+
+    def draw(self, axes: Any, outputs: np.ndarray, x: np.ndarray, y: np.ndarray, predictions: np.ndarray) -> None:
+        """Draw the outputs (m, classes) at the pixels, and the points x with labels y and predictions (n, classes)."""
+        from matplotlib.colors import to_rgb
+
+        scores = outputs.reshape(len(self.up), len(self.across), -1)
+        classes = scores.shape[-1]
+        colours = np.array([to_rgb(PALETTE[k % len(PALETTE)]) for k in range(classes)])
+        probabilities = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        probabilities /= probabilities.sum(axis=-1, keepdims=True)
+        tint = TINT * probabilities.max(axis=-1, keepdims=True)
+        regions = 1 - tint * (1 - colours[scores.argmax(axis=-1)])
+        extent = (self.left, self.right, self.bottom, self.top)
+        axes.imshow(regions, extent=extent, origin="lower", interpolation="nearest")
+        for k in range(classes):
+            lead = scores[..., k] - np.delete(scores, k, axis=-1).max(axis=-1, initial=-np.inf)
+            if lead.min() < 0 < lead.max():
+                axes.contour(self.across, self.up, lead, levels=[0], colors="white", linewidths=2)
+        wrong = predictions.argmax(axis=1) != y
+        axes.scatter(*x.T, c=colours[y], s=24, linewidths=0.6, edgecolors="white", zorder=3)
+        axes.scatter(*x[wrong].T, c=colours[y[wrong]], s=32, linewidths=1.2, edgecolors=INK, zorder=4)
+        limits: Any = {"xlim": extent[:2], "ylim": extent[2:]}
+        axes.set(**limits, aspect="equal", xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)

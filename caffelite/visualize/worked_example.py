@@ -1,0 +1,163 @@
+"""`trace`: one row's numbers on the drawing of the graph, forward and back, with the formulas where they are short."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.function import Function
+from caffelite.core.modes import mode
+from caffelite.core.sparse import array_of, is_sparse
+from caffelite.core.tensor import Tensor
+from caffelite.data.generator import alone_or_all
+from caffelite.data.out_of_core import Source
+from caffelite.model.model import Model
+from caffelite.model.tracing import listed
+from caffelite.training import inputs as door
+from caffelite.visualize.formulas import back, forward, number
+from caffelite.visualize.graph import SVG, Node, Piece, boxes_of, drawing
+
+FORWARD, BACK = "#00568a", "#a83f00"  # blue and vermillion, dark enough to be read on the boxes' grounds
+LONGEST = 76  # letters of a line
+MOST = 8  # numbers that are written out
+LINES = 4  # of a matrix or of formulas, that are written out
+
+
+def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
+    """Draw the graph of a model with the numbers of one row: forward in blue, and with a target backward in red.
+
+    The boxes are the same as in `graph`. The box of a Function has its formula with the numbers put in, if they are
+    few, and otherwise its output. The box of a parameter has its values. If there are more than 8 numbers (or a matrix
+    of more than 4 lines), the box shows how many there are, the smallest and the largest.
+
+    With a target and a loss, the loss is the last box. Each box then has, in red, the gradient of the loss for its
+    output. A formula in red is the way back through the box: it computes the gradient for its input.
+
+    `row` is one row as in `x[0]`, without the axis of rows. It is an array, a tuple of them for several inputs, or a
+    dict of a table's columns. A sparse row is a matrix of one row, `x[:1]`. `target` is as in `y[0]`, and `loss` as in
+    `fit`.
+
+    The numbers are the same as in `predict`: Dropout passes everything, and BatchNorm uses its running statistics.
+    `trace` uses a copy, so the model, its gradients, random streams and recordings do not change.
+
+    Returns SVG text, a `str`, which a notebook shows as the picture. `save("trace.svg")` writes it to a file. Raises
+    TypeError for anything but a Model, and ValueError for a target without a loss or the reverse. Raises the errors of
+    `fit` for rows and targets.
+    """
+    if not isinstance(model, Model):
+        raise TypeError(f"trace takes a Model, got {model!r}")
+    if (target is None) != (loss is None):
+        missing, given = ("loss", "target") if loss is None else ("target", "loss")
+        raise ValueError(f"trace takes a target and a loss, or neither: got a {given} without a {missing}")
+    x = _rows_of_one(row)
+    if loss is None:
+        inputs, _ = door.model_inputs(model, "trace", x)
+        if Source not in map(type, inputs):
+            door.check_rows(model, "trace", inputs)
+            door.check_indices(model, "trace", inputs)
+        targets: tuple[np.ndarray, ...] = ()
+    else:
+        loss = door.as_loss(loss)
+        batch, _ = door.checked(model, "trace", x, _rows_of_one(target), None, loss)
+        inputs, targets = batch.inputs, batch.targets
+    if Source in map(type, inputs) or any(len(of_rows) != 1 for of_rows in inputs):
+        raise ValueError(f"trace takes one row, such as x[0], got {[x.shape for x in inputs]}")
+    before = mode.records_graph, mode.training
+    mode.records_graph, mode.training = True, False
+    try:
+        with kernels.Paused(), np.errstate(all="ignore"):
+            return _drawn(*copy.deepcopy((model, loss)), inputs, targets)
+    finally:
+        mode.records_graph, mode.training = before
+
+
+def _rows_of_one(row: Any) -> Any:
+    """Add an axis of rows to the arrays of one row."""
+    if isinstance(row, tuple):
+        return tuple([_rows_of_one(part) for part in row])
+    if isinstance(row, Mapping):
+        return {name: np.asarray(value)[None] for name, value in row.items()}
+    if is_sparse(row):
+        return row
+    return np.asarray(row.data if isinstance(row, Tensor) else row)[None]
+
+
+def _drawn(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets: tuple[np.ndarray, ...]) -> SVG:
+    """Apply these copies of a model and its loss, and draw the steps."""
+    for p in [*model.parameters(), *(loss.parameters() if loss else ())]:
+        p.zero_grad()
+    names = ["x"] if len(inputs) == 1 else [f"x{i}" for i in range(len(inputs))]
+    given: list[Any] = []
+    for x, name in zip(inputs, names, strict=True):
+        is_float = array_of(x).dtype.kind == "f"
+        given.append(Tensor(x, requires_grad=not is_sparse(x), name=name) if is_float else x)
+    outputs = model(*given)
+    results = listed(outputs)
+    if loss is not None:
+        results = [loss(outputs, alone_or_all(targets))]
+    boxes = boxes_of(*results)
+    last = next(box for box in boxes if any(tensor is results[0] for tensor in box.tensors))
+    if loss is not None and results[0].requires_grad:
+        for tensor in [tensor for box in boxes for tensor in box.tensors]:
+            tensor.retain_grad()
+        results[0].backward()
+    unseen = iter([("x", x) for x in given if isinstance(x, np.ndarray)])  # indices are not Tensors
+    for box in boxes:
+        if box.kind == "function":
+            _write_function(box, loss, targets)
+        elif box.kind == "constant":
+            is_target = loss is not None and box in last.inputs and len(targets) == 1
+            name, values = ("target", targets[0]) if is_target else next(unseen, ("", None))
+            if values is not None:
+                box.write([[(name, "")], *_values(values, FORWARD)])
+        else:
+            box.write([*box.lines, *_values(box.tensors[0].data, FORWARD), *_gradient(box)])
+    legend = [("forward", FORWARD)] + [("back: gradients of the loss", BACK)] * (loss is not None)
+    return drawing(boxes, legend)
+
+
+def _write_function(box: Node, loss: Function | None, targets: tuple[np.ndarray, ...]) -> None:
+    """Write the formula, or otherwise the values, and the gradient of the output with the way back."""
+    inputs = [None if x is None else x.data for x in box.given]
+    if loss is not None and type(box.function) is type(loss) and len(targets) == 1:
+        inputs[1:2] = targets
+    values = [piece for tensor in box.tensors for piece in _values(tensor.data, FORWARD)]
+    formulas = _short(forward(box.function, inputs, box.tensors[0].data) if len(box.tensors) == 1 else [])
+    lines = [[(left, ""), (f" = {right}", FORWARD)] for left, right in formulas] or values
+    gradient, on_the_way = box.tensors[0].grad, []
+    if gradient is not None and len(box.tensors) == 1:
+        on_the_way = _short(back(box.function, inputs, box.tensors[0].data, gradient))
+    box.write([*box.lines, *lines, *_gradient(box), *[[(f"back: {a} = {b}", BACK)] for a, b in on_the_way]])
+
+
+def _short(formulas: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The formulas if they are few and short, otherwise []."""
+    fits = len(formulas) <= LINES and all(len(a) + len(b) + 9 <= LONGEST for a, b in formulas)
+    return formulas if fits else []
+
+
+def _gradient(box: Node) -> Iterator[list[Piece]]:
+    for tensor in box.tensors:
+        if tensor.grad is not None:
+            yield from _values(tensor.grad, BACK, "gradient ")
+
+
+def _values(array: Any, colour: str, before: str = "") -> list[list[Piece]]:
+    """Lines with the numbers of an array; if they are many, with how many there are, and from where to where."""
+    if is_sparse(array):
+        return [[(f"{before}{array.nnz:,} of {array.shape[-1]:,} numbers, the others 0", colour)]]
+    numbers = np.asarray(array)
+    rows = [numbers.reshape(-1)]
+    if numbers.ndim == 2 and 1 < len(numbers) <= LINES and numbers.shape[1] > 1:
+        rows = list(numbers)
+    if numbers.size == 1:
+        return [[(before + number(numbers.item()), colour)]]
+    if len(rows[0]) <= MOST:
+        lines = [f"[{' '.join([number(x) for x in row.tolist()])}]" for row in rows]
+        return [[((before if i == 0 else " " * len(before)) + line, colour)] for i, line in enumerate(lines)]
+    least, most = number(numbers.min().item()), number(numbers.max().item())
+    return [[(f"{before}{numbers.size:,} numbers, {least} … {most}", colour)]]

@@ -1,0 +1,339 @@
+"""The numbers and small pictures of a training for a page, read between two steps. Nothing of the training changes.
+
+Each function returns a message, or None if there is nothing to show. It reads only data in memory: parameters,
+gradients, and some rows of the data. `Model.predict` makes predictions. Units are inspected on a copy
+(`caffelite.inspect`), and kernels are timed on a copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+
+from caffelite._support.text_table import shortened
+from caffelite.core.function import Function
+from caffelite.data.generator import DataGenerator
+from caffelite.data.vocabulary import Vocabulary
+from caffelite.files.state import vocabularies_of
+from caffelite.functions import Conv2d, Linear
+from caffelite.program import capture
+from caffelite.visualize.inspection import inspect
+
+POINTS = 400  # of the plane, at most
+GRID = 72  # places along each side of the plane
+ROWS, IMAGE_ROWS, TEXT_ROWS = 128, 32, 8  # that are inspected; images and texts have a unit at many places
+IMAGES = 256  # that are looked through for mistakes
+SHOWN = 18  # mistakes
+FILTERS = 64
+WIDEST = 128  # pixels of an image
+PARAMETERS = 100  # lines of the tables
+LETTERS = 160  # of a text
+CONTEXT = 64  # tokens, if the data do not say how many
+REPLAYS = 20  # of a step, to time its kernels
+
+
+class Watched:
+    """A training, and the rows of its data that the pictures are of.
+
+    These are held-out rows if they are in memory, otherwise rows of the training data.
+    """
+
+    def __init__(self, training: Any) -> None:
+        self.training = training
+        self.model, self.loss, self.optimizer = training.model, training.loss, training.optimizer
+        training_rows = _rows_in_memory(training.batches)
+        held_out = _rows_in_memory(training.validation)
+        self.is_held_out = held_out is not None
+        self.rows = held_out or training_rows
+        self.training_rows = training_rows
+        self.rng = np.random.default_rng(0)  # of texts
+
+    def some(self, most: int, of_training: bool = False) -> tuple[Any, Any]:
+        """Return at most so many rows of x and y, evenly spread."""
+        generator = self.training_rows if of_training else self.rows
+        assert generator is not None
+        order = np.sort(generator._order)
+        rows = order[np.linspace(0, len(order) - 1, min(most, len(order))).astype(int)]
+        x, y = generator.x, generator.y
+        assert y is not None
+        return (
+            tuple([a[rows] for a in x]) if isinstance(x, tuple) else x[rows],
+            tuple([a[rows] for a in y]) if isinstance(y, tuple) else y[rows],
+        )
+
+    @property
+    def x(self) -> np.ndarray | None:
+        """The rows of the only input, if they are an array."""
+        x = None if self.rows is None else self.rows.x
+        return x if isinstance(x, np.ndarray) else None
+
+    def decided(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the classes that a classifier decides for, and how sure it is, 0 … 1. None for other models."""
+        if scores.ndim != 2 or self.rows is None or not isinstance(self.rows.y, np.ndarray):
+            return None
+        if not hasattr(self.loss, "link"):
+            return None
+        labels = self.rows.y.dtype.kind in "iu"
+        if scores.shape[1] == 1:
+            if type(self.loss).__name__ != "SigmoidLoss":
+                return None
+            p = np.asarray(self.loss.link(scores))[:, 0]
+            return (p > 0.5).astype(np.uint8), np.maximum(p, 1 - p)
+        if not labels or self.rows.y.ndim != 1 or scores.shape[1] > 255:
+            return None
+        p = np.asarray(self.loss.link(scores))
+        sure = p.max(axis=1)
+        if sure.min() < 0 or sure.max() > 1.0001:  # its scores have no probabilities, as with HingeLoss
+            sure = np.ones(len(p))
+        return scores.argmax(axis=1).astype(np.uint8), sure
+
+
+def _rows_in_memory(batches: Any) -> DataGenerator | None:
+    """The DataGenerator, if its rows are in memory and have targets."""
+    found = getattr(batches, "batches", batches)  # an object that accumulates batches has them
+    if not isinstance(found, DataGenerator) or found.y is None or found.blocks is not None:
+        return None
+    return found
+
+
+# ---- parameters and units -------------------------------------------------------------------------------------------
+
+
+def layers(watched: Watched) -> dict[str, Any]:
+    """The size of each parameter and of its gradient, as the root of the mean square."""
+    lr = None if watched.optimizer is None else watched.optimizer.lr
+    rows = []
+    named = watched.model.named_parameters()
+    for name, p in [*named.items()][:PARAMETERS]:
+        weight, gradient = _rms(p.data), _rms(p.grad)
+        ratio = lr * gradient / weight if lr is not None and weight and not math.isnan(gradient) else math.nan
+        rows.append(
+            {
+                "name": name,
+                "shape": list(p.shape),
+                "size": weight,
+                "gradient": gradient,
+                "ratio": ratio,
+                "frozen": not p.requires_grad,
+            }
+        )
+    return {"rows": rows, "left_out": max(0, len(named) - PARAMETERS)}
+
+
+def _rms(array: Any) -> float:
+    if not isinstance(array, np.ndarray) or array.size == 0:
+        return math.nan
+    flat = array.reshape(-1)
+    with np.errstate(all="ignore"):
+        return math.sqrt(np.einsum("i,i->", flat, flat) / flat.size)  # a BLAS may wake other threads
+
+
+def rows_inspected(watched: Watched) -> int:
+    """Return how many rows `units` looks at."""
+    x = None if watched.training_rows is None else watched.training_rows.x
+    if not isinstance(x, np.ndarray):
+        return ROWS
+    return TEXT_ROWS if x.dtype.kind in "iu" and x.ndim > 1 else IMAGE_ROWS if x.ndim > 2 else ROWS
+
+
+def units(watched: Watched) -> dict[str, Any] | None:
+    """Dead and saturated units, outputs and gradients layer by layer, on some rows of the training data."""
+    if watched.training_rows is None:
+        return None
+    x, y = watched.some(rows_inspected(watched), of_training=True)
+    found = inspect(watched.model, x, y, loss=watched.loss)
+    rows = [
+        {
+            "name": layer.name,
+            "function": shortened(layer.function, 40),
+            "mean": layer.output.mean,
+            "std": layer.output.std,
+            "zeros": layer.output.zeros,
+            "dead": layer.dead,
+            "units": layer.units,
+            "saturated": layer.saturated,
+            "gradient": None if layer.gradient is None else layer.gradient.norm,
+            "counts": np.asarray(layer.output.counts, np.float32),
+            "least": layer.output.least,
+            "most": layer.output.most,
+        }
+        for layer in found.layers[:PARAMETERS]
+    ]
+    return {"rows": rows, "findings": found.findings, "of": found.rows}
+
+
+# ---- the plane ------------------------------------------------------------------------------------------------------
+
+
+def regions(watched: Watched) -> dict[str, Any] | None:
+    """The classes that the model decides for, or its predictions, over the plane; x has two columns."""
+    x = watched.x
+    if x is None or x.ndim != 2 or x.shape[1] != 2 or not isinstance(watched.rows.y, np.ndarray):  # type: ignore[union-attr]
+        return None
+    points, targets = watched.some(POINTS)
+    low, high = points.min(axis=0).astype(float), points.max(axis=0).astype(float)
+    margin = 0.06 * float((high - low).max()) or 1.0
+    low, high = low - margin, high + margin
+    across, up = (np.linspace(low[i], high[i], GRID) for i in range(2))
+    grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2).astype(watched.model.dtype)
+    scores = watched.model.predict(grid)
+    at_points = watched.model.predict(points)
+    found: dict[str, Any] = {
+        "extent": [low[0], high[0], low[1], high[1]],
+        "points": points.astype(np.float32),
+        "held_out": watched.is_held_out,
+    }
+    decided = watched.decided(scores)
+    if decided is not None:
+        labels, sure = decided
+        at, _ = watched.decided(at_points)  # type: ignore[misc]
+        labels_there = np.asarray(targets).reshape(-1).astype(np.int64)
+        return found | {
+            "classes": max(2, scores.shape[1]),
+            "labels": labels.reshape(GRID, GRID),
+            "sure": np.round(255 * sure).astype(np.uint8).reshape(GRID, GRID),
+            "truth": labels_there,
+            "wrong": (at != labels_there),
+            "right": float((at == labels_there).mean()),
+        }
+    if scores.ndim != 2 or scores.shape[1] != 1 or np.asarray(targets).size != len(points):
+        return None
+    truth = np.asarray(targets, np.float32).reshape(-1)
+    return found | {"values": scores.reshape(GRID, GRID).astype(np.float32), "truth": truth}
+
+
+# ---- images ---------------------------------------------------------------------------------------------------------
+
+
+def _image_shape(watched: Watched) -> tuple[int, int, int] | None:
+    """Channels, height and width, if x are images."""
+    x = watched.x
+    if x is None or x.dtype.kind not in "fiub" or x.ndim not in (3, 4) or watched.model.takes_indices is True:
+        return None
+    shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
+    return shape if shape[0] in (1, 3) and max(shape[1:]) <= WIDEST and min(shape[1:]) >= 4 else None
+
+
+def filters(watched: Watched) -> dict[str, Any] | None:
+    """The filters of the first layer as images: of a convolution, or the weights of each unit of a Linear."""
+    shape = _image_shape(watched)
+    if shape is None:
+        return None
+    for function in watched.model.all_functions():
+        if isinstance(function, Conv2d) and function.weight.shape[1] in (1, 3):
+            values = function.weight.data[:FILTERS]
+            return {"of": repr(function), "filters": _as_channels_last(values)}
+        if isinstance(function, Linear) and function.weight.shape[0] == math.prod(shape):
+            values = function.weight.data[:, :FILTERS].T.reshape(-1, *shape)
+            return {"of": repr(function), "filters": _as_channels_last(values)}
+        if isinstance(function, Conv2d | Linear):
+            return None
+    return None
+
+
+def _as_channels_last(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(values, 1, -1), np.float32)
+
+
+def mistakes(watched: Watched) -> dict[str, Any] | None:
+    """Images that the model takes for something else, the surest first."""
+    shape = _image_shape(watched)
+    if shape is None:
+        return None
+    x, y = watched.some(IMAGES)
+    decided = watched.decided(watched.model.predict(x))
+    if decided is None:
+        return None
+    labels, sure = decided
+    truth = np.asarray(y).reshape(-1)
+    wrong = np.flatnonzero(labels != truth)
+    shown = wrong[np.argsort(-sure[wrong], kind="stable")][:SHOWN]
+    images = x[shown].reshape(-1, *shape).astype(np.float32)
+    low, high = (float(x.min()), float(x.max())) if x.size else (0.0, 1.0)
+    pixels = np.clip(255 * (images - low) / ((high - low) or 1.0), 0, 255).astype(np.uint8)
+    return {
+        "images": np.ascontiguousarray(np.moveaxis(pixels, 1, -1)),
+        "truth": truth[shown].astype(np.int64),
+        "taken_for": labels[shown].astype(np.int64),
+        "sure": sure[shown].astype(np.float32),
+        "wrong": len(wrong),
+        "of": len(truth),
+        "held_out": watched.is_held_out,
+    }
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+
+def _written_by(watched: Watched) -> Vocabulary | None:
+    """The vocabulary of a model that gives scores for the next token at each place; None if it is not one."""
+    model = watched.model
+    if getattr(model, "takes_indices", False) is not True:
+        return None
+    found = [*vocabularies_of(model).values()]
+    return found[0] if len(found) == 1 else None
+
+
+def text(watched: Watched) -> dict[str, Any] | None:
+    """The text that the model writes: token after token, each drawn by its probability."""
+    vocabulary = _written_by(watched)
+    if vocabulary is None:
+        return None
+    x = watched.x
+    if x is not None and x.ndim == 2 and x.dtype.kind in "iu":
+        tokens, context = watched.some(1)[0][0].astype(np.int64), x.shape[1]
+    else:
+        tokens, context = np.array([2], np.int64), CONTEXT
+    begun = len(tokens)
+    for _ in range(LETTERS if vocabulary.characters else LETTERS // 4):
+        scores = watched.model.predict(tokens[None, -context:])
+        if scores.ndim != 3 or scores.shape[-1] != len(vocabulary):
+            return None
+        last = scores[0, -1].astype(float) / 0.8  # the likely ones somewhat more often
+        p = np.exp(last - last.max())
+        p[0] = 0.0  # padding
+        tokens = np.append(tokens, watched.rng.choice(len(p), p=p / p.sum()))
+    return {"given": vocabulary.decode(tokens[:begun]), "written": vocabulary.decode(tokens[begun:])}
+
+
+# ---- kernels --------------------------------------------------------------------------------------------------------
+
+
+def kernels(watched: Watched) -> dict[str, Any]:
+    """The time of each kernel of a step. A copy of the model makes the steps, on rows that are in memory."""
+    assert watched.training_rows is not None
+    model, optimizer, loss = copy.deepcopy((watched.model, watched.optimizer, watched.loss))
+    x, y = watched.some(watched.training_rows.batch_size, of_training=True)
+    inputs, targets = x if isinstance(x, tuple) else (x,), y if isinstance(y, tuple) else (y,)
+    kinds = model.takes_indices
+    takes = kinds if isinstance(kinds, tuple) else (kinds,) * len(inputs)
+    inputs = tuple([a.astype(np.int64 if is_index else model.dtype) for a, is_index in zip(inputs, takes, strict=True)])
+    targets = tuple([a.astype(model.dtype) if a.dtype.kind == "f" else a.astype(np.int64) for a in targets])
+
+    def step(*columns: Any) -> None:
+        optimizer.zero_grad()
+        y = columns[len(inputs) :]
+        loss(model(*columns[: len(inputs)]), y[0] if len(y) == 1 else y).backward()
+        optimizer.step()
+
+    program = capture(step, *inputs, *targets)
+    *rows, total = program.profile(REPLAYS).cells[1:]
+    times: dict[str, list[float]] = {}
+    for name, _, microseconds, *_ in rows:
+        times.setdefault(name, []).append(float(microseconds))
+    found = sorted(times.items(), key=lambda item: -sum(item[1]))
+    return {
+        "names": [name for name, _ in found],
+        "calls": [len(times) for _, times in found],
+        "times": np.array([sum(times) for _, times in found]),
+        "total": float(total[2]),
+        "of": len(x[0] if isinstance(x, tuple) else x),
+    }
+
+
+def described(model: Function) -> str:
+    """The model in a line."""
+    return shortened(repr(model), 400)
