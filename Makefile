@@ -12,7 +12,7 @@ $(error .venv has $(shell $(BIN)/python --version), not that of $(PYTHON): rm -r
 endif
 endif
 
-.PHONY: spiral test lint ruff cython-lint mypy workflows prose docs classroom sanitize wheel bench clean
+.PHONY: spiral test lint ruff cython-lint mypy workflows prose house docs classroom sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 # While one core still compiles, the other fetches matplotlib.
@@ -25,7 +25,7 @@ spiral: .venv/needs
 test: .venv/test,lint .venv/levels
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-lint: mypy cython-lint ruff workflows prose
+lint: mypy cython-lint ruff workflows prose house
 
 ruff: .venv/test,lint
 	$(BIN)/ruff check .
@@ -42,6 +42,9 @@ workflows: .venv/test,lint
 
 prose: | $(BIN)/python
 	$(BIN)/python tests/prose.py
+
+house: | $(BIN)/python
+	$(BIN)/python tests/tools/house.py
 
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
 docs: .venv/docs .venv/levels
