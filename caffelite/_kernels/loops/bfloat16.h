@@ -288,18 +288,18 @@ void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_
             const ptrdiff_t end = s.k - k < BLOCK ? s.k : k + BLOCK;                                                   \
             const int resume = s.resume || k > 0;                                                                      \
             vector_float even[ROWS_bfloat16][VECTORS_TOGETHER], odd[ROWS_bfloat16][VECTORS_TOGETHER];                  \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     even[r][v] = odd[r][v] = (vector_float){0};                                                        \
             for (; k < end; k += 2, a += 2, b += 2 * s.b_k) {                                                          \
                 const vector_float *row = (const vector_float *)b, *next = (const vector_float *)(b + s.b_k);          \
-                UNROLL for (int r = 0; r < ROWS; r++)                                                                  \
-                    UNROLL for (int v = 0; v < VECTORS; v++) even[r][v] = STEP(even[r][v], a + r * s.a_row, row[v]);   \
-                UNROLL for (int r = 0; r < ROWS; r++)                                                                  \
-                    UNROLL for (int v = 0; v < VECTORS; v++) odd[r][v] = STEP(odd[r][v], a + r * s.a_row + 1, next[v]);\
+                UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                  \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++) even[r][v] = STEP(even[r][v], a + r * s.a_row, row[v]);   \
+                UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                  \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++) odd[r][v] = STEP(odd[r][v], a + r * s.a_row + 1, next[v]);\
             }                                                                                                          \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++) {                                                             \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
                     float *at = y + r * s.y_row + v * LANES;                                                           \
                     const int is_last = v == VECTORS - 1;                                                              \
                     vector_float sum = even[r][v] + odd[r][v];                                                         \

@@ -99,7 +99,7 @@ INLINE TapsInside taps_inside(const DepthwiseLine *s, ptrdiff_t i)
     INLINE void load_pixels_##real(const int FIRST, const int LAST, vector_##real *pixels, const real *x,              \
                                    ptrdiff_t across)                                                                   \
     {                                                                                                                  \
-        UNROLL for (int b = FIRST; b < LAST; b++) pixels[b] = *(const vector_##real *)(x + b * across);                \
+        UNROLL_FOR (int b = FIRST; b < LAST; b++) pixels[b] = *(const vector_##real *)(x + b * across);                \
     }                                                                                                                  \
                                                                                                                        \
     /* The same for a whole vector of channels, where all of the window along the line and its taps FIRST … LAST − 1   \
@@ -112,17 +112,17 @@ INLINE TapsInside taps_inside(const DepthwiseLine *s, ptrdiff_t i)
         const DepthwiseLine s = *line;                                                                                 \
         const real *x = (const real *)s.x + (begin - s.padding) * s.x_along + c;                                       \
         vector_##real w[SIDE][SIDE], v[SIDE][SIDE]; /* along and across the line */                                    \
-        UNROLL for (int a = 0; a < SIDE; a++)                                                                          \
+        UNROLL_FOR (int a = 0; a < SIDE; a++)                                                                          \
             load_pixels_##real(FIRST, LAST, w[a], (const real *)s.w + a * s.w_along + c, s.w_across);                  \
-        UNROLL for (int a = 0; a < SIDE - 1; a++, x += s.x_along) load_pixels_##real(FIRST, LAST, v[a], x, s.x_across);\
+        UNROLL_FOR (int a = 0; a < SIDE - 1; a++, x += s.x_along) load_pixels_##real(FIRST, LAST, v[a], x, s.x_across);\
         for (ptrdiff_t i = begin; i < end; i++, x += s.x_along) {                                                      \
             vector_##real sum = {0};                                                                                   \
             load_pixels_##real(FIRST, LAST, v[SIDE - 1], x, s.x_across);                                               \
-            UNROLL for (int k = IS_DOWN ? 0 : FIRST; k < (IS_DOWN ? SIDE : LAST); k++)                                 \
-                UNROLL for (int l = IS_DOWN ? FIRST : 0; l < (IS_DOWN ? LAST : SIDE); l++)                             \
+            UNROLL_FOR (int k = IS_DOWN ? 0 : FIRST; k < (IS_DOWN ? SIDE : LAST); k++)                                 \
+                UNROLL_FOR (int l = IS_DOWN ? FIRST : 0; l < (IS_DOWN ? LAST : SIDE); l++)                             \
                     sum += IS_DOWN ? w[k][l] * v[k][l] : w[l][k] * v[l][k];                                            \
             store_pixel_##real(&s, c, i, sum, 0, 0);                                                                   \
-            UNROLL for (int b = FIRST; b < LAST; b++) {                                                                \
+            UNROLL_FOR (int b = FIRST; b < LAST; b++) {                                                                \
                 v[0][b] = v[1][b];                                                                                     \
                 v[1][b] = v[2][b];                                                                                     \
             }                                                                                                          \
@@ -198,21 +198,21 @@ INLINE TapsInside taps_inside(const DepthwiseLine *s, ptrdiff_t i)
         const DepthwiseLine s = *line;                                                                                 \
         const real *x = (const real *)s.x + (begin - s.padding) * s.x_along + c;                                       \
         vector_##real g[SIDE][SIDE], v[SIDE][SIDE];                                                                    \
-        UNROLL for (int a = 0; a < SIDE; a++)                                                                          \
-            UNROLL for (int b = FIRST; b < LAST; b++) g[a][b] = sums[a][b];                                            \
-        UNROLL for (int a = 0; a < SIDE - 1; a++, x += s.x_along) load_pixels_##real(FIRST, LAST, v[a], x, s.x_across);\
+        UNROLL_FOR (int a = 0; a < SIDE; a++)                                                                          \
+            UNROLL_FOR (int b = FIRST; b < LAST; b++) g[a][b] = sums[a][b];                                            \
+        UNROLL_FOR (int a = 0; a < SIDE - 1; a++, x += s.x_along) load_pixels_##real(FIRST, LAST, v[a], x, s.x_across);\
         for (ptrdiff_t i = begin; i < end; i++, x += s.x_along) {                                                      \
             const vector_##real dy = *(const vector_##real *)((const real *)s.y + i * s.y_along + c);                  \
             load_pixels_##real(FIRST, LAST, v[SIDE - 1], x, s.x_across);                                               \
-            UNROLL for (int a = 0; a < SIDE; a++)                                                                      \
-                UNROLL for (int b = FIRST; b < LAST; b++) g[a][b] += v[a][b] * dy;                                     \
-            UNROLL for (int b = FIRST; b < LAST; b++) {                                                                \
+            UNROLL_FOR (int a = 0; a < SIDE; a++)                                                                      \
+                UNROLL_FOR (int b = FIRST; b < LAST; b++) g[a][b] += v[a][b] * dy;                                     \
+            UNROLL_FOR (int b = FIRST; b < LAST; b++) {                                                                \
                 v[0][b] = v[1][b];                                                                                     \
                 v[1][b] = v[2][b];                                                                                     \
             }                                                                                                          \
         }                                                                                                              \
-        UNROLL for (int a = 0; a < SIDE; a++)                                                                          \
-            UNROLL for (int b = FIRST; b < LAST; b++) sums[a][b] = g[a][b];                                            \
+        UNROLL_FOR (int a = 0; a < SIDE; a++)                                                                          \
+            UNROLL_FOR (int b = FIRST; b < LAST; b++) sums[a][b] = g[a][b];                                            \
     }                                                                                                                  \
                                                                                                                        \
     /* dw += what this line adds to it. A sum begins with 0 for each line: sums of few numbers, added up, are more     \

@@ -35,13 +35,13 @@ typedef struct {
     {                                                                                                                  \
         const int is_part = lanes < LANES_OF_##real;                                                                   \
         const real *b[DOT_SUMS];                                                                                       \
-        UNROLL for (int j = 0; j < SUMS; j++) b[j] = starts[j];                                                        \
+        UNROLL_FOR (int j = 0; j < SUMS; j++) b[j] = starts[j];                                                        \
         for (; count > 0; count--, a += a_step) {                                                                      \
             vector_##real left[DOT_ROWS];                                                                              \
-            UNROLL for (int r = 0; r < ROWS; r++) left[r] = load_##real(a + r * a_row, is_part, lanes);                \
-            UNROLL for (int j = 0; j < SUMS; j++, b[j - 1] += b_step) {                                                \
+            UNROLL_FOR (int r = 0; r < ROWS; r++) left[r] = load_##real(a + r * a_row, is_part, lanes);                \
+            UNROLL_FOR (int j = 0; j < SUMS; j++, b[j - 1] += b_step) {                                                \
                 const vector_##real right = load_##real(b[j], is_part, lanes);                                         \
-                UNROLL for (int r = 0; r < ROWS; r++) sum[r][j] += left[r] * right;                                    \
+                UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][j] += left[r] * right;                                    \
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
@@ -55,14 +55,14 @@ typedef struct {
         real *at = (real *)d.sums + r0 * d.sum_row + j0 * d.sum_j;                                                     \
         const real *b[DOT_SUMS];                                                                                       \
                                                                                                                        \
-        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
-            UNROLL for (int j = 0; j < SUMS; j++)                                                                      \
+        UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                          \
+            UNROLL_FOR (int j = 0; j < SUMS; j++)                                                                      \
                 sum[r][j] = *(const vector_##real *)(at + r * d.sum_row + j * d.sum_j);                                \
                                                                                                                        \
         for (ptrdiff_t row = 0; row < d.rows; row++)                                                                   \
             for (ptrdiff_t pixel = 0; pixel < d.pixels; pixel++) {                                                     \
                 const real *a = (const real *)d.a + r0 * d.a_row + row * d.a_down + pixel * d.a_along;                 \
-                UNROLL for (int j = 0; j < SUMS; j++)                                                                  \
+                UNROLL_FOR (int j = 0; j < SUMS; j++)                                                                  \
                     b[j] = (const real *)d.b + d.b_j[j0 + j] + row * d.b_down + pixel * d.b_along;                     \
                 if (d.columns <= LANES) { /* each pixel is one vector */                                               \
                     add_dots_##real(ROWS, SUMS, sum, a, d.a_row, b, d.pixels, d.a_along, d.b_along, (int)d.columns);   \
@@ -70,13 +70,13 @@ typedef struct {
                 }                                                                                                      \
                 add_dots_##real(ROWS, SUMS, sum, a, d.a_row, b, vectors, LANES, LANES, LANES);                         \
                 if (rest > 0) {                                                                                        \
-                    UNROLL for (int j = 0; j < SUMS; j++) b[j] += vectors * LANES;                                     \
+                    UNROLL_FOR (int j = 0; j < SUMS; j++) b[j] += vectors * LANES;                                     \
                     add_dots_##real(ROWS, SUMS, sum, a + vectors * LANES, d.a_row, b, 1, 0, 0, (int)rest);             \
                 }                                                                                                      \
             }                                                                                                          \
                                                                                                                        \
-        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
-            UNROLL for (int j = 0; j < SUMS; j++)                                                                      \
+        UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                          \
+            UNROLL_FOR (int j = 0; j < SUMS; j++)                                                                      \
                 *(vector_##real *)(at + r * d.sum_row + j * d.sum_j) = sum[r][j];                                      \
     }                                                                                                                  \
                                                                                                                        \

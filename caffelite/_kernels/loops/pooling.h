@@ -135,9 +135,9 @@ enum { PIXEL_SUMS = 4 }; /* independent sums, so that no addition waits for the 
         vector_double sum[PIXEL_SUMS] = {{0}};                                                                        \
         for (ptrdiff_t r = 0; r < rows; r++, x += row)                                                                 \
             for (ptrdiff_t c = 0; c < columns; c++)                                                                    \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[v] += widened_##real(x + c * column + v * LANES_OF_double, n);                                 \
-        UNROLL for (int v = 0; v < VECTORS; v++) set_narrowed_##real(y + v * LANES_OF_double, factor * sum[v], n);     \
+        UNROLL_FOR (int v = 0; v < VECTORS; v++) set_narrowed_##real(y + v * LANES_OF_double, factor * sum[v], n);     \
     }                                                                                                                  \
                                                                                                                        \
     /* y = factor · the sum of rows × columns pixels from x on, in float64, row by row. */                             \

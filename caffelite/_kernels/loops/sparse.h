@@ -37,19 +37,19 @@ typedef struct {
         const int CHAINS = SPARSE_SUMS / VECTORS;                                                                      \
         vector_##real sum[SPARSE_SUMS] = {{0}};                                                                        \
         for (ptrdiff_t i = 0; i < row.count; i += CHAINS)                                                              \
-            UNROLL for (int c = 0; c < CHAINS; c++)                                                                    \
+            UNROLL_FOR (int c = 0; c < CHAINS; c++)                                                                    \
                 if (c == 0 || i + c < row.count) {                                                                     \
                     const uint32_t column = (uint32_t)row.columns[i + c];                                              \
                     const real *restrict w = b + column * b_row;                                                       \
                     const vector_##real value = ((const real *)row.values)[i + c] - (vector_##real){0};                \
                     if (column >= (size_t)k)                                                                           \
                         return 0;                                                                                      \
-                    UNROLL for (int v = 0; v < VECTORS; v++)                                                           \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                           \
                         sum[c * VECTORS + v] += value * some_##real(w + v * LANES, v < VECTORS - 1 ? LANES : n);       \
                 }                                                                                                      \
-        UNROLL for (int half = SPARSE_SUMS / 2; half >= VECTORS; half /= 2)                                            \
-            UNROLL for (int s = 0; s < half; s++) sum[s] += sum[s + half];                                             \
-        UNROLL for (int v = 0; v < VECTORS; v++) {                                                                     \
+        UNROLL_FOR (int half = SPARSE_SUMS / 2; half >= VECTORS; half /= 2)                                            \
+            UNROLL_FOR (int s = 0; s < half; s++) sum[s] += sum[s + half];                                             \
+        UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                                     \
             const int lanes = v < VECTORS - 1 ? LANES : n;                                                             \
             if (bias)                                                                                                  \
                 sum[v] += some_##real(bias + v * LANES, lanes);                                                        \
@@ -64,14 +64,14 @@ typedef struct {
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real d[SPARSE_SUMS];                                                                                  \
-        UNROLL for (int v = 0; v < VECTORS; v++) d[v] = some_##real(dy + v * LANES, v < VECTORS - 1 ? LANES : n);      \
+        UNROLL_FOR (int v = 0; v < VECTORS; v++) d[v] = some_##real(dy + v * LANES, v < VECTORS - 1 ? LANES : n);      \
         for (ptrdiff_t i = 0; i < row.count; i++) {                                                                    \
             const uint32_t column = (uint32_t)row.columns[i];                                                          \
             const vector_##real value = ((const real *)row.values)[i] - (vector_##real){0};                            \
             real *restrict sum = w + column * w_row;                                                                   \
             if (column >= (size_t)k)                                                                                   \
                 return 0;                                                                                              \
-            UNROLL for (int v = 0; v < VECTORS; v++) {                                                                 \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                                 \
                 const int lanes = v < VECTORS - 1 ? LANES : n;                                                         \
                 store_some_##real(sum + v * LANES, some_##real(sum + v * LANES, lanes) + value * d[v], lanes);         \
             }                                                                                                          \

@@ -21,9 +21,9 @@
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real rows[LANES];                                                                                     \
         columns_of_##real(rows, b, b_column, lanes, depth, 0);                                                         \
-        UNROLL for (int k = 0; k < LANES; k++)                                                                         \
+        UNROLL_FOR (int k = 0; k < LANES; k++)                                                                         \
             if (k < depth)                                                                                             \
-                UNROLL for (int r = 0; r < ROWS; r++) sum[r][0] += a[r * a_row + k * a_k] * rows[k];                   \
+                UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][0] += a[r * a_row + k * a_k] * rows[k];                   \
     }                                                                                                                  \
                                                                                                                        \
     /* The tile whose first row is i. ROWS and VECTORS are constants wherever this is called. */                       \
@@ -37,21 +37,21 @@
         const ptrdiff_t a_step[4] = {0, s.a_row, 2 * s.a_row, 3 * s.a_row};                                            \
         real *y = (real *)s.y + i * s.y_row, *at = y;                                                                  \
                                                                                                                        \
-        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
-            UNROLL for (int v = 0; v < VECTORS; v++)                                                                   \
+        UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                          \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                                   \
                 sum[r][v] = (vector_##real){0};                                                                        \
         if (s.resume)                                                                                                  \
-            UNROLL for (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                  \
                                                                                                                        \
         if (RUNS || s.b_column == 1)                                                                                      \
             for (ptrdiff_t run = 0;;) {                                                                                \
                 for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, a4 += s.a_k, b += s.b_k) {                             \
-                    UNROLL for (int v = 0; v < VECTORS; v++)                                                           \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                           \
                         row[v] = load_##real(b + v * LANES, v == VECTORS - 1 && READS_LANES, lanes);                   \
-                    UNROLL for (int r = 0; r < ROWS; r++)                                                              \
-                        UNROLL for (int v = 0; v < VECTORS; v++)                                                       \
+                    UNROLL_FOR (int r = 0; r < ROWS; r++)                                                              \
+                        UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                       \
                             sum[r][v] += (r < 4 ? a : a4)[a_step[r % 4]] * row[v];                                     \
                 }                                                                                                      \
                 if (!RUNS || ++run >= s.runs)                                                                          \
@@ -68,33 +68,33 @@
         }                                                                                                              \
                                                                                                                        \
         if (s.bias)                                                                                                    \
-            UNROLL for (int v = 0; v < VECTORS; v++) {                                                                 \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                                 \
                 const vector_##real bias = load_##real((const real *)s.bias + v * LANES, v == VECTORS - 1, lanes);     \
-                UNROLL for (int r = 0; r < ROWS; r++) sum[r][v] += bias;                                               \
+                UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][v] += bias;                                               \
             }                                                                                                          \
         if (s.row_bias)                                                                                                \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
         if (s.relu) /* a comparison gives all ones or all zeros; NaN < 0 is false */                                   \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = (vector_##real)(~(lanes_##real)(sum[r][v] < 0) & (lanes_##real)sum[r][v]);             \
         if (s.mask) {                                                                                                  \
             const real *mask = (const real *)s.mask + i * s.mask_row;                                                  \
-            UNROLL for (int r = 0; r < ROWS; r++, mask += s.mask_row)                                                  \
-                UNROLL for (int v = 0; v < VECTORS; v++) {                                                             \
+            UNROLL_FOR (int r = 0; r < ROWS; r++, mask += s.mask_row)                                                  \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
                     const vector_##real here = load_##real(mask + v * LANES, v == VECTORS - 1, lanes);                 \
                     sum[r][v] = (vector_##real)(~(lanes_##real)(here <= 0) & (lanes_##real)sum[r][v]);                 \
                 }                                                                                                      \
         }                                                                                                              \
         if (s.accumulate) {                                                                                            \
             at = y;                                                                                                    \
-            UNROLL for (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] += load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                 \
         }                                                                                                              \
-        UNROLL for (int r = 0; r < ROWS; r++, y += s.y_row)                                                            \
-            UNROLL for (int v = 0; v < VECTORS; v++)                                                                   \
+        UNROLL_FOR (int r = 0; r < ROWS; r++, y += s.y_row)                                                            \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                                   \
                 if (v < VECTORS - 1 || lanes == LANES)                                                                 \
                     *(vector_##real *)(y + v * LANES) = sum[r][v];                                                     \
                 else                                                                                                   \
@@ -151,7 +151,7 @@
         for (ptrdiff_t k = 0; k < columns; k += LANES) {                                                               \
             const int here = columns - k < LANES ? (int)(columns - k) : LANES;                                         \
             columns_of_##real(t, x + k, stride_x, rows, here, 1);                                                      \
-            UNROLL for (int i = 0; i < LANES; i++)                                                                     \
+            UNROLL_FOR (int i = 0; i < LANES; i++)                                                                     \
                 if (i < here) {                                                                                        \
                     if (rows == LANES)                                                                                 \
                         *(vector_##real *)(y + (k + i) * stride_y) = t[i];                                             \

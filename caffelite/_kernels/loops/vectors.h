@@ -28,7 +28,7 @@ enum { VECTOR_BYTES = 16, READS_LANES = 0 };   /* READS_LANES: whether load_firs
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_FOR _Pragma("GCC unroll 16") for
 
 typedef float vector_float __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(float)), may_alias));
 typedef double vector_double __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));

@@ -26,7 +26,7 @@ typedef struct {
         const real *x = (const real *)s.x + r0 * s.x_row;                                                              \
         real *y = (real *)s.y + r0 * s.y_row;                                                                          \
         vector_##real sum[WEIGHED_ROWS], w;                                                                            \
-        UNROLL for (int r = 0; r < ROWS; r++) {                                                                        \
+        UNROLL_FOR (int r = 0; r < ROWS; r++) {                                                                        \
             sum[r] = (vector_##real){0};                                                                               \
             if (s.resume)                                                                                              \
                 sum[r] = load_##real(y + r * s.y_row, is_part, s.lanes);                                               \
@@ -37,16 +37,16 @@ typedef struct {
                 w = *weight - (vector_##real){0};                                                                      \
             else                                                                                                       \
                 w = load_##real(weight, is_part, s.lanes);                                                             \
-            UNROLL for (int r = 0; r < ROWS; r++) sum[r] += w * load_##real(pixel + r * s.x_row, is_part, s.lanes);    \
+            UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r] += w * load_##real(pixel + r * s.x_row, is_part, s.lanes);    \
         }                                                                                                              \
         if (s.bias) {                                                                                                  \
             if (SAME)                                                                                                  \
                 w = *(const real *)s.bias - (vector_##real){0};                                                        \
             else                                                                                                       \
                 w = load_##real(s.bias, is_part, s.lanes);                                                             \
-            UNROLL for (int r = 0; r < ROWS; r++) sum[r] += w;                                                         \
+            UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r] += w;                                                         \
         }                                                                                                              \
-        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
+        UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                          \
             if (is_part)                                                                                               \
                 store_first_##real(y + r * s.y_row, sum[r], s.lanes);                                                  \
             else                                                                                                       \

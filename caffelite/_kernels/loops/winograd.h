@@ -110,13 +110,13 @@ typedef enum { BT, G, A, AT, GT } Matrix;
 INLINE void combine(const int ROWS, const int COLUMNS, const float *m, const int m_row, const int m_column,
                     vector_float *y, const int y_step, const vector_float *x, const int x_step)
 {
-    UNROLL for (int i = 0; i < ROWS; i++) {
+    UNROLL_FOR (int i = 0; i < ROWS; i++) {
         int first = -1;
-        UNROLL for (int j = COLUMNS - 1; j >= 0; j--)
+        UNROLL_FOR (int j = COLUMNS - 1; j >= 0; j--)
             if (m[i * m_row + j * m_column] == 1 || (first < 0 && m[i * m_row + j * m_column] != 0))
                 first = j;
         vector_float sum = m[i * m_row + first * m_column] * x[first * x_step];
-        UNROLL for (int j = 0; j < COLUMNS; j++)
+        UNROLL_FOR (int j = 0; j < COLUMNS; j++)
             if (j != first && m[i * m_row + j * m_column] != 0)
                 sum += m[i * m_row + j * m_column] * x[j * x_step];
         y[i * y_step] = sum;
@@ -148,8 +148,8 @@ INLINE void apply_to_both_axes(const Matrix MATRIX, const int DOWN, const int AL
 {
     const int rows = ROWS_OF(MATRIX, DOWN), columns = COLUMNS_OF(MATRIX, ALONG), y_columns = ROWS_OF(MATRIX, ALONG);
     vector_float half[64];
-    UNROLL for (int j = 0; j < columns; j++) apply(MATRIX, DOWN, half + j, columns, x + j, columns);
-    UNROLL for (int i = 0; i < rows; i++) apply(MATRIX, ALONG, y + i * y_columns, 1, half + i * columns, 1);
+    UNROLL_FOR (int j = 0; j < columns; j++) apply(MATRIX, DOWN, half + j, columns, x + j, columns);
+    UNROLL_FOR (int i = 0; i < rows; i++) apply(MATRIX, ALONG, y + i * y_columns, 1, half + i * columns, 1);
 }
 
 /* ---- one tile ---- */
@@ -196,13 +196,13 @@ INLINE void transform_pixels(const Matrix MATRIX, const int DOWN, const int ALON
                                          : zeros;
     for (ptrdiff_t c = 0; c < channels; c += LANES) {
         vector_float half[64], column[8], row[8];
-        UNROLL for (int j = 0; j < columns; j++) {
-            UNROLL for (int i = 0; i < rows; i++) column[i] = load_lanes(pixel[i * columns + j] + c, channels - c);
+        UNROLL_FOR (int j = 0; j < columns; j++) {
+            UNROLL_FOR (int i = 0; i < rows; i++) column[i] = load_lanes(pixel[i * columns + j] + c, channels - c);
             apply(MATRIX, DOWN, half + j, columns, column, 1);
         }
-        UNROLL for (int i = 0; i < points_down; i++) {
+        UNROLL_FOR (int i = 0; i < points_down; i++) {
             apply(MATRIX, ALONG, row, 1, half + i * columns, 1);
-            UNROLL for (int j = 0; j < points_along; j++)
+            UNROLL_FOR (int j = 0; j < points_along; j++)
                 *(vector_float *)(values + (i * points_along + j) * plane + c) = row[j];
         }
     }
@@ -222,14 +222,14 @@ INLINE void transform_sums(const int DOWN, const int ALONG, const float *sums, p
         vector_float half[64], column[8], row[4], bias = {0};
         if (f.bias)
             bias = load_lanes(f.bias + c, channels - c);
-        UNROLL for (int j = 0; j < points_along; j++) {
-            UNROLL for (int i = 0; i < points_down; i++)
+        UNROLL_FOR (int j = 0; j < points_along; j++) {
+            UNROLL_FOR (int i = 0; i < points_down; i++)
                 column[i] = *(const vector_float *)(sums + (i * points_along + j) * plane + c);
             apply(AT, DOWN, half + j, points_along, column, 1);
         }
-        UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL_FOR (int i = 0; i < rows; i++) {
             apply(AT, ALONG, row, 1, half + i * points_along, 1);
-            UNROLL for (int j = 0; j < columns; j++)
+            UNROLL_FOR (int j = 0; j < columns; j++)
                 if (i < down && j < along) {
                     const ptrdiff_t here = at + i * images->row + j * images->pixel + c;
                     vector_float o = row[j];
