@@ -12,7 +12,7 @@ $(error .venv has $(shell $(BIN)/python --version), not that of $(PYTHON): rm -r
 endif
 endif
 
-.PHONY: spiral test lint ruff cython-lint mypy workflows prose house docs classroom sanitize wheel bench clean
+.PHONY: spiral test coverage lint format ruff cython-lint clang-format mypy workflows prose house docs classroom sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 # While one core still compiles, the other fetches matplotlib.
@@ -25,7 +25,7 @@ spiral: .venv/needs
 test: .venv/test,lint .venv/levels
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-lint: mypy cython-lint ruff workflows prose house
+lint: mypy cython-lint clang-format ruff workflows prose house
 
 ruff: .venv/test,lint
 	$(BIN)/ruff check .
@@ -33,6 +33,15 @@ ruff: .venv/test,lint
 
 cython-lint: .venv/test,lint
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
+
+clang-format: .venv/test,lint
+	$(BIN)/clang-format --dry-run -Werror caffelite/_kernels/loops/*.h
+
+# Everything that a formatter decides.
+format: .venv/test,lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i caffelite/_kernels/loops/*.h
 
 mypy: .venv/test,lint
 	$(BIN)/mypy
