@@ -11,7 +11,7 @@
 
 enum {
     STRIP_VECTORS = 2,
-    QUERIES_float = STRIP_VECTORS * LANES_OF_float,  /* of a strip */
+    QUERIES_float = STRIP_VECTORS * LANES_OF_float, /* of a strip */
     QUERIES_double = STRIP_VECTORS * LANES_OF_double
 };
 static const double LOG2_E = 1.4426950408889634, LOG_10000 = 9.2103403719761827;

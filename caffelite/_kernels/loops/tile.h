@@ -15,7 +15,7 @@
 
 #define DEFINE_TILE(real)                                                                                              \
     /* sum[r] += Σ a[r, k] · b[k] for `depth` many k, if the elements of a column of b are neighbours. */              \
-    INLINE void add_columns_##real(const int ROWS, vector_##real (*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row, \
+    INLINE void add_columns_##real(const int ROWS, vector_##real(*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row,  \
                                    ptrdiff_t a_k, const real *b, ptrdiff_t b_column, int lanes, int depth)             \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
@@ -38,14 +38,13 @@
         real *y = (real *)s.y + i * s.y_row, *at = y;                                                                  \
                                                                                                                        \
         UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                          \
-            UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                                   \
-                sum[r][v] = (vector_##real){0};                                                                        \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] = (vector_##real){0};                                   \
         if (s.resume)                                                                                                  \
             UNROLL_FOR (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
                 UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                  \
                                                                                                                        \
-        if (RUNS || s.b_column == 1)                                                                                      \
+        if (RUNS || s.b_column == 1)                                                                                   \
             for (ptrdiff_t run = 0;;) {                                                                                \
                 for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, a4 += s.a_k, b += s.b_k) {                             \
                     UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                           \
@@ -64,7 +63,8 @@
             for (; k + LANES <= s.k; k += LANES)                                                                       \
                 add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes, LANES);         \
             if (k < s.k)                                                                                               \
-                add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes, (int)(s.k - k));\
+                add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes,                 \
+                                   (int)(s.k - k));                                                                    \
         }                                                                                                              \
                                                                                                                        \
         if (s.bias)                                                                                                    \
@@ -104,8 +104,7 @@
     INLINE void tiles_##real(const int VECTORS, const int RUNS, const Strip *s)                                        \
     {                                                                                                                  \
         ptrdiff_t i = 0;                                                                                               \
-        for (; i + TILE_ROWS <= s->rows; i += TILE_ROWS)                                                               \
-            tile_##real(TILE_ROWS, VECTORS, RUNS, s, i);                                                               \
+        for (; i + TILE_ROWS <= s->rows; i += TILE_ROWS) tile_##real(TILE_ROWS, VECTORS, RUNS, s, i);                  \
         for (ptrdiff_t rows; (rows = s->rows - i) > 0; i += rows)                                                      \
             if (RUNS && TILE_ROWS > 6 && rows >= 6) {                                                                  \
                 rows = 6;                                                                                              \
@@ -143,8 +142,7 @@
             tiles_##real(TILE_VECTORS, 1, s);                                                                          \
     }                                                                                                                  \
                                                                                                                        \
-    void transpose_##real(real *y, ptrdiff_t stride_y, const real *x, ptrdiff_t stride_x, int rows,                    \
-                          ptrdiff_t columns)                                                                           \
+    void transpose_##real(real *y, ptrdiff_t stride_y, const real *x, ptrdiff_t stride_x, int rows, ptrdiff_t columns) \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real t[LANES];                                                                                        \

@@ -22,7 +22,7 @@ enum { VECTOR_BYTES = 32, READS_LANES = 1 };
 #define LANES_float(F, s) LANES_8(F, s, 0)
 #define LANES_double(F, s) LANES_4(F, s, 0)
 #else
-enum { VECTOR_BYTES = 16, READS_LANES = 0 };   /* READS_LANES: whether load_first is one instruction */
+enum { VECTOR_BYTES = 16, READS_LANES = 0 }; /* READS_LANES: whether load_first is one instruction */
 #define LANES_float(F, s) LANES_4(F, s, 0)
 #define LANES_double(F, s) LANES_2(F, s, 0)
 #endif

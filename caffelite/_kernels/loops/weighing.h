@@ -12,9 +12,9 @@ enum { WEIGHED_ROWS = 8 };
 typedef struct {
     ptrdiff_t rows, taps, x_row, y_row;
     const ptrdiff_t *x_at, *w_at;
-    const void *x, *w, *bias;                    /* bias: one number or a vector, like w, or NULL */
+    const void *x, *w, *bias; /* bias: one number or a vector, like w, or NULL */
     void *y;
-    int lanes, same, resume;                     /* resume: start from y */
+    int lanes, same, resume; /* resume: start from y */
 } Weighing;
 
 #define DEFINE_WEIGHING(real)                                                                                          \
@@ -56,13 +56,11 @@ typedef struct {
     INLINE void weigh_rows_##real(const int SAME, const Weighing *s)                                                   \
     {                                                                                                                  \
         ptrdiff_t r = 0;                                                                                               \
-        for (; r + WEIGHED_ROWS <= s->rows; r += WEIGHED_ROWS)                                                         \
-            weigh_##real(WEIGHED_ROWS, SAME, s, r);                                                                    \
+        for (; r + WEIGHED_ROWS <= s->rows; r += WEIGHED_ROWS) weigh_##real(WEIGHED_ROWS, SAME, s, r);                 \
         if (r < s->rows && s->rows > WEIGHED_ROWS && !s->resume) /* computes some rows twice, with the same result */  \
             weigh_##real(WEIGHED_ROWS, SAME, s, s->rows - WEIGHED_ROWS);                                               \
         else                                                                                                           \
-            for (; r < s->rows; r++)                                                                                   \
-                weigh_##real(1, SAME, s, r);                                                                           \
+            for (; r < s->rows; r++) weigh_##real(1, SAME, s, r);                                                      \
     }                                                                                                                  \
                                                                                                                        \
     static void weigh_all_##real(const Weighing *s)                                                                    \
