@@ -25,6 +25,10 @@ spiral: .venv/needs
 test: .venv/test,lint .venv/levels
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
+# How much of the Python code the tests run: the package's figure and the files that are not run whole.
+coverage: .venv/coverage .venv/levels
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal --cov --cov-report=term:skip-covered
+
 lint: mypy cython-lint clang-format ruff workflows prose house
 
 ruff: .venv/test,lint
@@ -90,7 +94,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/mpi.py
 
 clean:
-	rm -rf .venv build dist classroom docs/_build docs/_notebooks docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
+	rm -rf .venv .coverage build dist classroom docs/_build docs/_notebooks docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
 
 # .venv/EXTRAS is there when caffelite is installed with them, for which nothing is compiled again.
 .venv/%: .venv/built
