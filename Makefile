@@ -12,7 +12,7 @@ $(error .venv has $(shell $(BIN)/python --version), not that of $(PYTHON): rm -r
 endif
 endif
 
-.PHONY: spiral test lint ruff cython-lint mypy workflows prose docs classroom sanitize wheel bench clean
+.PHONY: spiral test coverage lint format ruff cython-lint clang-format mypy workflows prose house docs classroom sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 # While one core still compiles, the other fetches matplotlib.
@@ -25,7 +25,11 @@ spiral: .venv/needs
 test: .venv/test,lint .venv/levels
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-lint: mypy cython-lint ruff workflows prose
+# How much of the Python code the tests run: the package's figure and the files that are not run whole.
+coverage: .venv/coverage .venv/levels
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal --cov --cov-report=term:skip-covered
+
+lint: mypy cython-lint clang-format ruff workflows prose house
 
 ruff: .venv/test,lint
 	$(BIN)/ruff check .
@@ -33,6 +37,15 @@ ruff: .venv/test,lint
 
 cython-lint: .venv/test,lint
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
+
+clang-format: .venv/test,lint
+	$(BIN)/clang-format --dry-run -Werror caffelite/_kernels/loops/*.h
+
+# Everything that a formatter decides.
+format: .venv/test,lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i caffelite/_kernels/loops/*.h
 
 mypy: .venv/test,lint
 	$(BIN)/mypy
@@ -42,6 +55,9 @@ workflows: .venv/test,lint
 
 prose: | $(BIN)/python
 	$(BIN)/python tests/prose.py
+
+house: | $(BIN)/python
+	$(BIN)/python tests/tools/house.py
 
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
 docs: .venv/docs .venv/levels
@@ -78,7 +94,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/mpi.py
 
 clean:
-	rm -rf .venv build dist classroom docs/_build docs/_notebooks docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
+	rm -rf .venv .coverage build dist classroom docs/_build docs/_notebooks docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
 
 # .venv/EXTRAS is there when caffelite is installed with them, for which nothing is compiled again.
 .venv/%: .venv/built

@@ -1,9 +1,11 @@
 """A linter for plain English: python tests/prose.py [--figures] [FILE…], or `make prose`.
 
-It reads README.md, the pages in docs/, the docstrings of the examples, and in caffelite/ all docstrings and the
-messages in `raise` and `warn(…)`. In them it finds sentences of more than 30 words, sentences with two semicolons, and
-this project's own habits, each with a suggestion. Code, tables and formulas are not prose: a name in backticks, a
-formula and a value in a message count as one word each. `--figures` prints a table instead.
+It reads README.md, the pages in docs/, the docstrings of the examples, and in caffelite/ all docstrings, the messages
+in `raise` and `warn(…)`, and the comments. In them it finds sentences of more than 30 words, sentences with two
+semicolons, and this project's own habits, each with a suggestion. Code, tables and formulas are not prose: a name in
+backticks, a formula and a value in a message count as one word each. The names of tests are sentences, too, in which it
+finds habits. In caffelite/ and tests/ it also finds names that break the rules of `names.py`. `--figures` prints a
+table of the prose instead.
 """
 
 import argparse
@@ -17,6 +19,9 @@ from operator import itemgetter
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
+from names import check_name, check_repeated, definitions
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 30  # words
@@ -152,9 +157,13 @@ def findings(path: Path, paragraphs: Iterator[list[tuple[int, str]]]) -> Iterato
             count = words(sentence)
             if count > LONGEST:
                 yield Finding(path, line, f"{count} words: {shortened(sentence)}")
-            for pattern, advice in PATTERNS:
-                if found := pattern.search(sentence):
-                    yield Finding(path, line, f"“{shortened(found[0])}”: {advice}")
+            yield from habits(path, line, sentence)
+
+
+def habits(path: Path, line: int, sentence: str) -> Iterator[Finding]:
+    for pattern, advice in PATTERNS:
+        if match := pattern.search(sentence):
+            yield Finding(path, line, f"“{shortened(match[0])}”: {advice}")
 
 
 def shortened(text: str, length: int = 60) -> str:
@@ -184,6 +193,45 @@ def strings(node: ast.AST) -> Iterator[tuple[str, int]]:
     else:
         for child in ast.iter_child_nodes(node):
             yield from strings(child)
+
+
+#: A string, so that a sign in it begins no comment, or a comment.
+COMMENT = re.compile(r"""(?s:\"{3}.*?\"{3}|'{3}.*?'{3})|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(#[^\n]*)""")
+DIRECTIVE = re.compile(r"#(!| ?(type|mypy|noqa|ruff|fmt|pragma|cython|distutils|-\*-)\b|   |.*-{4})")
+
+
+def paragraphs_of_comments(text: str) -> Iterator[list[tuple[int, str]]]:
+    """Yield the comments of a program. Lines below each other are one paragraph, unless they are behind code."""
+    paragraph: list[tuple[int, str]] = []
+    for match in COMMENT.finditer(text):
+        comment = match[1]
+        if not comment or DIRECTIVE.match(comment):
+            continue
+        number = text.count("\n", 0, match.start()) + 1
+        is_alone = not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()
+        bare = comment.lstrip("#:").strip()
+        item = ITEM.match(bare)
+        if not is_alone or not bare or item or (paragraph and paragraph[-1][0] != number - 1):
+            yield paragraph
+            paragraph = []
+        if bare:
+            paragraph.append((number, bare[item.end() :] if item else bare))
+        if not is_alone:
+            yield paragraph
+            paragraph = []
+    yield paragraph
+
+
+def findings_in_names(package: list[Path], tests: list[Path]) -> Iterator[Finding]:
+    """Names that break the rules, and habits in the names of tests."""
+    in_package = [definition for path in package for definition in definitions(path)]
+    in_tests = [definition for path in tests for definition in definitions(path)]
+    for definition in [*in_package, *in_tests]:
+        yield from (Finding(path, line, text) for path, line, _, text in check_name(definition))
+    yield from (Finding(path, line, text) for path, line, _, text in check_repeated(in_package, ROOT))
+    for path, line, name, *_ in in_tests:
+        if name.startswith("test_"):
+            yield from habits(path, line, name.removeprefix("test_").replace("_", " "))
 
 
 def python_in(cython: str) -> str:
@@ -228,8 +276,9 @@ def prose() -> Iterator[tuple[Path, list[list[tuple[int, str]]]]]:
 
 def paragraphs_of_program(text: str, is_cython: bool = False) -> Iterator[list[tuple[int, str]]]:
     tree = ast.parse(python_in(text) if is_cython else text)
-    for text, line in sorted([*docstrings(tree), *messages(tree)], key=itemgetter(1)):
-        yield from paragraphs_of_docstring(text, line)
+    for string, line in sorted([*docstrings(tree), *messages(tree)], key=itemgetter(1)):
+        yield from paragraphs_of_docstring(string, line)
+    yield from paragraphs_of_comments(text)
 
 
 def figures(parts) -> str:
@@ -256,9 +305,12 @@ def main(arguments: list[str]) -> int:
     if options.figures:
         print(figures(parts))
         return 0
-    found = [finding for path, paragraphs in parts for finding in findings(path.relative_to(ROOT), paragraphs)]
-    print(*found, sep="\n", end="\n" if found else "")
-    return 1 if found else 0
+    all_findings = [finding for path, paragraphs in parts for finding in findings(path, paragraphs)]
+    in_names = findings_in_names([*sources()], sorted((ROOT / "tests").rglob("*.py")))
+    all_findings += [finding for finding in in_names if not chosen or finding.path in chosen]
+    for finding in all_findings:
+        print(finding._replace(path=finding.path.relative_to(ROOT)))
+    return 1 if all_findings else 0
 
 
 if __name__ == "__main__":

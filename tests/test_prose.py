@@ -2,7 +2,16 @@
 
 import prose
 import pytest
-from prose import ROOT, findings, paragraphs_of_docstring, paragraphs_of_page, paragraphs_of_program, words
+from prose import (
+    ROOT,
+    findings,
+    findings_in_names,
+    paragraphs_of_comments,
+    paragraphs_of_docstring,
+    paragraphs_of_page,
+    paragraphs_of_program,
+    words,
+)
 
 
 def found_in_page(text):
@@ -148,6 +157,78 @@ def test_a_program_in_cython_is_read_but_no_code_in_c():
     cython = cython.replace("{self}", "{(<object> self).name}")
     cython += 'cdef extern from *:\n    """\n    int a; int b; int c;\n    """\n    int f(int *x) nogil\n'
     assert [line for line, _ in found_in_program(cython, is_cython=True)] == [3, 8, 13, 17]
+
+
+def test_comments_are_read_and_no_other_signs_of_number():
+    comments = """\
+# A comment that is
+# no array.
+x = "# is no array"  # the gradient is that of x
+
+text = '''
+# is no array
+'''
+#   python is no array
+# ---- this is no array ----
+y = 1  # type: ignore  is no array
+z = 2  # in z
+# is no array
+"""
+    found = [(f.line, f.text) for f in findings(ROOT / "file.py", paragraphs_of_comments(comments))]
+    assert [line for line, _ in found] == [1, 3, 12]
+    assert [line for line, _ in found_in_program(comments)] == [1, 3, 12]
+    assert [line for line, _ in found_in_program(f"cdef int f(int* x):  # is no array\n    pass  # {LONG}", True)] == [
+        1,
+        2,
+    ]
+
+
+def found_in_names(tmp_path, package, test="", suffix="py"):
+    """The findings of two files of the package, and of a test, as lines and texts."""
+    paths = [tmp_path / name for name in (f"a.{suffix}", f"b.{suffix}", "test_it.py")]
+    for path, text in zip(paths, [*package, test], strict=True):
+        path.write_text(text)
+    prose.ROOT, root = tmp_path, prose.ROOT
+    try:
+        return [(path.name, line, text) for path, line, text in findings_in_names(paths[:2], paths[2:])]
+    finally:
+        prose.ROOT = root
+
+
+def test_names_that_break_a_rule_are_found(tmp_path):
+    first = "class Kept:\n    def checked(self):\n        pass\n\ndef rows_of(x):\n    def of():\n        pass\n"
+    second = "class Rows:\n    pass\n"
+    assert found_in_names(tmp_path, [first, second]) == [
+        ("a.py", 1, "class Kept: name it with a noun of the field"),
+        ("a.py", 5, "function rows_of: name it with a verb, or with what it returns"),
+        ("a.py", 2, "function checked: name it with a verb, or with what it returns"),
+        ("a.py", 6, "function of: name it with a verb, or with what it returns"),
+    ]
+    assert found_in_names(tmp_path, [second, f"\n{second}"]) == [
+        ("a.py", 1, "class Rows: b.py has one, too"),
+        ("b.py", 2, "class Rows: a.py has one, too"),
+    ]
+    assert found_in_names(tmp_path, [second, "class Columns:\n    def check(self):\n        pass\n"]) == []
+
+
+def test_names_in_cython_are_found(tmp_path):
+    cython = (
+        "cdef class Alone:\n    cdef inline double* rows_of(self, int n) noexcept nogil:\n        return 0\n\n"
+        "    cpdef told_apart(self):\n        x = found(1)\n\ncdef int checked = length(3)\n"
+    )
+    assert [line for _, line, _ in found_in_names(tmp_path, [cython, ""], suffix="pyx")] == [1, 2, 5]
+
+
+def test_the_name_of_a_test_is_a_sentence(tmp_path):
+    names = [
+        "what_is_there",
+        "an_array_is_no_list",
+        "the_sum_is_that_of_x",
+        "a_list_is_not_an_array",
+        "is_no_longer_slow",
+    ]
+    test = "".join(f"def test_{name}():\n    pass\n\n" for name in names) + "def a_list_is_no_array():\n    pass\n"
+    assert [line for _, line, _ in found_in_names(tmp_path, ["", ""], test)] == [1, 4, 7]
 
 
 def test_the_linter_fails_where_there_is_something_to_rewrite(tmp_path, capsys, monkeypatch):

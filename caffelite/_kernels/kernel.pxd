@@ -10,4 +10,4 @@ cdef class Kernel:
     cdef readonly bint takes_epilogue     # an elementwise call can be fused into it
     cdef readonly bint is_product         # the matrix product, which also takes an epilogue
     cdef readonly double work             # usually of one element
-    cdef Loop loop[3]                     # for float32, or the only type; for float64; for int64
+    cdef Loop loop[3]                     # for float32 or the only type, for float64, for int64

@@ -24,7 +24,7 @@ INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others
 
 
-class UnknownLengths(ValueError):
+class UnknownLengthError(ValueError):
     """The output shape of a model that writes `call` needs all lengths of a row, and one is unknown."""
 
 
@@ -62,7 +62,7 @@ def shape_after(functions: list[Function], shape: Any = None, *, more: int = 0) 
         shape = with_axes(function.required_input_shape, more) if shape is None else shape
         try:
             shape = None if shape is None else function.output_shape(*listed(shape, of=tuple))
-        except UnknownLengths:  # after a convolution, for example, if the size of the images is unknown
+        except UnknownLengthError:  # after a convolution, for example, if the size of the images is unknown
             shape = None
     return shape
 
@@ -108,7 +108,7 @@ def shape_by_call(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[np.
 def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
     """Return the output shapes for rows of these shapes, with None for the number of rows."""
     if any(None in shape for shape in rows):
-        raise UnknownLengths(
+        raise UnknownLengthError(
             f"{type(model).__name__}.output_shape calls the model, and has to know all lengths but the first; "
             f"got rows of {', '.join(map(str, rows))}"
         )

@@ -103,7 +103,7 @@ def with_arguments_of_build(kind: Any) -> Any:
     init = kind.__init__
 
     @functools.wraps(init)
-    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807
         of_build = {name: options.pop(name) for name in [*options] if name.startswith(BUILD)}
         init(self, *arguments, **options)
         self._build_arguments = {name.removeprefix(BUILD): x for name, x in of_build.items()}

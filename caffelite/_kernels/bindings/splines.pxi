@@ -1,5 +1,5 @@
 # Sums of linear splines. `starts`, int64 (k + m + 1,), says where each of k columns of numbers and m of categories
-# begins among the rows of an array of w elements a row, and how many rows there are.
+# begins among the rows of an array, and how many rows there are. A row has w elements.
 
 cdef Kernel PLACES_KERNEL = Kernel("places", work=60)
 cdef Kernel SPLINES_KERNEL = Kernel("splines", work=4)

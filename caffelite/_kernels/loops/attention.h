@@ -11,7 +11,7 @@
 
 enum {
     STRIP_VECTORS = 2,
-    QUERIES_float = STRIP_VECTORS * LANES_OF_float,  /* of a strip */
+    QUERIES_float = STRIP_VECTORS * LANES_OF_float, /* of a strip */
     QUERIES_double = STRIP_VECTORS * LANES_OF_double
 };
 static const double LOG2_E = 1.4426950408889634, LOG_10000 = 9.2103403719761827;
@@ -69,11 +69,11 @@ INLINE vector_double power_of_2_double(vector_double x)
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real *scores = (vector_##real *)s, top[STRIP_VECTORS], sum[STRIP_VECTORS];                            \
-        UNROLL for (int v = 0; v < STRIP_VECTORS; v++) top[v] = (vector_##real){0} - (real)__builtin_inf();            \
+        UNROLL_FOR (int v = 0; v < STRIP_VECTORS; v++) top[v] = (vector_##real){0} - (real)__builtin_inf();            \
         for (ptrdiff_t j = 0; j < keys; j++)                                                                           \
-            UNROLL for (int v = 0; v < STRIP_VECTORS; v++)                                                             \
+            UNROLL_FOR (int v = 0; v < STRIP_VECTORS; v++)                                                             \
                 top[v] = larger_##real(scores[j * STRIP_VECTORS + v], top[v]);                                         \
-        UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                               \
+        UNROLL_FOR (int v = 0; v < STRIP_VECTORS; v++) {                                                               \
             const vector_##real before = *(vector_##real *)(m + v * LANES);                                            \
             top[v] = larger_##real(top[v], before);                                                                    \
             *(vector_##real *)(m + v * LANES) = top[v];                                                                \
@@ -81,12 +81,12 @@ INLINE vector_double power_of_2_double(vector_double x)
             sum[v] = (vector_##real){0};                                                                               \
         }                                                                                                              \
         for (ptrdiff_t j = 0; j < keys; j++)                                                                           \
-            UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
+            UNROLL_FOR (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
                 const vector_##real e = power_of_2_##real(scores[j * STRIP_VECTORS + v] - top[v]);                     \
                 scores[j * STRIP_VECTORS + v] = e;                                                                     \
                 sum[v] += e;                                                                                           \
             }                                                                                                          \
-        UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                               \
+        UNROLL_FOR (int v = 0; v < STRIP_VECTORS; v++) {                                                               \
             vector_##real *all = (vector_##real *)(total + v * LANES);                                                 \
             *all = *all * *(vector_##real *)(shrink + v * LANES) + sum[v];                                             \
         }                                                                                                              \
@@ -97,7 +97,7 @@ INLINE vector_double power_of_2_double(vector_double x)
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         for (ptrdiff_t j = 0; j < keys; j++, p += row, d += row)                                                       \
-            UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
+            UNROLL_FOR (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
                 vector_##real *s = (vector_##real *)(p + v * LANES), *g = (vector_##real *)(d + v * LANES);            \
                 const vector_##real top = *(vector_##real *)(m + v * LANES);                                           \
                 const vector_##real all = power_of_2_##real(*s - top) * *(vector_##real *)(inverse + v * LANES);       \

@@ -43,7 +43,7 @@
 
 enum { TOGETHER = 32, VECTORS_TOGETHER = COLUMNS_bfloat16 / LANES_OF_float };
 
-static _Atomic int chosen = FASTEST;              /* not decided yet */
+static _Atomic int chosen = FASTEST; /* not decided yet */
 
 /* ---- which way ---- */
 
@@ -140,14 +140,13 @@ BFLOAT16 INLINE __m512i numbers(const float *x, ptrdiff_t n)
 
 BFLOAT16 static void line_in_tiles(float *to, const float *x, ptrdiff_t terms)
 {
-    for (ptrdiff_t k = 0; k < terms; k += 32)
-        _mm512_storeu_si512(to + k / 2, numbers(x + k, terms - k));
+    for (ptrdiff_t k = 0; k < terms; k += 32) _mm512_storeu_si512(to + k / 2, numbers(x + k, terms - k));
 }
 
 BFLOAT16 static void line_in_pairs(float *to, const float *x, ptrdiff_t terms)
 {
-    const __m512i order = _mm512_set_epi16(29, 31, 28, 30, 25, 27, 24, 26, 21, 23, 20, 22, 17, 19, 16, 18, 13, 15, 12, 14,
-                                           9, 11, 8, 10, 5, 7, 4, 6, 1, 3, 0, 2);
+    const __m512i order = _mm512_set_epi16(29, 31, 28, 30, 25, 27, 24, 26, 21, 23, 20, 22, 17, 19, 16, 18, 13, 15, 12,
+                                           14, 9, 11, 8, 10, 5, 7, 4, 6, 1, 3, 0, 2);
     for (ptrdiff_t k = 0; k < filled_up(terms); k += 32)
         _mm512_storeu_si512(to + k / 2, _mm512_permutexvar_epi16(order, numbers(x + k, terms - k)));
 }
@@ -158,8 +157,7 @@ static void pack_line(float *to, const float *x, ptrdiff_t terms, ptrdiff_t stri
 {
     float line[2 * BLOCK_K];
     if (stride != 1) {
-        for (ptrdiff_t k = 0; k < terms; k++)
-            line[k] = x[k * stride];
+        for (ptrdiff_t k = 0; k < terms; k++) line[k] = x[k * stride];
         x = line;
     }
 #ifdef HAS_BFLOAT16
@@ -176,7 +174,8 @@ static void pack_line(float *to, const float *x, ptrdiff_t terms, ptrdiff_t stri
 
 #define PLACE(j) ((j) / WIDTH * WIDTH * depth + (j) % WIDTH)
 
-INLINE void lines_one_by_one(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms, ptrdiff_t columns)
+INLINE void lines_one_by_one(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
+                             ptrdiff_t columns)
 {
     const ptrdiff_t depth = filled_up(terms);
     for (ptrdiff_t k = 0; k < depth; k++, x += x_row, to += WIDTH)
@@ -186,10 +185,11 @@ INLINE void lines_one_by_one(const int WIDTH, float *to, const float *x, ptrdiff
 
 #ifdef HAS_BFLOAT16
 /* An element is the terms k and k + next, at most n columns of them. */
-BFLOAT16 INLINE __m512i two_terms(const float *x, ptrdiff_t next, ptrdiff_t x_row, ptrdiff_t terms, ptrdiff_t k, ptrdiff_t n)
+BFLOAT16 INLINE __m512i two_terms(const float *x, ptrdiff_t next, ptrdiff_t x_row, ptrdiff_t terms, ptrdiff_t k,
+                                  ptrdiff_t n)
 {
-    const __m512i by_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                              21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i by_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const vector_float lower = some_of(x, k < terms ? n : 0);
     const vector_float upper = some_of(x + next * x_row, k + next < terms ? n : 0);
     return _mm512_permutexvar_epi16(by_turns, (__m512i)_mm512_cvtne2ps_pbh(upper, lower));
@@ -211,11 +211,12 @@ BFLOAT16 INLINE void lines_in_pairs(const int WIDTH, float *to, const float *x, 
     for (ptrdiff_t k = 0; k < 2 * depth; k += 4, x += 4 * x_row)
         for (ptrdiff_t odd = 0; odd < 2; odd++, to += WIDTH)
             for (ptrdiff_t j = 0; j < columns; j += 16)
-                _mm512_storeu_si512(to + PLACE(j), two_terms(x + (2 + odd) * x_row + j, -2, x_row, terms, k + 2 + odd,
-                                                             columns - j));
+                _mm512_storeu_si512(to + PLACE(j),
+                                    two_terms(x + (2 + odd) * x_row + j, -2, x_row, terms, k + 2 + odd, columns - j));
 }
 
-BFLOAT16 static void pack_lines(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms, ptrdiff_t columns)
+BFLOAT16 static void pack_lines(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
+                                ptrdiff_t columns)
 {
     if (way() == IN_TILES && WIDTH == 16)
         lines_in_tiles(16, to, x, x_row, terms, columns);
@@ -242,8 +243,7 @@ void pack_rows_bfloat16(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x
     const ptrdiff_t depth = depth_bfloat16(terms);
     float lines[BLOCK_K * LANES];
     if (stride == 1 || x_row != 1) {
-        for (ptrdiff_t i = 0; i < rows; i++)
-            pack_line(to + i * to_row, x + i * x_row, terms, stride);
+        for (ptrdiff_t i = 0; i < rows; i++) pack_line(to + i * to_row, x + i * x_row, terms, stride);
         return;
     }
     for (ptrdiff_t i = 0; i < rows; i += LANES) {
@@ -255,7 +255,8 @@ void pack_rows_bfloat16(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x
     }
 }
 
-void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_t columns, ptrdiff_t terms, ptrdiff_t x_row)
+void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_t columns, ptrdiff_t terms,
+                           ptrdiff_t x_row)
 {
     enum { LANES = LANES_OF_float, ROW = BLOCK_K + LANES };
     const ptrdiff_t depth = depth_bfloat16(terms), width = COLUMNS_bfloat16;
@@ -266,8 +267,7 @@ void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_
     }
     for (ptrdiff_t j = 0; j < columns; j += LANES) {
         const ptrdiff_t n = columns - j < LANES ? columns - j : LANES;
-        for (ptrdiff_t i = 0; i < n; i++)
-            pack_line(lines + i * ROW, x + (j + i) * stride, terms, x_row);
+        for (ptrdiff_t i = 0; i < n; i++) pack_line(lines + i * ROW, x + (j + i) * stride, terms, x_row);
         transpose_float(to + j / width * width * depth + j % width, width, lines, ROW, (int)n, depth);
     }
 }
@@ -288,18 +288,18 @@ void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_
             const ptrdiff_t end = s.k - k < BLOCK ? s.k : k + BLOCK;                                                   \
             const int resume = s.resume || k > 0;                                                                      \
             vector_float even[ROWS_bfloat16][VECTORS_TOGETHER], odd[ROWS_bfloat16][VECTORS_TOGETHER];                  \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
-                    even[r][v] = odd[r][v] = (vector_float){0};                                                        \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) even[r][v] = odd[r][v] = (vector_float){0};                   \
             for (; k < end; k += 2, a += 2, b += 2 * s.b_k) {                                                          \
                 const vector_float *row = (const vector_float *)b, *next = (const vector_float *)(b + s.b_k);          \
-                UNROLL for (int r = 0; r < ROWS; r++)                                                                  \
-                    UNROLL for (int v = 0; v < VECTORS; v++) even[r][v] = STEP(even[r][v], a + r * s.a_row, row[v]);   \
-                UNROLL for (int r = 0; r < ROWS; r++)                                                                  \
-                    UNROLL for (int v = 0; v < VECTORS; v++) odd[r][v] = STEP(odd[r][v], a + r * s.a_row + 1, next[v]);\
+                UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                  \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++) even[r][v] = STEP(even[r][v], a + r * s.a_row, row[v]);   \
+                UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                  \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                           \
+                        odd[r][v] = STEP(odd[r][v], a + r * s.a_row + 1, next[v]);                                     \
             }                                                                                                          \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++) {                                                             \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
                     float *at = y + r * s.y_row + v * LANES;                                                           \
                     const int is_last = v == VECTORS - 1;                                                              \
                     vector_float sum = even[r][v] + odd[r][v];                                                         \
@@ -315,10 +315,8 @@ void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_
     TARGET INLINE void rows_##name(const int VECTORS, const Strip *s)                                                  \
     {                                                                                                                  \
         ptrdiff_t i = 0;                                                                                               \
-        for (; i + ROWS_bfloat16 <= s->rows; i += ROWS_bfloat16)                                                       \
-            chains_##name(ROWS_bfloat16, VECTORS, s, i);                                                               \
-        for (; i + 2 <= s->rows; i += 2)                                                                               \
-            chains_##name(2, VECTORS, s, i);                                                                           \
+        for (; i + ROWS_bfloat16 <= s->rows; i += ROWS_bfloat16) chains_##name(ROWS_bfloat16, VECTORS, s, i);          \
+        for (; i + 2 <= s->rows; i += 2) chains_##name(2, VECTORS, s, i);                                              \
         if (i < s->rows)                                                                                               \
             chains_##name(1, VECTORS, s, i);                                                                           \
     }                                                                                                                  \
@@ -335,26 +333,26 @@ void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_
 DEFINE_CHAINS(one_by_one, , 1, MULTIPLY_ADD)
 
 #ifdef HAS_BFLOAT16
-#define DOT_OF_PAIRS(sum, a, b) \
-    (vector_float)_mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(*(const pair *)(a)), (__m512bh)(b))
+#define DOT_OF_PAIRS(sum, a, b)                                                                                        \
+    (vector_float) _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(*(const pair *)(a)), (__m512bh)(b))
 typedef int32_t pair __attribute__((may_alias));
 DEFINE_CHAINS(in_pairs, BFLOAT16, 2, DOT_OF_PAIRS)
 
 /* ---- strips: AMX's tiles ---- */
 
 /* These are not the compiler's own functions, because GCC's do not say that they read and write memory. */
-#define LOAD_TILE(tile, at, row) \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(at), "r"((row) * sizeof(float)) : "memory")
-#define STORE_TILE(tile, at, row) \
+#define LOAD_TILE(tile, at, row)                                                                                       \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile::"r"(at), "r"((row) * sizeof(float)) : "memory")
+#define STORE_TILE(tile, at, row)                                                                                      \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(at), "r"((row) * sizeof(float)) : "memory")
-#define CLEAR_TILE(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
-#define MULTIPLY_TILES(y, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #y ::)
+#define CLEAR_TILE(tile) __asm__ volatile("tilezero %%tmm" #tile::)
+#define MULTIPLY_TILES(y, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #y::)
 
-enum { SIDE = 16 };                             /* a tile is 16 rows of 16 elements */
+enum { SIDE = 16 }; /* a tile is 16 rows of 16 elements */
 
 static const struct {
     uint8_t palette, start, zero[14];
-    uint16_t bytes[16];                         /* of a row of each tile */
+    uint16_t bytes[16]; /* of a row of each tile */
     uint8_t rows[16];
 } eight_tiles = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
@@ -400,10 +398,10 @@ static void multiply_tiles(float *y, ptrdiff_t y_row, const float *a, ptrdiff_t 
         STORE_TILE(3, lower + SIDE, y_row);
 }
 
-static void copy_block(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row, ptrdiff_t rows, ptrdiff_t columns)
+static void copy_block(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row, ptrdiff_t rows,
+                       ptrdiff_t columns)
 {
-    for (ptrdiff_t i = 0; i < rows; i++)
-        memcpy(to + i * to_row, from + i * from_row, columns * sizeof(float));
+    for (ptrdiff_t i = 0; i < rows; i++) memcpy(to + i * to_row, from + i * from_row, columns * sizeof(float));
 }
 
 /* If tiles would reach beyond y, they are computed elsewhere, and their part of y is copied. */

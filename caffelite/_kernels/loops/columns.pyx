@@ -36,7 +36,7 @@ cdef int standardize(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end
 #   scalar   0 limit
 #   operand  0 dx, 1 x, 2 center, 3 scale (double), 4 dy, whose rows have k + g numbers; all contiguous
 #   parts    n
-# The type is that of dy.
+# The type is dy's.
 cdef int standardize_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef double* dx = <double*> call.operand[0].data
     cdef const double* x = <const double*> call.operand[1].data
@@ -78,7 +78,7 @@ cdef int piecewise(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
 #   size     0 n, 1 k, 2 bins of all columns
 #   operand  0 dx, 1 x, 2 e (double), 3 starts (int64), 4 dy; all contiguous
 #   parts    n
-# The type is that of dy.
+# The type is dy's.
 cdef int piecewise_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef double* dx = <double*> call.operand[0].data
     cdef const double* x = <const double*> call.operand[1].data

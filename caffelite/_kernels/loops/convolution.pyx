@@ -9,7 +9,7 @@
 #
 # It is a layer, and it is the gradient of a convolution's input.
 #
-# The loops skip taps (k, l) that are outside x. They do not copy windows into a matrix (im2col). The sums are those of
+# The loops skip taps (k, l) that are outside x. They do not copy windows into a matrix (im2col). They add up like
 # a matrix product in which each row of an operand begins where the channels of a tap begin. The register tile of
 # matmul.pyx computes them; `Strip.runs` says where the rows begin. The order of the operands in memory decides which
 # one is read as vectors:

@@ -111,7 +111,7 @@ cdef inline void lay_relu(const real* y, DepthwiseLine* line, const Call* call) 
 #
 #   dw[c, k, l] = Σ_n,i,j  x[n, c, i + k − p, j + l − p] dy[n, c, i, j]
 #
-# A line's sums begin with 0, and so do those of an image, to which they are added.
+# A line's sums begin with 0, and so do an image's sums, to which they are added.
 #
 #   size     0 n, 3 channels
 #   operand  0 dw (strides o, c, k, l), 1 x, 2 dy (strides n, c, h, w), 3 room for sums (2, k, l, c)

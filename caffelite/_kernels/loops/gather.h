@@ -13,8 +13,7 @@
         for (ptrdiff_t i = 0; i < rows; i++) {                                                                         \
             real *restrict sum = x + order[i] * x_row;                                                                 \
             const real *restrict term = y + i * y_row;                                                                 \
-            for (ptrdiff_t j = 0; j < n; j++)                                                                          \
-                sum[j] += term[j];                                                                                     \
+            for (ptrdiff_t j = 0; j < n; j++) sum[j] += term[j];                                                       \
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \

@@ -66,7 +66,7 @@ INLINE vector_double load_double(const double *p, int is_last, int n)
 #define KEPT(s, l) ((l) & (s) ? LANES + (l) - (s) : (l))
 #define MOVED(s, l) ((l) & (s) ? LANES + (l) : (l) + (s))
 #define EXCHANGE(real, t, s)                                                                                           \
-    UNROLL for (int i = 0; i < LANES; i++)                                                                             \
+    UNROLL_FOR (int i = 0; i < LANES; i++)                                                                             \
         if ((s) < LANES && !(i & (s))) {                                                                               \
             const vector_##real upper = t[i], lower = t[(i + (s)) % LANES];                                            \
             t[i] = SHUFFLE(real, upper, lower, LANES_##real(KEPT, (s) % LANES));                                       \
@@ -83,9 +83,9 @@ INLINE vector_double load_double(const double *p, int is_last, int n)
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         if (rows == LANES && columns == LANES)                                                                         \
-            UNROLL for (int i = 0; i < LANES; i++) t[i] = *(const vector_##real *)(x + i * stride);                    \
+            UNROLL_FOR (int i = 0; i < LANES; i++) t[i] = *(const vector_##real *)(x + i * stride);                    \
         else                                                                                                           \
-            UNROLL for (int i = 0; i < LANES; i++)                                                                     \
+            UNROLL_FOR (int i = 0; i < LANES; i++)                                                                     \
                 t[i] = SKIP && i >= rows ? (vector_##real){0}                                                          \
                                          : load_first_##real(x + (i < rows ? i * stride : 0), columns);                \
         EXCHANGE(real, t, 8)                                                                                           \

@@ -91,7 +91,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# How the product is computed: whether it is transposed, what is packed, and what tiles do to y before they store it.
+# How the product is computed: whether it is transposed, which operands are packed, and the epilogue of a tile.
 cdef inline void lay_out(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end, Product* p,
                          Strip* strip) noexcept nogil:
     cdef Py_ssize_t M = call.size[0], N = call.size[1], K = call.size[2], rows, columns

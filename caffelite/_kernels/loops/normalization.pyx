@@ -174,8 +174,8 @@ cdef inline void repeat(real* to, const real* x, Py_ssize_t columns, Py_ssize_t 
 
 
 # The pieces of memory that are normalized together: whole pixels one after the other, some of the features of a pixel,
-# or a run of one feature. They are met from the last one to the first: the last ones are still in the cache from the
-# sums before, and the next kernel begins with the first ones.
+# or a run of one feature. The loops go from the last one to the first. The last ones are still in the cache from
+# the sums, and the next kernel begins with the first ones.
 cdef struct Pieces:
     Py_ssize_t count, length, stride, at  # how many there are, of how many numbers; piece i begins at at + i · stride
     Py_ssize_t times                      # how often the features come in a row of at most FEATURES numbers

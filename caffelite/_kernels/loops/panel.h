@@ -5,9 +5,9 @@
 
 /* The sums of a tile fill the registers, except for one row of b and one element of a. */
 #if defined(__AVX512F__) || defined(__aarch64__)
-enum { TILE_ROWS = 8, TILE_VECTORS = 3 };       /* of 32 registers */
+enum { TILE_ROWS = 8, TILE_VECTORS = 3 }; /* of 32 registers */
 #else
-enum { TILE_ROWS = 6, TILE_VECTORS = 2 };       /* of 16 */
+enum { TILE_ROWS = 6, TILE_VECTORS = 2 }; /* of 16 */
 #endif
 enum { FEW_ROWS = 4 };
 
@@ -15,17 +15,17 @@ enum { FEW_ROWS = 4 };
  * 1, this holds for b, too, and b_k is the stride of its rows. Otherwise the elements of a column of b are neighbours, b_k
  * is 1, and b_column is the stride of its columns; only strips of at most FEW_ROWS rows take that. */
 typedef struct {
-    ptrdiff_t rows, columns, k;                  /* columns: at most COLUMNS */
+    ptrdiff_t rows, columns, k; /* columns: at most COLUMNS */
     const void *a, *b;
-    ptrdiff_t runs;                              /* runs of k terms; a matrix product has one */
-    const ptrdiff_t *a_run, *b_run;              /* where each run begins in a and in b */
+    ptrdiff_t runs;                 /* runs of k terms; a matrix product has one */
+    const ptrdiff_t *a_run, *b_run; /* where each run begins in a and in b */
     ptrdiff_t a_row, a_k, b_k, b_column;
     void *y;
     ptrdiff_t y_row;
-    int rounded;                                 /* to bfloat16: see below */
-    int resume, accumulate, relu;                /* start from y; add to y; store max(sum, 0) */
-    const void *bias, *row_bias;                 /* or NULL: one number for each column; one for each row */
-    const void *mask;                            /* or NULL: store 0 where it is not above 0 */
+    int rounded;                  /* to bfloat16: see below */
+    int resume, accumulate, relu; /* start from y; add to y; store max(sum, 0) */
+    const void *bias, *row_bias;  /* or NULL: one number for each column; one for each row */
+    const void *mask;             /* or NULL: store 0 where it is not above 0 */
     ptrdiff_t mask_row;
 } Strip;
 
@@ -49,7 +49,11 @@ void transpose_double(double *y, ptrdiff_t stride_y, const double *x, ptrdiff_t 
  *
  * Of such a strip, `rounded` is 1, and a and b are packed: a in rows, with a_k = 1, and b in rows of COLUMNS_bfloat16, whose
  * last ones may hold anything. k is the depth, the number of packed elements. `accumulate` is 0. */
-enum { COLUMNS_bfloat16 = 2 * LANES_OF_float, ROWS_bfloat16 = TILE_ROWS * TILE_VECTORS / 4, BLOCK_COLUMNS_bfloat16 = 512 };
+enum {
+    COLUMNS_bfloat16 = 2 * LANES_OF_float,
+    ROWS_bfloat16 = TILE_ROWS * TILE_VECTORS / 4,
+    BLOCK_COLUMNS_bfloat16 = 512
+};
 void strip_bfloat16(const Strip *strip);
 
 /* Strips are computed between these two. They set AMX's registers up, which takes some hundred cycles. */
@@ -64,7 +68,8 @@ ptrdiff_t most_terms_bfloat16(void);
  * that strips read. Behind a row of the first, up to a vector's lanes may be overwritten. */
 void pack_rows_bfloat16(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t rows, ptrdiff_t terms,
                         ptrdiff_t stride);
-void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_t columns, ptrdiff_t terms, ptrdiff_t x_row);
+void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_t columns, ptrdiff_t terms,
+                           ptrdiff_t x_row);
 
 /* Compute in this way, from now on; returns 0 if the processor can't. FASTEST is what suits the processor best. */
 enum { FASTEST, ONE_BY_ONE, IN_PAIRS, IN_TILES };

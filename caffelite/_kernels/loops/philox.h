@@ -37,8 +37,8 @@ INLINE void philox(uint32_t *words, uint64_t seed, uint64_t step, uint64_t group
         uint64_t first = group * COUNTERS + i;
         uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
         wide_words c0 = zero + first, c1 = zero + (first >> 32), c2 = zero + step, c3 = zero + (step >> 32);
-        UNROLL for (int k = 0; k < LANES_AT_ONCE; k++) c0[k] += k;
-        UNROLL for (int round = 0; round < 10; round++) {
+        UNROLL_FOR (int k = 0; k < LANES_AT_ONCE; k++) c0[k] += k;
+        UNROLL_FOR (int round = 0; round < 10; round++) {
             wide_words product0 = LOW_PRODUCT(c0, factor0), product2 = LOW_PRODUCT(c2, factor2);
             c0 = (product2 >> 32) ^ c1 ^ key0;
             c2 = (product0 >> 32) ^ c3 ^ key1;

@@ -132,22 +132,22 @@ enum { PIXEL_SUMS = 4 }; /* independent sums, so that no addition waits for the 
     INLINE void sum_lanes_##real(const int VECTORS, real *y, const real *x, ptrdiff_t row, ptrdiff_t column,           \
                                  ptrdiff_t rows, ptrdiff_t columns, double factor, int n)                              \
     {                                                                                                                  \
-        vector_double sum[PIXEL_SUMS] = {{0}};                                                                        \
+        vector_double sum[PIXEL_SUMS] = {{0}};                                                                         \
         for (ptrdiff_t r = 0; r < rows; r++, x += row)                                                                 \
             for (ptrdiff_t c = 0; c < columns; c++)                                                                    \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[v] += widened_##real(x + c * column + v * LANES_OF_double, n);                                 \
-        UNROLL for (int v = 0; v < VECTORS; v++) set_narrowed_##real(y + v * LANES_OF_double, factor * sum[v], n);     \
+        UNROLL_FOR (int v = 0; v < VECTORS; v++) set_narrowed_##real(y + v * LANES_OF_double, factor * sum[v], n);     \
     }                                                                                                                  \
                                                                                                                        \
     /* y = factor · the sum of rows × columns pixels from x on, in float64, row by row. */                             \
     static inline void sum_pixels_##real(real *y, const real *x, ptrdiff_t row, ptrdiff_t column, ptrdiff_t rows,      \
                                          ptrdiff_t columns, ptrdiff_t lanes, double factor)                            \
     {                                                                                                                  \
-        enum { LANES = LANES_OF_double, MANY = PIXEL_SUMS * LANES };                                                  \
+        enum { LANES = LANES_OF_double, MANY = PIXEL_SUMS * LANES };                                                   \
         const int is_one = rows == 1 && columns == 1;                                                                  \
         for (; lanes >= MANY && !is_one; lanes -= MANY, y += MANY, x += MANY)                                          \
-            sum_lanes_##real(PIXEL_SUMS, y, x, row, column, rows, columns, factor, LANES);                            \
+            sum_lanes_##real(PIXEL_SUMS, y, x, row, column, rows, columns, factor, LANES);                             \
         for (; lanes >= LANES; lanes -= LANES, y += LANES, x += LANES)                                                 \
             if (is_one)                                                                                                \
                 sum_lanes_##real(1, y, x, 0, 0, 1, 1, factor, LANES);                                                  \

@@ -106,7 +106,7 @@ cdef int splines_grad(real* dt, const Call* call, Py_ssize_t begin, Py_ssize_t e
 #   operand  0 dx (double), 1 dy (n, w), 2 places (n, k), 3 table, 4 starts (int64) of the table, 5 e (double), 6 starts
 #            (int64) of e; all contiguous
 #   parts    n
-# The type is that of dy.
+# The type is dy's.
 cdef int splines_input_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef double* dx = <double*> call.operand[0].data
     cdef const real* dy = <const real*> call.operand[1].data
@@ -131,8 +131,8 @@ cdef int splines_input_grad(real* out, const Call* call, Py_ssize_t begin, Py_ss
     return CONTINUE
 
 
-# The table of column j: the knots of a number's spline, T[i + 1] = T[i] + s (a[i] + (z[i + 1] − z[i]) v), from
-# T[0] = s z[0] v, and the row s a of a missing number; for categories the rows s a.
+# The table of column j. For a number, it has the knots of the spline, T[i + 1] = T[i] + s (a[i] + (z[i + 1] − z[i]) v)
+# from T[0] = s z[0] v, and the row s a of a missing number. For categories, it has the rows s a.
 #   size     0 −, 1 k, 2 m, 3 w
 #   operand  0 table, 1 a, 2 v (k, w), 3 s (k + m), 4 z (double), 5 starts (int64, k + m + 1): where each column begins
 #            in a and in z. In the table it is j rows later, or k for categories; all contiguous

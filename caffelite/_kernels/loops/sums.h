@@ -55,7 +55,7 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
     {                                                                                                                  \
         vector_double s[SUM_VECTORS] = {0};                                                                            \
         for (; n >= SUMS; n -= SUMS, x += SUMS)                                                                        \
-            UNROLL for (int v = 0; v < SUM_VECTORS; v++) s[v] += wide_##real(few_of_##real(x, v));                     \
+            UNROLL_FOR (int v = 0; v < SUM_VECTORS; v++) s[v] += wide_##real(few_of_##real(x, v));                     \
         for (ptrdiff_t j = 0; j < n; j++) ((double *)s)[j] += x[j];                                                    \
         return folded_sums(s);                                                                                         \
     }                                                                                                                  \
@@ -65,7 +65,7 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
     {                                                                                                                  \
         vector_double s[SUM_VECTORS] = {0};                                                                            \
         for (; n >= SUMS; n -= SUMS, x += SUMS)                                                                        \
-            UNROLL for (int v = 0; v < SUM_VECTORS; v++) {                                                             \
+            UNROLL_FOR (int v = 0; v < SUM_VECTORS; v++) {                                                             \
                 const vector_double d = wide_##real(few_of_##real(x, v)) - m;                                          \
                 s[v] = multiply_add_vectors(d, d, s[v]);                                                               \
             }                                                                                                          \
@@ -78,7 +78,7 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
     {                                                                                                                  \
         vector_double s[SUM_VECTORS] = {0}, t[SUM_VECTORS] = {0};                                                      \
         for (; n >= SUMS; n -= SUMS, x += SUMS)                                                                        \
-            UNROLL for (int v = 0; v < SUM_VECTORS; v++) {                                                             \
+            UNROLL_FOR (int v = 0; v < SUM_VECTORS; v++) {                                                             \
                 const vector_double d = wide_##real(few_of_##real(x, v)) - origin;                                     \
                 s[v] += d;                                                                                             \
                 t[v] = multiply_add_vectors(d, d, t[v]);                                                               \
@@ -98,7 +98,7 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
         vector_double s[4] = {0};                                                                                      \
         double total = 0;                                                                                              \
         for (; n >= 4 * LANES_OF_double; n -= 4 * LANES_OF_double, x += 4 * LANES_OF_double)                           \
-            UNROLL for (int v = 0; v < 4; v++) {                                                                       \
+            UNROLL_FOR (int v = 0; v < 4; v++) {                                                                       \
                 const vector_double d = wide_##real(few_of_##real(x, v));                                              \
                 s[v] = multiply_add_vectors(d, d, s[v]);                                                               \
             }                                                                                                          \
@@ -108,7 +108,7 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
             s[0] = multiply_add_vectors(d, d, s[0]);                                                                   \
         }                                                                                                              \
         for (; n > 0; n--, x++) total = multiply_add(*x, *x, total);                                                   \
-        UNROLL for (int j = 0; j < LANES_OF_double; j++) total += s[0][j];                                             \
+        UNROLL_FOR (int j = 0; j < LANES_OF_double; j++) total += s[0][j];                                             \
         return total;                                                                                                  \
     }                                                                                                                  \
                                                                                                                        \
@@ -117,7 +117,7 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
     {                                                                                                                  \
         vector_double s[SUM_VECTORS] = {0}, t[SUM_VECTORS] = {0};                                                      \
         for (; n >= SUMS; n -= SUMS, dy += SUMS, x += SUMS)                                                            \
-            UNROLL for (int v = 0; v < SUM_VECTORS; v++) {                                                             \
+            UNROLL_FOR (int v = 0; v < SUM_VECTORS; v++) {                                                             \
                 const few_##real d = few_of_##real(dy, v);                                                             \
                 s[v] += wide_##real(d);                                                                                \
                 t[v] = plus_products_##real(t[v], d, (few_of_##real(x, v) - high) - low);                              \

@@ -12,9 +12,9 @@ enum { WEIGHED_ROWS = 8 };
 typedef struct {
     ptrdiff_t rows, taps, x_row, y_row;
     const ptrdiff_t *x_at, *w_at;
-    const void *x, *w, *bias;                    /* bias: one number or a vector, like w, or NULL */
+    const void *x, *w, *bias; /* bias: one number or a vector, like w, or NULL */
     void *y;
-    int lanes, same, resume;                     /* resume: start from y */
+    int lanes, same, resume; /* resume: start from y */
 } Weighing;
 
 #define DEFINE_WEIGHING(real)                                                                                          \
@@ -26,7 +26,7 @@ typedef struct {
         const real *x = (const real *)s.x + r0 * s.x_row;                                                              \
         real *y = (real *)s.y + r0 * s.y_row;                                                                          \
         vector_##real sum[WEIGHED_ROWS], w;                                                                            \
-        UNROLL for (int r = 0; r < ROWS; r++) {                                                                        \
+        UNROLL_FOR (int r = 0; r < ROWS; r++) {                                                                        \
             sum[r] = (vector_##real){0};                                                                               \
             if (s.resume)                                                                                              \
                 sum[r] = load_##real(y + r * s.y_row, is_part, s.lanes);                                               \
@@ -37,16 +37,16 @@ typedef struct {
                 w = *weight - (vector_##real){0};                                                                      \
             else                                                                                                       \
                 w = load_##real(weight, is_part, s.lanes);                                                             \
-            UNROLL for (int r = 0; r < ROWS; r++) sum[r] += w * load_##real(pixel + r * s.x_row, is_part, s.lanes);    \
+            UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r] += w * load_##real(pixel + r * s.x_row, is_part, s.lanes);    \
         }                                                                                                              \
         if (s.bias) {                                                                                                  \
             if (SAME)                                                                                                  \
                 w = *(const real *)s.bias - (vector_##real){0};                                                        \
             else                                                                                                       \
                 w = load_##real(s.bias, is_part, s.lanes);                                                             \
-            UNROLL for (int r = 0; r < ROWS; r++) sum[r] += w;                                                         \
+            UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r] += w;                                                         \
         }                                                                                                              \
-        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
+        UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                          \
             if (is_part)                                                                                               \
                 store_first_##real(y + r * s.y_row, sum[r], s.lanes);                                                  \
             else                                                                                                       \
@@ -56,13 +56,11 @@ typedef struct {
     INLINE void weigh_rows_##real(const int SAME, const Weighing *s)                                                   \
     {                                                                                                                  \
         ptrdiff_t r = 0;                                                                                               \
-        for (; r + WEIGHED_ROWS <= s->rows; r += WEIGHED_ROWS)                                                         \
-            weigh_##real(WEIGHED_ROWS, SAME, s, r);                                                                    \
+        for (; r + WEIGHED_ROWS <= s->rows; r += WEIGHED_ROWS) weigh_##real(WEIGHED_ROWS, SAME, s, r);                 \
         if (r < s->rows && s->rows > WEIGHED_ROWS && !s->resume) /* computes some rows twice, with the same result */  \
             weigh_##real(WEIGHED_ROWS, SAME, s, s->rows - WEIGHED_ROWS);                                               \
         else                                                                                                           \
-            for (; r < s->rows; r++)                                                                                   \
-                weigh_##real(1, SAME, s, r);                                                                           \
+            for (; r < s->rows; r++) weigh_##real(1, SAME, s, r);                                                      \
     }                                                                                                                  \
                                                                                                                        \
     static void weigh_all_##real(const Weighing *s)                                                                    \

@@ -15,15 +15,15 @@
 
 #define DEFINE_TILE(real)                                                                                              \
     /* sum[r] += Σ a[r, k] · b[k] for `depth` many k, if the elements of a column of b are neighbours. */              \
-    INLINE void add_columns_##real(const int ROWS, vector_##real (*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row, \
+    INLINE void add_columns_##real(const int ROWS, vector_##real(*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row,  \
                                    ptrdiff_t a_k, const real *b, ptrdiff_t b_column, int lanes, int depth)             \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real rows[LANES];                                                                                     \
         columns_of_##real(rows, b, b_column, lanes, depth, 0);                                                         \
-        UNROLL for (int k = 0; k < LANES; k++)                                                                         \
+        UNROLL_FOR (int k = 0; k < LANES; k++)                                                                         \
             if (k < depth)                                                                                             \
-                UNROLL for (int r = 0; r < ROWS; r++) sum[r][0] += a[r * a_row + k * a_k] * rows[k];                   \
+                UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][0] += a[r * a_row + k * a_k] * rows[k];                   \
     }                                                                                                                  \
                                                                                                                        \
     /* The tile whose first row is i. ROWS and VECTORS are constants wherever this is called. */                       \
@@ -37,21 +37,20 @@
         const ptrdiff_t a_step[4] = {0, s.a_row, 2 * s.a_row, 3 * s.a_row};                                            \
         real *y = (real *)s.y + i * s.y_row, *at = y;                                                                  \
                                                                                                                        \
-        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
-            UNROLL for (int v = 0; v < VECTORS; v++)                                                                   \
-                sum[r][v] = (vector_##real){0};                                                                        \
+        UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                          \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] = (vector_##real){0};                                   \
         if (s.resume)                                                                                                  \
-            UNROLL for (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                  \
                                                                                                                        \
-        if (RUNS || s.b_column == 1)                                                                                      \
+        if (RUNS || s.b_column == 1)                                                                                   \
             for (ptrdiff_t run = 0;;) {                                                                                \
                 for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, a4 += s.a_k, b += s.b_k) {                             \
-                    UNROLL for (int v = 0; v < VECTORS; v++)                                                           \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                           \
                         row[v] = load_##real(b + v * LANES, v == VECTORS - 1 && READS_LANES, lanes);                   \
-                    UNROLL for (int r = 0; r < ROWS; r++)                                                              \
-                        UNROLL for (int v = 0; v < VECTORS; v++)                                                       \
+                    UNROLL_FOR (int r = 0; r < ROWS; r++)                                                              \
+                        UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                       \
                             sum[r][v] += (r < 4 ? a : a4)[a_step[r % 4]] * row[v];                                     \
                 }                                                                                                      \
                 if (!RUNS || ++run >= s.runs)                                                                          \
@@ -64,37 +63,38 @@
             for (; k + LANES <= s.k; k += LANES)                                                                       \
                 add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes, LANES);         \
             if (k < s.k)                                                                                               \
-                add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes, (int)(s.k - k));\
+                add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes,                 \
+                                   (int)(s.k - k));                                                                    \
         }                                                                                                              \
                                                                                                                        \
         if (s.bias)                                                                                                    \
-            UNROLL for (int v = 0; v < VECTORS; v++) {                                                                 \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                                 \
                 const vector_##real bias = load_##real((const real *)s.bias + v * LANES, v == VECTORS - 1, lanes);     \
-                UNROLL for (int r = 0; r < ROWS; r++) sum[r][v] += bias;                                               \
+                UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][v] += bias;                                               \
             }                                                                                                          \
         if (s.row_bias)                                                                                                \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
         if (s.relu) /* a comparison gives all ones or all zeros; NaN < 0 is false */                                   \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = (vector_##real)(~(lanes_##real)(sum[r][v] < 0) & (lanes_##real)sum[r][v]);             \
         if (s.mask) {                                                                                                  \
             const real *mask = (const real *)s.mask + i * s.mask_row;                                                  \
-            UNROLL for (int r = 0; r < ROWS; r++, mask += s.mask_row)                                                  \
-                UNROLL for (int v = 0; v < VECTORS; v++) {                                                             \
+            UNROLL_FOR (int r = 0; r < ROWS; r++, mask += s.mask_row)                                                  \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
                     const vector_##real here = load_##real(mask + v * LANES, v == VECTORS - 1, lanes);                 \
                     sum[r][v] = (vector_##real)(~(lanes_##real)(here <= 0) & (lanes_##real)sum[r][v]);                 \
                 }                                                                                                      \
         }                                                                                                              \
         if (s.accumulate) {                                                                                            \
             at = y;                                                                                                    \
-            UNROLL for (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+            UNROLL_FOR (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] += load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                 \
         }                                                                                                              \
-        UNROLL for (int r = 0; r < ROWS; r++, y += s.y_row)                                                            \
-            UNROLL for (int v = 0; v < VECTORS; v++)                                                                   \
+        UNROLL_FOR (int r = 0; r < ROWS; r++, y += s.y_row)                                                            \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                                   \
                 if (v < VECTORS - 1 || lanes == LANES)                                                                 \
                     *(vector_##real *)(y + v * LANES) = sum[r][v];                                                     \
                 else                                                                                                   \
@@ -104,8 +104,7 @@
     INLINE void tiles_##real(const int VECTORS, const int RUNS, const Strip *s)                                        \
     {                                                                                                                  \
         ptrdiff_t i = 0;                                                                                               \
-        for (; i + TILE_ROWS <= s->rows; i += TILE_ROWS)                                                               \
-            tile_##real(TILE_ROWS, VECTORS, RUNS, s, i);                                                               \
+        for (; i + TILE_ROWS <= s->rows; i += TILE_ROWS) tile_##real(TILE_ROWS, VECTORS, RUNS, s, i);                  \
         for (ptrdiff_t rows; (rows = s->rows - i) > 0; i += rows)                                                      \
             if (RUNS && TILE_ROWS > 6 && rows >= 6) {                                                                  \
                 rows = 6;                                                                                              \
@@ -143,15 +142,14 @@
             tiles_##real(TILE_VECTORS, 1, s);                                                                          \
     }                                                                                                                  \
                                                                                                                        \
-    void transpose_##real(real *y, ptrdiff_t stride_y, const real *x, ptrdiff_t stride_x, int rows,                    \
-                          ptrdiff_t columns)                                                                           \
+    void transpose_##real(real *y, ptrdiff_t stride_y, const real *x, ptrdiff_t stride_x, int rows, ptrdiff_t columns) \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real t[LANES];                                                                                        \
         for (ptrdiff_t k = 0; k < columns; k += LANES) {                                                               \
             const int here = columns - k < LANES ? (int)(columns - k) : LANES;                                         \
             columns_of_##real(t, x + k, stride_x, rows, here, 1);                                                      \
-            UNROLL for (int i = 0; i < LANES; i++)                                                                     \
+            UNROLL_FOR (int i = 0; i < LANES; i++)                                                                     \
                 if (i < here) {                                                                                        \
                     if (rows == LANES)                                                                                 \
                         *(vector_##real *)(y + (k + i) * stride_y) = t[i];                                             \

@@ -10,7 +10,7 @@
 #   parts    the elements
 #
 # Each iteration reads everything before it writes anything. If the addresses of a load and an earlier store agree
-# modulo 4096, the processor delays the load, and the addresses of w and the state may agree: the speed would halve.
+# modulo 4096, the processor delays the load. The addresses of w and the state may agree, and the speed would halve.
 # A running mean whose gradients have become 0 falls until it is a subnormal number. It would stay one, because 0.9
 # times the smallest is rounded to the smallest again, and subnormal numbers are slow. So the loop sets it to 0.
 

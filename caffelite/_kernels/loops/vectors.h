@@ -22,13 +22,13 @@ enum { VECTOR_BYTES = 32, READS_LANES = 1 };
 #define LANES_float(F, s) LANES_8(F, s, 0)
 #define LANES_double(F, s) LANES_4(F, s, 0)
 #else
-enum { VECTOR_BYTES = 16, READS_LANES = 0 };   /* READS_LANES: whether load_first is one instruction */
+enum { VECTOR_BYTES = 16, READS_LANES = 0 }; /* READS_LANES: whether load_first is one instruction */
 #define LANES_float(F, s) LANES_4(F, s, 0)
 #define LANES_double(F, s) LANES_2(F, s, 0)
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_FOR _Pragma("GCC unroll 16") for
 
 typedef float vector_float __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(float)), may_alias));
 typedef double vector_double __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));

@@ -38,6 +38,7 @@
 /* Row j of Bᵀ has the coefficients of the polynomial that is 0 at all points but p_j, lowest power first. Row j of A has
  * the powers of p_j, and row j of G too, divided by that polynomial's value at p_j. The last rows are those of ∞.
  * tests/test_winograd.py derives all of them from the points. */
+/* clang-format off */
 static const float BT_3[6][6] = {
     {1, -1.5, -2, 1.5, 1, 0},
     {0, -1, 0.5, 2.5, 1, 0},
@@ -93,6 +94,7 @@ static const float A_5[8][4] = {
     {1, -2, 4, -8},
     {0, 0, 0, 1},
 };
+/* clang-format on */
 
 /* Along an axis on which the window has only one tap, a tile is one pixel, and all matrices are 1. */
 #define OUTPUTS(taps) ((taps) == 1 ? 1 : 4)
@@ -110,13 +112,13 @@ typedef enum { BT, G, A, AT, GT } Matrix;
 INLINE void combine(const int ROWS, const int COLUMNS, const float *m, const int m_row, const int m_column,
                     vector_float *y, const int y_step, const vector_float *x, const int x_step)
 {
-    UNROLL for (int i = 0; i < ROWS; i++) {
+    UNROLL_FOR (int i = 0; i < ROWS; i++) {
         int first = -1;
-        UNROLL for (int j = COLUMNS - 1; j >= 0; j--)
+        UNROLL_FOR (int j = COLUMNS - 1; j >= 0; j--)
             if (m[i * m_row + j * m_column] == 1 || (first < 0 && m[i * m_row + j * m_column] != 0))
                 first = j;
         vector_float sum = m[i * m_row + first * m_column] * x[first * x_step];
-        UNROLL for (int j = 0; j < COLUMNS; j++)
+        UNROLL_FOR (int j = 0; j < COLUMNS; j++)
             if (j != first && m[i * m_row + j * m_column] != 0)
                 sum += m[i * m_row + j * m_column] * x[j * x_step];
         y[i * y_step] = sum;
@@ -148,8 +150,8 @@ INLINE void apply_to_both_axes(const Matrix MATRIX, const int DOWN, const int AL
 {
     const int rows = ROWS_OF(MATRIX, DOWN), columns = COLUMNS_OF(MATRIX, ALONG), y_columns = ROWS_OF(MATRIX, ALONG);
     vector_float half[64];
-    UNROLL for (int j = 0; j < columns; j++) apply(MATRIX, DOWN, half + j, columns, x + j, columns);
-    UNROLL for (int i = 0; i < rows; i++) apply(MATRIX, ALONG, y + i * y_columns, 1, half + i * columns, 1);
+    UNROLL_FOR (int j = 0; j < columns; j++) apply(MATRIX, DOWN, half + j, columns, x + j, columns);
+    UNROLL_FOR (int i = 0; i < rows; i++) apply(MATRIX, ALONG, y + i * y_columns, 1, half + i * columns, 1);
 }
 
 /* ---- one tile ---- */
@@ -161,14 +163,11 @@ typedef struct {
 
 /* What is done to an output before it is stored. `mask` and `other` lie as y does. */
 typedef struct {
-    const float *bias, *mask, *other;            /* or NULL: one for each channel; 0 where not above 0; to be added */
-    int relu;                                    /* store max(y, 0) */
+    const float *bias, *mask, *other; /* or NULL: one for each channel; 0 where not above 0; to be added */
+    int relu;                         /* store max(y, 0) */
 } Finish;
 
-INLINE vector_float load_lanes(const float *p, ptrdiff_t n)
-{
-    return load_float(p, n < LANES_OF_float, (int)n);
-}
+INLINE vector_float load_lanes(const float *p, ptrdiff_t n) { return load_float(p, n < LANES_OF_float, (int)n); }
 INLINE void store_lanes(float *p, vector_float x, ptrdiff_t n)
 {
     if (n < LANES_OF_float)
@@ -190,19 +189,19 @@ INLINE void transform_pixels(const Matrix MATRIX, const int DOWN, const int ALON
     const float *pixel[64];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++)
-            pixel[i * columns + j] = (size_t)(top + i) < (size_t)images->height
-                                             && (size_t)(left + j) < (size_t)images->width
-                                         ? x + (top + i) * images->row + (left + j) * images->pixel
-                                         : zeros;
+            pixel[i * columns + j] =
+                (size_t)(top + i) < (size_t)images->height && (size_t)(left + j) < (size_t)images->width
+                    ? x + (top + i) * images->row + (left + j) * images->pixel
+                    : zeros;
     for (ptrdiff_t c = 0; c < channels; c += LANES) {
         vector_float half[64], column[8], row[8];
-        UNROLL for (int j = 0; j < columns; j++) {
-            UNROLL for (int i = 0; i < rows; i++) column[i] = load_lanes(pixel[i * columns + j] + c, channels - c);
+        UNROLL_FOR (int j = 0; j < columns; j++) {
+            UNROLL_FOR (int i = 0; i < rows; i++) column[i] = load_lanes(pixel[i * columns + j] + c, channels - c);
             apply(MATRIX, DOWN, half + j, columns, column, 1);
         }
-        UNROLL for (int i = 0; i < points_down; i++) {
+        UNROLL_FOR (int i = 0; i < points_down; i++) {
             apply(MATRIX, ALONG, row, 1, half + i * columns, 1);
-            UNROLL for (int j = 0; j < points_along; j++)
+            UNROLL_FOR (int j = 0; j < points_along; j++)
                 *(vector_float *)(values + (i * points_along + j) * plane + c) = row[j];
         }
     }
@@ -222,14 +221,14 @@ INLINE void transform_sums(const int DOWN, const int ALONG, const float *sums, p
         vector_float half[64], column[8], row[4], bias = {0};
         if (f.bias)
             bias = load_lanes(f.bias + c, channels - c);
-        UNROLL for (int j = 0; j < points_along; j++) {
-            UNROLL for (int i = 0; i < points_down; i++)
+        UNROLL_FOR (int j = 0; j < points_along; j++) {
+            UNROLL_FOR (int i = 0; i < points_down; i++)
                 column[i] = *(const vector_float *)(sums + (i * points_along + j) * plane + c);
             apply(AT, DOWN, half + j, points_along, column, 1);
         }
-        UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL_FOR (int i = 0; i < rows; i++) {
             apply(AT, ALONG, row, 1, half + i * points_along, 1);
-            UNROLL for (int j = 0; j < columns; j++)
+            UNROLL_FOR (int j = 0; j < columns; j++)
                 if (i < down && j < along) {
                     const ptrdiff_t here = at + i * images->row + j * images->pixel + c;
                     vector_float o = row[j];
@@ -238,7 +237,8 @@ INLINE void transform_sums(const int DOWN, const int ALONG, const float *sums, p
                     if (f.relu)
                         o = (vector_float)(~(lanes_float)(o < 0) & (lanes_float)o);
                     if (f.mask)
-                        o = (vector_float)(~(lanes_float)(load_lanes(f.mask + here, channels - c) <= 0) & (lanes_float)o);
+                        o = (vector_float)(~(lanes_float)(load_lanes(f.mask + here, channels - c) <= 0)
+                                           & (lanes_float)o);
                     if (f.other)
                         o += load_lanes(f.other + here, channels - c);
                     store_lanes(y + here, o, channels - c);
@@ -252,8 +252,7 @@ INLINE void transform_window(const int DOWN, const int ALONG, const vector_float
 {
     vector_float t[64];
     apply_to_both_axes(G, DOWN, ALONG, t, w);
-    for (int k = 0; k < POINTS(DOWN) * POINTS(ALONG); k++)
-        *(vector_float *)(u + k * plane) = t[k];
+    for (int k = 0; k < POINTS(DOWN) * POINTS(ALONG); k++) *(vector_float *)(u + k * plane) = t[k];
 }
 
 /* w = Gᵀ s G, tap after tap, from the sums over all tiles at each point. */
@@ -295,17 +294,18 @@ DEFINE_FORM(1, 3)
 DEFINE_FORM(1, 5)
 
 typedef struct {
-    int points, down, along;                     /* α² or α; the outputs of a tile */
+    int points, down, along; /* α² or α; the outputs of a tile */
     void (*pixels)(const float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const float *, float *, ptrdiff_t);
-    void (*gradients)(const float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const float *, float *, ptrdiff_t);
+    void (*gradients)(const float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const float *, float *,
+                      ptrdiff_t);
     void (*sums)(const float *, ptrdiff_t, float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const Finish *);
     void (*window)(const vector_float *, float *, ptrdiff_t);
     void (*window_sums)(vector_float *, const vector_float *);
 } Form;
 
 #define FORM(DOWN, ALONG)                                                                                              \
-    {POINTS(DOWN) * POINTS(ALONG), OUTPUTS(DOWN), OUTPUTS(ALONG), pixels_##DOWN##_##ALONG,                             \
-     gradients_##DOWN##_##ALONG, sums_##DOWN##_##ALONG, window_##DOWN##_##ALONG, window_sums_##DOWN##_##ALONG}
+    {POINTS(DOWN) * POINTS(ALONG), OUTPUTS(DOWN),         OUTPUTS(ALONG),          pixels_##DOWN##_##ALONG,            \
+     gradients_##DOWN##_##ALONG,   sums_##DOWN##_##ALONG, window_##DOWN##_##ALONG, window_sums_##DOWN##_##ALONG}
 static const Form forms[] = {FORM(3, 3), FORM(1, 3), FORM(1, 5)};
 
 /* The form of a window of so many taps. */

@@ -270,7 +270,7 @@ cdef inline bint lay_finish(Finish* after, const Call* call, Py_ssize_t at) noex
 #   size     4 the chunks of tiles, each with sums of its own
 #   parts    blocks of channels c of each chunk
 #
-# The bindings divide the tiles into chunks, so that threads can share them. Their number depends on shapes alone.
+# The bindings divide the tiles into chunks, and threads share these. Their number depends on shapes alone.
 # Threads that share a chunk take different channels, and each transforms dy again.
 
 cdef int winograd_sums(float* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
