@@ -19,10 +19,10 @@ import caffelite as cl
 # The tests press Ctrl-C, which a job in the background of a shell ignores, and what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# These files compare caffelite with libraries from their first line on. onnx comes with onnxruntime.
+# These folders compare caffelite with libraries from their first line on. onnx comes with onnxruntime.
 NEEDED = {
-    "onnxruntime": "test_onnx.py",
-    "sklearn": "test_sklearn.py",
+    "onnxruntime": "onnx",
+    "sklearn": "sklearn",
 }
 collect_ignore = [name for library, name in NEEDED.items() if find_spec(library) is None]
 
