@@ -16,13 +16,10 @@ from caffelite import sources
 from caffelite.data.generator import without_single_rows
 from caffelite.training import team
 from tests.conftest import run
+from tests.data.sources import CLASSES, FEATURES, N, Stopping, X, Y, assert_same, classifier, fitted
 
 h5py = pytest.importorskip("h5py")
 
-N, FEATURES, CLASSES = 5_000, 8, 3
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, FEATURES)).astype(np.float32)
-Y = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] > 0)
 NUMBERED = np.repeat(np.arange(N, dtype=np.float32)[:, None], 4, axis=1)
 
 
@@ -92,24 +89,6 @@ SOURCES = {
     "sliced": lambda array, folder: Sliced(array),
 }
 every_source = pytest.mark.parametrize("source", SOURCES)
-
-
-def classifier(dtype=np.float32, seed=0):
-    return cl.Model([cl.Linear(FEATURES, 16), cl.ReLU(), cl.Linear(16, CLASSES)], seed=seed, dtype=dtype)
-
-
-def fitted(x, y=None, *, dtype=np.float32, model=None, **options):
-    model = classifier(dtype) if model is None else model
-    optimizer = cl.Adam(model.parameters(), lr=0.01)
-    batch_size = None if y is None else 48  # batches have their own
-    options = {"loss": cl.SoftmaxLoss(), "epochs": 2, "batch_size": batch_size, "verbose": 0, "seed": 1} | options
-    history = model.fit(x, y, optimizer=optimizer, **options)
-    return history, model.state_dict()
-
-
-def assert_same(one, other):
-    assert dict(one[0]) == dict(other[0])
-    assert all((one[1][name] == x).all() for name, x in other[1].items())
 
 
 def rows_of(generator):
@@ -482,24 +461,6 @@ def test_private_changes_of_a_mapped_file_are_kept(tmp_path):
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-class Stopping:
-    """Writes a checkpoint when so many steps are done, or a few more, and stops there."""
-
-    def __init__(self, path, at):
-        self.path, self.at = path, at
-
-    def begin(self, training):
-        self.training = training
-
-    def __call__(self, epoch, history):
-        pass
-
-    def between_steps(self):
-        if self.training.optimizer.state_dict()["steps"].max() >= self.at:
-            self.training.write(self.path)
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("at", [1, 12, 13, 14, 90, 104, 105, 150])  # a buffer has 13 batches, an epoch 105
 @pytest.mark.parametrize("way", ["shuffled", "in order", "transformed"])
 def test_a_training_goes_on_in_mid_epoch_to_the_bits_of_one_that_never_stopped(tmp_path, monkeypatch, at, way):
@@ -730,167 +691,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         [sys.executable, "-c", MEMORY, str(tmp_path / "x")], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) < 150
-
-
-# ---- Prefetch -------------------------------------------------------------------------------------------------------
-
-
-def test_prefetch_gives_the_batches_in_order_each_time_and_their_number():
-    batches = [(np.full(3, i), np.arange(3)) for i in range(10)]
-    ahead = cl.Prefetch(batches)
-    assert len(ahead) == 10
-    for _ in range(2):
-        assert [int(x[0]) for x, _ in ahead] == list(range(10))
-    assert list(cl.Prefetch([])) == []
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_prefetch_makes_as_many_batches_ahead_as_it_should(depth):
-    made = []
-
-    def batches():
-        for i in range(20):
-            made.append(i)
-            yield i
-
-    for i in cl.Prefetch(batches(), depth):
-        deadline = time.monotonic() + 5
-        while len(made) < min(i + 1 + depth, 20) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(0.005)
-        assert len(made) == min(i + 1 + depth, 20)
-
-
-def test_training_on_prefetched_batches_has_the_same_bits():
-    class Batches:
-        def __iter__(self):
-            x, y = np.empty((50, FEATURES), np.float32), np.empty(50, np.int64)
-            for i in range(0, N, 50):  # in the same arrays
-                x[:], y[:] = X[i : i + 50], Y[i : i + 50]
-                yield x, y
-
-    plain = fitted(Batches(), metrics=["f1"], validation_data=(X, Y))
-    assert_same(plain, fitted(cl.Prefetch(Batches()), metrics=["f1"], validation_data=(X, Y)))
-    assert_same(
-        fitted(cl.Prefetch(cl.DataGenerator(X, Y, seed=0, batch_size=48))),
-        fitted(cl.DataGenerator(X, Y, seed=0, batch_size=48, transform=lambda x, y: (x, y))),
-    )
-
-
-def test_a_prefetched_training_is_resumed(tmp_path):
-    def data():
-        return cl.Prefetch([(X[i : i + 50], Y[i : i + 50]) for i in range(0, N, 50)])
-
-    path = tmp_path / "checkpoint"
-    with pytest.raises(KeyboardInterrupt):
-        fitted(data(), callbacks=[Stopping(path, 130)])
-    assert_same(fitted(data(), resume=path), fitted(data()))
-
-
-class Own(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("error", [ValueError("mine"), KeyError("mine"), Own("mine"), KeyboardInterrupt("mine")])
-@pytest.mark.parametrize("at", [0, 3])
-def test_what_is_raised_in_the_making_is_raised_at_its_place(error, at):
-    def batches():
-        for i in range(10):
-            if i == at:
-                raise error
-            yield i
-
-    seen = []
-    with pytest.raises(type(error), match="mine") as caught:
-        seen.extend(cl.Prefetch(batches()))
-    assert seen == list(range(at))
-    assert caught.value is error
-
-
-def test_stop_iteration_of_a_transform_comes_through():
-    def transform(x, y):
-        raise StopIteration("mine")
-
-    generator = cl.DataGenerator(X, Y, transform=transform)
-    with pytest.raises(StopIteration, match="mine"):
-        fitted(cl.Prefetch(generator))
-    with pytest.raises(StopIteration, match="mine"):
-        fitted(cl.Prefetch(cl.Prefetch(generator)))
-
-
-def test_leaving_early_stops_the_thread_and_the_iterable():
-    closed = []
-
-    def batches():
-        try:
-            yield from range(1000)
-        finally:
-            closed.append(True)
-
-    for i in cl.Prefetch(batches()):
-        if i == 3:
-            break
-    assert closed == [True]
-    given = iter(cl.Prefetch(batches()))
-    next(given)
-    del given
-    assert closed == [True] * 2
-    iter(cl.Prefetch(batches()))  # never begun
-
-
-def test_an_exception_in_a_training_stops_the_thread():
-    def raising(epoch, history):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fitted(cl.Prefetch(cl.DataGenerator(X, Y)), callbacks=[raising])
-    with pytest.raises(ValueError, match="row 1"):
-        fitted(cl.Prefetch([(X[:3], [0, 7, 0])] * 10))
-
-
-def test_an_exception_in_evaluate_stops_the_thread_whoever_keeps_it():
-    with pytest.raises(ValueError, match="row 1") as kept:
-        classifier().evaluate(cl.Prefetch([(X[:3], [0, 7, 0])] * 10), loss=cl.SoftmaxLoss())
-    assert kept.traceback
-    assert "caffelite prefetch" not in [thread.name for thread in threading.enumerate()]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_begins_anew_and_does_not_hang():
-    ahead = cl.Prefetch([1, 2, 3, 4, 5, 6])
-    given = iter(ahead)
-    assert next(given) == 1
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            assert list(ahead) == [1, 2, 3, 4, 5, 6]
-            try:
-                list(given)
-            except RuntimeError as error:
-                status = 0 if "forked" in str(error) else 2
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + 30
-    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert done[1] == 0
-    assert list(given) == [2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize(
-    ("batches", "depth", "error"),
-    [(3, 2, TypeError), (None, 2, TypeError), ([], 0, ValueError), ([], 1.5, TypeError), ([], True, TypeError)],
-)
-def test_prefetch_of_no_iterable_or_to_no_depth_raises(batches, depth, error):
-    with pytest.raises(error, match=r"Prefetch takes an iterable|depth"):
-        cl.Prefetch(batches, depth)
-
-
-def test_an_iterator_gives_its_batches_once():
-    with pytest.raises(ValueError, match="no batches in epoch 2"):
-        fitted(cl.Prefetch(iter([(X[:48], Y[:48])])))
 
 
 def test_a_source_is_read_as_it_says():

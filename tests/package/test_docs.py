@@ -191,12 +191,14 @@ OF_ALL = [
     "functions/test_activation.py",
     "core/test_function.py",
     "core/test_tensor.py",
-    "kernels/test_kernels.py",
+    "core/test_tensor_operators.py",
+    "kernels",
     "pytorch/test_pytorch.py",
     "program/test_program.py",
+    "program/test_passes.py",
     "package/test_imports.py",
-    "onnx/test_onnx.py",
-    "c/test_c.py",
+    "onnx",
+    "c",
 ]
 
 CONFTEST = """
@@ -222,7 +224,7 @@ def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
     assert program == "python"
     output = run(sys.executable, *arguments, "-vv", "-p", "no:cacheprovider", cwd=project)
     assert len(re.findall("Softsign.* PASSED", output)) > 20
-    assert "test_onnx.py::test_every_function_is_exported_and_computes_the_same[Softsign-float32] PASSED" in output
+    assert "test_export.py::test_every_function_is_exported_and_computes_the_same[Softsign-float32] PASSED" in output
     files = [f"tests/{name}" for name in OF_ALL]
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, cwd=project)
     of_copy = os.environ | {"PYTHONPATH": str(project)}  # examples run in a folder of their own

@@ -61,8 +61,13 @@ BUGS = [
     ),
 ]
 
-SHARING_TESTS = ["tests/program/test_program.py", "tests/training/test_training.py", "tests/model/test_many.py"]
-SHARING_TESTS += ["tests/data/test_data.py", "tests/data/test_out_of_core.py"]
+SHARING_TESTS = [f"tests/program/test_{name}.py" for name in ("program", "passes", "program_state", "capture")]
+SHARING_TESTS += [f"tests/training/test_{name}.py" for name in ("inputs", "weights", "clipping", "epoch_metrics")]
+SHARING_TESTS += [f"tests/training/test_{name}.py" for name in ("user_errors", "transforms", "batch_shapes")]
+SHARING_TESTS += [
+    f"tests/model/test_{name}.py" for name in ("many", "many_arguments", "many_validation", "predict_many")
+]
+SHARING_TESTS += [f"tests/data/test_{name}.py" for name in ("data", "out_of_core", "prefetch")]
 SHARING_TESTS += [f"tests/core/test_{name}.py" for name in ("sparse", "modes", "threads")]
 NO_FORKS = "not fork and not processes and not joblib"
 
@@ -102,7 +107,7 @@ def main():
     planted = FOLDER / "planted"
     build(planted, CHANGES + BUGS, "clang", "-fsanitize=thread")
     for bug in BUGS:
-        done = test(planted, 2, "tests/kernels/test_kernels.py", "tests/core/test_threads.py", "-k", bug.test)
+        done = test(planted, 2, "tests/kernels/test_threads.py", "tests/core/test_threads.py", "-k", bug.test)
         if bug.report not in done.stdout:
             print(done.stdout)
             sys.exit(f"the sanitizer can't be trusted: the race planted for {bug.test} was not reported")

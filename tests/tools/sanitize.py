@@ -24,7 +24,17 @@ from tests.conftest import copy_of_project, run
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "sanitize"
-FAMILIES = "convolution", "pooling", "normalization", "reduction", "attention", "recurrent", "embedding"
+FAMILIES = (
+    "convolution",
+    "convolution_errors",
+    "convolutional_nets",
+    "pooling",
+    "normalization",
+    "reduction",
+    "attention",
+    "recurrent",
+    "embedding",
+)
 KERNEL_TESTS = ["tests/kernels", *(f"tests/functions/test_{family}.py" for family in FAMILIES)]
 KERNEL_TESTS += ["tests/data/test_augment.py", "tests/tables/test_frames.py"]
 MOST_TESTS = ["--ignore=tests/package/test_benchmarks.py", "--ignore=tests/cli/test_cli.py"]

@@ -1,15 +1,13 @@
-"""`cl.live()`: what a training shows, what a page may do to it, and the page itself in a real browser."""
+"""`cl.live()`: what a training shows, and what a page may do to it."""
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,23 +16,18 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("websockets")
 
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 import caffelite as cl
-from caffelite import cli
 from caffelite.core.extras import how_to_install
 from caffelite.web import controls, updates, watch
 from caffelite.web import live as live_module
 from caffelite.web.curves import MOST, Curve
 from caffelite.web.live import Live
-from caffelite.web.messages import decode
-from caffelite.web.runs import Runs
-from caffelite.web.server import as_bytes
 from tests.conftest import bits
 from tests.tools.page_client import SECONDS, Page
-
-X, Y = cl.datasets.spiral(seed=0)
+from tests.web.live_training import Looking, X, Y, fit
 
 
 @pytest.fixture(autouse=True)
@@ -44,48 +37,6 @@ def generous(monkeypatch):
     monkeypatch.setattr(live_module, "ENDED", 60.0)
     monkeypatch.setattr(live_module, "PAUSED", 60.0)
     monkeypatch.setattr(controls, "PAUSED", 60.0)
-
-
-def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **options):
-    model = cl.MLP(2, [20, 3], seed=0) if model is None else model
-    optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9) if optimizer is None else optimizer
-    options = {"loss": cl.SoftmaxLoss(), "verbose": 0} | options
-    history = model.fit(x, y, optimizer=optimizer, epochs=epochs, callbacks=[*callbacks], **options)
-    return model, history
-
-
-class Looking:
-    """A training that goes on, in another thread, until the block ends, with a page that looks at it."""
-
-    def __init__(self, live=None, beside=(), **options):
-        self.live = cl.live(open_browser=False) if live is None else live
-        self.callbacks = [*beside, self.live]
-        self.options = {"epochs": 10**8} | options
-        self.error = self.result = None
-
-    def _train(self):
-        try:
-            self.result = fit(self.callbacks, **self.options)
-        except BaseException as error:
-            self.error = error
-
-    def __enter__(self):
-        self.thread = threading.Thread(target=self._train, daemon=True)
-        self.thread.start()
-        end = time.monotonic() + SECONDS
-        while self.live.address is None or self.live._training is None:
-            assert time.monotonic() < end
-            time.sleep(0.005)
-        self.page = Page(self.live)
-        return self
-
-    def __exit__(self, *exception):
-        with contextlib.suppress(ConnectionClosed, OSError):  # it has ended already
-            if self.thread.is_alive():
-                (self.page if self.page.thread.is_alive() else Page(self.live)).ask("stop")
-        self.thread.join(SECONDS)
-        assert not self.thread.is_alive()
-        self.page.close()
 
 
 # ---- curves ---------------------------------------------------------------------------------------------------------
@@ -553,166 +504,6 @@ def test_a_part_that_cannot_be_made_says_so_and_the_training_goes_on(monkeypatch
     assert looking.page.kinds.count("regions") == 1
 
 
-# ---- runs -----------------------------------------------------------------------------------------------------------
-
-
-def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
-    folder = tmp_path / "runs"
-    fit([cl.live(open_browser=False, folder=folder)], 30)
-    (path,) = folder.glob("*.run")
-    kept = decode(path.read_bytes())
-    assert (kept["kind"], kept["name"], kept["parts"]["status"]["state"]) == ("run", path.stem, "finished")
-    (folder / "other.run").write_bytes(b"{}")
-    (folder / "empty.run").write_bytes(b"")
-    (folder / "huge.run").write_bytes(b"\xff" * 100)
-    (folder / "secret.txt").write_text("secret")
-    with Looking(cl.live(open_browser=False, folder=folder)) as looking:
-        runs = looking.page.wait_for("runs", lambda m: m["runs"])
-        assert path.stem in [run["name"] for run in runs["runs"]]
-        assert {run["name"] for run in runs["runs"]} <= {path.stem, runs["now"]}
-        looking.page.ask("run", name=path.stem)
-        run = looking.page.wait_for("run")
-        np.testing.assert_array_equal(
-            run["parts"]["curves"]["curves"]["loss"]["y"], kept["parts"]["curves"]["curves"]["loss"]["y"]
-        )
-        looking.page.ask("run", name="secret")
-        looking.page.wait_for("refused")
-    assert len([*folder.glob("*.run")]) == 5
-    assert [*folder.glob("*.part")] == []
-
-
-def test_the_file_of_a_run_follows_the_training(tmp_path):
-    with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
-        path = Path(looking.page.wait_for("file")["path"])
-        first = decode(path.read_bytes())["parts"]["status"]["epoch"]
-        end = time.monotonic() + SECONDS
-        while decode(path.read_bytes())["parts"]["status"]["epoch"] <= first:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-
-
-def test_files_that_are_no_runs_are_left_out(tmp_path):
-    runs, rng = Runs(tmp_path), np.random.default_rng(0)
-    whole = as_bytes("run", {"name": "a", "parts": {"status": {"state": "finished"}, "curves": {"curves": {}}}})
-    for i in range(300):
-        damaged = bytearray(whole)
-        for place in rng.integers(0, len(damaged), 3):
-            damaged[place] = rng.integers(256)
-        (tmp_path / f"run-{i}.run").write_bytes(bytes(damaged[: rng.integers(len(damaged) + 1)]))
-    assert runs.listed() == []
-
-
-def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    fit([cl.live(open_browser=False)], 30)
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_a_folder_that_cannot_be_written_ends_fit_before_its_first_step(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError, match="file"):
-        fit([cl.live(open_browser=False, folder=tmp_path / "file")], 1)
-
-
-def test_a_run_that_was_broken_off_is_said_to_be(tmp_path):
-    parts = {"status": dict.fromkeys(["epoch", "epochs", "seconds", "optimizer", "parameters"]) | {"state": "running"}}
-    runs = Runs(tmp_path)
-    name = runs.new_name()
-    assert runs.listed() == []
-    runs.keep(name, parts | {"curves": {"curves": {}}})
-    assert [run["state"] for run in runs.listed()] == ["running"]
-    os.utime(tmp_path / f"{name}.run", (0, 0))
-    assert [run["state"] for run in runs.listed()] == ["broken off"]
-    assert len({runs.new_name() for _ in range(5)}) == 5
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A folder with two runs, of 30 and 40 epochs."""
-    live = cl.live(open_browser=False, folder=tmp_path / "runs")
-    fit([live], 30)
-    fit([live], 40)
-    return tmp_path / "runs"
-
-
-@contextlib.contextmanager
-def command(*arguments):
-    """`caffelite live` with these arguments, which runs until the end of the block, and the address of its page."""
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "caffelite", "live", "--no-browser", *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cl.__file__).parents[1],
-    )  # fmt: skip
-    process.address = process.stdout.readline().rpartition(" ")[2].strip()
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_the_command_shows_the_runs_of_a_folder_until_ctrl_c(folder):
-    with command(folder) as program:
-        page = Page(program.address)
-        runs = page.wait_for("runs")
-        assert (runs["now"], [(run["state"], run["epoch"]) for run in runs["runs"]]) == (
-            None,
-            [("finished", 40), ("finished", 30)],
-        )
-        page.ask("run", name=runs["runs"][1]["name"])
-        assert page.wait_for("run")["parts"]["status"]["epoch"] == 30
-        fit([cl.live(open_browser=False, folder=folder)], 50)
-        page.ask("runs")
-        page.wait_for("runs", lambda message: len(message["runs"]) == 3)
-        for kind in ("pause", "stop", "save", "rate", None):
-            page.messages.pop("refused", None)
-            page.ask(kind)
-            assert "there is no training here" in page.wait_for("refused")["why"]
-        page.messages.pop("refused")
-        page.ask("run", name="../other")
-        assert "there is no run" in page.wait_for("refused")["why"]
-        program.send_signal(signal.SIGINT)
-        _, errors = program.communicate(timeout=SECONDS)
-        assert (program.returncode, errors) == (0, "")
-        page.close()
-
-
-def test_the_command_keeps_others_out(folder):
-    with command(folder) as program:
-        origin, _, token = program.address.partition("/?token=")
-        place = f"{origin.replace('http', 'ws')}/socket?token="
-        for attack in (
-            {"uri": place, "origin": origin},
-            {"uri": place + token, "origin": "http://evil.example"},
-            {"uri": place + token, "origin": origin, "additional_headers": {"Host": "evil.example"}},
-        ):
-            with pytest.raises(WebSocketException):
-                connect(**attack, proxy=None)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("none", "{}: No such file or directory"),
-        ("file", "{}: Not a directory"),
-        ("empty", "{} has no runs: cl.live(folder=…) writes a file NAME.run for each"),
-    ],
-)
-def test_a_folder_that_has_no_runs_is_refused(name, said, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
-    assert cli.main(["live", str(tmp_path / name), "--no-browser"]) == 2
-    assert capsys.readouterr().err == f"caffelite live: error: {said.format(tmp_path / name)}\n"
-
-
-def test_the_command_refuses_a_port_and_says_what_is_missing(folder, capsys, monkeypatch):
-    assert cli.main(["live", str(folder), "--port", "70000"]) == 2
-    assert capsys.readouterr().err == "caffelite live: error: a port is at most 65535, got 70000\n"
-    monkeypatch.delitem(sys.modules, "caffelite.web.folder", raising=False)
-    monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
-    assert cli.main(["live", str(folder)]) == 2
-    assert "-m pip install starlette uvicorn websockets" in capsys.readouterr().err
-
-
 # ---- attacks --------------------------------------------------------------------------------------------------------
 
 
@@ -749,28 +540,6 @@ def test_a_training_that_is_attacked_has_the_bits_of_one_that_is_not():
 
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import sys
-import caffelite as cl
-x, y = cl.datasets.spiral(seed=0)
-model = cl.MLP(2, [30, 3], seed=0)
-model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=10**8, verbose=0,
-          validation_split=0.2, metrics=["accuracy"], callbacks=[cl.live(open_browser=False, folder=sys.argv[1])])
-"""
-
-
-@pytest.fixture
-def program(tmp_path):
-    """A program that trains until it is interrupted, and the address of its page."""
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "runs")]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cl.__file__).parents[1]
-    )
-    process.address = process.stdout.readline().rpartition(" ")[2].strip()
-    yield process
-    process.kill()
-    process.communicate()
-
 
 @pytest.mark.parametrize("is_paused", [False, True])
 def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
@@ -785,197 +554,3 @@ def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
     assert page.wait_for_state("stopped")["why"] == "Ctrl-C"
     page.thread.join(SECONDS)
     assert not page.thread.is_alive()
-
-
-# ---- a real browser -------------------------------------------------------------------------------------------------
-
-
-def opened(browser, address, said, **options):
-    """A page of the browser. What its console says goes to `said`."""
-    page = browser.new_page(**options)
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto(address)
-    wait_for_state(page, "running")
-    return page
-
-
-def wait_for_state(page, state):
-    page.wait_for_function(f"() => document.querySelector('#state').textContent === '{state}'")
-
-
-def settled(page, name):
-    """A number when it no longer changes."""
-    before, after = None, number(page, name)
-    while before != after:
-        page.wait_for_timeout(500)
-        before, after = after, number(page, name)
-    return after
-
-
-def number(page, name):
-    """A number of the page, as text."""
-    return page.inner_text(f'#numbers [data-number="{name}"] dd')
-
-
-def values(page, chart):
-    return json.loads(page.get_attribute(f'[data-chart="{chart}"]', "data-values"))
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, program, tmp_path):
-    said = []
-    page = opened(browser, program.address, said, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.wait_for_selector("#layers tr")
-    page.wait_for_function("() => Number(document.querySelector('#plane').dataset.drawn) > 1")
-    page.wait_for_function("() => document.querySelectorAll('#size-charts [data-values]').length === 2")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-    page.click("#pause")
-    wait_for_state(page, "paused")
-    assert page.inner_text("#pause") == "Go on"
-    step = int(settled(page, "Steps").replace(",", ""))
-    page.click("#step")
-    page.wait_for_function(f"() => document.querySelector('[data-number=Steps] dd').textContent === '{step + 1:,}'")
-    epoch = int(settled(page, "Epoch").split()[0].replace(",", ""))  # the step may have ended one
-    page.click("#epoch")
-    page.wait_for_function(
-        f"() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('{epoch + 1:,} ')"
-    )
-    page.fill("#new-rate", "0.01")
-    page.click("#rate button")
-    page.wait_for_function("() => document.querySelector('[data-number=\"Learning rate\"] dd').textContent === '0.01'")
-    page.fill("#new-rate", "fast")
-    page.click("#rate button")
-    assert "A learning rate is a number" in page.inner_text("#said")
-
-    found = values(page, "loss")
-    assert found.keys() == {"training", "held out"}
-    assert 0 < found["training"] < 1
-    assert 0.5 < values(page, "accuracy")["held out"] <= 1
-    assert "training" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
-    page.check("#log")
-    page.wait_for_selector('[data-chart="loss"][data-scale="log"]')
-    page.fill("#smoothing", "0.9")
-    page.focus('[data-chart="loss"] canvas')
-    page.keyboard.press("Home")
-    page.wait_for_function("() => document.querySelector('[data-chart=loss]').dataset.cursor !== ''")
-    assert "at epoch" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
-    page.hover('[data-chart="loss"] canvas')
-
-    page.click("#time")
-    page.wait_for_selector(".kernel")
-    assert "sgd" in page.inner_text("#times")
-    assert re.search(r"A step on 32 rows takes [\d.]+ µs in \d+ kernels", page.inner_text("#kernels-text"))
-    with page.expect_download() as download:
-        page.click("#save")
-    download.value.save_as(tmp_path / "model.safetensors")
-    assert repr(cl.load(tmp_path / "model.safetensors")) == "Model([Linear(2, 30), ReLU(), Linear(30, 3)])"
-    with page.expect_download() as download:
-        page.click("#keep")
-    kept = tmp_path / "kept.run"
-    download.value.save_as(kept)
-    content = decode(kept.read_bytes())
-    assert content["parts"]["status"]["epoch"] == epoch + 1
-    assert content["parts"]["regions"]["labels"].shape == (watch.GRID, watch.GRID)
-    bad = tmp_path / "bad.run"
-    bad.write_text("no")
-    page.set_input_files("#open", bad)
-    page.wait_for_function("() => document.querySelector('#said').textContent.startsWith('bad.run cannot be opened')")
-
-    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.click("#theme")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
-    page.click("#pause")
-    wait_for_state(page, "running")
-    page.click("#stop")
-    wait_for_state(page, "stopped")
-    page.wait_for_function(
-        "() => document.querySelector('#said').textContent.includes('This page keeps what it shows')"
-    )
-    assert page.is_disabled("#pause")
-    assert page.is_enabled("#keep")
-    assert [line for line in said if "WebSocket" not in line] == []  # which tries to come back
-
-
-def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path):
-    said = []
-    fit([cl.live(open_browser=False, folder=tmp_path / "runs")], 40)
-    (name,) = [
-        p.stem for p in (tmp_path / "runs").glob("*.run") if decode(p.read_bytes())["parts"]["status"]["epoch"] == 40
-    ]
-    page = opened(browser, program.address, said, viewport={"width": 1440, "height": 900})
-    page.check(f'[aria-label="draw {name} beside"]')
-    page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{name}')")
-    page.click(f'[aria-label="look at {name}"]')
-    page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('40 ')")
-    assert page.inner_text("#state") == "finished"
-    assert page.is_disabled("#pause")
-    page.click('tr:first-child [aria-label^="look at"]')
-    wait_for_state(page, "running")
-    assert page.is_enabled("#pause")
-    assert said == []
-
-
-def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tmp_path):
-    said = []
-    with command(folder) as program:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(program.address)
-        wait_for_state(page, "finished")
-        assert number(page, "Epoch").startswith("40 ")
-        assert not page.is_visible("#pause")
-        assert not page.is_visible("#kernels")
-        older = page.get_attribute("#list tr:nth-child(2)", "data-run")
-        page.check(f'[aria-label="draw {older} beside"]')
-        page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{older}')")
-        page.click(f'[aria-label="look at {older}"]')
-        page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('30 ')")
-        assert older in page.inner_text("#about")
-        fit([cl.live(open_browser=False, folder=folder)], 50)
-        page.wait_for_selector("#list tr:nth-child(3)")
-        assert said == []
-        program.send_signal(signal.SIGINT)
-        page.wait_for_function("() => document.querySelector('#said').textContent.includes('has ended')")
-
-
-def test_a_page_says_that_the_program_is_gone(browser, program):
-    page = opened(browser, program.address, [])
-    program.kill()
-    page.wait_for_selector("#said.bad")
-    assert page.inner_text("#said").startswith("The program that trains has ended")
-    assert page.is_disabled("#pause")
-
-
-def contrast(one, other):
-    def light(colour):
-        parts = [int(n) / 255 for n in re.findall(r"\d+", colour)[:3]]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    high, low = sorted([light(one), light(other)], reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_and_controls_have_names(scheme, browser, program):
-    page = opened(browser, program.address, [], color_scheme=scheme)
-    page.wait_for_selector("#layers tr")
-    words = "h1, h2, h3, p, dt, dd, td, th, button, label, span, li"
-    pairs = page.evaluate(
-        f"() => [...document.querySelectorAll('{words}')]"
-        + """
-        .filter((e) => e.innerText?.trim() && e.checkVisibility() && !e.disabled)
-        .map((e) => {
-          let ground = e;
-          while (getComputedStyle(ground).backgroundColor === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
-          return [e.innerText, getComputedStyle(e).color, getComputedStyle(ground).backgroundColor];
-        })"""
-    )
-    assert len(pairs) > 40
-    assert [(text, round(contrast(a, b), 2)) for text, a, b in pairs if contrast(a, b) < 4.5] == []
-    unnamed = page.evaluate("""() => [...document.querySelectorAll('button, input, canvas')].filter(
-        (e) => !(e.innerText?.trim() || e.getAttribute('aria-label') || e.labels?.length)).map((e) => e.outerHTML)""")
-    assert unnamed == []
