@@ -9,11 +9,11 @@ from tests.tools import fuzz
 
 # What is wrong, and what is said of it.
 FAULTS = {
-    "value": ("fuzz.same(np.float32(1.001), 1.0)", "Wrong: [1.001], expected [1.]"),
-    "shape": ("fuzz.same(np.ones(3), np.ones((3, 1)))", "Wrong: shape (3,), expected (3, 1)"),
-    "number_for_nan": ("fuzz.same(np.float32(0), np.nan)", "Wrong: [0.], expected [nan]"),
-    "taken": ("fuzz.as_numpy(lambda: 1, lambda: np.ones(2)[3])", "Wrong: 1, which NumPy refuses"),
-    "refused": ("fuzz.as_numpy(lambda: int('a'), lambda: 1)", "Wrong: a correct call was refused: ValueError"),
+    "value": ("fuzz_calls.same(np.float32(1.001), 1.0)", "Wrong: [1.001], expected [1.]"),
+    "shape": ("fuzz_calls.same(np.ones(3), np.ones((3, 1)))", "Wrong: shape (3,), expected (3, 1)"),
+    "number_for_nan": ("fuzz_calls.same(np.float32(0), np.nan)", "Wrong: [0.], expected [nan]"),
+    "taken": ("fuzz_calls.as_numpy(lambda: 1, lambda: np.ones(2)[3])", "Wrong: 1, which NumPy refuses"),
+    "refused": ("fuzz_calls.as_numpy(lambda: int('a'), lambda: 1)", "Wrong: a correct call was refused: ValueError"),
     "attribute": ("None.shape", "AttributeError: 'NoneType' object has no attribute 'shape'"),
     "recursion": ("raise RecursionError('deep')", "RecursionError: deep"),
     "no_text": ("raise ValueError", "ValueError:  ("),
@@ -26,10 +26,10 @@ FAULTS = {
 PLANTED = f"""
 import os, signal, sys, time
 import numpy as np
-from tests.tools import fuzz
+from tests.tools import fuzz, fuzz_calls
 
 def as_it_should_be(rng):
-    fuzz.same(np.float32(1), 1.0)
+    fuzz_calls.same(np.float32(1), 1.0)
 
 def refused_with_a_text(rng):
     raise ValueError("expected something else")
