@@ -59,7 +59,7 @@ def test_the_file_of_a_float64_model_has_no_float():
     assert "void predict(const double *x, double *y);" in text
 
 
-def test_values_share_memory_where_they_are_not_needed_at_the_same_time():
+def test_values_share_memory_if_they_are_not_needed_at_the_same_time():
     assert memory(cl.Model([cl.Linear(9, 4), cl.Softmax()])) == 0  # what comes last is where the caller wants it
     assert memory(cl.MLP(9, [7, 8, 5])) == 7 + 8
     assert memory(cl.MLP(9, [7, 8, 6, 8, 7, 3])) == 8 + 7
@@ -112,7 +112,7 @@ int main()
 
 
 @needs_compiler
-def test_threads_may_call_it_at_the_same_time_where_the_memory_is_their_own(tmp_path):
+def test_threads_may_call_it_at_the_same_time_with_memory_of_their_own(tmp_path):
     c.export(cl.MLP(2, [3, 3, 1]), tmp_path / "net.c")
     run(CC, *STRICT, "-DPREDICT_MEMORY=", "-c", "net.c", cwd=tmp_path)
     run(CC, *STRICT, "-std=c11", "-DPREDICT_MEMORY=static _Thread_local", "-c", "net.c", cwd=tmp_path)
@@ -229,7 +229,7 @@ def stateful(model, x, n):
         (cl.Model([cl.Parallel([cl.ReLU()], axis=0)]), (3,), ValueError, r"no C for Parallel\(\[ReLU\(\)\], axis=0\)"),
     ],
 )
-def test_what_can_not_be_written_is_named_and_nothing_is_written(tmp_path, model, input_shape, error, message):
+def test_an_unsupported_model_is_named_and_writes_nothing(tmp_path, model, input_shape, error, message):
     path = tmp_path / "net.c"
     path.write_text("the older one")
     with pytest.raises(error, match=message):
@@ -238,7 +238,7 @@ def test_what_can_not_be_written_is_named_and_nothing_is_written(tmp_path, model
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_is_no_model_is_named(tmp_path):
+def test_something_other_than_a_model_is_named(tmp_path):
     with pytest.raises(TypeError, match=r"takes a Model, got '.*'$"):
         c.export(str(tmp_path / "net.c"), cl.MLP(2, [1]))
     estimator = pytest.importorskip("caffelite.sklearn", exc_type=ImportError).MLPRegressor()

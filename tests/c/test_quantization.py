@@ -93,7 +93,7 @@ def test_weights_too_small_for_a_scale_are_quantized_to_0(tmp_path):
     np.testing.assert_allclose(product, weight.data, atol=float(np.finfo(F32).tiny))
 
 
-def test_the_error_of_quantizing_is_that_of_the_layer_alone_and_of_numbers(tmp_path):
+def test_the_quantization_error_counts_one_layer_and_numbers_only(tmp_path):
     class Tied(cl.Model):
         def __init__(self):
             super().__init__(seed=0)

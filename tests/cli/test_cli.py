@@ -76,7 +76,7 @@ def test_digits_reads_98_and_a_half_percent_of_the_held_out_images_with_its_defa
 
 
 @pytest.mark.parametrize(("command", "parameters"), [("spiral", "603"), ("digits", "10,282"), ("gpt", "13,216")])
-def test_it_says_what_it_trained_how_fast_and_where_the_picture_is(command, parameters, picture, capsys):
+def test_it_prints_the_net_its_speed_and_the_path_of_the_picture(command, parameters, picture, capsys):
     assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
     assert re.search(rf"total +{parameters} ", out)
@@ -304,7 +304,7 @@ def test_a_sample_of_less_than_nothing_is_refused(capsys):
     assert said == "caffelite gpt: error: argument --sample: expected an integer, 0 or more, got '-1'"
 
 
-def test_a_byte_order_mark_is_no_character_of_a_text(alphabet):
+def test_a_byte_order_mark_is_not_a_character_of_a_text(alphabet):
     text = alphabet.read_text("utf-8")
     alphabet.write_text(text, "utf-8-sig")
     assert gpt._text(str(alphabet)) == text
@@ -316,7 +316,7 @@ def test_the_shortest_text_is_enough(alphabet, picture):
 
 
 @pytest.mark.parametrize("arguments", [["learn"], ["spiral", "--lr", "1"], ["spiral", "more"], ["info", "--seed", "1"]])
-def test_what_there_is_not_is_refused(arguments, capsys):
+def test_unknown_commands_and_options_are_refused(arguments, capsys):
     assert refusal(capsys, *arguments).startswith("caffelite")
 
 
@@ -425,7 +425,7 @@ def test_ctrl_c_while_the_picture_is_drawn_ends_with_130_too(picture, capsys, mo
 
 @pytest.mark.parametrize("command", ["info", "train"])
 @pytest.mark.parametrize(("where", "said"), [("pipe", ""), ("/dev/full", "No space left on device")])
-def test_an_output_that_takes_nothing_is_no_traceback(where, said, command, tmp_path):
+def test_a_closed_or_full_output_gives_no_traceback(where, said, command, tmp_path):
     (tmp_path / "t.csv").write_text("x,y\n" + "1.5,a\n2.5,b\n" * 30)
     if where == "pipe":
         reading, writing = os.pipe()

@@ -74,7 +74,7 @@ def test_an_answer_is_also_what_a_file_gives_to_check(graded):
     assert graded(anna_py=program + "cl.exercises.check('relu', mine)")["anna.py"] == ("1", "relu", "")
 
 
-def test_a_function_that_was_only_imported_is_no_answer(graded):
+def test_a_function_that_was_only_imported_is_not_an_answer(graded):
     assert graded(anna_py="from caffelite import *\nfrom caffelite import MaxPool2d as MaxPool\n")["anna.py"][0] == "0"
 
 
@@ -127,7 +127,7 @@ def test_the_problem_of_a_file_is_said_and_what_came_before_it_counts(program, r
     assert problem or not row[2]
 
 
-def test_a_file_that_is_no_notebook_or_no_text_is_said(graded, tmp_path):
+def test_a_broken_notebook_and_a_binary_file_are_reported(graded, tmp_path):
     (tmp_path / "cem.py").write_bytes(b"\xff\xfe")
     rows = graded(anna_ipynb="{", ben_ipynb="3", dan_ipynb=[cell("1 +"), cell(RELU)])
     for name in ("anna.ipynb", "ben.ipynb", "cem.py"):

@@ -37,7 +37,7 @@ def test_real_numbers_take_the_dtype_that_is_asked_for_in_native_byte_order():
 
 
 @pytest.mark.parametrize("x", [1j, "one", [None], np.ones(2, np.longdouble), np.array([object()])])
-def test_what_is_not_real_is_refused_by_the_name_it_was_given_as(x):
+def test_an_array_that_is_not_real_raises_with_the_given_name(x):
     with pytest.raises(TypeError, match=r"^layer 3: expected real numbers in float64 or less"):
         as_real(x, None, "layer 3")
 
@@ -75,7 +75,7 @@ def test_positive_integers_are_ints_afterwards(value):
 
 
 @pytest.mark.parametrize("value", [1.0, "1", None, True, [1]])
-def test_what_is_no_integer_is_refused_by_name(value):
+def test_a_size_that_is_not_an_integer_raises_with_its_name(value):
     with pytest.raises(TypeError, match=r"^layers must be an integer, got "):
         positive_integer("layers", value)
 
@@ -105,13 +105,13 @@ def test_a_number_may_have_a_limit_that_it_must_stay_below():
 
 
 @pytest.mark.parametrize("value", ["0.1", None, True, [0.1], 1j])
-def test_what_is_no_number_is_refused_by_name(value):
+def test_a_value_that_is_not_a_number_raises_with_its_name(value):
     with pytest.raises(TypeError, match=r"^lr must be a number, got "):
         nonnegative("lr", value)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.float64, np.int64])
-def test_the_places_of_a_view_are_those_of_its_elements(dtype):
+def test_a_view_has_the_places_of_its_elements(dtype):
     array, numbers = np.zeros((3, 4, 5), dtype), np.arange(60).reshape(3, 4, 5)
     for index in (..., (slice(None), 2), (slice(None, None, -2), slice(1, 3), slice(None, None, 3)), (1, ..., 3)):
         assert np.array_equal(places_in(array, array[index]), numbers[index])
@@ -142,7 +142,7 @@ def test_an_axis_beyond_the_integers_of_c_is_one_that_is_not_there(axis):
 
 
 @pytest.mark.parametrize("axis", [True, (0, False)])
-def test_an_axis_is_no_bool(axis):
+def test_a_bool_is_not_an_axis(axis):
     with pytest.raises(TypeError, match="an axis is an integer"):
         normalized_axes(axis, 2)
     for join in (cl.concatenate, cl.stack):
@@ -235,7 +235,7 @@ def test_an_array_that_is_not_in_the_cpus_memory_is_a_type_error():
 
 @pytest.mark.parametrize("given", [{}, slice(1), None, object()])
 @pytest.mark.parametrize("function", [cl.Linear(3, 2), cl.LSTM(3, 2), cl.Conv2d(1, 2, 3), cl.BatchNorm(3), cl.ReLU()])
-def test_what_is_no_array_is_a_type_error_that_names_the_function(function, given):
+def test_something_other_than_an_array_is_a_type_error_that_names_the_function(function, given):
     with pytest.raises(TypeError, match=rf"^{re.escape(repr(function))}: expected real numbers"):
         function(given)
 

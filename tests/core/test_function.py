@@ -72,7 +72,7 @@ N = None
     ],
     ids=str,
 )
-def test_the_output_shape_has_none_where_it_is_unknown(function, shapes, expected):
+def test_the_output_shape_has_none_for_unknown_sizes(function, shapes, expected):
     assert function.output_shape(*shapes) == expected
 
 
@@ -244,7 +244,7 @@ def test_a_tensor_in_an_attribute_that_requires_a_gradient_is_a_parameter():
     assert cl.check_gradients(scale, np.ones((4, 3))) > 0  # it is among what is checked
 
 
-def test_parameters_stand_in_lists_tuples_and_dicts_in_order_of_assignment_among_the_children():
+def test_parameters_in_lists_tuples_and_dicts_keep_the_order_of_assignment():
     class Many(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
@@ -271,7 +271,7 @@ def test_a_frozen_parameter_stays_one():
     assert list(cl.Model([scale]).state_dict()) == ["0.g"]
 
 
-def test_what_a_function_was_applied_to_and_what_it_computed_are_no_parameters_of_it():
+def test_inputs_and_outputs_of_a_function_are_not_its_parameters():
     class Keeps(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
@@ -303,7 +303,7 @@ def test_a_tensor_that_is_set_later_is_trained_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(again.predict(x), model.predict(x))
 
 
-def test_parameters_of_ones_own_that_leave_one_out_are_an_error_that_names_the_attribute():
+def test_a_parameters_method_that_leaves_one_out_raises_and_names_the_attribute():
     class Forgot(Scale):
         def parameters(self):
             return []
@@ -318,7 +318,7 @@ def test_parameters_of_ones_own_that_leave_one_out_are_an_error_that_names_the_a
             use(Forgot(3))
 
 
-def test_parameters_of_ones_own_may_add_to_those_of_a_base_and_list_some_twice():
+def test_a_parameters_method_may_extend_its_bases_and_repeat_some():
     class Both(Scale):
         def __init__(self, features):
             super().__init__(features)
@@ -338,7 +338,7 @@ def test_a_function_with_slots_is_refused_when_its_class_is_made():
             __slots__ = ("w",)
 
 
-def test_parameters_of_the_same_given_name_have_those_of_their_attributes():
+def test_parameters_with_equal_names_are_named_by_their_attributes():
     class Two(cl.Model):
         def __init__(self):
             super().__init__()

@@ -67,7 +67,7 @@ def test_the_step_is_as_long_as_the_rounded_numbers_lie_apart():
     assert cl.check_gradients(lambda x: x + np.zeros(1000), [2.7]) < 1e-9
 
 
-def test_numbers_too_large_to_be_varied_pass_where_the_gradient_is_0():
+def test_numbers_too_large_to_be_varied_pass_if_the_gradient_is_0():
     assert cl.check_gradients(lambda x: x.clip(-1, 1), [1e12, -1e300, np.inf, 0.5]) < 1e-7
 
 
@@ -446,7 +446,7 @@ class Masked(cl.Function):
         return dy * self.mask
 
 
-def test_what_a_function_draws_is_the_same_each_time_and_its_counter_is_left_alone():
+def test_random_draws_repeat_and_their_counter_stays():
     function = Masked()
     assert cl.check_gradients(function, X) < 1e-7
     assert function.counter.tolist() == [7]

@@ -74,7 +74,7 @@ def test_a_subclass_draws_what_a_sequence_of_its_functions_draws(dtype):
     assert_equal_values(net(dtype=dtype), sequence(dtype))
 
 
-def test_functions_with_children_and_buffers_are_drawn_as_in_a_sequence_and_as_by_initialize():
+def test_children_and_buffers_are_drawn_as_in_a_sequence_and_by_initialize():
     functions = [cl.Embedding(10, 8), *[cl.TransformerBlock(8, 2, dropout=0.1) for _ in range(2)]]
     as_sequence = cl.Model([*functions, cl.Dropout(0.1), cl.Linear(8, 10)], seed=0)
     again = Writer(seed=1)

@@ -28,7 +28,7 @@ def test_no_grad_records_nothing_and_ends():
     assert (x * 2).requires_grad
 
 
-def test_inference_is_no_grad_and_not_training():
+def test_inference_switches_off_gradients_and_training():
     x = leaf([1.0])
     assert cl.is_training()
     with cl.inference():

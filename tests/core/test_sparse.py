@@ -298,7 +298,7 @@ def test_numbers_of_one_column_add_up_as_in_scipy():
         np.testing.assert_array_equal(as_sparse(x, np.float32).toarray(), x.toarray().astype(np.float32))
 
 
-def test_memory_is_shared_where_it_can_be():
+def test_memory_is_shared_if_possible():
     x = matrix(3000, 500, 0.1)
     tracemalloc.start()
     rows = as_sparse(x)
@@ -430,7 +430,7 @@ def test_a_matrix_that_another_thread_changes_stops_the_step_and_crashes_nothing
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.longdouble, object])
-def test_what_are_no_real_numbers_are_refused(dtype):
+def test_values_that_are_not_real_numbers_are_refused(dtype):
     x = matrix()
     x.data = x.data.astype(dtype)
     with pytest.raises(TypeError, match=r"x: expected real numbers|x holds Python objects"):
@@ -487,7 +487,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_function_that_is_no_linear_says_what_to_do(name):
+def test_a_function_other_than_linear_says_what_to_do(name):
     x, model = matrix(), cl.Model(OTHERS[name])
     for attempt in (
         lambda: train(x, labels(), model),
@@ -506,7 +506,7 @@ def test_a_function_that_is_no_linear_says_what_to_do(name):
 @pytest.mark.parametrize(
     "use", [lambda x: x * 2, lambda x: 2 - x, lambda x: -x, lambda x: x @ np.ones((90, 90)), lambda x: x.sum(axis=1)]
 )
-def test_what_is_done_with_sparse_rows_but_a_linear_says_what_to_do(use):
+def test_other_operations_on_sparse_rows_say_what_to_do(use):
     class Uses(cl.Model):
         def __init__(self):
             super().__init__(seed=0)

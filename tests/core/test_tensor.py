@@ -45,7 +45,7 @@ def test_float32_and_float64_arrays_and_scalars_keep_their_dtype(dtype):
     "dtype",
     ["longdouble", "complex64", "complex128", "object", "S3", "U3", "datetime64[s]", "timedelta64[s]", "V4", "i4,f4"],
 )
-def test_what_is_not_a_real_number_of_up_to_64_bits_is_a_type_error(dtype):
+def test_a_dtype_that_is_not_real_or_beyond_64_bits_is_a_type_error(dtype):
     for data in (odd_array(dtype, (2,)), odd_array(dtype, ()), odd_array(dtype, (2,)).tolist()[0]):
         if isinstance(data, int | float | tuple):  # what tolist makes of it
             continue
@@ -97,7 +97,7 @@ def test_subclasses_of_arrays_are_taken_as_plain_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_what_is_masked_is_not_taken_for_a_number(dtype):
+def test_a_masked_element_is_not_taken_for_a_number(dtype):
     masked = np.ma.masked_array(np.arange(3, dtype=dtype), [False, True, False])
     t = leaf([0, 0, 0])
     for use in (cl.Tensor, t.add_grad, lambda a: t + a, lambda a: setattr(t, "data", a)):

@@ -93,7 +93,7 @@ def test_tensors_arrays_lists_and_numbers_are_joined_in_the_tensors_dtype():
     assert cl.concatenate(row for row in t).data.tolist() == [1, 2]
 
 
-def test_what_cannot_be_joined_raises():
+def test_tensors_that_cannot_be_joined_raise():
     f32, f64 = cl.Tensor(np.ones((2, 3), np.float32)), leaf(np.ones((2, 3)))
     for join in (cl.concatenate, cl.stack):
         with pytest.raises(TypeError, match=r"float64 and float32"):
@@ -112,7 +112,7 @@ def test_what_cannot_be_joined_raises():
         cl.concatenate([f64.sum(), f64.sum()])
 
 
-def test_what_was_joined_gets_gradients_of_its_own():
+def test_joined_tensors_get_gradients_of_their_own():
     a, b = leaf([1.0, 2.0]), leaf([3.0])
     y = cl.concatenate([a, b, a])
     dy = np.arange(5.0)

@@ -249,7 +249,7 @@ def test_a_backward_that_returns_too_many_or_too_few_gradients_raises():
             pair(leaf([1.0]), leaf([2.0])).backward()
 
 
-def test_a_function_that_knows_itself_is_no_trouble():
+def test_a_change_is_noticed_though_the_function_refers_to_itself():
     class Selfish(cl.Function):
         def forward(self, x):
             self.me, self.x = self, x

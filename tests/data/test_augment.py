@@ -194,7 +194,7 @@ def test_a_side_of_a_rectangle_is_the_given_part_of_the_image_or_less_at_its_bor
 
 @pytest.mark.parametrize("augmentation", MOVING, ids=repr)
 @both_dtypes
-def test_what_is_kept_keeps_its_bits_and_what_enters_is_zero(augmentation, dtype):
+def test_kept_pixels_keep_their_bits_and_new_ones_are_zero(augmentation, dtype):
     x = np.full((50, 4, 4), np.nan, dtype)
     y, _ = augmentation(x, None)
     assert (np.isnan(y) | ((y == 0) & ~np.signbit(y))).all()
@@ -370,7 +370,7 @@ def test_labels_come_back_as_they_are(augmentation):
         (X.tolist(), TypeError, "got list"),
     ],
 )
-def test_what_is_no_array_of_images_raises(augmentation, x, error, message):
+def test_something_other_than_an_array_of_images_raises(augmentation, x, error, message):
     with pytest.raises(error, match=f"{augmentation.name}.*{message}"):
         augmentation(x, Y)
 

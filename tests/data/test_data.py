@@ -146,7 +146,7 @@ def test_python_objects_raise_type_error():
 @pytest.mark.parametrize(
     ("size", "error"), [(0, ValueError), (-3, ValueError), (2.0, TypeError), ("2", TypeError), (True, TypeError)]
 )
-def test_a_batch_size_that_is_no_positive_integer_raises(size, error):
+def test_a_batch_size_has_to_be_a_positive_integer(size, error):
     with pytest.raises(error, match="batch_size"):
         cl.DataGenerator(*numbered(5), batch_size=size)
 
@@ -268,7 +268,7 @@ def test_a_transform_that_cannot_be_called_or_has_no_targets_raises():
 
 
 @pytest.mark.parametrize("option", ["shuffle", "drop_last"])
-def test_an_option_that_is_no_bool_is_a_type_error(option):
+def test_an_option_has_to_be_a_bool(option):
     x, y = numbered(10)
     with pytest.raises(TypeError, match=f"{option} must be True or False, got 'no'"):
         cl.DataGenerator(x, y, **{option: "no"})

@@ -168,7 +168,7 @@ def test_files_are_read_as_they_are_or_packed(dataset, pack, tmp_path):
 
 
 @every_reader
-def test_what_gzip_has_packed_is_known_by_its_content_not_by_its_name(dataset, tmp_path):
+def test_a_gzip_file_is_recognized_by_its_content_not_its_name(dataset, tmp_path):
     for name, content in contents(dataset).items():
         (tmp_path / name).write_bytes(packed(content))
     assert_is_the_small(dataset, READERS[dataset](tmp_path))
@@ -239,7 +239,7 @@ BAD = {
 
 @pytest.mark.parametrize("pack", [bytes, packed])
 @pytest.mark.parametrize("what", BAD)
-def test_a_file_that_is_not_what_it_should_be_is_named_with_what_was_expected_and_came(what, pack, tmp_path):
+def test_a_wrong_file_is_named_with_the_expected_and_the_actual_content(what, pack, tmp_path):
     good, bad, message = BAD[what]
     dataset = "cifar10" if good is ROWS else "mnist"
     of = contents(dataset)
@@ -441,7 +441,7 @@ def files_in(folder):
 
 
 @every_reader
-def test_what_is_missing_is_fetched_once(dataset, server, tmp_path):
+def test_a_missing_file_is_fetched_once(dataset, server, tmp_path):
     folder = tmp_path / "new" / "folder"
     for _ in range(2):
         assert_is_the_small(dataset, READERS[dataset](folder, download=True))
@@ -477,7 +477,7 @@ def test_another_sha256_is_named_and_nothing_is_kept(dataset, server, tmp_path):
 
 @every_reader
 @pytest.mark.parametrize("how", ["not found", "breaks off", "no server"])
-def test_what_cannot_be_fetched_is_named_and_nothing_is_kept(how, dataset, server, tmp_path, monkeypatch):
+def test_a_failed_download_is_named_and_leaves_no_file(how, dataset, server, tmp_path, monkeypatch):
     name, source = next(iter(fetching.SOURCES[dataset].sha256)), fetching.SOURCES[dataset]
     server.breaks_off = how == "breaks off"
     if how == "not found":
@@ -490,7 +490,7 @@ def test_what_cannot_be_fetched_is_named_and_nothing_is_kept(how, dataset, serve
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_without_pooch_it_is_said_what_to_install_but_only_where_something_is_missing(tmp_path, monkeypatch):
+def test_without_pooch_a_missing_file_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(ImportError, match=r"-m pip install pooch"):
         cl.datasets.mnist(tmp_path / "folder", download=True)

@@ -66,7 +66,7 @@ def test_gray_is_the_luminance_and_becomes_three_equal_channels(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_what_is_transparent_becomes_white(tmp_path, mode):
+def test_transparent_pixels_become_white(tmp_path, mode):
     alpha = np.zeros((4, 6, 1), np.uint8)
     alpha[:, :3] = 255
     image = Image.fromarray(np.concatenate([PIXELS // 2, alpha], axis=2)).convert(mode)
@@ -128,7 +128,7 @@ def test_images_that_do_not_fit_into_memory_raise_before_any_is_read(tmp_path, m
         cl.datasets.folder(tmp_path, 2**31 - 1)
 
 
-def test_what_is_no_folder_of_classes_raises(tmp_path, monkeypatch):
+def test_something_other_than_a_folder_of_classes_raises(tmp_path, monkeypatch):
     folder = cl.datasets.folder
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
         folder(tmp_path / "nowhere", 4)

@@ -191,12 +191,12 @@ def test_blocks_are_read_whole_and_ascending_in_each_buffer():
     assert not (np.diff(starts) > 0).all()
 
 
-def test_a_block_is_whole_chunks_where_the_source_has_such(tmp_path):
+def test_a_block_consists_of_whole_chunks_of_the_source(tmp_path):
     assert cl.DataGenerator(dataset(NUMBERED, tmp_path, chunks=(100, 4)), batch_size=48).blocks.block == 100
     assert cl.DataGenerator(dataset(NUMBERED, tmp_path, chunks=(15, 4)), batch_size=48).blocks.block == 45
 
 
-def test_the_rows_of_a_buffer_are_shuffled_together_and_its_blocks_come_from_anywhere():
+def test_rows_of_a_buffer_are_shuffled_and_its_blocks_come_from_anywhere():
     generator = cl.DataGenerator(Sliced(NUMBERED), batch_size=48, seed=0)
     for batch in rows_of(generator)[:-1]:
         places = {row // generator.blocks.block for row in batch}
@@ -372,7 +372,7 @@ def test_evaluate_and_predict_have_the_bits_of_what_is_in_memory(tmp_path):
     )
 
 
-def test_predict_that_a_subclass_overrides_is_called_once_whatever_x_and_precision_are():
+def test_an_overridden_predict_is_called_once_for_any_x_and_precision():
     class Doubled(cl.Model):
         def predict(self, x, **options):
             return 2 * super().predict(x, **options)
@@ -609,7 +609,7 @@ def test_a_mapped_file_that_shrinks_is_an_error_and_not_the_end(mode, tmp_path):
         ),
     ],
 )
-def test_what_does_not_fit_is_an_error_before_the_first_step_where_it_can_be_known(monkeypatch, x, y, error, message):
+def test_sources_that_do_not_fit_raise_before_the_first_step_if_possible(monkeypatch, x, y, error, message):
     monkeypatch.setattr(sources, "BUFFER", 2**13)  # which labels are larger than, too
     model = classifier()
     before = model.state_dict()
@@ -699,7 +699,7 @@ def test_a_source_is_read_as_it_says():
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_last_row_alone_joins_the_batch_before_it_where_it_would_be_a_buffer_of_its_own(shuffle):
+def test_a_single_last_row_joins_the_batch_before_it(shuffle):
     """A training with a BatchNorm is given these batches, and goes on in their midst."""
 
     def generator(rows):

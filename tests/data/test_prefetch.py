@@ -85,7 +85,7 @@ class Own(BaseException):
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyError("mine"), Own("mine"), KeyboardInterrupt("mine")])
 @pytest.mark.parametrize("at", [0, 3])
-def test_what_is_raised_in_the_making_is_raised_at_its_place(error, at):
+def test_an_exception_is_raised_at_the_batch_that_caused_it(error, at):
     def batches():
         for i in range(10):
             if i == at:

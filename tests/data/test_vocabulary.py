@@ -69,7 +69,7 @@ def test_decode_undoes_encode():
         (lambda v: v.decode([1.5]), TypeError, "expected integers"),
     ],
 )
-def test_what_has_no_words_or_indices_raises(make, error, message):
+def test_bad_texts_words_and_indices_raise(make, error, message):
     with pytest.raises(error, match=message):
         make(cl.Vocabulary(TEXTS))
 

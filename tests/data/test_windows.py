@@ -144,7 +144,7 @@ def test_the_parts_of_a_split_share_no_rows(share, with_targets):
         (lambda: cl.Windows(np.zeros(10), 2).split(0.2), ValueError, "2 rows is too short"),
     ],
 )
-def test_what_gives_no_windows_raises(make, error, message):
+def test_arguments_that_give_no_windows_raise(make, error, message):
     with pytest.raises(error, match=message):
         make()
 

@@ -95,7 +95,7 @@ def test_ranks_agree_on_what_they_do_and_raise(tmp_path):
         ("standstill", "rank 1 of 2 waits in MPI's Wait\ncaffelite.mpi: all ranks wait for each other"),
     ],
 )
-def test_where_one_rank_ends_all_end_and_say_why(how, said):
+def test_if_one_rank_ends_all_end_and_say_why(how, said):
     status, _, errors = outcome(2, how, 1)
     assert status != 0
     assert said in errors
@@ -139,7 +139,7 @@ def own_words(errors):
 @pytest.mark.parametrize(
     "when", ["before", *[pytest.param(when, marks=pytest.mark.slow) for when in ("made", "between")]]
 )
-def test_where_one_rank_ends_early_without_an_error_those_that_wait_for_it_say_so_and_end(when):
+def test_ranks_that_wait_for_one_that_left_early_say_so_and_end(when):
     status, _, errors = outcome(3, "fail", "end", when, 1)
     assert status == 1
     assert own_words(errors).endswith(

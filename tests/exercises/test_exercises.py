@@ -63,7 +63,7 @@ def test_a_right_answer_that_is_timed_is_right_however_fast_it_is(name):
 @pytest.mark.parametrize(
     "answer", [None, 3, lambda *_: None, lambda: 0, object], ids=["None", "3", "no return", "no arguments", "object"]
 )
-def test_what_is_no_answer_gets_a_verdict_and_no_error(name, answer):
+def test_a_useless_answer_gets_a_verdict_and_no_error(name, answer):
     verdict = cl.exercises.check(name, answer)
     assert not verdict
     assert len(verdict.message) > 20
@@ -463,7 +463,7 @@ def test_an_answer_that_exits_gets_a_verdict():
     assert "Embedding raised SystemExit, in line" in said("Embedding", Embedding)
 
 
-def test_an_error_of_the_judge_itself_is_no_verdict():
+def test_an_error_of_the_judge_itself_is_not_a_verdict():
     from caffelite.exercises.exercise import Exercise
 
     def relu(answer):

@@ -134,7 +134,7 @@ def test_a_model_of_every_function_comes_back_to_the_bit(case, dtype, path):
             assert y.tobytes() == same.tobytes()
 
 
-def test_what_is_loaded_trains_as_what_was_saved(path):
+def test_a_loaded_model_trains_like_the_saved_one(path):
     (x, y), _ = cl.datasets.digits()
     layers = [cl.Flatten(), cl.Linear(64, 20), cl.BatchNorm(20), cl.ReLU(), cl.Dropout(0.2), cl.Linear(20, 10)]
     model = cl.Model(layers, seed=0)
@@ -185,7 +185,7 @@ def test_custom_classes_and_initializers_are_given_by_name(path):
         cl.load(path, custom=Scale)
 
 
-def test_what_is_frozen_stays_so_in_a_file(path):
+def test_frozen_parameters_stay_frozen_in_a_file(path):
     model = classifier(2, 3, 3)
     model.functions[0].requires_grad = False
     model.functions[-1].bias.requires_grad = False
@@ -198,7 +198,7 @@ def test_what_is_frozen_stays_so_in_a_file(path):
 
 
 @pytest.mark.parametrize("frozen", ["1", '{"0.weight": 1}', "[1]", "[[]]", '["1.weight"]', "[", '"0.weight"'])
-def test_what_cannot_be_frozen_is_refused(frozen, path):
+def test_a_list_of_frozen_parameters_that_is_wrong_is_refused(frozen, path):
     model = classifier(2, 3)
     files.write(path, arrays_of(model), texts_of(model) | {"caffelite.frozen": frozen})
     refused(path, "frozen|JSON|Expecting")
@@ -270,7 +270,7 @@ def test_a_model_is_made_again_with_what_it_was_given_if_no_attribute_has_it(cop
     }
 
 
-def test_an_attribute_that_held_the_argument_is_the_argument_also_when_it_has_changed(path):
+def test_a_changed_attribute_is_saved_as_its_argument(path):
     model = Mentions(10, scale=2, seed=0)
     model.scale = 3
     model.save(path)
@@ -295,7 +295,7 @@ def test_the_arguments_of_a_model_do_not_keep_its_data_alive():
         ("axis", lambda: 1, "there is a <lambda> in it, which you have to give"),
     ],
 )
-def test_what_is_no_json_is_said_when_it_is_missed(name, value, message, path):
+def test_attributes_that_are_not_json_raise_when_the_model_is_loaded(name, value, message, path):
     softmax = cl.Softmax()
     setattr(softmax, name, value)
     with (
@@ -399,7 +399,7 @@ cl.MLP(2, [3], seed=0).save(sys.argv[1])
 """
 
 
-def test_what_a_killed_program_left_beside_the_file_is_removed(path):
+def test_temporary_files_of_a_killed_program_are_removed(path):
     subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     (left,) = os.listdir(path.parent)
     assert left.startswith("model.safetensors.")
@@ -409,7 +409,7 @@ def test_what_a_killed_program_left_beside_the_file_is_removed(path):
     assert_same_state(cl.load(path), model)
 
 
-def test_what_another_program_writes_beside_the_file_is_left_alone(path):
+def test_files_that_another_program_writes_are_left_alone(path):
     with files._new_beside(str(path), 0o666) as file:
         classifier(2, 3).save(path)
         assert sorted(os.listdir(path.parent)) == sorted([path.name, Path(file.name).name])
@@ -844,7 +844,7 @@ def test_a_header_longer_than_any_of_caffelites_is_not_read(path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"PK\x03\x04" + bytes(100), bytes(8), b"\xff" * 99])
-def test_what_is_no_such_file_is_refused(content, path):
+def test_other_kinds_of_files_are_refused(content, path):
     path.write_bytes(content)
     for load in (cl.load, classifier(2, 3).load):
         with pytest.raises(ValueError, match=r"model.safetensors: "):

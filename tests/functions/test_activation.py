@@ -47,7 +47,7 @@ def test_an_activations_number_is_finite_and_not_below_0(layer):
     assert repr(layer(np.float32(0.5))) == f"{layer.__name__}(0.5)"
 
 
-def test_activations_lose_no_digits_where_they_are_small():
+def test_activations_near_zero_lose_no_digits():
     x = np.array([-1e-300, 1e-300, -1e-9, -0.1, -5, -20, -36])
     normal = [math.erfc(-value / math.sqrt(2)) / 2 for value in x]
     for layer, truth in [
@@ -112,7 +112,7 @@ def test_a_rows_softmax_does_not_depend_on_the_rows_beside_it(function):
 
 
 @pytest.mark.parametrize("approximate", [False, True])
-def test_gelu_computes_its_slope_where_a_training_wants_it(approximate):
+def test_gelu_computes_its_slope_for_a_training(approximate):
     x, layer = np.linspace(-3, 3, 7), cl.GELU(approximate)
     y, dx = layer.forward(x), layer.backward(np.ones_like(x))
     assert layer.x is None

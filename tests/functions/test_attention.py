@@ -154,7 +154,7 @@ def test_memory_is_linear_in_the_length():
     assert max(array.size for call in recording.entries for array in call.arrays if array is not None) <= 4000
 
 
-def test_what_does_not_fit_is_refused():
+def test_inputs_that_do_not_fit_are_refused():
     q, k, mask = numbers(2, 5, 6), numbers(2, 7, 6), np.ones((2, 7), bool)
     good = (q, k, k, 2, True, mask)
     y, norms, _ = kernels.attention(*good)
@@ -209,7 +209,7 @@ drawn_shapes = st.tuples(*[st.integers(1, most) for most in (3, 40, 3, 8)])
 
 @settings(max_examples=20)
 @given(drawn=drawn_shapes, causal=st.booleans(), masked=st.booleans(), seed=st.integers(0, 2**32))
-def test_values_and_gradients_are_those_of_pytorchs_modules(drawn, causal, masked, seed):
+def test_values_and_gradients_equal_pytorchs_modules(drawn, causal, masked, seed):
     torch = pytest.importorskip("torch")
     n, length, heads, d = drawn
     size, hidden, rng = heads * d, 5 * d, np.random.default_rng(seed)
@@ -294,7 +294,7 @@ def test_children_and_parameters_have_these_names():
         (lambda: cl.TransformerBlock(6, 2, 0), ValueError, "hidden must be at least 1"),
     ],
 )
-def test_what_a_layer_cannot_be_made_with_is_refused(make, error, says):
+def test_a_layer_refuses_bad_arguments(make, error, says):
     with pytest.raises(error, match=says):
         make()
 
@@ -454,7 +454,7 @@ def test_a_square_mask_is_of_keys_and_with_an_axis_of_1_of_pairs():
 
 
 @pytest.mark.parametrize("rotary", [False, True])
-def test_what_sees_nothing_is_0_and_has_no_gradient(rotary):
+def test_a_query_that_attends_to_nothing_gives_0_and_no_gradient(rotary):
     layer, mask = layer_of(bias=False, rotary=rotary), np.ones((2, 3, 5), bool)
     mask[0], mask[1, 1] = False, False
     x, context = (cl.Tensor(numbers(2, n, 8, seed=n), requires_grad=True) for n in (3, 5))
@@ -532,7 +532,7 @@ def test_rotary_scores_depend_on_distances_alone():
 
 @both_dtypes
 @pytest.mark.usefixtures("threads_restored")
-def test_contexts_masks_and_rotary_positions_have_the_same_bits_for_every_number_of_threads_and_rows(dtype):
+def test_contexts_masks_and_rotary_positions_have_the_same_bits_on_any_threads(dtype):
     layer = layer_of(42, 3, dtype, dropout=0.2, rotary=True)
     arrays = [numbers(9, n, 42, dtype=dtype, seed=n) for n in (70, 130)]
     mask = np.random.default_rng(0).random((9, 70, 130)) < 0.7
@@ -617,7 +617,7 @@ def test_positions_one_after_the_other_have_the_bits_of_the_whole_sequence(dtype
             assert cache.length == 80
 
 
-def test_a_cache_goes_back_where_its_length_is_set():
+def test_a_cache_goes_back_if_its_length_is_set():
     layer, x = cl.MultiHeadAttention(4, 2, causal=True), numbers(1, 6, 4)
     cache = layer.cache(1, 6)
     with cl.inference():
@@ -626,7 +626,7 @@ def test_a_cache_goes_back_where_its_length_is_set():
         assert_same_bits(layer(x, None, cache).data, layer(x).data)
 
 
-def test_what_a_cache_is_not_for_is_refused_and_leaves_it_as_it_is():
+def test_a_call_that_does_not_fit_a_cache_is_refused_and_leaves_it_unchanged():
     layer, x = cl.TransformerBlock(4, 2, causal=True), numbers(2, 3, 4)
     cache = layer.cache(2, 5)
     with cl.inference():

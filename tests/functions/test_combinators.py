@@ -78,7 +78,7 @@ def test_names_of_a_model_by_call():
 
 @DTYPES
 @pytest.mark.parametrize("kind", [Block, RecordableBlock])
-def test_a_function_that_holds_another_and_is_applied_twice_adds_the_gradients_of_both(kind, dtype):
+def test_a_nested_function_applied_twice_adds_both_gradients(kind, dtype):
     block = kind(cl.Linear(1, 1, bias=False))
     model = cl.Model([block], dtype=dtype)
     a, b = (cl.Tensor(np.full((1, 1), value, dtype)) for value in (1, 10))
@@ -212,7 +212,7 @@ def test_a_tuple_of_tensors_is_not_taken_for_an_array():
 
 
 @pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-def test_what_is_no_function_cannot_be_put_into_one(around):
+def test_only_functions_can_be_put_into_a_function(around):
     for wrong in (cl.ReLU, 1, None):
         with pytest.raises(TypeError, match="takes"):
             around(wrong)
@@ -297,7 +297,7 @@ def test_reshape_and_flatten_say_what_does_not_fit():
 
 @DTYPES
 @pytest.mark.parametrize("shape", [(3, 2, 4), (2, 3, 2, 4), (0, 3, 4), (2, 0, 4)])
-def test_a_linear_layer_of_more_axes_is_that_of_so_many_rows(shape, dtype):
+def test_a_linear_layer_treats_more_axes_as_rows(shape, dtype):
     layer = cl.Linear(4, 5)
     cl.Model([layer], dtype=dtype)
     x = np.asfortranarray(RNG.normal(size=shape).astype(dtype))

@@ -65,7 +65,7 @@ def test_no_other_words_than_valid_same_and_causal_are_known(layer):
         layer(1, 1, 3, padding=b"same")
 
 
-def test_a_transposed_convolution_takes_numbers_of_pads_and_adds_less_than_a_stride_or_dilation():
+def test_a_transposed_convolution_refuses_words_and_large_output_padding():
     for word in ("same", "valid"):
         with pytest.raises(TypeError, match="ConvTranspose2d: padding takes integers, got"):
             cl.ConvTranspose2d(1, 1, 3, padding=word)
@@ -116,7 +116,7 @@ def test_shapes_that_dont_fit_raise_naming_shapes_and_parameters(layer, shape, n
 
 
 @every_convolution
-def test_another_dtype_than_that_of_the_weights_is_refused(layer):
+def test_a_dtype_other_than_the_weights_is_refused(layer):
     function = layer(2, 3, 3)
     x = np.zeros((1, 2, *[5] * function.axes), np.float32)
     for wrong in (np.float64, np.int64, np.float16, bool, np.complex64, object):
@@ -280,7 +280,7 @@ def test_a_gradient_that_cannot_be_written_as_it_lies_is_refused(layout):
 
 
 @pytest.mark.parametrize(("channels", "order"), [(1, (1, 2, 3, 0)), (33, (0, 2, 3, 1))])
-def test_a_gradient_into_one_of_its_operands_is_refused_where_that_is_not_copied(channels, order):
+def test_a_gradient_into_one_of_its_operands_is_refused_unless_copied(channels, order):
     shape, dy = (4, channels, 4, 4), uniform(4, 1, 2, 2)
     memory = uniform(math.prod(shape))
     x, out = memory.reshape([shape[axis] for axis in order]), memory[: channels * 9].reshape(1, channels, 3, 3)
@@ -322,7 +322,7 @@ FIRST = ": channels come first, x.transpose"
         (cl.Conv2d(3, 8, 3), (5, 4, 8, 9), "(n, 3, H, W)", None),
     ],
 )
-def test_an_input_of_another_shape_is_refused_with_what_makes_the_usual_mistakes_right(layer, shape, expected, right):
+def test_a_wrong_input_shape_is_refused_with_a_hint_for_usual_mistakes(layer, shape, expected, right):
     x = np.ones(shape, np.float32)
     for f, rows in ((layer.forward, "5"), (cl.Model([layer]).predict, "n")):
         with pytest.raises(ValueError, match="expected") as raised:

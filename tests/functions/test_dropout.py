@@ -121,7 +121,7 @@ def test_in_inference_and_with_p_0_it_is_the_identity_and_draws_nothing():
         assert dropout.random.tolist() == before
 
 
-def test_the_mask_of_some_first_rows_is_that_of_the_whole_batchs():
+def test_the_first_rows_have_the_mask_that_they_have_in_the_whole_batch():
     x = np.random.default_rng(0).normal(size=(100, 37))
     whole = kernels.dropout_grad(x, np.array([1, 2]), 0.5)
     for rows in (1, 2, 7, 99):
@@ -274,7 +274,7 @@ def test_a_p_outside_0_to_1_raises(p):
     assert random.tolist() == [3, 4]
 
 
-def test_what_cannot_be_dropped_draws_no_mask():
+def test_dropout_that_drops_nothing_draws_no_mask():
     for dropout, x, error in [
         (Dropout(), np.ones(3, np.int64), TypeError),
         (Dropout(), np.ones(3, np.float16), TypeError),

@@ -73,7 +73,7 @@ def test_an_index_of_any_integer_type_gives_its_row(dtype):
 
 
 @pytest.mark.parametrize("x", [np.ones(3), np.ones(3, bool), np.array(["a"]), [0.5]])
-def test_what_is_no_integer_is_a_type_error(x):
+def test_an_index_that_is_not_an_integer_is_a_type_error(x):
     embedding = cl.Embedding(9, 5)
     for use in (embedding, embedding.forward):
         with pytest.raises(TypeError, match="integers"):
@@ -82,7 +82,7 @@ def test_what_is_no_integer_is_a_type_error(x):
         embedding.forward(np.array(3))
 
 
-def test_indices_changed_after_forward_leave_the_gradient_where_it_belongs():
+def test_indices_changed_after_forward_do_not_move_the_gradient():
     embedding, x = cl.Embedding(9, 2), np.array([1, 1, 3])
     y = embedding.forward(x)
     x[:] = 8
@@ -103,7 +103,7 @@ def test_backward_returns_no_gradient_of_indices_and_adds_to_what_there_is():
     assert embedding.weight.grad is None
 
 
-def test_an_embedding_applied_twice_and_tied_to_the_output_has_the_sum_of_all_gradients():
+def test_a_tied_embedding_applied_twice_sums_all_gradients():
     embedding = cl.Model([cl.Embedding(4, 3)], seed=0, dtype=np.float64).functions[0]
     x, z = np.array([0, 2, 2]), np.array([1, 2, 3])
     weight = embedding.weight.data.copy()
@@ -157,7 +157,7 @@ def test_a_bad_index_anywhere_is_found_in_use_before_anything_is_written(bad):
     assert bits(model) == before
 
 
-def test_a_bad_index_is_found_where_a_model_takes_a_part_of_an_input():
+def test_a_bad_index_in_a_part_of_an_input_is_found():
     for place, bad in [((17, 0), 10), ((17, 1), 20), ((17, 2), 9), ((59, 3), -1)]:
         x, model = TOKENS.copy(), Mixed()
         x[0, :2], x[place] = (9, 19), bad
@@ -181,7 +181,7 @@ def test_an_index_that_goes_into_two_tables_has_to_be_in_both():
         assert bits(model) == before
 
 
-def test_what_goes_into_no_table_may_be_any_number():
+def test_inputs_that_are_not_looked_up_may_be_any_number():
     class First(cl.Model):
         takes_indices = True
 
@@ -209,7 +209,7 @@ def test_a_replay_stops_at_a_bad_index_and_names_it():
         program(x)
 
 
-def test_indices_that_another_thread_changes_in_a_training_stop_it_before_a_parameter_is_written():
+def test_indices_that_another_thread_changes_stop_a_training_before_it_writes():
     model, x = sequence(), TOKENS.copy()
     states = []
 
@@ -533,7 +533,7 @@ def test_hyper_parameters_that_change_all_rows_are_refused_later_too():
     assert optimizer.state_dict()["weight_decay"].tolist() == [0, 0.1]
 
 
-def test_a_gradient_that_is_not_finite_in_a_used_row_stops_the_step_and_names_the_parameter():
+def test_a_gradient_row_that_is_not_finite_stops_the_step_and_names_the_parameter():
     model = bag(True)
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     before = bits(model)
@@ -546,7 +546,7 @@ def test_a_gradient_that_is_not_finite_in_a_used_row_stops_the_step_and_names_th
     assert bits(model) == before
 
 
-def test_gradients_are_clipped_to_the_norm_of_those_of_all_rows():
+def test_gradients_are_clipped_by_the_norm_over_all_rows():
     gradients = []
     for sparse in (False, True):
         model = bag(sparse)

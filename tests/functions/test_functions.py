@@ -202,7 +202,7 @@ def test_odd_dtypes_give_float32_or_float64_or_a_type_error(function):
 
 
 @every_function
-def test_what_is_no_array_is_a_type_error_or_a_value_error_at_every_place(function):
+def test_an_argument_that_is_not_an_array_is_a_type_or_value_error(function):
     """A list may be as good as an array, and numbers may be no index."""
     family = FAMILIES[function]
     for case in [family.build(*arguments) for arguments in family.listed]:
@@ -281,7 +281,7 @@ def check_output_shape(case):
 
 
 @pytest.mark.parametrize("case", named("listed") + named("empty"))
-def test_the_output_shape_is_that_of_what_forward_returns(case):
+def test_the_output_shape_is_the_shape_that_forward_returns(case):
     check_output_shape(case)
 
 

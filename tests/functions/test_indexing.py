@@ -109,7 +109,7 @@ def test_one_hot_is_a_row_of_the_identity_for_random_shapes(data):
     assert_same_bits(taken.data, np.take_along_axis(x, indices[..., None], -1)[..., 0])
 
 
-def test_one_hot_names_an_index_that_is_no_class():
+def test_one_hot_names_an_index_that_is_not_a_class():
     for bad in (3, -1):
         with pytest.raises(IndexError, match=rf"one_hot: index {bad} in row 1 is not in 0 … 2"):
             cl.one_hot([0, bad], 3)

@@ -12,7 +12,7 @@ from tests.reference import assert_same_bits
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (3,), (2, 3, 4), ()])
-def test_linear_names_both_shapes_where_they_dont_fit(shape):
+def test_linear_names_both_shapes_if_they_do_not_fit(shape):
     linear = cl.Linear(3, 2)
     for raises in (lambda: linear.forward(np.zeros(shape, np.float32)), lambda: linear.output_shape(shape)):
         with pytest.raises(ValueError, match="Linear") as raised:
@@ -26,7 +26,7 @@ def test_linear_says_which_rows_it_got():
         cl.Linear(64, 10).forward(np.zeros((32, 100), np.float32))
 
 
-def test_linear_says_where_a_flatten_is_missing():
+def test_linear_says_that_a_flatten_is_missing():
     images = np.zeros((5, 3, 4, 6), np.float32)
     linear = cl.Linear(72, 10)
     with pytest.raises(

@@ -253,7 +253,7 @@ def test_bad_weights_raise_naming_the_first_bad_row(loss, targets):
 
 @every_loss
 @both_dtypes
-def test_the_loss_of_each_row_is_that_of_the_row_alone(loss, targets, dtype):
+def test_the_loss_of_a_row_does_not_depend_on_other_rows(loss, targets, dtype):
     scores = SCORES.astype(dtype)
     rows = loss.rows(scores, targets)
     assert rows.shape == (4,)
@@ -417,7 +417,7 @@ def test_the_outputs_that_minimize_a_quantile_loss_are_the_quantiles():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("column", [(), (1,)])
-def test_quantiles_of_several_targets_in_a_row_are_those_of_each(dtype, column):
+def test_quantile_losses_of_several_targets_equal_the_single_ones(dtype, column):
     rng = np.random.default_rng(0)
     scores, targets = rng.normal(size=(6, 4, 3)).astype(dtype), rng.normal(size=(6, 4)).astype(dtype)
     loss = cl.QuantileLoss([0.1, 0.5, 0.9])
@@ -446,7 +446,7 @@ def test_targets_of_sequences_need_no_last_axis_of_one_number(loss):
         model.evaluate(x, x[:, :4, 0], loss=loss)
 
 
-def test_a_quantile_loss_is_not_a_number_where_one_is_and_has_no_slope_at_its_target():
+def test_a_quantile_loss_of_nan_is_nan_and_has_no_slope_at_its_target():
     loss = cl.QuantileLoss([0.25, 0.75])
     assert np.isnan(loss.rows(np.zeros((3, 2)), np.array([0, np.nan, 1]))).tolist() == [False, True, False]
     loss.forward(np.zeros((3, 2)), np.array([0, np.nan, 1]))
@@ -508,7 +508,7 @@ def test_a_focal_loss_is_the_softmax_loss_times_a_power_and_the_same_without_one
 
 @both_dtypes
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
-def test_a_focal_loss_has_finite_slopes_where_a_row_is_sure(gamma, dtype):
+def test_a_focal_loss_has_finite_slopes_for_sure_rows(gamma, dtype):
     loss = cl.FocalLoss(gamma)
     loss.forward(np.array([[1000, 0], [-1000, 0], [3e38, -3e38]], dtype), np.array([0, 0, 0]))
     assert_close(loss.backward(), np.array([[0, 0], [-1, 1], [0, 0]]) / 3, dtype)
@@ -567,7 +567,7 @@ def test_rows_that_are_no_probabilities_raise_with_their_number(row):
         cl.SoftmaxLoss(ignore=0).forward(SCORES, targets[:2].repeat(2, axis=0))
 
 
-def test_a_probability_of_0_adds_nothing_even_where_the_score_is_minus_infinity():
+def test_a_probability_of_0_adds_nothing_even_if_the_score_is_minus_infinity():
     scores, targets = np.array([[0.0, -np.inf, 0.0]], np.float32), np.array([[0.5, 0, 0.5]])
     assert cl.SoftmaxLoss().forward(scores, targets) == pytest.approx(math.log(2))
 
@@ -713,7 +713,7 @@ def test_of_a_part_of_the_rows_nothing_has_to_count(dtype):
             kernels.weighted_mean(losses, np.full(4, bad, dtype), is_part=True)
 
 
-def test_the_loss_of_an_epoch_is_a_number_though_the_sum_of_its_weights_is_beyond_float32():
+def test_the_loss_of_an_epoch_is_finite_though_its_weights_sum_beyond_float32():
     """Eight weights of 1e38, where float32 ends at 3.4e38: the losses and the bits are those of eight weights of 1."""
     x, y = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32), np.arange(16) % 3
     found = []

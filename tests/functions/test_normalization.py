@@ -70,7 +70,7 @@ def test_channels_without_places_stay_such():
 
 
 @both_dtypes
-def test_the_epsilon_of_a_mean_of_squares_is_that_of_the_dtype_if_none_is_given(dtype):
+def test_the_default_epsilon_of_rms_norm_depends_on_the_dtype(dtype):
     """A row whose mean of squares is ε as well is divided by the root of 2 ε."""
     eps = np.finfo(dtype).eps
     x = np.full((1, 4), np.sqrt(eps), dtype)
@@ -165,7 +165,7 @@ def test_a_training_that_diverges_leaves_running_moments_that_can_be_used():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_moments_that_are_not_finite_change_those_of_no_feature_but_follow_for_the_others(bad):
+def test_moments_that_are_not_finite_leave_their_feature_and_the_others_follow(bad):
     layer, clean = cl.BatchNorm(3), cl.BatchNorm(3)
     x = numbers(10, 3)
     clean.forward(x)
@@ -190,7 +190,7 @@ def test_a_running_variance_beyond_its_dtype_stays_finite_in_replays_too(dtype):
     assert mean[1] > 0.9
 
 
-def test_predictions_follow_a_training_whose_variance_float32_cannot_hold_and_fit_warns():
+def test_a_variance_beyond_float32_is_a_warning_and_predictions_follow():
     x = numbers(64, 2) * np.float32([1e20, 1])
     y = (x[:, 0] > 0).astype(int)
     model = cl.Model([cl.BatchNorm(2), cl.Linear(2, 2)], seed=0)
@@ -258,7 +258,7 @@ def test_a_frozen_batch_norm_trains_on_single_rows_and_is_frozen_in_its_file(tmp
     ]
 
 
-def test_a_frozen_batch_norms_gradient_is_that_of_inference():
+def test_a_frozen_batch_norm_has_the_gradient_of_inference():
     layer = cl.BatchNorm(3)
     layer.forward(numbers(20, 3, mean=1.0, std=3.0))
     layer.requires_grad = False
@@ -335,7 +335,7 @@ def test_a_single_row_of_every_kind_of_data_joins_the_batch_before_it():
     assert batch_sizes(generator(drop_last=True)) == [16, 16]
 
 
-def test_a_generator_that_was_trained_on_has_its_own_batches_and_goes_on_with_its_orders():
+def test_a_generator_keeps_its_batches_and_orders_after_a_training():
     mine, other = [cl.DataGenerator(ROWS, LABELS, batch_size=16, seed=3) for _ in range(2)]
     train(normed(), mine, epochs=2)
     for _ in range(2):
@@ -608,7 +608,7 @@ def test_running_moments_have_the_same_bits_wherever_they_lie_in_memory():
         (lambda: cl.GroupNorm(2, 8)(numbers(2, 8, dtype=np.float64)), TypeError, "expected float64, got float32"),
     ],
 )
-def test_what_groups_cannot_be_normalized_is_named(make, error, message):
+def test_group_norm_names_channels_shapes_and_dtypes_that_do_not_fit(make, error, message):
     with pytest.raises(error, match=message):
         make()
 

@@ -77,7 +77,7 @@ def test_numbers_of_whole_channels_have_the_inputs_order_of_memory(order, kind):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shape", [(64, 6, 8, 8), (3, 33, 4, 4), (5, 7, 9)])
-def test_images_in_the_order_of_a_convolution_are_pooled_where_they_lie(order, shape):
+def test_images_in_the_order_of_a_convolution_are_pooled_in_that_order(order, shape):
     pool = cl.MaxPool2d(2) if len(shape) == 4 else cl.MaxPool1d(2)
     x = order(np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32))
     with Recording() as recording:
@@ -88,7 +88,7 @@ def test_images_in_the_order_of_a_convolution_are_pooled_where_they_lie(order, s
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shape", [(64, 6, 8, 8), (3, 33, 4, 4), (5, 7, 9)])
 @pytest.mark.parametrize("kind", GLOBAL)
-def test_whole_channels_in_the_order_of_a_convolution_are_pooled_where_they_lie(kind, order, shape):
+def test_whole_channels_in_the_order_of_a_convolution_are_pooled_in_that_order(kind, order, shape):
     pool, x = kind(), order(np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32))
     with Recording() as recording:
         pool.backward(pool.forward(x))
@@ -296,7 +296,7 @@ def test_a_functions_repr_says_what_it_was_made_with():
     assert repr(cl.Upsample((2, 1))) == "Upsample((2, 1))"
 
 
-def test_a_model_with_pools_learns_where_bright_spots_are():
+def test_a_model_with_pools_learns_the_places_of_bright_spots():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 200)
     x = rng.uniform(0, 0.5, (200, 1, 8, 8)).astype(np.float32)

@@ -100,7 +100,7 @@ def test_the_draws_are_pytorchs_interval(layer, kinds):
 
 @every_layer
 @pytest.mark.parametrize("sequences", [False, True])
-def test_what_is_beyond_a_length_has_no_influence_whatever_it_is(layer, kinds, sequences):
+def test_values_beyond_a_length_have_no_influence(layer, kinds, sequences):
     layer, x, lengths = made(layer, 3, 4, sequences), numbers(5, 6, 3), np.array([6, 1, 3, 5, 2])
     expected = gradients(layer, x, lengths=lengths)
     beyond = np.arange(6) >= lengths[:, None]
@@ -117,7 +117,7 @@ def test_what_is_beyond_a_length_has_no_influence_whatever_it_is(layer, kinds, s
 
 
 @every_layer
-def test_what_the_kernels_return_is_0_beyond_a_length(layer, kinds):
+def test_kernels_return_0_beyond_a_length(layer, kinds):
     kernel, lengths = getattr(kernels, layer.__name__.lower()), np.array([6, 1, 3])
     for _ in range(3):  # in memory that has been used
         rows = layer.gates * 40
@@ -269,7 +269,7 @@ def test_an_lstm_gives_its_states_as_a_pair():
     assert isinstance(c, np.ndarray)
 
 
-def test_gradients_flow_where_only_some_outputs_are_used():
+def test_gradients_flow_if_only_some_outputs_are_used():
     layer, x, zeros = made(cl.LSTM, 3, 4, True, dtype=np.float64), numbers(2, 5, 3, dtype=np.float64), np.zeros((2, 4))
     for chosen in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1)):
         dys = [np.full((2, 5, 4) if i == 0 else (2, 4), float(take)) for i, take in enumerate(chosen)]
@@ -324,7 +324,7 @@ STACK = {"layers": 2, "bidirectional": True}
 
 
 @every_layer
-def test_parameters_have_pytorchs_shapes_and_order_and_its_names_without_the_first_layers_number(layer, kinds):
+def test_parameters_have_pytorchs_shapes_order_and_names(layer, kinds):
     torch = pytest.importorskip("torch")
     mine = layer(3, 4, layers=3, bidirectional=True).named_parameters()
     theirs = getattr(torch.nn, layer.__name__)(3, 4, 3, bidirectional=True).named_parameters()

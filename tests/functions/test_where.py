@@ -28,7 +28,7 @@ def test_bounds_are_numbers_or_none(bound):
 
 
 @both_dtypes
-def test_where_copies_bits_and_lets_nothing_through_from_what_was_not_chosen(dtype):
+def test_the_where_function_copies_only_the_bits_of_the_chosen_operand(dtype):
     values = special_values(dtype)
     a, b = np.repeat(values, len(values)), np.tile(values, len(values))
     condition = np.arange(len(a)) % 3 > 0
@@ -54,7 +54,7 @@ def test_conditions_may_be_arrays_lists_and_tensors(dtype_of_condition, dtype):
     assert_same_bits(cl.where(condition == 0, 5, a).data, expected)
 
 
-def test_where_without_tensors_makes_one():
+def test_the_where_function_of_arrays_makes_a_tensor():
     assert_same_bits(cl.where(True, 1, 2).data, np.float32(1))
     assert_same_bits(cl.where([True, False], 1, np.zeros(2)).data, np.array([1.0, 0.0]))
     assert_same_bits(cl.where([True, False], np.zeros(2), 1).data, np.array([0.0, 1.0]))
@@ -73,12 +73,12 @@ def test_a_condition_of_numbers_that_float32_does_not_know_holds():
     assert cl.where(cl.Tensor(np.array([1e-300, 0, np.nan])), cl.Tensor([1.0] * 3), 0).data.tolist() == [1, 0, 1]
 
 
-def test_where_adapts_lists_to_arrays_on_either_side():
+def test_the_where_function_adapts_lists_on_either_side():
     assert_same_bits(cl.where([True, False], [1, 2], np.zeros(2)).data, np.array([1.0, 0.0]))
     assert_same_bits(cl.where([True, False], np.zeros(2), [1, 2]).data, np.array([0.0, 2.0]))
 
 
-def test_where_refuses_what_does_not_fit():
+def test_the_where_function_refuses_shapes_that_do_not_fit():
     one = cl.Tensor(np.ones(3, np.float32))
     for a, b in [(one, cl.Tensor(np.ones(3))), (one, "b"), (one, 1j)]:
         with pytest.raises(TypeError, match="where"):
@@ -91,7 +91,7 @@ def test_where_refuses_what_does_not_fit():
     assert "(3,)" in str(raised.value)
 
 
-def test_a_condition_that_an_optimizer_changed_is_no_wrong_gradient():
+def test_a_condition_that_an_optimizer_changed_is_noticed():
     condition, a = cl.Tensor([1.0, 0.0], requires_grad=True), cl.Tensor([1.0, 2.0], requires_grad=True)
     y = cl.where(condition, a, 0).sum()
     condition.data = [0.0, 1.0]
@@ -108,7 +108,7 @@ def test_lists_and_numbers_stand_in_any_place(dtype):
 
 
 @pytest.mark.parametrize("odd", [None, "text", object(), [1j]])
-def test_what_is_no_array_of_numbers_is_a_type_error_in_any_place(odd):
+def test_an_operand_that_is_not_numeric_is_a_type_error(odd):
     x = np.ones((2, 3), np.float32)
     with pytest.raises(TypeError):
         functions.Where()(x, x, odd)

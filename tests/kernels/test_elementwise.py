@@ -144,7 +144,7 @@ def test_elementary_functions_of_extreme_numbers_are_numpys(dtype):
 @both_dtypes
 @pytest.mark.parametrize("name", ELEMENTARY)
 @pytest.mark.usefixtures("every_instruction_set_in_turn")
-def test_a_result_does_not_depend_on_where_an_element_stands(name, dtype):
+def test_a_result_does_not_depend_on_the_place_of_an_element(name, dtype):
     x, kernel = np.random.default_rng(0).uniform(0.1, 30, 100).astype(dtype), getattr(kernels, name)
     y = kernel(x)
     for first, last in [(0, 1), (3, 20), (17, 100), (50, 57)]:

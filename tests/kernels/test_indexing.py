@@ -41,7 +41,7 @@ def test_ravel_index_takes_every_place_of_an_axis_and_lists_of_many_axes():
     assert_same_bits(kernels.ravel_index((2, 96), places, odd), expected)
 
 
-def test_ravel_index_refuses_negative_indices_where_they_do_not_count_from_the_end():
+def test_ravel_index_refuses_negative_indices_that_do_not_count_from_the_end():
     assert kernels.ravel_index((3, 4), np.array([2]), 1, wraps=False) == 9
     for indices in ((np.array([2, -1]), 0), (0, -1)):
         with pytest.raises(IndexError, match="index -1 is out of bounds"):

@@ -88,7 +88,7 @@ def test_the_first_input_of_the_outputs_shape_gives_the_order(order, dtype):
 
 
 @every_order
-def test_what_is_repeated_gives_no_order(order):
+def test_a_repeated_input_gives_no_order(order):
     a, repeated = uniform(*IMAGES), np.broadcast_to(uniform(4, 1, 1), IMAGES)
     assert has_order(kernels.add(repeated, order(a)), order)
     assert kernels.negative(repeated).flags.c_contiguous

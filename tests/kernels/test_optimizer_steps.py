@@ -95,7 +95,7 @@ def test_a_norm_finds_one_bad_element_anywhere(bad, dtype):
 
 
 @both_dtypes
-def test_a_norm_is_limited_by_one_factor_where_it_is_too_large(dtype):
+def test_a_norm_that_is_too_large_is_limited_by_one_factor(dtype):
     for n in (0, 1, 8, 67):
         g = uniform(n, dtype=dtype)
         norm = kernels.norm(g)

@@ -24,7 +24,7 @@ OVERLAPS = {
 
 @pytest.mark.parametrize("name", OVERLAPS)
 @both_dtypes
-def test_an_output_that_overlaps_an_operand_gets_what_a_copy_of_the_operand_would_give(name, dtype):
+def test_an_output_that_overlaps_an_operand_is_as_with_a_copy_of_it(name, dtype):
     part, of = OVERLAPS[name]
     for kernel in (
         lambda x, out: kernels.copy(x, out),

@@ -311,7 +311,7 @@ def test_a_recorded_batch_is_found_and_measured_through_the_cursor(dtype):
     assert cursor["position"] == cursor["measured"] == 8
 
 
-def test_what_is_no_cursor_is_refused():
+def test_something_other_than_a_cursor_is_refused():
     for cursor in (np.zeros(5, np.int64), None, np.zeros(2, kernels.CURSOR)):
         with pytest.raises(TypeError, match="cursor"):
             kernels.advance(cursor, 1)
@@ -350,7 +350,7 @@ def test_every_byte_of_a_bool_array_but_0_is_true():
 
 
 @pytest.mark.parametrize("dtype", ["float16", ">f4", ">i2"])
-def test_what_only_numpy_converts_is_refused_in_a_recorded_step(dtype):
+def test_a_conversion_that_only_numpy_makes_is_refused_in_a_recorded_step(dtype):
     array = np.ones(3, dtype)
     with Recording(), pytest.raises(TypeError, match=rf"{dtype}.*a step that is being recorded can't convert it"):
         kernels.convert(array, np.float32)

@@ -62,7 +62,7 @@ def test_a_single_output_above_the_threshold_counts_as_class_1(threshold, ones):
 
 
 @pytest.mark.parametrize("label", [-1, 3, 2**62, -(2**63)])
-def test_a_label_out_of_range_is_an_index_error_where_nobody_checked_it(label):
+def test_an_unchecked_label_out_of_range_is_an_index_error(label):
     scores, labels = np.zeros((4, 3), np.float32), np.array([0, 1, label, 2])
     with pytest.raises(IndexError, match="softmax_loss"):
         kernels.softmax_loss(scores, labels)

@@ -73,7 +73,7 @@ def test_more_places_than_a_type_can_tell_apart_are_refused():
         {"of_edges": np.array([0, 7])},
     ],
 )
-def test_edges_that_are_not_those_of_the_table_are_refused(change):
+def test_edges_that_do_not_fit_the_table_are_refused(change):
     given = {
         "dy": np.zeros((3, 4)),
         "table": np.zeros((9, 4)),

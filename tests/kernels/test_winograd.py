@@ -282,7 +282,7 @@ def training(dtype=np.float32, epochs=5):
 
 
 @pytest.mark.usefixtures("threads_restored")
-def test_a_recorded_training_has_the_bits_of_the_loop_by_hand_for_any_number_of_threads():
+def test_a_recorded_training_has_the_bits_of_the_loop_by_hand_on_any_threads():
     x, y = data()
     cl.set_num_threads(1)
     model, loss = Residual(), cl.SoftmaxLoss()
@@ -316,7 +316,7 @@ def test_additions_and_masks_are_done_in_winograds_convolutions():
     assert names >= {"winograd_convolution_relu", "winograd_convolution_add", "winograd_convolution_relu_grad"}
 
 
-def test_the_losses_of_ten_steps_are_those_of_float64_to_five_digits():
+def test_the_losses_of_ten_steps_equal_float64_to_five_digits():
     np.testing.assert_allclose(training()[0], training(np.float64)[0], 1e-5)
 
 

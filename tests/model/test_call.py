@@ -46,7 +46,7 @@ def test_a_model_by_call_is_drawn_from_its_seed_each_function_once():
     assert_same_parameters(one, other)
 
 
-def test_functions_that_are_put_into_a_list_later_are_drawn_when_the_model_is_used_next():
+def test_functions_added_to_a_list_are_drawn_at_the_next_use_of_the_model():
     class Growing(cl.Model):
         def __init__(self, seed):
             super().__init__(seed=seed)
@@ -70,7 +70,7 @@ def test_functions_that_are_put_into_a_list_later_are_drawn_when_the_model_is_us
     assert_same_parameters(grown(), grown())
 
 
-def test_what_was_learned_is_not_drawn_again():
+def test_learned_values_are_not_drawn_again():
     model = cl.Model([cl.Linear(4, 4)], seed=0)
     outer = cl.Model([model], seed=1)
     model.add(cl.Linear(4, 3))
@@ -95,7 +95,7 @@ def test_a_model_takes_over_what_was_assigned_before_it_is_used():
     assert_same_bits(model.predict(np.ones((1, 4))), np.full((1, 3), 4.0))
 
 
-def test_a_model_whose_init_does_not_call_that_of_model_is_refused():
+def test_a_model_whose_init_does_not_call_super_is_refused():
     class Bare(cl.Model):
         def __init__(self):
             pass
@@ -321,7 +321,7 @@ def test_call_has_to_return_tensors():
         Bad()(X)
 
 
-def test_what_call_knows_by_an_attribute_is_recorded_anew_when_it_changes():
+def test_a_changed_attribute_that_call_reads_is_recorded_anew():
     class Deep(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
@@ -373,7 +373,7 @@ def test_shapes_summary_and_repr_of_a_model_by_call():
     assert repr(net).startswith("Net(f=Model([Linear(4, 8), ReLU(), Linear(8, 4)]), blocks.0=")
 
 
-def test_a_model_takes_indices_where_its_first_function_does():
+def test_a_model_takes_indices_if_its_first_function_does():
     class Indices(cl.Function):
         takes_indices = True
 

@@ -56,7 +56,7 @@ def test_a_place_in_a_sequence_is_an_integer_or_a_slice(index):
         net()[index]
 
 
-def test_a_model_that_writes_call_is_no_sequence_and_says_so():
+def test_a_model_that_writes_call_is_not_a_sequence_and_says_so():
     model = Gated()
     for use in (len, iter, list, lambda model: model[0], lambda model: model[:1]):
         with pytest.raises(TypeError, match=r"Gated writes `call` and is not a sequence.*in its attributes"):
@@ -90,7 +90,7 @@ def test_a_slice_of_a_subclass_is_a_model():
     assert len(Deep(3)[1:]) == 2
 
 
-def test_what_a_slice_computes_is_what_the_model_computes_up_to_there():
+def test_a_slice_computes_what_the_model_computes_up_to_its_end():
     model = trained(net())
     h = model[:3].predict(X)
     assert_same_bits(model[3:].predict(h), model.predict(X))
@@ -109,7 +109,7 @@ def test_a_slice_moves_no_parameter_and_the_model_trains_as_without_it():
 
 
 @pytest.mark.parametrize("part", [slice(3, None), slice(None, 2), slice(None)])
-def test_what_one_learns_the_other_has_learned(part):
+def test_a_slice_and_its_model_learn_together(part):
     model = net()
     before = [p.data.copy() for p in model.parameters()]
     of_model = model[part]

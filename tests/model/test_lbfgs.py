@@ -98,7 +98,7 @@ def test_weights_count_as_repeated_rows_do():
     assert weighted["loss"][-1] == pytest.approx(one.evaluate(x, y, loss=cl.MSELoss(), sample_weight=weights)["loss"])
 
 
-def test_what_is_frozen_stays():
+def test_frozen_parameters_stay():
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
     model = classifier(2, 8, 8, 3)
     frozen = model.functions[2].parameters()
@@ -223,7 +223,7 @@ def test_early_stopping_restores_the_best_iteration():
 
 
 @pytest.mark.parametrize("kind", [StopIteration, KeyError])
-def test_what_a_callback_raises_comes_through(kind):
+def test_an_exception_of_a_callback_comes_through(kind):
     model = linear()
 
     def callback(iteration, history):
@@ -262,7 +262,7 @@ class Interrupting(cl.Function):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), cl.TrainingDiverged("so it is"), ZeroDivisionError()])
-def test_after_an_exception_the_parameters_are_those_of_the_last_iteration(error):
+def test_an_exception_leaves_the_parameters_of_the_last_iteration(error):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
     model = cl.Model([*classifier(2, 8, 3).functions, Interrupting(8, error)], seed=0)
     kept = []
@@ -317,7 +317,7 @@ def test_ctrl_c_ends_it_between_evaluations():
         ({"model": cl.Linear(3, 1)}, TypeError, "minimize takes a Model"),
     ],
 )
-def test_what_it_cannot_use_is_refused_before_anything_is_changed(options, error, text):
+def test_unusable_arguments_are_refused_before_anything_is_changed(options, error, text):
     x, y = line()
     model = linear()
     before = bits(model)

@@ -94,7 +94,7 @@ def test_the_suggestion_is_a_rate_that_trains(make, least, most):
         assert history["accuracy"][-1] > 0.8
 
 
-def test_it_ends_where_the_loss_has_risen_far_or_the_training_diverges():
+def test_it_ends_when_the_loss_has_risen_far_or_the_training_diverges():
     model = classifier(2, 16, 3)
     options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1)}
     for high in (1e4, 1e38):
@@ -103,14 +103,14 @@ def test_it_ends_where_the_loss_has_risen_far_or_the_training_diverges():
         assert np.isfinite(found.losses).all()
 
 
-def test_a_low_loss_at_the_very_beginning_is_no_suggestion():
+def test_a_low_loss_at_the_very_beginning_is_not_a_suggestion():
     lrs = np.geomspace(1e-7, 10, 100)
     losses = np.where(lrs < 0.01, 0.7, np.where(lrs < 1, 0.65, 5.0))
     losses[:2] = 0.5, 0.55  # of batches that happened to be easy
     assert RateTest(lrs, losses).suggestion == pytest.approx(0.1, rel=0.3)
 
 
-def test_without_a_fall_there_is_no_suggestion():
+def test_a_loss_that_never_falls_gives_no_suggestion():
     model = classifier(2, 3)
     zeros = np.zeros((64, 2)), np.zeros((64, 3))
     for p in model.parameters():

@@ -245,7 +245,7 @@ def test_who_diverges_does_not_stop_the_others(threads):
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, StopIteration, KeyboardInterrupt])
-def test_what_a_users_function_raises_comes_through(threads, kind):
+def test_an_exception_of_a_users_function_comes_through(threads, kind):
     class Raising(cl.Function):
         def __init__(self, at):
             self.left = np.array([at])

@@ -87,7 +87,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("given", "error", "text"), BAD, ids=[text for _, _, text in BAD])
-def test_what_it_cannot_use_is_refused_before_anything_is_changed(given, error, text):
+def test_unusable_arguments_of_many_are_refused_before_anything_is_changed(given, error, text):
     x, y = data()
     models, optimizers = entries("plain", "SGD", 4)
     given = {"models": models, "optimizers": optimizers, "x": x, "y": y, "loss": cl.SoftmaxLoss(), **given()}

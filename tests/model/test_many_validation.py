@@ -51,7 +51,7 @@ VALIDATED = {
 @pytest.mark.parametrize("patience", [None, 2])
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("how", VALIDATED)
-def test_validation_and_patience_are_those_of_lone_fits(threads, how, model, patience):
+def test_validation_and_patience_equal_lone_fits(threads, how, model, patience):
     x, y = data()
     options = dict(VALIDATED[how])
     if "validation_data" in options:
@@ -62,7 +62,7 @@ def test_validation_and_patience_are_those_of_lone_fits(threads, how, model, pat
 
 
 @pytest.mark.parametrize("model", ["plain", "random and normalized"])
-def test_rows_to_evaluate_and_weights_are_those_of_lone_fits(threads, model):
+def test_rows_to_evaluate_and_weights_equal_lone_fits(threads, model):
     x, y = data()
     weights = np.linspace(0, 2, len(y))
     held_out = [np.arange(i, len(y), 5) for i in range(5)]

@@ -13,7 +13,7 @@ from tests.training.numpy_parts import DTYPES, Scale, X, Y
 
 
 @DTYPES
-def test_a_multilayer_perceptron_is_the_model_of_its_layers_with_the_bits_of_its_seed(dtype):
+def test_a_multilayer_perceptron_equals_the_model_of_its_layers_and_seed(dtype):
     model = cl.MLP(2, [16, np.int64(8), 3], seed=0, dtype=dtype)
     by_hand = classifier(2, 16, 8, 3, dtype=dtype)
     assert repr(model) == repr(by_hand)

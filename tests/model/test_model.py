@@ -185,7 +185,7 @@ def test_a_model_can_grow_after_a_fit():
     assert model.predict(X).shape == (60, 3)
 
 
-def test_the_output_shape_is_that_of_the_last_function():
+def test_the_last_function_gives_the_output_shape():
     model = classifier(2, 16, 3)
     assert model.output_shape((None, 2)) == (None, 3)
     assert model.output_shape((7, 2)) == (7, 3)
@@ -193,7 +193,7 @@ def test_the_output_shape_is_that_of_the_last_function():
         model.output_shape((None, 5))
 
 
-def test_a_call_that_returns_an_empty_tuple_is_a_type_error_and_no_net_without_outputs():
+def test_a_call_that_returns_an_empty_tuple_is_a_type_error():
     class Nothing(cl.Model):
         def call(self, x):
             return ()

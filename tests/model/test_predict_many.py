@@ -72,7 +72,7 @@ def test_predict_many_refuses_before_it_predicts():
         cl.predict_many(models, np.full((5, 4), "a"))
 
 
-def test_what_a_function_raises_in_predict_many_comes_through(threads):
+def test_an_exception_of_a_function_comes_through_predict_many(threads):
     class Raising(cl.Function):
         def forward(self, x):
             raise ZeroDivisionError("mine")

@@ -98,6 +98,6 @@ def test_a_state_of_another_model_raises_before_anything_is_written(change, erro
 
 
 @pytest.mark.parametrize("state", [3, [1.0], "weights", np.ones(3)])
-def test_a_state_that_is_no_dict_is_refused(state):
+def test_a_state_has_to_be_a_dict(state):
     with pytest.raises(TypeError, match="expected a dict of names and arrays"):
         classifier(2, 3).load_state_dict(state)

@@ -24,7 +24,7 @@ def test_the_summary_lists_functions_shapes_and_parameters():
     ]
 
 
-def test_the_summary_takes_the_shape_of_a_row_where_it_is_not_known():
+def test_the_summary_takes_the_shape_of_a_row_if_it_is_unknown():
     model = cl.Model([cl.ReLU()])
     assert "?" in model.summary()
     assert "(n, 8, 8)" in model.summary(input_shape=(8, 8))
@@ -62,7 +62,7 @@ def test_a_model_that_writes_call_follows_a_convolution_before_there_are_images(
         cl.Model([cl.Conv2d(1, 2, 3), within(Skipping(4))]).predict(np.ones((5, 1, 8, 8), np.float32))
 
 
-def test_the_summary_of_a_function_that_raises_for_zeros_has_all_that_is_known_without():
+def test_the_summary_of_a_function_that_raises_for_zeros_has_question_marks():
     class Root(cl.Function):
         def forward(self, x):
             if (x <= 0).any():
@@ -143,7 +143,7 @@ def test_a_summary_changes_nothing():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_what_a_users_function_calls_its_input_shape_is_its_own_affair():
+def test_a_users_function_may_have_an_attribute_called_input_shape():
     class Flatten(cl.Function):
         def forward(self, x):
             self.input_shape = x.shape

@@ -93,7 +93,7 @@ def test_a_summary_counts_what_functions_in_a_function_of_numpy_return():
 # ---- where inputs come from -----------------------------------------------------------------------------------------
 
 
-def test_a_graph_says_where_inputs_come_from():
+def test_a_graph_names_the_sources_of_inputs():
     class Calling(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
@@ -112,7 +112,7 @@ def test_a_graph_says_where_inputs_come_from():
     assert graph.outputs == [Result(2, 0)]
 
 
-def test_what_is_not_native_is_followed_by_its_formula_or_its_call():
+def test_functions_that_are_not_native_are_traced_by_formula_or_call():
     model = cl.Model([cl.Model([cl.Linear(4, 4)]), cl.Parallel([cl.Residual(cl.SiLU()), cl.Tanh()])], seed=0)
     kinds = {False: ["Linear", "Sigmoid", "Multiply", "Add", "Tanh", "Concatenate"]}
     kinds[True] = ["Linear", "SiLU", "Add", "Tanh", "Concatenate"]
@@ -124,7 +124,7 @@ def test_what_is_not_native_is_followed_by_its_formula_or_its_call():
     assert [a.number for a in graph.leaves()] == [0, 1, 2, 3, 4]
 
 
-def test_a_formula_is_that_of_the_class_that_computes():
+def test_a_formula_belongs_to_the_class_that_computes():
     class Same(cl.Residual):
         pass
 

@@ -347,7 +347,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("compute", "error", "match"), REFUSED)
-def test_what_is_no_graph_for_any_number_of_rows_is_refused_and_nothing_is_written(compute, error, match, path):
+def test_a_call_without_a_graph_for_any_rows_is_refused_and_writes_nothing(compute, error, match, path):
     path.write_bytes(b"older")
     with pytest.raises(error, match=match):
         caffelite.onnx.export(Counted(compute), path, (3,))

@@ -51,7 +51,7 @@ def test_a_sum_of_an_old_opset_broadcasts_as_its_attributes_say(opset, path):
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (4, 3, 3), (4, 3, 2, 2)])
-def test_the_slopes_of_an_old_prelu_are_those_of_channels(shape, path):
+def test_an_old_prelu_has_a_slope_for_each_channel(shape, path):
     options = {"inputs": [("x", FLOAT, shape)], "outputs": [("y", FLOAT, shape)], "opset": 6}
     slopes = np.array([1, 2, 3], np.float32)
     model = loaded_of(path, [("PRelu", ["x", "s"], ["y"], {})], {"s": slopes}, **options)
@@ -176,7 +176,7 @@ IN_FLOAT32_ALONE = ("LRN", "LRN of images", "Normalizer MAX", "Normalizer L1", "
 
 @both_dtypes
 @pytest.mark.parametrize("name", COMPOSED)
-def test_what_is_composed_of_functions_is_what_onnxruntime_says_has_gradients_and_is_exported(name, dtype, path):
+def test_composed_operators_equal_onnxruntime_have_gradients_and_are_exported(name, dtype, path):
     nodes, row, constants = COMPOSED[name]
     code = DOUBLE if dtype == np.float64 else FLOAT
     nodes = [(op, i, o, {k: code if v == "dtype" else v for k, v in a.items()}) for op, i, o, a in nodes]
@@ -227,7 +227,7 @@ def test_the_linear_classifiers_of_scikit_learns_converter_are_linears(classes, 
     assert repr(model) == f"Model([Linear(3, {classes}){of_link}])"
 
 
-def test_a_logistic_regression_of_scikit_learns_converter_gives_its_probabilities_and_is_trained_on(path):
+def test_a_converted_logistic_regression_gives_its_probabilities_and_trains_on(path):
     rng = np.random.default_rng(0)
     w, b = rng.standard_normal((3, 3)).astype(np.float32), rng.standard_normal(3).astype(np.float32)
     weights = {"coefficients": w.ravel().tolist(), "intercepts": b.tolist(), "classlabels_strings": ["a", "b", "c"]}
@@ -407,7 +407,7 @@ AGAIN = {
 
 
 @pytest.mark.parametrize("name", AGAIN)
-def test_what_was_loaded_and_computes_in_numpy_is_exported_again(name, path):
+def test_loaded_operators_that_compute_in_numpy_are_exported_again(name, path):
     w = np.linspace(-1, 1, 3).astype(np.float32)
     model = loaded_of(path, AGAIN[name], {"w": w, "v": np.zeros(3, np.float32)})
     x = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)

@@ -127,7 +127,7 @@ BAD_GRAPHS = [
 
 
 @pytest.mark.parametrize(("nodes", "constants", "options", "match"), BAD_GRAPHS)
-def test_what_caffelite_has_not_is_refused_by_the_name_of_the_node(nodes, constants, options, match, path):
+def test_an_unsupported_operator_is_refused_with_the_name_of_its_node(nodes, constants, options, match, path):
     with pytest.raises(ValueError, match=match):
         loaded_of(path, nodes, constants, **options)
 
@@ -148,7 +148,7 @@ def test_an_error_inside_caffelite_is_not_blamed_on_the_file(error, path, monkey
         loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
 
-def test_what_a_constant_takes_more_memory_for_than_there_is_names_the_node(path, monkeypatch):
+def test_a_constant_too_large_for_memory_names_its_node(path, monkeypatch):
     def rule(node, *arrays):
         raise MemoryError
 
@@ -287,7 +287,7 @@ def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_p
         assert re.match(rf"{path}: {WHERE}", why), why
 
 
-def test_what_is_no_file_of_onnx_is_said(path, tmp_path):
+def test_a_file_that_is_not_onnx_is_reported(path, tmp_path):
     with pytest.raises(FileNotFoundError):
         caffelite.onnx.load(path)
     for content in (b"", b"no graph at all", bytes(100)):

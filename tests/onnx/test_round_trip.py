@@ -46,7 +46,7 @@ def test_a_learned_slope_stays_a_parameter(path):
     assert [p.shape for p in model.parameters()] == [(3,)]
 
 
-def test_what_is_loaded_can_be_trained_exported_saved_and_copied(path, tmp_path):
+def test_a_loaded_model_can_be_trained_exported_saved_and_copied(path, tmp_path):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
     model = cl.Model([cl.Reshape((2, 1)), cl.TransformerBlock(1, 1), cl.Flatten(), cl.Linear(2, 3)], seed=0)
     caffelite.onnx.export(model, path, (2,))

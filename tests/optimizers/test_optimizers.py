@@ -43,7 +43,7 @@ def test_no_parameters_raise_value_error(parameters):
         cl.SGD(parameters, lr=0.1)
 
 
-def test_what_is_no_tensor_raises_type_error():
+def test_a_parameter_that_is_not_a_tensor_raises_type_error():
     with pytest.raises(TypeError, match="ndarray"):
         cl.SGD([np.ones(3)], lr=0.1)
 
@@ -54,7 +54,7 @@ def test_a_parameter_given_twice_raises_value_error():
         cl.SGD([p, p], lr=0.1)
 
 
-def test_the_result_of_an_operation_is_no_parameter():
+def test_the_result_of_an_operation_is_not_a_parameter():
     with pytest.raises(ValueError, match="leaves"):
         cl.SGD([parameter([1.0]) * 2], lr=0.1)
 
@@ -97,7 +97,7 @@ def test_parameters_cannot_be_changed_afterwards(rule, change):
 @pytest.mark.parametrize(
     "given", [parameter([[1.0]]), {"parameters": [parameter([1.0])]}, None], ids=["Tensor", "dict", "None"]
 )
-def test_what_is_no_list_of_parameters_raises_type_error(given):
+def test_parameters_that_are_not_a_list_raise_type_error(given):
     with pytest.raises(TypeError, match="list of Tensors"):
         cl.SGD(given, lr=0.1)
 
@@ -304,7 +304,7 @@ def test_adam_is_pytorchs(rule, decoupled, dtype, options):
 
 @pytest.mark.parametrize("eps", [0.0, 1e-8])
 @pytest.mark.parametrize("gradients", [[1e30] * 3, [1e-30] * 3, [3e38, 1.0, -3e38], [1e-38, 0.0, 1e30], [0.0, 1.0]])
-def test_huge_and_tiny_gradients_of_adam_give_numbers_where_pytorch_has_them(gradients, eps):
+def test_huge_and_tiny_gradients_of_adam_give_numbers_as_in_pytorch(gradients, eps):
     torch = pytest.importorskip("torch")
     p, q = parameter([1.0] * 40, dtype=np.float32), torch.ones(40, requires_grad=True)
     optimizer, peer = cl.Adam([p], lr=0.1, eps=eps), torch.optim.Adam([q], lr=0.1, eps=eps)
@@ -553,7 +553,7 @@ def test_a_state_that_adam_could_not_have_raises_before_anything_is_written(name
     assert all(np.array_equal(value, before[key]) for key, value in optimizer.state_dict().items())
 
 
-def test_a_state_that_is_no_numbers_raises_type_error():
+def test_a_state_that_is_not_numeric_raises_type_error():
     optimizer = cl.SGD([parameter([1.0, 2.0])], lr=0.1)
     with pytest.raises(TypeError, match="lr"):
         optimizer.load_state_dict(optimizer.state_dict() | {"lr": "fast"})

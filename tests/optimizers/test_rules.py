@@ -170,7 +170,7 @@ def test_steps_with_the_options_of_pytorchs_own_tests_are_pytorchs(rule):
 
 @every_optimizer_of_pytorch
 @pytest.mark.parametrize("gradients", [[1e30] * 3, [1e-30] * 3, [3e38, 1.0, -3e38], [1e-38, 0.0, 1e30], [0.0, 1.0]])
-def test_huge_and_tiny_gradients_give_numbers_where_pytorch_has_them(case, gradients):
+def test_huge_and_tiny_gradients_give_numbers_as_in_pytorch(case, gradients):
     torch = pytest.importorskip("torch")
     p, q = cl.Tensor(np.ones(40, np.float32), requires_grad=True), torch.ones(40, requires_grad=True)
     optimizer, peer = case.make([p]), case.pytorch(torch, [q])
@@ -187,7 +187,7 @@ def test_huge_and_tiny_gradients_give_numbers_where_pytorch_has_them(case, gradi
 
 
 @every_optimizer
-def test_what_is_kept_of_a_unit_that_died_ends_at_0(case):
+def test_the_state_of_a_dead_unit_ends_at_0(case):
     p = cl.Tensor(np.ones(3, np.float32), requires_grad=True)
     optimizer = case.make([p], weight_decay=0.0)  # which would be a gradient
     first = 1e-18 if case.rule.nonnegative else 1e-35  # whose square, if it is kept, is not 0

@@ -62,7 +62,7 @@ def test_steps_multiplies_after_every_so_many():
     np.testing.assert_allclose([s(t) for t in range(9)], [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2])
 
 
-def test_steps_keeps_its_rate_where_every_is_beyond_all_steps():
+def test_steps_keeps_its_rate_if_every_is_beyond_all_steps():
     assert {schedules.steps(0.8, 7, every=every, factor=0.5)(7) for every in (8, 2**63, 10**400)} == {0.8}
 
 
@@ -149,7 +149,7 @@ def test_the_rate_of_a_step_is_the_one_it_is_made_with():
     ],
     ids=["no steps", "a word", "negative", "infinite", "no number", "none", "half a step"],
 )
-def test_what_is_no_schedule_raises_before_anything_is_done(schedule, error, says):
+def test_something_other_than_a_schedule_raises_before_anything_is_done(schedule, error, says):
     schedule = schedule() if isinstance(schedule, type) else schedule
     with pytest.raises(error, match=says):
         cl.SGD([parameter()], lr=schedule)
@@ -178,7 +178,7 @@ def test_setting_lr_ends_the_schedule_and_another_begins_anew():
     assert rates_of(optimizer, 3) == [1, 0.5, 0.25]
 
 
-def test_a_step_that_diverges_leaves_the_schedule_where_it_is():
+def test_a_step_that_diverges_does_not_advance_the_schedule():
     p = parameter()
     optimizer = cl.SGD([p], lr=Halving())
     optimizer.step()
@@ -313,7 +313,7 @@ def fitted(schedule, x=None):
         (lambda steps: schedules.one_cycle(0.25, steps), "rate 1e-06."),
     ],
 )
-def test_a_schedule_with_fewer_steps_than_the_training_is_a_warning_before_the_first_step(make, last):
+def test_a_schedule_shorter_than_the_training_is_a_warning_before_the_first_step(make, last):
     (message,) = fitted(make(5))
     assert message.startswith(
         f"the schedule of the learning rate has 5 steps, but this training makes 12: the last 7 have {last}"
@@ -505,7 +505,7 @@ def test_groups_that_cannot_be_raise(groups, error, says):
         cl.SGD(groups(parameter()), lr=0.1)
 
 
-def test_neighbours_of_one_group_are_one_run_and_those_of_two_are_two():
+def test_neighbours_of_one_group_are_one_run_and_of_two_groups_two():
     model = classifier(3, 4, 5, 2)
     for p in model.parameters():
         p.add_grad(np.ones(p.shape))
@@ -532,7 +532,7 @@ def test_groups_with_the_same_hyper_parameters_are_one_optimizer_to_the_bit(case
 # ---- state ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_state_has_the_hyper_parameters_of_each_group_and_the_steps_of_its_schedule():
+def test_a_state_has_the_hyperparameters_and_schedule_steps_of_each_group():
     p, q = parameter(), parameter()
     optimizer = cl.SGD([{"parameters": [p]}, {"parameters": [q], "lr": Halving()}], lr=0.5)
     optimizer.step()
@@ -694,7 +694,7 @@ USERS = {
 @BEYOND_ITS_END
 @pytest.mark.parametrize("make", USERS.values(), ids=USERS)
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_what_a_user_overrides_is_called_in_every_step_of_fit(make, shuffled):
+def test_an_overridden_method_is_called_in_every_step_of_fit(make, shuffled):
     x, y = cl.datasets.spiral(points_per_class=10, seed=0)
     model, by_hand, loss = classifier(2, 8, 3), classifier(2, 8, 3), cl.SoftmaxLoss()
     batches = cl.DataGenerator(x, y, batch_size=7, shuffle=shuffled, seed=1)
@@ -710,7 +710,7 @@ def test_what_a_user_overrides_is_called_in_every_step_of_fit(make, shuffled):
 
 
 @pytest.mark.parametrize("make", USERS.values(), ids=USERS)
-def test_what_a_user_overrides_is_called_in_every_captured_step(make):
+def test_an_overridden_method_is_called_in_every_captured_step(make):
     x, y = cl.datasets.spiral(points_per_class=10, seed=0)
 
     def training():
@@ -734,7 +734,7 @@ def test_what_a_user_overrides_is_called_in_every_captured_step(make):
         assert bits(replayed) == bits(eager)
 
 
-def test_what_takes_no_part_in_a_step_may_be_overridden_without_a_call_back():
+def test_methods_outside_of_a_step_may_be_overridden_without_a_call_back():
     class Named(cl.SGD):
         def state_dict(self):
             return {"mine": super().state_dict()}

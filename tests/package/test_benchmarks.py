@@ -232,7 +232,7 @@ def test_caffelite_and_its_peers_train_the_workload_with_norms_alike(peer, modul
     assert done.returncode == 0, done.stderr
 
 
-def test_the_summary_says_where_a_peer_is_faster(steps):
+def test_the_summary_says_when_a_peer_is_faster(steps):
     task, _, _ = steps.prepare(steps.WORKLOADS["spiral32"], quick=True)
     curves = dict.fromkeys(("caffelite", "PyTorch", "NumPy by hand"), np.ones(1))
     seconds = {"caffelite": [9.0, 1.0, 2.0], "PyTorch": [8.0] * 3, "NumPy by hand": [1.5] * 3}
@@ -285,7 +285,7 @@ def test_a_net_of_sequences_counts_the_multiply_adds_of_products_and_of_the_past
     assert flops["tabular"] == 2 * (3 * 48 * 128 + 2 * 10 * 128 + 3 * (128 * 64 + 64 * 2))
 
 
-def test_a_kernel_has_a_share_of_the_peak_where_its_flops_are_known(contestants):
+def test_a_kernel_with_known_flops_has_a_share_of_the_peak(contestants):
     profile = """kernel        shapes     µs  GFLOP/s  GB/s  share
 -------------------------------------------------
 matmul_relu   2×2 2×2  1.00     50.0   4.4    75%

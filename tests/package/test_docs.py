@@ -108,7 +108,7 @@ SIDES = [
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("page", "whose"), SIDES)
-def test_what_stands_side_by_side_runs(page, whose, tmp_path, monkeypatch):
+def test_programs_side_by_side_run(page, whose, tmp_path, monkeypatch):
     pytest.importorskip(PACKAGES[whose])
     if "sklearn" in columns(page)[whose]:  # whose data and pipelines both have
         pytest.importorskip("sklearn")

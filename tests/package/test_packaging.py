@@ -82,7 +82,7 @@ def build(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize("present", [(), kernels.INSTRUCTION_SETS])
-def test_a_native_build_has_the_loops_that_this_processor_runs_best_and_those_that_are_there(build, tmp_path, present):
+def test_a_native_build_has_the_best_loops_of_this_processor_and_those_present(build, tmp_path, present):
     from setuptools import Distribution
     from setuptools._distutils.ccompiler import new_compiler
     from setuptools._distutils.sysconfig import customize_compiler
@@ -247,7 +247,7 @@ def test_messages_name_python3_if_the_place_of_this_python_is_unknown(executable
     assert how_to_install("plot") == "python3 -m pip install matplotlib"
 
 
-def test_messages_name_the_whole_path_of_python_if_there_is_no_current_folder(monkeypatch):
+def test_messages_name_the_full_path_of_python_without_a_current_folder(monkeypatch):
     def deleted():
         raise FileNotFoundError
 
@@ -293,7 +293,7 @@ def names_of_a_good_wheel():
 
 
 @pytest.mark.sources
-def test_what_is_wrong_with_a_wheel_is_found(tmp_path):
+def test_faults_of_a_wheel_are_found(tmp_path):
     names = names_of_a_good_wheel()
     assert distributions.faults(wheel_of(names, tmp_path)) == []
     for fault, spoil in SPOILT.items():

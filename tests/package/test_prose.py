@@ -90,7 +90,7 @@ def test_a_finding_has_the_line_of_its_sentence():
         "- " + "\n- ".join(["word word word"] * 20),
     ],
 )
-def test_what_a_page_has_beside_prose_is_not_read(page):
+def test_the_parts_of_a_page_that_are_not_prose_are_not_read(page):
     assert found_in_page(page) == []
 
 
@@ -151,7 +151,7 @@ def test_a_program_in_cython_is_read_but_no_code_in_c():
     assert [line for line, _ in found_in_program(cython, is_cython=True)] == [3, 8, 13, 17]
 
 
-def test_the_linter_fails_where_there_is_something_to_rewrite(tmp_path, capsys, monkeypatch):
+def test_the_linter_fails_if_there_is_something_to_rewrite(tmp_path, capsys, monkeypatch):
     page = tmp_path / "README.md"
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     page.write_text("All is well here.\n")

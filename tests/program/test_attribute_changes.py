@@ -29,7 +29,7 @@ def test_an_attribute_of_a_child_that_changes_after_recording_is_seen(kind):
 
 @pytest.mark.parametrize("around", [Block, RecordableBlock, *AROUND.values()], ids=["", "recordable", *AROUND])
 @pytest.mark.parametrize("twice", [False, True])
-def test_an_attribute_of_a_users_function_inside_others_that_changes_after_recording_is_seen(around, twice):
+def test_a_changed_attribute_of_a_nested_users_function_is_seen(around, twice):
     inner = Block(cl.ReLU())
     function = around(cl.Model([inner, inner]) if twice else inner)
     program = cl.capture(lambda x: function(x), X)
@@ -68,7 +68,7 @@ def test_a_child_that_is_replaced_after_recording_is_seen(kind):
     assert_same_bits(g, h)
 
 
-def test_what_is_in_an_attributes_dict_or_nested_list_is_seen():
+def test_changes_inside_a_dict_or_nested_list_are_seen():
     class Options(cl.Function, recordable=True):
         def __init__(self):
             self.options = {"factors": [[2.0]]}

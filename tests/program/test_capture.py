@@ -102,7 +102,7 @@ def test_an_array_of_indices_that_is_made_inside_is_refused():
         cl.capture(lambda x: cl.Tensor(x)[order.copy()], x)
 
 
-def test_a_mask_is_no_index_of_a_recorded_step():
+def test_a_mask_is_not_an_index_of_a_recorded_step():
     x = np.arange(3, dtype=np.float32)
     mask = x > 0
     for index in (lambda x: mask, lambda x: x > 0):

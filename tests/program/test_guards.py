@@ -89,7 +89,7 @@ WAYS = [
 ]  # fmt: skip
 
 
-def test_what_is_remembered_of_ever_other_shapes_does_not_grow_without_end():
+def test_the_memory_for_ever_new_shapes_is_bounded():
     class Mean(cl.Model):
         def call(self, x):
             return x.mean(axis=1)
@@ -101,7 +101,7 @@ def test_what_is_remembered_of_ever_other_shapes_does_not_grow_without_end():
 
 
 @pytest.mark.parametrize("kind", WAYS)
-def test_what_a_model_decides_by_may_change_later(kind):
+def test_values_that_a_model_decides_by_may_change_later(kind):
     model, write = deciding_by(kind)
     try:
         before = model.predict(X)

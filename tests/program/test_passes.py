@@ -28,7 +28,7 @@ def test_the_passes_drop_the_gradient_of_the_data_and_fuse_relu():
     assert sum(name.startswith("matmul") for name in names) == 8
 
 
-def test_relu_is_not_fused_where_somebody_else_sees_the_product(passes):
+def test_relu_is_not_fused_if_the_product_is_used_elsewhere(passes):
     linear, kept = cl.Linear(3, 4), []
 
     def step(x):
@@ -108,7 +108,7 @@ TURNED = {"masked by a view", "a strided row added"}
 @pytest.mark.parametrize("shape", [(5, 7, 3), (40, 300, 3), (3, 20, 100), (130, 40, 50), (1, 9, 9), (100, 3, 1)])
 @pytest.mark.parametrize("kept", [False, True], ids=["nobody sees the product", "somebody sees it"])
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_what_follows_a_product_element_by_element_is_done_in_it_to_the_bit(epilogue, kept, shape, dtype):
+def test_elementwise_steps_after_a_product_are_fused_to_the_bit(epilogue, kept, shape, dtype):
     m, k, n = shape
 
     def step(a, b, z):
@@ -148,7 +148,7 @@ OF_MORE_AXES = {  # and whether it is done in the product
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 4, 5), (2, 1, 1, 5)])
 @pytest.mark.parametrize("epilogue", OF_MORE_AXES)
-def test_what_follows_a_product_of_more_axes_is_done_in_it_to_the_bit(epilogue, shape):
+def test_elementwise_steps_after_a_product_of_more_axes_are_fused_to_the_bit(epilogue, shape):
     after, fused = OF_MORE_AXES[epilogue]
 
     def step(a, b, z):
@@ -203,9 +203,7 @@ MAKERS = {
 @pytest.mark.parametrize("kept", [False, True], ids=["nobody sees the result", "somebody sees it"])
 @pytest.mark.parametrize("epilogue", [name for name in EPILOGUES if not {"row", "column", "view"} & set(name.split())])
 @pytest.mark.parametrize("maker", MAKERS)
-def test_what_follows_a_kernel_on_images_element_by_element_is_done_in_it_to_the_bit(
-    maker, epilogue, kept, channels, dtype
-):
+def test_elementwise_steps_after_a_kernel_on_images_are_fused_to_the_bit(maker, epilogue, kept, channels, dtype):
     if maker.endswith("depthwise") and channels < 32:
         pytest.skip("these are convolutions of images last")
 
@@ -229,7 +227,7 @@ def test_what_follows_a_kernel_on_images_element_by_element_is_done_in_it_to_the
             assert result.tobytes() == same.tobytes()
 
 
-def test_what_somebody_changes_in_between_is_not_done_early(passes):
+def test_a_step_whose_operand_changes_in_between_is_not_fused(passes):
     z = np.ones((4, 4), np.float32)
 
     def changed_mask(a, b):

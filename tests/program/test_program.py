@@ -110,7 +110,7 @@ def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes
 
 
 @every_function
-def test_every_function_replays_where_nobody_wants_gradients(function):
+def test_every_function_replays_without_gradients(function):
     """Nothing that backward alone would read keeps a kernel from being dropped."""
     for arguments in FAMILIES[function].listed:
         case = FAMILIES[function].build(*arguments)
@@ -157,7 +157,7 @@ def two_moons(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
-def test_a_step_written_with_tensors_replays_to_the_bit_while_the_learning_rate_falls(dtype, passes):
+def test_a_step_of_tensors_replays_to_the_bit_while_the_learning_rate_falls(dtype, passes):
     """The demo of micrograd: hinge loss, the squares of all parameters as penalty, SGD."""
 
     def training():
@@ -324,7 +324,7 @@ def test_a_textbook_loop_by_hand_can_be_captured(passes):
         assert state(replayed, optimizers[0]) == state(eager, optimizers[1])
 
 
-def test_gradients_that_add_up_over_calls_are_recorded_with_and_without_a_gradient_before(passes):
+def test_gradients_that_add_up_are_recorded_with_and_without_one_before(passes):
     w = cl.Tensor([1.0, 2.0], requires_grad=True)
     program = cl.capture(lambda x: (w * x).sum().backward(), np.array([1, 10], np.float32))
     for n in (2, 3, 4):
@@ -394,7 +394,7 @@ class Keeping(cl.Model):
         return self.second(self.between)
 
 
-def test_what_a_step_keeps_of_its_results_may_be_replaced_by_that_of_another(monkeypatch):
+def test_programs_of_two_row_counts_may_replace_each_others_kept_results(monkeypatch):
     recorded, model = [], Keeping()
     record = programs.Program.record
     monkeypatch.setattr(programs.Program, "record", lambda *given: recorded.append(given) or record(*given))
@@ -498,7 +498,7 @@ def test_a_profile_lists_every_kernel_with_its_share():
     assert len(program) == 3
 
 
-def test_a_notebook_shows_listing_and_profile_as_tables_and_the_listing_without_a_step():
+def test_a_notebook_shows_the_listing_and_the_profile_as_tables():
     model = small_net()
     optimizer = cl.SGD(model.parameters(), lr=0.1)
 

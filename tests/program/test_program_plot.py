@@ -74,7 +74,7 @@ def test_bars_are_as_wide_as_the_times_and_stand_side_by_side(make):
         assert sum(widths) <= axes.get_xlim()[1]
 
 
-def test_the_times_are_those_of_the_profile():
+def test_the_times_are_taken_from_the_profile():
     program, *_ = captured(x=np.tile(X, (50, 1)), y=np.tile(Y, 50))
     lines = program.profile(200).splitlines()
     last = timed(program, 200)[-1]
@@ -193,7 +193,7 @@ def test_labels_can_be_read(make):
                        for p in places)  # fmt: skip
 
 
-def test_names_are_moved_apart_around_where_they_belong():
+def test_names_are_moved_apart_around_their_places():
     np.testing.assert_allclose(spread(np.array([1.0, 5.0, 9.0]), 2, 12), [1, 5, 9])
     np.testing.assert_allclose(spread(np.array([5.0, 5.0, 5.0]), 2, 12), [3, 5, 7])
     np.testing.assert_allclose(spread(np.array([0.0, 0.0]), 2, 12), [0, 2])
@@ -219,7 +219,7 @@ def test_replays_are_counted(replays, error):
         captured()[0].show(replays)
 
 
-def test_what_can_not_be_drawn_is_told():
+def test_a_program_without_a_current_recording_cannot_be_drawn():
     model = net()
     model.predict(X)
     (blocks,) = model._own.programs._programs.values()

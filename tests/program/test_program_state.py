@@ -83,7 +83,7 @@ def test_an_optimizer_that_overrides_nothing_steps_the_parameters_it_has_now():
 
 
 @pytest.mark.parametrize("read", [cl.Tensor.detach, cl.Tensor])
-def test_what_shares_a_parameters_memory_follows_it(read):
+def test_a_view_of_a_parameter_follows_it(read):
     w, x = cl.Tensor([1.0, 2.0]), np.ones(2, np.float32)
     program = cl.capture(lambda x: cl.Tensor(x) * read(w), x)
     w.requires_grad = True  # which moves it

@@ -44,7 +44,7 @@ def test_a_function_is_a_loss_by_hand_too():
     assert expected == pytest.approx(loss(model(X), VALUES).item())
 
 
-def test_what_is_no_loss_is_refused():
+def test_something_other_than_a_loss_is_refused():
     for loss in (None, 3, "mse", cl.MSELoss):
         with pytest.raises(TypeError, match="loss: expected a Function"):
             net(1).evaluate(X, VALUES, loss=loss)
@@ -77,7 +77,7 @@ def random_loss(scores, labels):
 @pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
 @pytest.mark.parametrize("loss", [cl.SoftmaxLoss(), random_loss])
 @pytest.mark.parametrize("change", [add_a_layer, replace_a_layer, replace_a_weight, thaw])
-def test_a_layer_that_a_callback_adds_replaces_or_thaws_is_named_if_no_optimizer_has_it(change, loss):
+def test_a_layer_that_a_callback_adds_is_named_if_no_optimizer_has_it(change, loss):
     model = net()
     model.functions[0].requires_grad = change is not thaw
     optimizer = cl.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
@@ -110,7 +110,7 @@ def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
 # ---- the shapes of targets ----
 
 
-def test_a_users_loss_gets_targets_in_the_outputs_shape_if_only_axes_of_length_1_differ():
+def test_a_users_loss_gets_targets_in_the_shape_of_the_outputs():
     losses = {}
     for y in (VALUES, VALUES[:, 0]):
         for loss in (cl.MSELoss(), lambda o, y: ((o - y) ** 2).mean()):

@@ -397,7 +397,7 @@ def test_a_module_that_no_model_can_be_is_named(make, why):
         door.from_torch(nn.Sequential(nn.Tanh(), nn.Sequential(), make()))
 
 
-def test_what_is_no_module_is_a_typeerror():
+def test_something_other_than_a_module_is_a_type_error():
     for convert in (door.from_torch, door.to_torch):
         with pytest.raises(TypeError, match=r"_torch takes a .*, got str"):
             convert("net.pt")
@@ -495,7 +495,7 @@ def test_a_lone_layer_takes_names_without_a_prefix():
     np.testing.assert_array_equal(weights, module.in_proj_weight.detach())
 
 
-def test_what_is_shared_and_frozen_stays_so():
+def test_shared_and_frozen_parameters_stay_so():
     shared = Named(3)
     module = nn.Sequential(collections.OrderedDict(a=shared, b=nn.Tanh(), c=shared, d=nn.BatchNorm1d(3).eval()))
     module.d.requires_grad_(False)
@@ -509,7 +509,7 @@ def test_what_is_shared_and_frozen_stays_so():
     door.load_state_dict(model, back.state_dict())
 
 
-def test_dropout_is_kept_where_both_drop():
+def test_dropout_is_kept_if_both_drop():
     block = cl.TransformerBlock(4, 2, dropout=0.3)
     model = cl.Model([cl.LSTM(4, 4, True, 2, 0.2), cl.LSTM(4, 4, True, dropout=0.1), cl.Dropout(0.4), block])
     module = door.to_torch(model)

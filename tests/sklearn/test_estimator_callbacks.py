@@ -24,7 +24,7 @@ def test_epochs_run_in_one_go_and_end_as_if_they_had_not():
     assert at_once.loss_curve_ == one_by_one.loss_curve_
 
 
-def test_caffelites_callbacks_see_the_loss_of_validation_rows_and_may_end_the_training():
+def test_callbacks_see_the_loss_of_validation_rows_and_may_end_the_training():
     x, y = diabetes()
     stops = cl.callbacks.EarlyStopping("val_loss", patience=3)
     estimator = ours.MLPRegressor(20, callbacks=[stops], max_iter=500, learning_rate_init=0.05, random_state=0)

@@ -91,7 +91,7 @@ def test_a_single_class_is_always_predicted():
     assert (estimator.predict_log_proba(x) == 0).all()
 
 
-def test_logarithms_of_probabilities_are_finite_where_these_are_0():
+def test_logarithms_of_probabilities_of_0_are_finite():
     x, y = wine()
     for classes in (y, y == 1, np.eye(3)[y]):
         estimator = ours.MLPClassifier(5, max_iter=1, random_state=0).fit(x, classes)
@@ -125,7 +125,7 @@ def test_a_model_of_indices_gets_integers():
 
 @pytest.mark.parametrize("solver", ["adam", "sgd"])
 @pytest.mark.parametrize("estimator", estimators(random_state=0, tol=0), ids=lambda e: type(e).__name__)
-def test_a_warm_start_and_partial_fit_go_on_where_the_training_was(estimator, solver):
+def test_a_warm_start_and_partial_fit_continue_the_training(estimator, solver):
     x, y = data_for(estimator)
     estimator = clone(estimator).set_params(solver=solver, shuffle=False, max_iter=6)
     whole = clone(estimator).fit(x, y)
@@ -148,7 +148,7 @@ def test_partial_fit_draws_another_order_each_time():
     assert weights_of(one.partial_fit(x, y)) != weights_of(again.partial_fit(x, y))
 
 
-def test_what_is_set_between_two_parts_takes_effect():
+def test_parameters_set_between_two_partial_fits_take_effect():
     x, y = diabetes()
     estimator = ours.MLPRegressor(5, random_state=0).partial_fit(x, y)
     optimizer = estimator._optimizer
@@ -342,7 +342,7 @@ def test_two_workers_find_to_the_bit_what_one_finds_and_share_the_processors(bac
 # ---- errors -------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_used_is_named():
+def test_unusable_arguments_are_named():
     x, y = wine()
     numbers, targets = diabetes()
     fitted = ours.MLPClassifier(5, max_iter=2, warm_start=True).fit(x, y)
@@ -460,7 +460,7 @@ def test_without_scikit_learn_the_extra_is_named():
     assert "-m pip install scikit-learn scipy" in run.stderr.splitlines()[-1]
 
 
-def test_a_training_that_has_not_converged_says_so_where_it_was_called():
+def test_a_training_that_has_not_converged_warns_in_the_callers_line():
     x, y = wine()
     for options in ({}, {"solver": "lbfgs"}):
         with pytest.warns(ConvergenceWarning, match="not converged after 2 iterations") as caught:

@@ -85,7 +85,7 @@ def test_it_learns_words_dates_gaps_and_steps(estimator):
     assert [len(history["val_loss"]) for history in estimator.histories_] == [len(estimator.histories_[0]["loss"])] * 2
 
 
-def test_probabilities_are_those_of_the_classes():
+def test_probabilities_belong_to_the_classes():
     x, y = load_wine(as_frame=True, return_X_y=True)
     estimator = fitted(TableClassifier, x, y)
     p = estimator.predict_proba(x)
@@ -316,7 +316,7 @@ def test_nets_of_frames_are_searched_evaluated_and_pickled():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_what_a_net_of_frames_cannot_use_is_named():
+def test_a_net_of_frames_names_unusable_columns_and_arguments():
     estimator = own(NetClassifier, max_iter=2).fit(FRAME, LARGE)
     for change, error, says in LIES.values():
         with pytest.raises(error, match=says):

@@ -133,7 +133,7 @@ def test_an_argument_that_is_almost_right_is_an_error_that_says_the_right_one(ma
         make()
 
 
-def test_a_fit_or_evaluate_without_a_loss_or_optimizer_is_an_error_that_says_which_there_are():
+def test_fit_without_a_loss_or_optimizer_raises_and_suggests_one():
     loss = r"; give loss=cl\.SoftmaxLoss\(\) for classes or loss=cl\.MSELoss\(\) for numbers"
     with pytest.raises(TypeError, match=rf"missing 1 required .* 'loss'{loss}$"):
         MODEL.evaluate(X, Y)
@@ -195,7 +195,7 @@ def test_a_method_of_a_keras_model_is_an_error_that_says_caffelites(name, here):
     assert name not in dir(MODEL)
 
 
-def test_the_attributes_of_other_histories_and_optimizers_are_errors_that_say_caffelites():
+def test_attributes_of_other_histories_and_optimizers_raise_and_name_caffelites():
     with pytest.raises(AttributeError, match=r"^'History' object has no attribute 'history'; .*history\['loss'\]"):
         _ = cl.History().history
     with pytest.raises(AttributeError, match=r"^'SGD' object has no attribute 'learning_rate'; caffelite has lr"):
@@ -211,7 +211,7 @@ def test_the_attributes_of_other_histories_and_optimizers_are_errors_that_say_ca
         (SGD, "learning_rate", "lr"),
     ],
 )
-def test_what_would_change_a_training_of_keras_cannot_be_set(thing, name, here):
+def test_attributes_that_change_a_training_in_keras_cannot_be_set(thing, name, here):
     before = dict(vars(thing))
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; caffelite has .*{here}"):
         setattr(thing, name, False)

@@ -63,7 +63,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_layers_that_were_trained_loaded_or_set_keep_their_values_in_a_model_with_a_seed(source, tmp_path):
+def test_trained_loaded_and_set_layers_keep_their_values_in_a_seeded_model(source, tmp_path):
     old = SOURCES[source](tmp_path / "net.safetensors")
     before = bits(old.functions[0])
     new = cl.Model([*old.functions[:-1], cl.Linear(16, 2)], seed=0)

@@ -42,7 +42,7 @@ def narrow(request, monkeypatch):
         ("\udcff", "utf-8", "\\udcff"),
     ],
 )
-def test_what_an_encoding_lacks_becomes_ascii(text, encoding, written):
+def test_characters_that_an_encoding_lacks_become_ascii(text, encoding, written):
     assert terminal.writable(text, io.TextIOWrapper(io.BytesIO(), encoding=encoding)) == written
 
 
@@ -118,5 +118,5 @@ def test_the_commands_of_tables_can_be_written(task, narrow, tmp_path, monkeypat
     assert "->" in got(1)
 
 
-def test_a_stream_that_was_closed_before_python_began_is_no_terminal():
+def test_a_stream_that_was_closed_before_python_began_is_not_a_terminal():
     assert not terminal.is_terminal(None)

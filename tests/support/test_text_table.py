@@ -33,7 +33,7 @@ def test_every_line_has_as_many_cells_as_there_are_columns(rows, alignment):
         table(["a", "b"], rows, alignment)
 
 
-def test_one_column_is_cut_where_lines_would_be_longer_than_120():
+def test_one_column_is_cut_if_lines_would_be_longer_than_120():
     rows = [["1", "long " * 30, "end"], ["2", "short", "end"]]
     lines = table(["", "function", "more"], rows, "><<", cut=1).splitlines()
     assert max(map(len, lines)) == 120

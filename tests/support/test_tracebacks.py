@@ -60,7 +60,7 @@ RAISED = {
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python shows notes from 3.11 on")
 @pytest.mark.parametrize("what", RAISED)
-def test_an_exception_of_the_users_code_says_where_it_was_called_and_has_few_frames_of_caffelites(what):
+def test_an_exception_of_the_users_code_has_few_frames_of_caffelite(what):
     options, note = dict(RAISED[what][0]), RAISED[what][1]
     model = cl.Model([cl.Linear(4, 4), *[options.pop(name) for name in ("last",) if name in options]], seed=0)
     options = {"loss": cl.SoftmaxLoss(), "verbose": 0, **options}

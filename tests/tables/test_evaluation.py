@@ -141,7 +141,7 @@ def test_losses_and_scores_are_what_they_are_called():
 
 
 @pytest.mark.parametrize("rare", [0, 1])
-def test_f1_is_that_of_the_rare_class(rare):
+def test_f1_counts_the_rare_class(rare):
     labels = np.array([rare, rare, *[1 - rare] * 8])
     p = np.full((10, 2), 0.5)
     p[[0, 2], rare], p[[1, *range(3, 10)], rare] = 0.9, 0.1  # one of the two is found, and one is taken for them

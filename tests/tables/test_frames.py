@@ -149,7 +149,7 @@ def test_frames_are_inputs_among_others():
         (np.array(1.0), ValueError, r"'a' of shape \(\); one row is \{name: \[value\], …\}"),
     ],
 )
-def test_what_is_no_number_names_the_column(column, error, message):
+def test_a_cell_that_is_not_a_number_names_its_column(column, error, message):
     frame = {"b": np.arange(3.0), "a": column}
     if isinstance(column, pandas.Series):
         frame = pandas.DataFrame(frame)
@@ -201,7 +201,7 @@ def test_numbers_that_are_objects_are_numbers():
         (NUMBERS.to_records(index=False), "{name: x.name. for name in x.dtype.names} makes a frame"),
     ],
 )
-def test_what_is_nearly_a_frame_says_how_it_becomes_one(x, way_out):
+def test_an_almost_frame_says_how_to_make_one(x, way_out):
     with pytest.raises(TypeError, match=f"predict: .*{way_out}"):
         classifier().predict(x)
 
@@ -313,7 +313,7 @@ def test_categories_have_the_order_of_their_type_and_those_that_do_not_occur_too
         assert columns.arrays({"a": column})[0].tolist() == [[1], [2]]
 
 
-def test_numbers_are_categories_where_they_are_said_to_be():
+def test_numbers_are_categories_if_the_user_says_so():
     columns = cl.Columns({"a": pandas.Series([30, 10, 20], dtype="category")})
     for frame in ({"a": np.array([10, 30])}, pandas.DataFrame({"a": [10, 30]}), polars.DataFrame({"a": [10, 30]})):
         assert columns.arrays(frame)[0].tolist() == [[0], [2]]
@@ -339,7 +339,7 @@ def test_a_category_that_was_not_there_and_a_missing_one_have_codes_of_their_own
     assert cl.Columns(frames_of(other)[library]).categories["city"] == ("Paris", "Rome")
 
 
-def test_what_was_never_there_has_the_vector_0_and_what_was_missing_is_learned():
+def test_unknown_categories_have_the_vector_0_and_missing_ones_are_learned():
     frame = {"city": np.array(["Rome", None, "Oslo", None] * 15)}
     y = np.array([0, 2, 1, 2] * 15)
     model = cl.Model([cl.Columns(frame, size=4), cl.Linear(2, 3)], seed=0)
@@ -350,7 +350,7 @@ def test_what_was_never_there_has_the_vector_0_and_what_was_missing_is_learned()
 
 @every_library
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_missing_number_is_the_mean_and_a_feature_says_so_where_there_were_gaps(library, dtype):
+def test_a_missing_number_becomes_the_mean_and_a_feature_marks_it(library, dtype):
     frame = set_missing(MIXED, income=[3, 7, 8], member=[0])
     columns = cl.Columns(frames_of(frame)[library])
     assert columns.numbers == ["age", "income", "member", "height"]
@@ -645,7 +645,7 @@ def test_a_generator_of_frames_is_held_to_the_columns():
         model.predict((parts[0], parts[1][["sex", "city"]]))
 
 
-def test_what_is_constant_is_not_scaled():
+def test_a_constant_column_is_not_scaled():
     columns = cl.Columns({"a": np.full(10, 0.1), "b": np.arange(10.0)})
     assert columns.scale[0] == 1
 

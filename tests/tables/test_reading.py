@@ -49,7 +49,7 @@ def test_delimiters_are_found_and_decimal_commas_read_between_semicolons(text, d
     assert words(table.columns["b"]) == ["x"]
 
 
-def test_a_comma_between_commas_is_no_decimal_comma(path):
+def test_a_comma_between_commas_is_not_a_decimal_comma(path):
     assert words(read(write(path, 'a,b\n"1,234",x\n')).columns["a"]) == ["1,234"]
 
 
@@ -112,7 +112,7 @@ def test_a_column_that_turns_out_to_be_words_has_the_words_it_began_with(path, m
     assert words(table.columns["c"]) == ["1", "2", "3", "4", "1_0"]  # a number to Python alone
 
 
-def test_numbers_are_words_where_that_is_wanted(path):
+def test_numbers_are_words_if_the_user_wants_that(path):
     table = read(write(path, "a,b\n01,1\n1,2\n"), as_words=["a"])
     assert words(table.columns["a"]) == ["01", "1"]
     np.testing.assert_array_equal(table.columns["b"], [1, 2])
@@ -133,7 +133,7 @@ def test_numbers_are_words_where_that_is_wanted(path):
         (b"a,b\n1,2,3\n", "line 2 has 3 cells, the first has 2"),
     ],
 )
-def test_what_is_no_table_is_refused(content, message, path):
+def test_something_other_than_a_table_is_refused(content, message, path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read(path)

@@ -99,7 +99,7 @@ def test_columns_that_tell_nothing_are_left_out_with_the_reason(cells, reason, p
     assert facts[1].text.startswith(reason)
 
 
-def test_what_numbers_the_rows_is_said_to(path):
+def test_a_column_that_numbers_the_rows_is_reported(path):
     rows = [["id", "x", "z", "y"], *[[7 - i, 1 + i // 2, i if i else "", 1] for i in range(6)]]
     _, facts = taken(path, rows)
     assert [fact.name for fact in facts if fact.text.endswith("; if it numbers the rows, --drop it")] == ["id"]

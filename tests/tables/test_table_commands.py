@@ -69,7 +69,7 @@ def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["train", "predict"])
-def test_what_cannot_be_written_is_said_in_a_sentence(command, trained, tmp_path, monkeypatch):
+def test_an_output_that_cannot_be_written_is_reported_in_a_sentence(command, trained, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("too many names")
 
@@ -102,7 +102,7 @@ def test_the_picture_counts_what_was_taken_for_what():
     assert [bar.get_width() for bar in bars.patches] == [-0.1, 0.5]
 
 
-def test_predict_gives_classes_with_probabilities_and_values_for_rows_in_any_order_of_columns(trained, tmp_path):
+def test_predict_gives_classes_and_values_for_columns_in_any_order(trained, tmp_path):
     names, *rows = shop(50, seed=1)
     mixed = [[*row[::-1], "more"] for row in [names, *rows]]
     data = write_rows(tmp_path / "new.csv", mixed)
@@ -123,7 +123,7 @@ def test_predict_gives_classes_with_probabilities_and_values_for_rows_in_any_ord
     assert np.corrcoef(np.array(lines, float), [row[-2] for row in rows])[0, 1] > 0.95
 
 
-def test_what_predict_says_of_the_test_rows_is_what_train_said(trained):
+def test_predict_reports_the_same_scores_of_the_test_rows_as_train(trained):
     table = read(trained.data)
     target = columns.target_of(table, "price")
     parts = learning.split(target, 0.2, 0)
@@ -165,7 +165,7 @@ def test_tables_that_a_model_cannot_be_applied_to_are_refused(rows, message, tra
 
 
 @pytest.mark.usefixtures("no_matplotlib")
-def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predictions_too(tmp_path):
+def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path):
     rows = [["code", "y"], *[[f"0{1 + i % 3}", [5.5, 0.25, 2.75][i % 3]] for i in range(90)]]
     data = write_rows(tmp_path / "data.csv", rows)
     model = tmp_path / "model.safetensors"
@@ -252,7 +252,7 @@ def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predict
         (["export", "none.safetensors", "--c", "net.c"], "export: error: none.safetensors: No such file or directory"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence_and_nothing_is_written(arguments, message, tmp_path, monkeypatch):
+def test_an_impossible_command_is_refused_in_a_sentence_and_writes_nothing(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("data.csv").write_text("x,y\n" + "1,2\n3,4\n5,6\n" * 5)
     cl.MLP(2, [2], seed=0).save("net.safetensors")
@@ -264,7 +264,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence_and_nothing_is_written(argume
 
 
 @pytest.mark.usefixtures("no_training")
-def test_a_picture_that_could_not_be_written_beside_the_model_is_refused_before_the_training(tmp_path):
+def test_a_picture_that_cannot_be_written_is_refused_before_the_training(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     (tmp_path / "m.png").mkdir()
     found = run("train", data, "--target", "price", "--output", tmp_path / "m.safetensors")
@@ -349,7 +349,7 @@ def test_export_says_what_the_inputs_are(trained, tmp_path, monkeypatch):
     assert c.read_text().startswith("net.c of Model")
 
 
-def test_what_is_made_of_a_date_is_told():
+def test_the_features_of_a_date_are_listed():
     dates = np.datetime64("2020-01-01") + np.arange(800)
     told = report.of_inputs(cl.Splines({"since": dates}, 4))
     assert "0  since, year                     year" in told
@@ -392,7 +392,7 @@ def test_export_of_any_model_takes_the_shape_of_a_row(tmp_path, monkeypatch):
     assert module.calls[0][1] == (3, 2, 2)
 
 
-def test_nothing_is_exported_where_something_cannot_be(trained, tmp_path, monkeypatch):
+def test_nothing_is_exported_if_a_part_cannot_be(trained, tmp_path, monkeypatch):
     modules = {"caffelite.onnx": exporter(), "caffelite.c": exporter(fails=True)}
     monkeypatch.setattr(commands, "import_module", modules.get)
     found = run("export", trained.classes.model, "--onnx", tmp_path / "net.onnx", "--c", tmp_path / "net.c")

@@ -45,7 +45,7 @@ def difference(model, other):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
 @pytest.mark.parametrize("way", ["in memory", "streamed"])
-def test_the_bits_are_those_of_the_loop_by_hand(way, weights, dtype):
+def test_it_has_the_bits_of_the_loop_by_hand(way, weights, dtype):
     """8 batches, the last of 4 rows, in groups of 3, 3 and 2."""
     model, hand = layered(dtype), layered(dtype)
     adam = cl.Adam(model.parameters(), lr=0.01), cl.Adam(hand.parameters(), lr=0.01)
@@ -374,7 +374,7 @@ def test_the_checkpoint_of_a_training_of_single_batches_is_refused(tmp_path):
         train(model, streamed(8), epochs=2, accumulate=2, resume=path)
 
 
-def test_several_targets_of_batches_add_up_as_those_of_one_batch():
+def test_several_targets_of_batches_add_up_as_in_one_batch():
     x, y = np.random.default_rng(0).normal(size=(40, 4)), (np.arange(40) % 3, np.random.default_rng(1).normal(size=40))
 
     class TwoHeads(cl.Model):

@@ -57,7 +57,7 @@ def test_the_model_ends_with_the_average_over_all_steps(data, dtype):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_average_has_the_same_bits_by_replays_in_python_and_on_any_number_of_threads(threads, threads_restored):
+def test_the_average_has_the_same_bits_replayed_in_python_and_on_any_threads(threads, threads_restored):
     cl.set_num_threads(threads)
     recorded, eager = classifier(2, 300, 3), classifier(2, 300, 3)
     train(recorded, X, Y, epochs=3, batch_size=8, callbacks=[AverageWeights(0.99)])
@@ -81,7 +81,7 @@ def bits_on_one_thread(found=[]):  # noqa: B006 (computed once)
     return found[0]
 
 
-def test_validation_and_callbacks_after_an_epoch_see_the_average_and_steps_the_weights():
+def test_validation_and_callbacks_see_the_average_and_steps_the_weights():
     model, seen = layered(), []
     history = train(
         model,

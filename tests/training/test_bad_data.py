@@ -53,7 +53,7 @@ def test_bad_labels_raise_before_anything_is_written(kind, where):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_with_a_validation_split_the_first_bad_row_is_that_of_the_caller():
+def test_with_a_validation_split_the_first_bad_row_is_numbered_as_by_the_caller():
     labels = np.where(np.arange(60) >= 41, 9, Y)
     with pytest.raises(ValueError, match=r"row 41\b"):
         train(classifier(2, 3), X, labels, validation_split=0.4, seed=0)
@@ -68,7 +68,7 @@ def test_backward_after_a_forward_that_failed_raises_runtime_error():
         loss.backward()
 
 
-def test_labels_that_change_after_the_forward_that_checked_them_do_not_reach_the_backward():
+def test_labels_that_change_after_forward_do_not_reach_backward():
     loss, labels = cl.SoftmaxLoss(), Y.copy()
     loss.forward(np.zeros((60, 3), np.float32), labels)
     expected = loss.backward()

@@ -68,7 +68,7 @@ def test_epochs_run_in_one_go_until_a_callback_is_due():
     assert bits(model) == bits(eager)
 
 
-def test_a_callback_that_is_never_due_is_called_at_the_end_and_beside_others_after_each_epoch():
+def test_a_callback_that_is_never_due_is_called_at_the_end_and_with_others():
     class Never(Due):
         def due(self, epochs):
             return math.inf
@@ -89,7 +89,7 @@ def test_everything_but_the_call_is_optional(missing):
     train(classifier(2, 3), X, Y, callbacks=[type("Some", (), methods)()])
 
 
-def test_where_one_begin_raises_those_that_have_begun_are_ended_and_nothing_is_trained():
+def test_if_one_begin_raises_the_begun_callbacks_end_and_nothing_is_trained():
     notes = []
     model = classifier(2, 3)
     before = bits(model)
@@ -110,7 +110,7 @@ def test_callbacks_are_ended_after_an_exception(error):
     assert notes[-2:] == [("end", "a"), ("end", "b")]
 
 
-def test_all_callbacks_are_ended_where_the_end_of_one_raises():
+def test_all_callbacks_end_even_if_the_end_of_one_raises():
     notes = []
     callbacks = [Noting("a", notes, end=KeyError("a")), Noting("b", notes)]
     with pytest.raises(KeyError, match="a"):
@@ -126,7 +126,7 @@ def test_a_callback_that_ends_the_training_does_not_keep_others_from_being_calle
 
 
 @pytest.mark.parametrize("wrong", [3, EarlyStopping, "EarlyStopping"])
-def test_what_is_no_callback_is_refused(wrong):
+def test_something_other_than_a_callback_is_refused(wrong):
     with pytest.raises(TypeError, match="callbacks: expected callables"):
         train(classifier(2, 3), X, Y, callbacks=[wrong])
 

@@ -356,7 +356,7 @@ def test_the_number_of_threads_may_change(path, threads_restored):
     assert run(2, resume=path) == run(1)
 
 
-def test_what_a_callback_has_thawed_goes_on_learning(path):
+def test_a_layer_that_a_callback_has_thawed_goes_on_learning(path):
     def run(callbacks, resume):
         model = frozen_below(layered())
         optimizer = cl.Adam(model.parameters())
@@ -541,7 +541,7 @@ def test_a_callbacks_numbers_that_are_not_finite_come_back(path):
     assert repr(callback.state) == repr(state)
 
 
-def test_what_is_drawn_after_a_resumption_is_what_would_have_been_drawn(path):
+def test_random_draws_after_a_resumption_are_as_without_a_stop(path):
     class Drawing:
         def __call__(self, epoch, history):
             self.model._own.rng.normal(size=3)  # as a Function does that is added
@@ -591,7 +591,7 @@ def test_a_schedule_that_the_checkpoint_had_not_is_followed_from_its_step_on(pat
     assert optimizer.lr == schedule(3 * steps)
 
 
-def test_a_schedule_that_a_callback_has_scaled_is_no_other_one(path):
+def test_a_schedule_that_a_callback_has_scaled_stays_the_same_one(path):
     def run(epochs, callbacks=(), resume=None):
         model = layered()
         optimizer = sgd(model, cl.schedules.linear(0.1, 100))
@@ -608,7 +608,7 @@ def test_a_schedule_that_a_callback_has_scaled_is_no_other_one(path):
     assert run(3, resume=path) == never_stopped
 
 
-def test_a_model_alone_is_no_checkpoint(path):
+def test_a_model_alone_is_not_a_checkpoint(path):
     model = layered()
     model.save(path)
     with pytest.raises(ValueError, match="is not a checkpoint; `load` reads it"):
@@ -694,7 +694,7 @@ def test_a_folder_that_is_not_there_is_said_before_the_first_step(tmp_path):
     assert all(before[name].tobytes() == x.tobytes() for name, x in model.state_dict().items())
 
 
-def test_what_the_disk_refuses_is_a_warning_and_the_older_checkpoint_stays(path, monkeypatch):
+def test_a_full_disk_is_a_warning_and_the_older_checkpoint_stays(path, monkeypatch):
     train(classifier(2, 3), X, Y, callbacks=[cl.callbacks.Checkpoint(path)])
     before = path.read_bytes()
 

@@ -21,7 +21,7 @@ from tests.training.callback_data import VALIDATION, Noting, X, Y, played, same,
 
 
 @pytest.mark.parametrize("callback", [EarlyStopping(), ReduceLROnPlateau()])
-def test_what_is_not_measured_cannot_be_monitored(callback):
+def test_an_unmeasured_quantity_cannot_be_monitored(callback):
     model = classifier(2, 3)
     before = bits(model)
     message = f"{type(callback).__name__}: there is no 'val_loss' to monitor, only loss, accuracy; give validation_data"
@@ -125,7 +125,7 @@ def test_the_direction_is_what_the_callback_or_the_metric_says(mode):
         assert (stopping.best_epoch, stopping.best) == (3, values[3])
 
 
-def test_the_mode_of_a_callback_is_stronger_than_that_of_the_name():
+def test_the_mode_of_a_callback_overrides_the_mode_of_the_name():
     stopping = EarlyStopping("accuracy", patience=9, mode="min")
     played(stopping, [3, 1, 2], "accuracy")
     assert stopping.best == 1
@@ -146,7 +146,7 @@ def test_of_epochs_with_the_same_metric_the_one_with_the_lowest_loss_is_the_best
 
 
 @pytest.mark.parametrize("make", [EarlyStopping, ReduceLROnPlateau])
-def test_what_is_nan_from_the_first_epoch_on_is_one_warning(make):
+def test_a_quantity_that_is_nan_from_the_first_epoch_on_is_one_warning(make):
     x, y = VALIDATION[0].copy(), VALIDATION[1]
     x[3] = np.nan
     with warnings.catch_warnings(record=True) as caught:
@@ -158,7 +158,7 @@ def test_what_is_nan_from_the_first_epoch_on_is_one_warning(make):
         train(classifier(2, 3), X, np.where(Y == 2, 0, Y), metrics=["auc"], callbacks=[make("auc", patience=1)])
 
 
-def test_what_becomes_nan_later_is_no_reason_to_warn():
+def test_a_quantity_that_becomes_nan_later_gives_no_warning():
     assert played(EarlyStopping(patience=2), [3, math.nan, math.nan]) == [False, False, True]
 
 
@@ -344,7 +344,7 @@ def test_the_rates_of_all_groups_fall_and_schedules_go_on_lower():
     assert rates == [[0.5, 0.75], [0.5, 0.5], [0.25, 0.125], [0.25, 0], [0.25, 0], [0.25, 0]]
 
 
-def test_scaling_rates_is_refused_where_a_replay_would_not_repeat_it():
+def test_scaling_rates_is_refused_if_a_replay_would_not_repeat_it():
     model = classifier(2, 3)
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TypeError, match="recorded"):

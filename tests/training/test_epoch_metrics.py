@@ -12,7 +12,7 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 @DTYPES
 @pytest.mark.parametrize("batch_size", [7, 60, 100])
-def test_a_metric_of_an_epoch_is_that_of_all_its_rows_at_once(dtype, batch_size):
+def test_a_metric_of_an_epoch_is_computed_over_all_its_rows_at_once(dtype, batch_size):
     names = ["precision", "accuracy", "recall", "f1", "auc", "top_k(2)"]
     model, loss = classifier(2, 8, 3, dtype=dtype), cl.SoftmaxLoss()
     model.fit(X, Y, loss=loss, optimizer=cl.Adam(model.parameters(), lr=0.05), epochs=20, verbose=0)

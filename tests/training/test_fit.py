@@ -10,7 +10,7 @@ from tests.training.numpy_parts import DTYPES, SquaredError, Through, X, Y, by_h
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-3), (np.float64, 1e-9)])
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_a_hundred_steps_are_those_of_a_numpy_loop_in_float64(dtype, tolerance, nesterov):
+def test_a_hundred_steps_equal_a_numpy_loop_in_float64(dtype, tolerance, nesterov):
     x, y = cl.datasets.spiral(points_per_class=100, seed=0)
     model = classifier(2, 100, 3, dtype=dtype)
     w1, b1, w2, b2 = weights = [p.data.astype(np.float64) for p in model.parameters()]
@@ -88,7 +88,7 @@ def test_two_runs_give_the_same_bits_and_the_same_history(dtype):
     assert runs[0] == runs[1]
 
 
-def test_the_seed_of_the_model_and_that_of_fit_are_heard():
+def test_the_seeds_of_the_model_and_of_fit_take_effect():
     def trained(stream, seed):
         model = classifier(2, 16, 3, seed=stream)
         model.load_state_dict(classifier(2, 16, 3).state_dict())

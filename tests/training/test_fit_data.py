@@ -95,7 +95,7 @@ def test_any_iterable_of_batches_is_data(batches):
     )
 
 
-def test_an_iterator_that_is_exhausted_in_the_second_epoch_raises_value_error_naming_it():
+def test_an_iterator_that_is_exhausted_in_the_second_epoch_raises_value_error():
     model, once = classifier(2, 16, 3), classifier(2, 16, 3)
     with pytest.raises(ValueError, match="epoch 2"):
         train(model, iter(batches_of(X, Y, 25)), epochs=3)

@@ -130,7 +130,7 @@ def test_verbose_auto_is_silent_for_a_short_run(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_verbose_auto_prints_lines_where_there_is_no_terminal(capsys):
+def test_verbose_auto_prints_lines_without_a_terminal(capsys):
     train(classifier(2, 3), X, Y, epochs=4, verbose="auto", callbacks=[lambda *_: time.sleep(0.3)])
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1].startswith("epoch 4/4")

@@ -207,7 +207,7 @@ def test_a_model_is_called_with_inputs_by_the_names_that_call_has():
 
 
 @pytest.mark.parametrize("x", [X, X > 0, X.astype(str), X.astype(complex)])
-def test_what_is_no_integer_is_no_index(x):
+def test_a_number_that_is_not_an_integer_is_not_an_index(x):
     class Indices(cl.Model):
         takes_indices = True
 
@@ -217,7 +217,7 @@ def test_what_is_no_integer_is_no_index(x):
             use()
 
 
-def test_an_index_beyond_int64_raises_index_error_and_other_numbers_of_inputs_value_error():
+def test_an_index_beyond_int64_and_a_wrong_number_of_inputs_raise():
     model = Lookup()
     with pytest.raises(IndexError, match=str(2**63 + 5)):
         model.predict((np.full(60, 2**63 + 5, np.uint64), X, X > 0))

@@ -58,7 +58,7 @@ def test_a_log_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path
     assert bits(model) == before
 
 
-def test_a_log_that_may_not_grow_is_an_error_that_names_the_file_and_leaves_the_model(tmp_path):
+def test_a_log_that_may_not_grow_raises_and_names_the_file(tmp_path):
     model, path = classifier(2, 3), tmp_path / "log.csv"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len("epoch,loss\n"), limits[1]))
@@ -71,7 +71,7 @@ def test_a_log_that_may_not_grow_is_an_error_that_names_the_file_and_leaves_the_
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_a_log_where_a_fifo_or_a_device_is_is_an_error_before_the_first_step(kind, tmp_path):
+def test_a_log_into_a_fifo_or_a_device_is_an_error_before_the_first_step(kind, tmp_path):
     """Opening a FIFO would wait for ever, or until the test is given up."""
     model, path = classifier(2, 3), tmp_path / "fifo" if kind == "fifo" else Path(os.devnull)
     if kind == "fifo":

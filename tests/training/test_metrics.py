@@ -52,7 +52,7 @@ def test_accuracy_of_other_shapes_raises_value_error_naming_both(shape):
         accuracy(np.zeros((4, 3)), np.zeros(shape, int))
 
 
-def test_accuracy_by_name_is_that_of_the_predictions():
+def test_accuracy_by_name_counts_right_predictions():
     x, y = cl.datasets.spiral(points_per_class=11, seed=0)
     model = classifier(2, 8, 3)
     measured = model.evaluate(x, y, loss=cl.SoftmaxLoss(), metrics=["accuracy"], batch_size=7)
@@ -68,7 +68,7 @@ def test_a_callable_is_called_by_its_name_with_outputs_and_targets():
     assert evaluate([[1.0], [2.0]], [[1.5], [3.0]], [error]) == {"loss": 0, "error": 0.75}
 
 
-def test_a_callable_without_a_name_takes_that_of_its_class():
+def test_a_callable_without_a_name_is_named_by_its_class():
     class Largest:
         def __call__(self, outputs, targets):
             return outputs.max()
@@ -260,7 +260,7 @@ def test_one_value_a_row_may_be_a_vector_or_a_column():
         assert metric(a, b) == metric(a[:, None], b) == metric(a, b[:, None]) == metric(a[:, None], b[:, None])
 
 
-def test_what_has_no_value_is_nan():
+def test_a_metric_without_a_value_is_nan():
     assert np.isnan(cl.metrics.auc(np.array([0.5, 1]), np.array([1, 1])))
     assert np.isnan(cl.metrics.auc(np.array([0.5, np.nan]), np.array([0, 1])))
     assert np.isnan(cl.metrics.r2(np.array([0.5]), np.array([1.0])))
@@ -367,7 +367,7 @@ def test_class_1_of_probabilities_is_more_than_a_half(loss, kind, batches):
         assert history[f"val_{name}"] == pytest.approx([value], rel=1e-12)
 
 
-def test_class_1_of_scores_is_where_the_link_of_the_loss_gives_more_than_a_half():
+def test_class_1_is_a_score_whose_link_gives_more_than_a_half():
     class Shifted(cl.MSELoss):
         def link(self, scores):
             return 1 / (1 + np.exp(-3 * (scores - 0.4)))
@@ -659,7 +659,7 @@ def test_an_exception_in_a_metric_comes_through():
 
 
 @pytest.mark.parametrize("ignore", [None, -1])
-def test_metrics_of_labels_in_sequences_are_those_of_all_labels_that_count(ignore):
+def test_metrics_of_labels_in_sequences_cover_all_labels_that_count(ignore):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(30, 4, 3)).astype(np.float32), rng.integers(0, 3, (30, 4))
     if ignore is not None:

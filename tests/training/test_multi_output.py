@@ -529,7 +529,7 @@ def test_minimize_takes_several_targets():
         ({"validation_data": (X, (LABELS, NUMBERS[1:]))}, ValueError, r"y\[1\]"),
     ],
 )
-def test_what_does_not_fit_raises_before_anything_is_written(options, error, message):
+def test_targets_and_losses_that_do_not_fit_raise_before_anything_is_written(options, error, message):
     model = TwoHeads()
     before = bits(model)
     options = {"loss": BOTH, "x": X, "y": Y} | options
@@ -609,7 +609,7 @@ def test_the_number_of_threads_changes_no_bit(threads_restored):
     assert len(found) == 1
 
 
-def test_the_loss_of_each_row_is_the_weighted_sum_of_those_of_its_outputs():
+def test_the_loss_of_each_row_is_the_weighted_sum_over_its_outputs():
     loss, outputs = cl.Losses(BOTH, weights=[0.5, 2.0]), TwoHeads().predict(X)
     expected = 0.5 * BOTH[0].rows(outputs[0], LABELS) + 2 * BOTH[1].rows(outputs[1], NUMBERS)
     assert np.array_equal(loss.rows(outputs, Y), expected)

@@ -64,7 +64,7 @@ def test_a_training_that_is_soon_over_prints_nothing(clock, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_where_the_number_of_steps_is_unknown_epochs_tell_the_time(clock, capsys):
+def test_epochs_tell_the_time_if_the_number_of_steps_is_unknown(clock, capsys):
     run(clock, 2, epochs=4, steps=10, seconds=10, known=False)
     assert [line.split("steps/s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
         "5:00 left",
@@ -96,7 +96,7 @@ def test_a_training_that_goes_on_within_an_epoch_has_no_time_left_at_its_end(clo
     ]
 
 
-def test_the_loss_of_an_epoch_that_has_just_begun_is_that_of_the_last_one(clock, capsys, monkeypatch):
+def test_an_epoch_that_has_just_begun_shows_the_loss_of_the_last_one(clock, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress(1, 2, 10) as shown:
         shown.epochs_done(1, {"loss": 0.5})

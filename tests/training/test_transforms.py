@@ -30,7 +30,7 @@ def test_a_transform_that_changes_nothing_changes_no_bit_of_the_training(options
     assert measured == same
 
 
-def test_training_sees_what_the_transform_makes_of_batches_and_the_caller_keeps_theirs():
+def test_training_sees_transformed_batches_and_the_callers_stay():
     x, y = X.copy(), Y.copy()
     doubled = train(classifier(2, 3), cl.DataGenerator(2 * X, 2 - Y, batch_size=25, seed=4), epochs=3)
 
@@ -44,7 +44,7 @@ def test_training_sees_what_the_transform_makes_of_batches_and_the_caller_keeps_
     assert (y == Y).all()
 
 
-def test_a_transform_may_change_shapes_and_dtypes_and_targets_from_labels_to_probabilities():
+def test_a_transform_may_change_shapes_dtypes_and_kinds_of_targets():
     data = cl.DataGenerator(
         X, Y, batch_size=25, transform=lambda x, y: (np.hstack([x, x]).astype(np.int8), np.eye(3, dtype=">f8")[y])
     )

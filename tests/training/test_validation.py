@@ -69,7 +69,7 @@ def test_a_seed_draws_another_split_which_is_then_remembered():
     assert anew == held_out_by(model, seed=1) == held_out_by(model) != first
 
 
-def test_copies_and_pickles_remember_a_split_and_a_model_that_is_drawn_again_does_not():
+def test_copies_and_pickles_remember_a_split_and_a_redrawn_model_does_not():
     model = cl.Model([cl.Linear(1, 1)], seed=0)
     first = held_out_by(model)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

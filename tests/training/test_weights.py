@@ -68,7 +68,7 @@ def test_the_loss_of_an_epoch_weighs_its_rows_and_metrics_do_not(how):
 
 @EACH_WAY
 @pytest.mark.parametrize("without", [[0], [1], [3], [0, 1, 3], [0, 1, 2]])
-def test_a_batch_whose_weights_are_all_0_is_no_step(how, without):
+def test_a_batch_whose_weights_are_all_0_makes_no_step(how, without):
     weights, nan = np.ones(30), A.copy()
     for batch in without:
         weights[8 * batch : 8 * batch + 8] = 0
@@ -153,7 +153,7 @@ def test_bad_weights_raise_before_anything_is_written(weights, error, message):
     assert bits(model) == before
 
 
-def test_weights_beside_data_that_bring_their_own_or_for_a_loss_that_takes_none_raise():
+def test_weights_given_twice_or_for_a_loss_that_takes_none_raise():
     model, ones = classifier(2, 3), np.ones(30)
     before = bits(model)
     for x in (cl.DataGenerator(A, TARGETS), [(A, TARGETS)]):
@@ -198,7 +198,7 @@ def test_a_class_weight_of_two_is_each_of_its_rows_twice(dtype):
 
 
 @DTYPES
-def test_gradients_of_weighted_rows_are_those_of_repeated_ones(dtype):
+def test_gradients_of_weighted_rows_equal_repeated_ones(dtype):
     times = np.random.default_rng(0).integers(0, 5, size=len(ARMS))
 
     def gradients(x, y, *weights):

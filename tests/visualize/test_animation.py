@@ -214,7 +214,7 @@ def test_a_training_that_diverges_raises_as_fit_does():
         ({"rows": 3}, TypeError, "rows"),
     ],
 )
-def test_what_is_wrong_is_named_before_the_training(given, error, message):
+def test_bad_arguments_are_named_before_the_training(given, error, message):
     model = given.pop("model", None) or classifier()
     before = [p.data.copy() for p in model.parameters()]
     more = {"loss": cl.SoftmaxLoss(), "optimizer": None, "epochs": 2}

@@ -219,7 +219,7 @@ def test_arrows_run_from_border_to_border_and_through_no_box(make):
 
 
 @pytest.mark.parametrize("make", [two_layers, squared_error, residual, recurrent, many_inputs])
-def test_arrows_do_not_cross_where_they_need_not(make):
+def test_arrows_do_not_cross_if_they_need_not(make):
     _, arrows = drawing(make())
     curves = [curve for arrow in arrows for curve in arrow.curves]
     for (x, y, to_x, _), (x_2, y_2, to_x_2, _) in itertools.combinations(curves, 2):
@@ -264,7 +264,7 @@ def test_a_number_inside_a_model_has_its_shape():
     assert cl.graph(model(tensor(2, 3))).count(">()</text>") == 2
 
 
-def test_shapes_in_a_model_are_those_of_what_it_was_applied_to():
+def test_a_models_boxes_show_the_shapes_of_its_last_input():
     drawn, _ = drawing(classifier(2, 5, 3)(X))
     assert [box.detail for box in drawn if box.label.endswith(")")] == ["(30, 5)", "(30, 5)", "(30, 3)"]
 
@@ -360,7 +360,7 @@ def test_a_deep_graph_can_be_drawn():
     assert len(drawing((y + x).sum())[1]) == 2003
 
 
-def test_what_many_steps_use_comes_down_to_them_in_one_line():
+def test_an_input_of_many_steps_comes_down_to_them_in_one_line():
     h, w = tensor(2, 2, name="h"), tensor(2, 2, name="W")
     for _ in range(100):
         h = h @ w
@@ -397,6 +397,6 @@ def test_drawing_leaves_the_graph_to_backward_which_frees_it():
         cl.graph(y)
 
 
-def test_what_is_no_tensor_raises_type_error():
+def test_a_graph_of_something_other_than_a_tensor_raises_type_error():
     with pytest.raises(TypeError, match="takes a Tensor, got 3"):
         cl.graph(3)

@@ -63,7 +63,7 @@ class Net(cl.Model):
         return self.inner["mlp"](self.inner["mlp"](h)).sigmoid()
 
 
-def test_outputs_parameters_and_all_gradients_are_those_of_a_step():
+def test_outputs_parameters_and_all_gradients_equal_a_step():
     model, loss = classifier(4, 7, 3), cl.SoftmaxLoss()
     found = look(model, loss=loss)
     first, relu, last = model.functions
@@ -92,7 +92,7 @@ def test_outputs_parameters_and_all_gradients_are_those_of_a_step():
     assert found.rows == 50
 
 
-def test_a_penalty_of_the_models_parameters_is_in_their_gradients_and_what_they_had_before_is_not():
+def test_gradients_include_the_penalty_and_not_what_was_there_before():
     model = classifier(4, 3)
     loss = cl.Penalized(cl.SoftmaxLoss(), model.parameters(), l2=0.5)
     loss(model(X), Y).backward()
@@ -159,7 +159,7 @@ def test_dead_units_are_counted_and_said_from_a_tenth_on():
     assert few.findings == ["Nothing stands out."]
 
 
-def test_dead_channels_of_a_convolution_are_said_where_they_die_and_nowhere_else():
+def test_dead_channels_of_a_convolution_are_reported_at_their_layer_only():
     model = cl.Model([cl.Conv2d(2, 8, 3), cl.ReLU(), cl.MaxPool2d(2), cl.Flatten(), cl.Linear(32, 3)], seed=0)
     model.parameters()[0].data[:4] = 0
     model.parameters()[1].data[:4] = -1
@@ -205,7 +205,7 @@ def test_saturated_values_are_counted_and_said_from_a_half_on(activation, centre
     )
 
 
-def test_gradients_that_vanish_or_explode_are_said_with_the_layer_where_it_is_worst():
+def test_vanishing_and_exploding_gradients_name_the_worst_layer():
     deep = cl.MLP(4, [20] * 12 + [3], activation=cl.Sigmoid, seed=0)
     (finding,) = look(deep).findings
     assert re.fullmatch(
@@ -317,7 +317,7 @@ def test_a_hidden_layer_that_is_an_output_of_the_model_is_not_named():
     assert in_a_row(look(model, X, (X, Y), loss)) == []
 
 
-def test_what_is_not_finite_is_said_where_it_begins():
+def test_values_that_are_not_finite_name_the_layer_where_they_begin():
     model = cl.Model([cl.Linear(4, 6), cl.ReLU(), cl.Linear(6, 3)], seed=0)
     model.parameters()[2].data[0, 0] = np.nan
     findings = look(model).findings
@@ -408,7 +408,7 @@ def test_a_model_in_float64_is_inspected_in_float64():
     assert look(model).layers[0].output.mean == pytest.approx(scores.mean(), rel=1e-12)
 
 
-def test_what_cannot_be_inspected_is_refused_as_fit_does():
+def test_inspect_refuses_the_arguments_that_fit_refuses():
     model = classifier(4, 3)
     with pytest.raises(TypeError, match=r"inspect takes a Model, got Linear\(4, 3\)"):
         look(model.functions[0])

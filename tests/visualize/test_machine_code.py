@@ -125,7 +125,7 @@ def test_an_instruction_is_written_in_base_10_and_its_meaning_in_words(line, tex
     assert (found.text, found.meaning) == (text, means)
 
 
-def test_a_constant_is_read_where_it_lies():
+def test_a_constant_is_read_at_its_address():
     number = np.array([0.5], np.float32)
     line = "vmulss xmm0,xmm1,DWORD PTR [rip+0x10]        # 20 <x>"
     found = _instruction(0, line, number.ctypes.data - 0x20)
@@ -172,7 +172,7 @@ def test_the_meaning_of_what_is_not_common_is_left_open():
         (("sgd", None, np.int64), TypeError, "expected dtype float32 or float64, got int64"),
     ],
 )
-def test_what_is_wrong_is_named(arguments, error, message):
+def test_bad_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         cl.machine_code(*arguments)
 
@@ -183,7 +183,7 @@ def test_without_a_disassembler_the_error_says_how_to_get_one(monkeypatch):
         cl.machine_code("sgd")
 
 
-def test_what_objdump_complains_of_is_told(monkeypatch, tmp_path):
+def test_complaints_of_objdump_are_passed_on(monkeypatch, tmp_path):
     false = tmp_path / "objdump"
     false.write_text("#!/bin/sh\necho no such format >&2\nexit 1\n")
     false.chmod(0o755)

@@ -98,7 +98,7 @@ def test_each_region_is_tinted_with_the_colour_of_the_class_decided_for_there(ax
         np.testing.assert_allclose(regions[:, column], [tint(k)] * len(regions), atol=1e-6)
 
 
-def test_a_region_is_paler_where_the_model_is_less_sure(axes):
+def test_a_region_is_paler_if_the_model_is_less_sure(axes):
     plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 1, 0], axes=axes)
     row = axes.images[0].get_array()[0].sum(axis=-1)
     middle = len(row) // 2
@@ -106,7 +106,7 @@ def test_a_region_is_paler_where_the_model_is_less_sure(axes):
     assert row[middle - 1] > row[0]
 
 
-def test_the_boundary_runs_where_two_classes_tie(axes):
+def test_the_boundary_runs_between_two_tied_classes(axes):
     plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 1, 0], axes=axes)
     lines = [path.vertices for contours in axes.collections[:2] for path in contours.get_paths()]
     np.testing.assert_allclose(np.concatenate(lines)[:, 0], 0, atol=1e-3)
@@ -205,7 +205,7 @@ def test_each_filter_is_drawn_over_what_it_makes_of_the_image_beside_the_image(a
 
 
 @pytest.mark.parametrize(("channels", "shape"), [(1, (1, 8, 8)), (1, (64,)), (3, (8, 8))])
-def test_filters_of_several_channels_and_what_is_no_image_are_refused(axes, channels, shape):
+def test_filters_of_several_channels_and_other_shapes_are_refused(axes, channels, shape):
     with pytest.raises(ValueError, match=r"an image \(height, width\) and a Conv2d of one channel, got shape"):
         plots.filters(cl.Conv2d(channels, 4, 3), np.zeros(shape), axes=axes)
 
@@ -232,7 +232,7 @@ def test_the_spiral_picture_has_the_regions_and_both_curves():
     assert drawn(figure).shape == (700, 1600, 3)
 
 
-def test_the_digits_picture_has_the_mistakes_both_curves_with_validation_and_the_filters_on_the_first_mistake():
+def test_the_digits_picture_has_mistakes_curves_and_filters():
     labels, predictions = np.array([1, 2, 3]), np.array([1, 7, 3])
     filters = convolution(np.ones((2, 3, 3)))
     figure = plots.digits_picture(history(5, validation=True), images(3), labels, predictions, filters)
@@ -272,7 +272,7 @@ def test_without_axes_a_picture_is_a_figure_of_its_own():
         assert drawn(figure).std() > 1
 
 
-def test_weights_of_a_matrix_are_drawn_as_it_is_and_its_title_says_how_large_they_are():
+def test_weights_of_a_matrix_are_drawn_with_their_range_in_the_title():
     model = classifier(2, 5, 3)
     figure = plots.weights(model)
     for axes, p in zip(figure.axes, model.parameters()[::2], strict=True):
@@ -304,7 +304,7 @@ def test_weights_of_series_are_drawn_and_what_has_none_is_refused():
         plots.weights(cl.Model([cl.ReLU()]))
 
 
-def test_weights_that_are_small_are_told_from_those_that_are_negative_without_colours():
+def test_small_weights_differ_from_negative_ones_without_colours():
     shades = [np.dot(to_rgb(colour), [0.299, 0.587, 0.114]) for colour in plots.SIGNED]
     assert shades[0] + 0.25 < shades[1] < shades[2] - 0.25
 
@@ -337,7 +337,7 @@ def test_calibration_is_the_share_that_is_so_over_the_probability():
     ]
 
 
-def test_residuals_are_drawn_over_the_predictions_and_draw_nothing_from_numpys_stream():
+def test_residuals_are_drawn_over_predictions_without_numpys_random_stream():
     pytest.importorskip("sklearn")
     before = np.random.get_state()[1].tobytes()  # noqa: NPY002
     (axes,) = plots.residuals(np.array([[1.0], [2.0]]), [0.5, 4.0]).axes

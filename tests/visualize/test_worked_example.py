@@ -55,7 +55,7 @@ def classifier(dtype=np.float32):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_numbers_are_those_of_predict_and_of_backward(dtype):
+def test_the_numbers_equal_predict_and_backward(dtype):
     model, loss = classifier(dtype), cl.SoftmaxLoss()
     svg = cl.trace(model, X[4], Y[4], loss)
     x = cl.Tensor(X[4:5].astype(dtype), requires_grad=True)
@@ -261,6 +261,6 @@ def test_all_formulas_are_of_functions_of_caffelites():
         ((classifier(), ["a", "b"]), TypeError, "numbers|dtype"),
     ],
 )
-def test_what_is_wrong_is_named(arguments, error, message):
+def test_bad_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         cl.trace(*arguments)

@@ -330,7 +330,7 @@ def test_a_paused_training_goes_on_when_its_pages_have_gone(monkeypatch):
             time.sleep(0.01)
 
 
-def test_a_pause_is_no_time_of_the_training():
+def test_a_pause_does_not_count_as_time_of_the_training():
     with Looking() as looking:
         looking.page.ask("pause")
         seconds = looking.page.wait_for_state("paused")["seconds"]

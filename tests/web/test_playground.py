@@ -99,7 +99,7 @@ def drawn(seed):
         ([], "no setting"),
     ],
 )
-def test_what_cannot_be_chosen_is_named(given, message):
+def test_a_bad_setting_is_named(given, message):
     with pytest.raises(ValueError, match=message):
         Setting.of(given)
 
@@ -259,7 +259,7 @@ def test_a_cosine_ends_the_training(frames):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_weights_gradient_is_that_of_central_differences_and_of_its_numbers(seed):
+def test_a_weights_gradient_equals_central_differences_and_its_numbers(seed):
     setting = drawn(seed)
     names = made(setting)
     model, x, y = names["model"], names["x"], names["y"]
@@ -329,7 +329,7 @@ PRICES = "size,rooms,age,price\n" + "".join([f"{50 + i},{i % 4},{i % 9},{100.5 +
         ('a,b\n"' + "1,2\n" * 30, "expected a header and at least 20 rows"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused(text, message):
+def test_a_file_other_than_a_table_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         Table("my.csv", text)
     with pytest.raises(ValueError, match="a table is the name of a file, its text"):
@@ -550,7 +550,7 @@ def program():
     process.communicate()
 
 
-def test_pages_agree_and_what_is_no_request_is_refused(program):
+def test_pages_agree_and_bad_requests_are_refused(program):
     one, other = Page(program.address), Page(program.address)
     one.wait_for("frame")
     one.ask("set", setting={"data": "xor", "layers": [4]})
