@@ -54,7 +54,7 @@ workflows: .venv/test,lint
 	$(BIN)/zizmor --offline --quiet .github
 
 prose: | $(BIN)/python
-	$(BIN)/python tests/prose.py
+	$(BIN)/python tests/tools/prose.py
 
 house: | $(BIN)/python
 	$(BIN)/python tests/tools/house.py
@@ -65,13 +65,13 @@ docs: .venv/docs .venv/levels
 
 # Wheels, notebooks, programs and the site, if `make docs` has built it, for a class without a network.
 classroom: .venv/classroom .venv/levels
-	$(BIN)/python tests/classroom.py
+	$(BIN)/python tests/tools/classroom.py
 
 sanitize: .venv/test,lint
-	$(BIN)/python tests/sanitize.py
+	$(BIN)/python tests/tools/sanitize.py
 
 wheel: .venv/test,wheel
-	$(BIN)/python tests/wheels.py
+	$(BIN)/python tests/tools/wheels.py
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/steps.py

@@ -16,13 +16,18 @@ from hypothesis import settings
 
 import caffelite as cl
 
+HERE = Path(__file__).parent
+
+# A failed assert of a helper shows its values, as one of a test does.
+pytest.register_assert_rewrite("tests.reference", *(f"tests.{path.parent.name}" for path in HERE.glob("*/__init__.py")))
+
 # The tests press Ctrl-C, which a job in the background of a shell ignores, and what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# These files compare caffelite with libraries from their first line on. onnx comes with onnxruntime.
+# These folders compare caffelite with libraries from their first line on. onnx comes with onnxruntime.
 NEEDED = {
-    "onnxruntime": "test_onnx.py",
-    "sklearn": "test_sklearn.py",
+    "onnxruntime": "onnx",
+    "sklearn": "sklearn",
 }
 collect_ignore = [name for library, name in NEEDED.items() if find_spec(library) is None]
 
@@ -97,7 +102,7 @@ def copy_of_project(target):
     made = (".venv", ".git", "build", "dist", "classroom", "_build", "gallery", "_notebooks", ".hypothesis")
     made += ("__pycache__",)
     made += ("*.so", "*.c", "*.egg-info")
-    shutil.copytree(Path(__file__).parent.parent, target, ignore=shutil.ignore_patterns(*made))
+    shutil.copytree(HERE.parent, target, ignore=shutil.ignore_patterns(*made))
 
 
 def unpacked_source_distribution(folder):

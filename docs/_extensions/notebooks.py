@@ -2,7 +2,7 @@
 
 A notebook has the page's programs and its text in plain Markdown: links by name become names, included files become
 code, and exercises their text. A line at the end of the page leads to it, and `all.zip` has all of them. Those in
-`students.zip` have an empty cell in place of each solution. tests/classroom.py makes both kinds, without Sphinx.
+`students.zip` have an empty cell in place of each solution. tests/tools/classroom.py makes both kinds, without Sphinx.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 - Each file of caffelite/ and examples/ gets a page, source/PATH.html, and so does each test or benchmark that a page of
   docs/ names. Each folder of them gets a page that lists its files with the first sentence of each.
 - In the reference, [source] leads to the line where an object begins. Compiled classes are found by their names.
-- A file name in backticks, such as `functions/linear.py`, becomes a link, and so does `test_model.py::test_…`.
+- A file name in backticks, such as `functions/linear.py`, becomes a link, and so does `model/test_model.py::test_…`.
 - A link to a file, such as ../caffelite/textbook.py, leads to its page. In an editor it leads to the file.
 """
 
@@ -43,7 +43,8 @@ def files() -> frozenset[str]:
     named = set(re.findall(r"\b\w+\.py\b", "".join(page.read_text() for page in pages)))
     found = [path for folder in ("caffelite", "examples") for path in (ROOT / folder).rglob("*")]
     found += [ROOT / name for name in named if (ROOT / name).exists()]  # setup.py
-    found += [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).glob("*.py") if path.name in named]
+    for folder in ("tests", "benchmarks"):
+        found += [path for path in (ROOT / folder).rglob("*.py") if path.name in named]
     return frozenset(
         path.relative_to(ROOT).as_posix()
         for path in found

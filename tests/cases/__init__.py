@@ -30,7 +30,7 @@ import pytest
 
 DTYPES = [np.float32, np.float64]
 
-MODULES = {name: importlib.import_module(f"cases.{name}") for _, name, _ in pkgutil.iter_modules(__path__)}
+MODULES = {name: importlib.import_module(f"{__name__}.{name}") for _, name, _ in pkgutil.iter_modules(__path__)}
 
 FAMILIES = {family.function: family for module in MODULES.values() for family in getattr(module, "CASES", [])}
 

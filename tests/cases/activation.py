@@ -3,10 +3,10 @@
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import normal, softmax, special_values
 
 from caffelite import functions
-from cases.case import Case, Family, elementwise, side
+from tests.cases.case import Case, Family, elementwise, side
+from tests.reference import normal, softmax, special_values
 
 
 def relu(x):

@@ -1,10 +1,10 @@
 """Sums, differences, products, quotients and powers."""
 
 import numpy as np
-from reference import unbroadcast
 
 from caffelite import functions
-from cases.case import broadcast, elementwise
+from tests.cases.case import broadcast, elementwise
+from tests.reference import unbroadcast
 
 
 def add(a, b):

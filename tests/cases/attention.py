@@ -2,12 +2,12 @@
 
 import hypothesis.strategies as st
 import numpy as np
-from reference import linear, normal
 
 from caffelite import functions
-from cases.case import Case, Family
-from cases.dropout import philox_mask
-from cases.normalization import normalized
+from tests.cases.case import Case, Family
+from tests.cases.dropout import philox_mask
+from tests.cases.normalization import normalized
+from tests.reference import linear, normal
 
 
 def ones_where_seen(shape, causal, mask):

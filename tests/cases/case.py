@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import SPECIAL, assert_close, plain_copy, special_values, widened
 
 import caffelite as cl
+from tests.reference import SPECIAL, assert_close, plain_copy, special_values, widened
 
 side = st.integers(1, 20)
 

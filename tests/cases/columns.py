@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 
 from caffelite import functions
-from cases.case import Case, Family
+from tests.cases.case import Case, Family
 
 
 def columns(rows, numbers, counts, size=8, robust=False, gaps=False, bins=0):

@@ -2,11 +2,11 @@
 
 import hypothesis.strategies as st
 import numpy as np
-from reference import linear
 
 import caffelite as cl
 from caffelite import functions
-from cases.case import Case, Family
+from tests.cases.case import Case, Family
+from tests.reference import linear
 
 
 def residual(rows, size):

@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import numpy as np
 
 from caffelite import functions
-from cases.case import Case, Family
-from cases.loss import drawn_weights, pointwise, shares, weighted_by_pytorch
+from tests.cases.case import Case, Family
+from tests.cases.loss import drawn_weights, pointwise, shares, weighted_by_pytorch
 
 
 def of_rows(make, shape, judged, counterpart, targets, weighted):

@@ -3,10 +3,10 @@
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import linear
 
 from caffelite import functions
-from cases.case import Case, Family, side
+from tests.cases.case import Case, Family, side
+from tests.reference import linear
 
 WORD = 0xFFFFFFFF
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from caffelite import functions
-from cases.case import elementwise
+from tests.cases.case import elementwise
 
 
 def exp(x):

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 
 from caffelite import functions
-from cases.case import Case, Family
+from tests.cases.case import Case, Family
 
 
 def embedding(x, weight):

@@ -3,10 +3,10 @@
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import linear, matmul_of_matrices
 
 from caffelite import functions
-from cases.case import Case, Family, side
+from tests.cases.case import Case, Family, side
+from tests.reference import linear, matmul_of_matrices
 
 
 def matmul(a, b):

@@ -3,11 +3,11 @@
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import softmax, special_values
 
 import caffelite as cl
 from caffelite import functions
-from cases.case import Case, Family
+from tests.cases.case import Case, Family
+from tests.reference import softmax, special_values
 
 
 class OnGrid(Case):

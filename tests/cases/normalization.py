@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 
 from caffelite import functions
-from cases.case import Case, Family, side
+from tests.cases.case import Case, Family, side
 
 
 def ones_to_three(shape, rng):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import reference
 
 import caffelite as cl
+from tests import reference
 
 
 class Rule(NamedTuple):

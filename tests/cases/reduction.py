@@ -5,10 +5,10 @@ from functools import partial
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import kept, sum
 
 from caffelite import functions
-from cases.case import Case, Family
+from tests.cases.case import Case, Family
+from tests.reference import kept, sum
 
 
 def mean(x, axis, keepdims):

@@ -3,10 +3,10 @@
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import unbroadcast
 
 from caffelite import functions
-from cases.case import Case, Family, broadcast
+from tests.cases.case import Case, Family, broadcast
+from tests.reference import unbroadcast
 
 
 def clip(x, low, high):

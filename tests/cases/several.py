@@ -1,11 +1,11 @@
-"""Losses of several outputs. The cases have one output; `test_several.py` has the others, which come in tuples."""
+"""Losses of several outputs. The cases have one output; `test_multi_output.py` has the others, which come in tuples."""
 
 import hypothesis.strategies as st
 
 import caffelite as cl
 from caffelite import functions
 from caffelite.functions.several import WeightedSum
-from cases.case import Case, Family
+from tests.cases.case import Case, Family
 
 
 def weighted_sum(shape, weights):

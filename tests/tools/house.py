@@ -14,9 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from names import CYTHON, Definition, definitions, is_participle, parts, repeated_classes, word_set
-
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.tools.names import CYTHON, Definition, definitions, is_participle, parts, repeated_classes, word_set
+
 SOURCES = {".py", ".pyi", *CYTHON, ".h", ".js", ".css", ".html"}
 
 #: Files and folders that have a better name now, by the room that they were in.

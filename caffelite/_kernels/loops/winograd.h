@@ -37,7 +37,7 @@
 
 /* Row j of Bᵀ has the coefficients of the polynomial that is 0 at all points but p_j, lowest power first. Row j of A has
  * the powers of p_j, and row j of G too, divided by that polynomial's value at p_j. The last rows are those of ∞.
- * tests/test_winograd.py derives all of them from the points. */
+ * tests/kernels/test_winograd.py derives all of them from the points. */
 /* clang-format off */
 static const float BT_3[6][6] = {
     {1, -1.5, -2, 1.5, 1, 0},

@@ -1,0 +1,156 @@
+"""`caffelite grade`: counts the exercises that files solve, and no file can end or hang it."""
+
+import csv
+import io
+import json
+import time
+
+import pytest
+
+from caffelite import cli
+
+RELU = """
+import numpy as np
+import caffelite as cl
+
+def relu(x):
+    return np.maximum(x, 0)
+"""
+SLOPE = """
+def slope(f, w):
+    return (f(w + 1e-5) - f(w - 1e-5)) / 2e-5
+"""
+MSE = """
+def mse(p, y):
+    error = p - y
+    return (error**2).mean(), 2 * error / error.size
+"""
+
+
+def cell(source, kind="code"):
+    return {"cell_type": kind, "metadata": {}, "source": source.splitlines(keepends=True)}
+
+
+@pytest.fixture
+def graded(tmp_path, capsys):
+    """Write files, and run the command. Returns the row of each file."""
+
+    def grade(seconds=5, **files):
+        for name, content in files.items():
+            name, _, suffix = name.rpartition("_")
+            path = tmp_path / f"{name}.{suffix}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content if isinstance(content, str) else json.dumps({"cells": content}))
+        assert cli.main(["grade", str(tmp_path), "--seconds", str(seconds)]) == 0
+        header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+        assert header == ["file", "right", "exercises", "problem"]
+        return {row[0]: tuple(row[1:]) for row in rows}
+
+    return grade
+
+
+def test_it_counts_the_right_answers_of_each_file(graded):
+    both = RELU + SLOPE + "def mse(p, y):\n    return 1\n"
+    assert graded(anna_py=RELU + SLOPE, ben_py=both, cem_py=RELU) == {
+        "anna.py": ("2", "relu slope", ""),
+        "ben.py": ("2", "relu slope", ""),
+        "cem.py": ("1", "relu", ""),
+    }
+
+
+def test_a_notebook_counts_as_its_cells_do(graded):
+    cells = [
+        cell("# Text", "markdown"),
+        cell("%matplotlib inline\n" + RELU),
+        cell('cl.exercises.check("relu", relu)'),
+        cell('# your answer\n\n\ncl.exercises.check("mse", mse)'),  # left out: a NameError
+        cell(SLOPE + 'cl.exercises.check("slope", slope)'),
+    ]
+    assert graded(anna_ipynb=cells) == {"anna.ipynb": ("2", "relu slope", "")}
+
+
+def test_an_answer_is_also_what_a_file_gives_to_check(graded):
+    program = "import caffelite as cl\nimport numpy as np\nmine = lambda x: np.maximum(x, 0)\n"
+    assert graded(anna_py=program + "cl.exercises.check('relu', mine)")["anna.py"] == ("1", "relu", "")
+
+
+def test_a_function_that_was_only_imported_is_not_an_answer(graded):
+    assert graded(anna_py="from caffelite import *\nfrom caffelite import MaxPool2d as MaxPool\n")["anna.py"][0] == "0"
+
+
+def test_folders_of_students_are_read_and_hidden_ones_are_not(graded, tmp_path):
+    for folder in ("anna", ".ipynb_checkpoints"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "exercises.py").write_text(RELU)
+    (tmp_path / "anna" / "notes.txt").write_text("not a program")
+    assert graded() == {"anna/exercises.py": ("1", "relu", "")}
+
+
+@pytest.mark.parametrize(
+    ("ending", "problem"),
+    [
+        ("import os\n    os._exit(0)", "mse ended Python"),
+        ("import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)", "mse ended Python"),
+        ("while True:\n        pass", "mse took more than 2 seconds"),
+        ("while True:\n        try: 1 / 0\n        except BaseException: pass", "mse took more than 2 seconds"),
+        ("import sys\n    sys.exit()", ""),
+        ("raise KeyboardInterrupt", "mse ended Python"),
+        ("while True:\n        f = lambda: f()\n        f()", ""),
+        ("return [0] * 10**10", ""),
+        ("for _ in range(10**6): print('x' * 100)", ""),
+        ("return input()", ""),
+    ],
+)
+def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(ending, problem, graded):
+    program = RELU + f"def mse(p, y):\n    {ending}\n" + "def descend(slope, w, lr, steps):\n"
+    program += "    for _ in range(steps):\n        w = w - lr * slope(w)\n    return w\n"
+    rows = graded(seconds=2, anna_py=program, ben_py=RELU)
+    assert rows == {"anna.py": ("2", "relu descend", problem), "ben.py": ("1", "relu", "")}
+
+
+@pytest.mark.parametrize(
+    ("program", "right", "problem"),
+    [
+        ("def relu(x:\n", "0", "line 1: SyntaxError: '(' was never closed"),
+        (RELU + "print(rleu(3))\n" + SLOPE, "1", "line 7: NameError: name 'rleu' is not defined"),
+        (RELU + "while True:\n    pass", "0", "the file took more than 2 seconds"),
+        (RELU + "import os\nos._exit(1)", "0", "the file ended Python"),
+        (RELU + "import sys\nsys.exit('bye')", "1", "line 8: SystemExit: bye"),
+        ("", "0", ""),
+        (RELU + "if __name__ == '__main__':\n    input('')", "1", ""),
+    ],
+)
+def test_the_problem_of_a_file_is_said_and_what_came_before_it_counts(program, right, problem, graded):
+    row = graded(seconds=2, anna_py=program)["anna.py"]
+    assert row[0] == right
+    assert row[2].startswith(problem)
+    assert problem or not row[2]
+
+
+def test_a_broken_notebook_and_a_binary_file_are_reported(graded, tmp_path):
+    (tmp_path / "cem.py").write_bytes(b"\xff\xfe")
+    rows = graded(anna_ipynb="{", ben_ipynb="3", dan_ipynb=[cell("1 +"), cell(RELU)])
+    for name in ("anna.ipynb", "ben.ipynb", "cem.py"):
+        assert rows[name][2].startswith("cannot be read: ")
+    assert rows["dan.ipynb"] == ("1", "relu", "cell 1, line 1: SyntaxError: invalid syntax")
+
+
+def test_a_process_that_an_answer_starts_ends_with_it(graded, tmp_path):
+    late = tmp_path / "late"
+    source = f"import time; time.sleep(2); open({str(late)!r}, 'w')"
+    program = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {source!r}])\n"
+    assert graded(anna_py=program + RELU)["anna.py"] == ("1", "relu", "")
+    time.sleep(2.5)
+    assert not late.exists()
+
+
+def test_programs_do_not_write_into_the_folder(graded, tmp_path):
+    graded(anna_py=RELU + "open('mine.txt', 'w').close()")
+    assert [path.name for path in tmp_path.iterdir()] == ["anna.py"]
+
+
+def test_a_folder_without_files_is_refused(tmp_path, capsys):
+    for folder in (tmp_path, tmp_path / "absent"):
+        assert cli.main(["grade", str(folder)]) == 2
+        said = capsys.readouterr().err
+        assert said == f"caffelite grade: error: there is no file that ends in .py or .ipynb in {folder}\n"

@@ -1,0 +1,519 @@
+"""The exercises: right answers, those of docs/exercises.md, pass. Wrong ones get a message that says what is wrong."""
+
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import GeneratorType
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+
+EXERCISES = cl.exercises.EXERCISES
+PAGE = Path(__file__).parents[2] / "docs" / "exercises.md"
+OF_TIME = {"replay", "faster_than_numpy"}  # on a busy machine a right answer may be too slow
+
+
+def said(name, answer):
+    verdict = cl.exercises.check(name, answer)
+    assert not verdict, f"a wrong answer to {name} passes"
+    return verdict.message
+
+
+def right_answers():
+    """The solutions of the page, by the name of the exercise."""
+    cells = re.findall(r"^```\{code-cell\}\n(?::.*\n)*((?:.*\n)*?)```$", PAGE.read_text(), re.MULTILINE)
+    namespace = {"np": np, "cl": cl}
+    found = {}
+    for cell in cells:
+        check = re.search(r'^cl\.exercises\.check\("(\w+)", (\w+)\)$', cell, re.MULTILINE)
+        if check and "return np.max(x, 0)" not in cell:
+            exec(cell.replace(check[0], ""), namespace)
+            found[check[1]] = namespace[check[2]]
+    return found
+
+
+RIGHT = right_answers()
+
+
+def test_every_exercise_has_a_solution_on_the_page_and_a_text_and_hints():
+    assert set(RIGHT) == set(EXERCISES)
+    assert re.findall(r"^```\{exercise\} (\w+)$", PAGE.read_text(), re.MULTILINE) == list(EXERCISES)
+    for exercise in EXERCISES.values():
+        assert len(exercise.hints) >= 2
+        assert exercise.task.startswith("Write `")
+
+
+@pytest.mark.parametrize("name", [name for name in EXERCISES if name not in OF_TIME])
+def test_a_right_answer_passes(name):
+    verdict = cl.exercises.check(name, RIGHT[name])
+    assert verdict, verdict
+    assert repr(verdict).startswith(f"{name}: right.")
+
+
+@pytest.mark.parametrize("name", sorted(OF_TIME))
+def test_a_right_answer_that_is_timed_is_right_however_fast_it_is(name):
+    verdict = cl.exercises.check(name, RIGHT[name])
+    assert verdict or "times as fast" in verdict.message, verdict
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize(
+    "answer", [None, 3, lambda *_: None, lambda: 0, object], ids=["None", "3", "no return", "no arguments", "object"]
+)
+def test_a_useless_answer_gets_a_verdict_and_no_error(name, answer):
+    verdict = cl.exercises.check(name, answer)
+    assert not verdict
+    assert len(verdict.message) > 20
+    assert f"cl.exercises.hint('{name}')" in repr(verdict)
+
+
+def function(forward, backward=None, init=None):
+    """A class of a Function with these methods."""
+    methods = {"forward": forward, "backward": backward or (lambda self, dy: dy)}
+    return type("Answer", (cl.Function,), methods | ({"__init__": init} if init else {}))
+
+
+def in_place(x):
+    x[x < 0] = 0
+    return x
+
+
+def loss_and(f):
+    def cross_entropy(s, labels):
+        p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+        return f(-np.log(p[np.arange(len(s)), labels]), p, np.eye(s.shape[1])[labels])
+
+    return cross_entropy
+
+
+def keep_positive(self, x):
+    self.x = x
+    return np.maximum(x, 0)
+
+
+def sigmoid(self, x):
+    self.x, self.y = x, 1 / (1 + np.exp(-x))
+    return self.y
+
+
+def normed(self, x):
+    self.std = np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    return (x - x.mean(axis=1, keepdims=True)) / self.std
+
+
+class Scalar:
+    """A walk that goes into the inputs at once, and so counts a gradient before it is complete."""
+
+    def __init__(self, data, inputs=()):
+        self.data, self.inputs, self.grad = data, inputs, 0.0
+
+    def __add__(self, other):
+        return type(self)(self.data + other.data, ((self, 1.0), (other, 1.0)))
+
+    def __mul__(self, other):
+        return type(self)(self.data * other.data, ((self, other.data), (other, self.data)))
+
+    def backward(self, gradient=1.0):
+        self.grad = gradient
+        for x, slope in self.inputs:
+            x.backward(slope * gradient)
+
+
+def dropout(scale, at):
+    def init(self, p):
+        self.p, self.rng = p, np.random.default_rng(0)
+
+    def forward(self, x):
+        self.mask = (self.rng.random(x.shape) >= at(self.p)) * scale(self.p)
+        return x * self.mask if cl.is_training() else x
+
+    return function(forward, lambda self, dy: dy * self.mask, init)
+
+
+def embedding(self, count, size):
+    self.W = cl.Tensor(np.random.default_rng(0).normal(size=(count, size)), requires_grad=True)
+
+
+def look_up(self, indices):
+    self.indices = indices
+    return self.W.data[indices]
+
+
+def count_once(self, dy):
+    gradient = np.zeros_like(self.W.data)
+    gradient[self.indices] += dy
+    self.W.add_grad(gradient)
+
+
+def ordered(x, y, size, rng):
+    for i in range(0, len(x), size):
+        yield x[i : i + size], y[i : i + size]
+
+
+def full_batches(x, y, size, rng):
+    order = rng.permutation(len(x))
+    for i in range(0, len(x) - size + 1, size):
+        yield x[order[i : i + size]], y[order[i : i + size]]
+
+
+def two_orders(x, y, size, rng):
+    one, other = rng.permutation(len(x)), rng.permutation(len(x))
+    for i in range(0, len(x), size):
+        yield x[one[i : i + size]], y[other[i : i + size]]
+
+
+def own_seed(x, y, size, rng):
+    return RIGHT["batches"](x, y, size, np.random.default_rng(5))
+
+
+def scores_of_a_net(x, y):
+    model = cl.MLP(2, [8, 3], seed=0)
+    return model.predict
+
+
+def untrained(x, y):
+    model = cl.MLP(2, [8, 3], seed=0)
+    return lambda x: model.predict(x).argmax(axis=1)
+
+
+def one_step_too_many(model, loss, optimizer, x, y, steps):
+    RIGHT["replay"](model, loss, optimizer, x, y, steps + 1)
+
+
+def by_hand(model, loss, optimizer, x, y, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+
+
+def update_in_numpy(w, g, v):
+    v[:] = np.float32(0.9) * v + g
+    w[:] = w - np.float32(0.1) * v
+
+
+def decide(x):
+    return x if x.data[0, 1] > 0 else x * 0.1
+
+
+def attend(scale):
+    def forward(self, q, k, v):
+        scores = q @ np.swapaxes(k, -1, -2) * scale(q.shape[-1])
+        exp = np.exp(scores)
+        return exp / exp.sum(axis=-1, keepdims=True) @ v
+
+    return function(forward, lambda self, dy: (dy, dy, dy))
+
+
+def linear_of_ones(self, n, m):
+    self.W, self.b = (cl.Tensor(np.ones(shape), requires_grad=True) for shape in ((n, m), (m,)))
+
+
+def linear_of_arrays(self, n, m):
+    self.W, self.b = np.ones((n, m)), np.zeros(m)
+
+
+def pooled(self, x):
+    n, c, h, w = x.shape
+    self.windows = x.reshape(n, c, h // 2, 2, w // 2, 2)
+    self.y = self.windows.max(axis=(3, 5))
+    return self.y
+
+
+def all_equal_ones(self, dy):
+    mask = self.windows == self.y[:, :, :, None, :, None]
+    n, c, h, _, w, _ = mask.shape
+    return (mask * dy[:, :, :, None, :, None]).reshape(n, c, 2 * h, 2 * w)
+
+
+def turned_convolution(self, x):
+    windows = np.lib.stride_tricks.sliding_window_view(x, self.W.shape[2], axis=2)
+    return np.einsum("ncik,ock->noi", windows, self.W.data[:, :, ::-1]) + self.b.data[:, None]
+
+
+def of_convolution(self, inputs, outputs, k):
+    rng = np.random.default_rng(0)
+    self.W = cl.Tensor(rng.normal(size=(outputs, inputs, k)), requires_grad=True)
+    self.b = cl.Tensor(rng.normal(size=outputs), requires_grad=True)
+
+
+WRONG = [
+    ("relu", lambda x: np.max(x, 0), "use np.maximum"),
+    ("relu", abs, "at (0, 0) is 2; it should be 0"),
+    ("relu", lambda x: 2 * np.maximum(x, 0), "All numbers are 2 times what they should be."),
+    ("relu", in_place, "has changed its argument"),
+    ("relu", lambda x: x.maximum(0), "raised AttributeError"),
+    ("slope", lambda f, w: (f(w + 1e-6) - f(w - 1e-6)) / 1e-6, "are 2 · eps apart"),
+    ("slope", lambda f, w: (f(w + 1e-5) - f(w)) / 1e-5, "Use both sides of w"),
+    ("mse", lambda p, y: ((p - y) ** 2).mean(), "has to return two things"),
+    ("mse", lambda p, y: (((p - y) ** 2).mean(), 2 * (p - y)), "divided by the number of elements"),
+    ("mse", lambda p, y: (((p - y) ** 2).mean(), 2 * (y - p) / p.size), "wrong sign"),
+    ("mse", lambda p, y: (((p - y) ** 2).sum(), 2 * (p - y)), "take the mean"),
+    ("mse", lambda p, y: (((p - y) ** 2).mean(), 7 * (p - y) / p.size), "All numbers are 3.5 times"),
+    (
+        "softmax",
+        lambda s: np.exp(s) / np.exp(s).sum(axis=1, keepdims=True),
+        "For scores of 1,000 the result is not finite",
+    ),
+    ("softmax", lambda s: np.exp(s - s.max()) / np.exp(s - s.max()).sum(), "sum along axis=1"),
+    ("softmax", lambda s: (e := np.exp(s - s.max())) / e.sum(axis=1, keepdims=True), "of each row, not of all rows"),
+    ("cross_entropy", loss_and(lambda rows, p, onehot: (rows.mean(), p - onehot)), "divided by n"),
+    ("cross_entropy", loss_and(lambda rows, p, onehot: (rows.sum(), p - onehot)), "take the mean"),
+    ("cross_entropy", loss_and(lambda rows, p, onehot: (rows.mean(), p / len(p))), "subtract 1"),
+    ("linear_backward", lambda x, W, dy: (dy @ W.T, x.T @ dy, dy.mean(axis=0)), "sum the rows"),
+    ("linear_backward", lambda x, W, dy: (dy @ W.T, x.T @ dy), "Return three arrays"),
+    ("linear_backward", lambda x, W, dy: (dy @ W, x.T @ dy, dy.sum(axis=0)), "raised ValueError"),
+    ("descend", lambda slope, w, lr, steps: w - lr * slope(w), "should be"),
+    ("descend", lambda slope, w, lr, n: RIGHT["descend"](slope, w, -lr, n), "goes uphill"),
+    ("ReLU", function(keep_positive, lambda self, dy: self.x > 0), "multiply it by dy"),
+    ("ReLU", function(keep_positive), "only where x is above 0"),
+    ("ReLU", function(keep_positive, lambda self, dy: np.maximum(dy, 0)), "depends on the sign of dy"),
+    ("ReLU", type("Answer", (), {}), "has to be a subclass of cl.Function"),
+    ("ReLU", cl.ReLU(), "Give the class ReLU itself"),
+    ("Sigmoid", function(sigmoid, lambda self, dy: dy * self.x * (1 - self.x)), "with y, not x"),
+    ("Sigmoid", function(sigmoid, lambda self, dy: dy * self.y * (1 - self.y)), "the exponential overflows"),
+    ("Linear", function(lambda self, x: x, None, linear_of_arrays), "requires_grad=True"),
+    ("Linear", function(lambda self, x: x @ self.W.data, None, linear_of_ones), "not drawn at random"),
+    ("Dropout", dropout(lambda p: 1, lambda p: p), "Divide those that are kept by 1 − p"),
+    ("Dropout", dropout(lambda p: 1 / p, lambda p: 1 - p), "of the elements are 0. p is the share that is dropped"),
+    ("MaxPool", function(pooled, all_equal_ones), "only the first one should"),
+    ("Conv1d", function(turned_convolution, None, of_convolution), "the window is turned round"),
+    ("LayerNorm", function(normed, lambda self, dy: dy / self.std), "They depend on x, too"),
+    ("LayerNorm", function(lambda self, x: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)), "That is BatchNorm"),
+    ("Embedding", function(look_up, count_once, embedding), "use np.add.at"),
+    ("Attention", attend(lambda d: 1.0), "not divided by √d"),
+    ("Attention", attend(lambda d: 1 / np.sqrt(d)), "The gradient is wrong"),
+    ("autograd", Scalar, "the gradient of a in a * a is 3; it should be 6"),
+    ("momentum", lambda w, g, v, lr, mu: (w - lr * v, mu * v + g), "First v, then w"),
+    ("momentum", lambda w, g, v, lr, mu: w - lr * (mu * v + g), "Return the new w and the new v"),
+    ("adam", lambda w, g, m, s, t, lr: RIGHT["adam"](w, g, m, s, 10**6, lr), "not corrected"),
+    ("batches", ordered, "The rows are in order"),
+    ("batches", full_batches, "the last two are missing"),
+    ("batches", two_orders, "do not belong together"),
+    ("batches", own_seed, "no seed of your own"),
+    ("train", scores_of_a_net, "return the class"),
+    ("train", untrained, "of the new points are right"),
+    (
+        "flop",
+        lambda rows, sizes: sum(2 * rows * a * b for a, b in pairwise(sizes)),
+        "those backward, too",
+    ),
+    (
+        "flop",
+        lambda rows, sizes: sum(6 * rows * a * b for a, b in pairwise(sizes)),
+        "nobody needs it",
+    ),
+    ("recordable", lambda x: cl.Tensor(np.where(x.data > 0, x.data, 0.1 * x.data)), "It cannot be recorded"),
+    ("recordable", lambda x: cl.where(x > 0, x, 0.1 * x), "It cannot be recorded"),
+    ("recordable", decide, "leaky(x)"),
+    ("replay", one_step_too_many, "one step too many"),
+    ("replay", by_hand, "it should be 3 times"),
+    ("faster_than_numpy", update_in_numpy, "it should be twice as fast"),
+    ("faster_than_numpy", lambda w, g, v: None, "it should be"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # exponentials that overflow
+@pytest.mark.parametrize(("name", "answer", "message"), WRONG, ids=[f"{name}: {message}" for name, _, message in WRONG])
+def test_a_wrong_answer_is_told_what_is_wrong(name, answer, message):
+    assert message in said(name, answer)
+
+
+def scribbles(function):
+    """An answer with the results of another one, which then overwrites the arrays that it got."""
+
+    def of_copies(*arguments):
+        copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
+        result = function(*copies)
+        for x in arguments:
+            if isinstance(x, np.ndarray):
+                x[...] = 77
+        return list(result) if isinstance(result, GeneratorType) else result
+
+    return of_copies
+
+
+def in_place_version(answer):
+    """An answer with the same results, which overwrites the arrays that it got, in both directions if it has two."""
+    if not isinstance(answer, type):
+        return scribbles(answer)
+
+    def method(name):
+        return lambda self, *arguments: scribbles(getattr(super(cls, self), name))(*arguments)
+
+    cls = type(answer.__name__, (answer,), {name: method(name) for name in ("forward", "backward")})
+    return cls
+
+
+#: Exercises whose answers get no arrays, or change those that they get.
+WITHOUT_INPUTS = {"autograd", "flop", "recordable", "slope", "faster_than_numpy"}
+
+
+@pytest.mark.parametrize("name", [name for name in EXERCISES if name not in WITHOUT_INPUTS])
+def test_a_right_answer_that_changes_its_inputs_is_right_or_is_told_so(name):
+    verdict = cl.exercises.check(name, in_place_version(RIGHT[name]))
+    assert verdict or re.search(r"has changed|has written into|times as fast as the loop", verdict.message), verdict
+
+
+def test_descend_in_place_is_told_to_make_a_new_array():
+    def descend(slope, w, lr, steps):
+        for _ in range(steps):
+            w -= lr * slope(w)
+        return w
+
+    assert "Write w = w - …" in said("descend", descend)
+
+
+def test_a_leaky_that_writes_into_its_tensor_is_told_that_it_cannot_be_recorded():
+    def leaky(x):
+        y = cl.maximum(x, 0.1 * x)
+        x.data[...] = 77
+        return y
+
+    assert said("recordable", leaky).startswith("It cannot be recorded: assigning to elements")
+
+
+def test_a_loss_of_a_changed_p_gets_a_hint_at_it():
+    def cross_entropy(s, labels):
+        p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+        ds, rows = p, np.arange(len(s))
+        ds[rows, labels] -= 1
+        return -np.log(p[rows, labels]).mean(), ds / len(s)
+
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        assert "Was p changed before? Write ds = p.copy()." in said("cross_entropy", cross_entropy)
+
+
+def test_every_exercise_has_a_typical_mistake_here():
+    assert {name for name, *_ in WRONG} == set(EXERCISES)
+
+
+def test_the_texts_are_shown_and_what_is_not_there_is_an_error():
+    assert all(name in cl.exercises.tasks() for name in EXERCISES)
+    assert repr(cl.exercises.task("relu")).startswith("Write `relu(x)`")
+    assert cl.exercises.hint("relu", 2) == "Hint 2 of 2: np.maximum(x, 0)"
+    with pytest.raises(ValueError, match="no exercise 'transformer'; there are relu, slope"):
+        cl.exercises.check("transformer", None)
+    with pytest.raises(ValueError, match="hints 1 to 2, got 3"):
+        cl.exercises.hint("relu", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("Relu", "'relu' or 'ReLU'"), ("softmx", "'softmax'"), ("cross_entropie", "'cross_entropy'")]
+)
+def test_an_almost_right_name_gets_the_right_one(name, meant):
+    with pytest.raises(ValueError, match=f"^there is no exercise '{name}'; did you mean {meant}\\?$"):
+        cl.exercises.check(name, None)
+
+
+def test_check_with_its_arguments_swapped_says_which_comes_first():
+    with pytest.raises(
+        TypeError, match=r"name of an exercise comes first, such as check\('relu', relu\); got <function"
+    ):
+        cl.exercises.check(RIGHT["relu"], "relu")
+
+
+def test_a_factor_is_named_only_if_all_numbers_have_it():
+    assert "times" not in said("relu", abs)
+
+
+def test_the_line_of_an_error_in_an_answer_is_named():
+    def relu(x):
+        return x.mxaimum(0)
+
+    assert re.search(r"raised AttributeError, in line \d+ of relu: ", said("relu", relu))
+
+
+def test_an_error_names_the_last_line_of_the_answer_and_no_line_of_a_library():
+    def relu(x):
+        return np.maximm(x, 0)
+
+    class Scalar:
+        def __init__(self, data):
+            self.data, self.grad = data, 0.0
+
+    assert re.search(r"^relu\(x\) raised AttributeError, in line \d+ of relu: ", said("relu", relu))
+    assert said("autograd", Scalar).startswith("a + b raised TypeError: unsupported operand")
+
+
+def test_an_answer_that_exits_gets_a_verdict():
+    def exits(*_):
+        sys.exit("enough")
+
+    class ReLU(cl.Function):
+        forward = backward = exits
+
+    class Embedding(cl.Function):
+        def __init__(self, count, size):
+            embedding(self, count, size)
+
+        def forward(self, indices):
+            return look_up(self, indices)
+
+        backward = exits
+
+    for name in EXERCISES:
+        assert "raised SystemExit" in said(name, exits) or isinstance(RIGHT[name], type)
+    assert re.search(r"raised SystemExit, in line \d+ of exits: enough\.", said("relu", exits))
+    assert "raised SystemExit, in line" in said("ReLU", ReLU)
+    assert "Embedding raised SystemExit, in line" in said("Embedding", Embedding)
+
+
+def test_an_error_of_the_judge_itself_is_not_a_verdict():
+    from caffelite.exercises.exercise import Exercise
+
+    def relu(answer):
+        """Write `relu(x)`."""
+        return {}[answer]
+
+    with pytest.raises(KeyError):
+        Exercise(*_of_caffelite(relu)).judge(3)
+
+
+def _of_caffelite(check):
+    """A judge as if it were written in a file of caffelite."""
+    code = check.__code__.replace(co_filename=cl.exercises.__file__)
+    return check.__name__, type(check)(code, {"__doc__": check.__doc__}), (), ""
+
+
+def test_every_task_names_the_function_that_its_solution_defines():
+    assert {name: exercise.answer for name, exercise in EXERCISES.items()} == {
+        name: answer.__name__ for name, answer in RIGHT.items()
+    }
+
+
+def test_the_course_for_teachers_has_every_exercise_once_and_says_which_names_differ():
+    page = (PAGE.parent / "teaching.md").read_text()
+    table = page.partition("Students do this:")[2].partition("A lesson takes")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(EXERCISES)
+    differing = {name: exercise.answer for name, exercise in EXERCISES.items() if exercise.answer != name}
+    assert len(differing) == 4
+    for name, answer in differing.items():
+        assert re.search(rf"`{name}`\s+(asks )?for\s+`{answer}`", page)
+
+
+def test_a_verdict_says_what_was_returned_in_good_english():
+    assert said("mse", lambda p, y: 3).endswith("this is of type int.")
+    assert said("slope", 3) == "slope has to be a function or a class, and is 3."
+
+
+def test_the_judge_of_flop_counts_what_a_recording_counts():
+    x, y = cl.datasets.spiral(points_per_class=10, seed=0)
+    model, loss = cl.MLP(2, [8, 8, 3], seed=0), cl.SoftmaxLoss()
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return value
+
+    lines = str(cl.capture(step, x.astype(np.float32), y)).splitlines()
+    head = lines[0].index("FLOP")
+    counted = [re.search(r"([\d,]*)$", line[: head + 4])[1] for line in lines[2:]]
+    assert sum(int(number.replace(",", "")) for number in counted if number) == RIGHT["flop"](30, [2, 8, 8, 3])

@@ -1,0 +1,892 @@
+"""Files: what is saved is loaded as it was, by others too; what is no such file is refused before it costs anything."""
+
+import contextlib
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import caffelite as cl
+from caffelite import functions
+from caffelite.core.arrays import FLOATS
+from caffelite.core.modes import without_values
+from caffelite.files import safetensors as files
+from caffelite.files import structure
+from caffelite.files.state import arrays_of, texts_of
+from caffelite.training import door
+from tests.cases import FAMILIES, both_dtypes, named
+from tests.cases.case import as_tuple
+from tests.conftest import bits, classifier, train
+from tests.tools import fuzz_files
+
+every_case = pytest.mark.parametrize("case", named("listed"))
+some_cases = pytest.mark.parametrize(
+    "case", [pytest.param(f.build(*x), id=f"{kind.__name__}-{x}") for kind, f in FAMILIES.items() for x in f.listed[:2]]
+)
+NAMES = {**structure.NAMES, "Model": cl.Model}
+UNWRITABLE = (functions.Index, functions.Penalized)
+
+
+@pytest.fixture(autouse=True)
+def disk_not_waited_for(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+class Scale(cl.Function):
+    """A user's Function, with a parameter of its own."""
+
+    def __init__(self, factor=2.0):
+        self.factor = factor
+        self.weight = cl.Tensor(np.full(1, factor, np.float32), requires_grad=True, name="weight")
+
+    def parameters(self):
+        return [self.weight]
+
+    def forward(self, x):
+        return x * self.weight.data
+
+    def backward(self, dy):
+        return dy * self.weight.data
+
+
+class Gated(cl.Model):
+    """A user's model, which keeps its size under another name."""
+
+    def __init__(self, size, seed=None):
+        super().__init__(seed=seed)
+        self.f, self.g = cl.Linear(size, size), cl.MLP(size, [4, size])
+        self.width = size
+
+    def call(self, x):
+        return self.f(x) * self.g(x).sigmoid()
+
+
+class Described(Gated):
+    """One that says what it was made with."""
+
+    def arguments(self):
+        return {"size": self.width}
+
+
+def assert_same_state(a, b):
+    first, second = a.state_dict(), b.state_dict()
+    assert list(first) == list(second)
+    for name, array in first.items():
+        assert (array.dtype, array.shape, array.tobytes()) == (
+            second[name].dtype,
+            second[name].shape,
+            second[name].tobytes(),
+        ), name
+
+
+# ---- round trips ----------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_every_function_is_made_again_with_its_arguments(case):
+    function = case.make()
+    if isinstance(function, UNWRITABLE):
+        with pytest.raises(structure.Unwritable):
+            structure.described(function)
+        return
+    entries = json.loads(structure.as_text(structure.described(function)))
+    other = structure.made(entries, NAMES, {})
+    assert type(other) is type(function)
+    assert repr(other) == repr(function)
+    with without_values():
+        blank = structure.made(entries, NAMES, {})
+    assert [p.shape for p in blank.parameters()] == [p.shape for p in function.parameters()]
+    assert {k: x.shape for k, x in blank.buffers().items()} == {k: x.shape for k, x in function.buffers().items()}
+
+
+@some_cases
+@both_dtypes
+def test_a_model_of_every_function_comes_back_to_the_bit(case, dtype, path):
+    function = case.function(dtype)
+    if isinstance(function, UNWRITABLE) or len(case.inputs(dtype)) > 1 or case.inputs(dtype)[0].ndim == 0:
+        return
+    try:
+        model = cl.Model([function], seed=3, dtype=dtype)
+    except TypeError:
+        return  # an operator that takes more than one input
+    model.save(path)
+    other = cl.load(path)
+    assert (repr(other), other.dtype) == (repr(model), dtype)
+    assert_same_state(model, other)
+    (x,) = case.inputs(dtype)
+    if x.size:
+        for y, same in zip(as_tuple(other.predict(x)), as_tuple(model.predict(x)), strict=True):
+            assert y.tobytes() == same.tobytes()
+
+
+def test_a_loaded_model_trains_like_the_saved_one(path):
+    (x, y), _ = cl.datasets.digits()
+    layers = [cl.Flatten(), cl.Linear(64, 20), cl.BatchNorm(20), cl.ReLU(), cl.Dropout(0.2), cl.Linear(20, 10)]
+    model = cl.Model(layers, seed=0)
+
+    def fit(model):
+        optimizer = cl.Adam(model.parameters())
+        model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=2, seed=1, verbose=0)
+
+    fit(model)
+    model.save(path)
+    other = cl.load(path)
+    fit(model)
+    fit(other)
+    assert_same_state(model, other)
+
+
+def test_shared_functions_stay_shared_and_models_stay_nested(path):
+    layer = cl.Linear(3, 3, initializer=cl.initializers.normal(0.1))
+    inner = cl.Model([layer, cl.Tanh()])
+    model = cl.Model([layer, inner, cl.Residual(inner), cl.Parallel([inner, layer], axis=1)], seed=0)
+    model.save(path)
+    other = cl.load(path)
+    a, b, c, d = other.functions
+    assert b.functions[0] is a
+    assert c.function is b
+    assert d.functions == [b, a]
+    assert a.initializer.std == 0.1
+    assert_same_state(model, other)
+
+
+def test_custom_classes_and_initializers_are_given_by_name(path):
+    def halves(shape, rng):
+        return np.full(shape, 0.5)
+
+    model = cl.Model([cl.Linear(3, 3, initializer=halves), Scale(5.0), Described(3), cl.Linear(3, 2)], seed=0)
+    model.save(path)
+    custom = {"halves": halves, "Scale": Scale, "Described": Described}
+    other = cl.load(path, custom=custom)
+    assert [type(f) for f in other.functions] == [cl.Linear, Scale, Described, cl.Linear]
+    assert other.functions[1].factor == 5.0
+    assert_same_state(model, other)
+    for name in custom:
+        with pytest.raises(ValueError, match=rf"there is a {name} in it, which you have to give: load\(…, custom="):
+            cl.load(path, custom={other: x for other, x in custom.items() if other != name})
+    with pytest.raises(TypeError, match="custom: expected classes by name"):
+        cl.load(path, custom={"Scale": 1})
+    with pytest.raises(TypeError, match="custom: expected classes by name"):
+        cl.load(path, custom=Scale)
+
+
+def test_frozen_parameters_stay_frozen_in_a_file(path):
+    model = classifier(2, 3, 3)
+    model.functions[0].requires_grad = False
+    model.functions[-1].bias.requires_grad = False
+    model.save(path)
+    frozen = [not p.requires_grad for p in cl.load(path).parameters()]
+    assert frozen == [True, True, False, True]
+    other = classifier(2, 3, 3)
+    assert other.load(path).requires_grad  # which takes values alone
+    assert all(p.requires_grad for p in other.parameters())
+
+
+@pytest.mark.parametrize("frozen", ["1", '{"0.weight": 1}', "[1]", "[[]]", '["1.weight"]', "[", '"0.weight"'])
+def test_a_list_of_frozen_parameters_that_is_wrong_is_refused(frozen, path):
+    model = classifier(2, 3)
+    files.write(path, arrays_of(model), texts_of(model) | {"caffelite.frozen": frozen})
+    refused(path, "frozen|JSON|Expecting")
+
+
+def test_a_name_of_caffelites_does_not_stand_for_a_users_class(path):
+    other = type("ReLU", (Scale,), {})
+    cl.Model([other()]).save(path)
+    with pytest.raises(ValueError, match="there is a ReLU in it, which you have to give"):
+        cl.load(path)
+    assert type(cl.load(path, custom={"ReLU": other}).functions[0]) is other
+
+
+class Starting(cl.Model):
+    """One that is made with an array, and does not keep it."""
+
+    def __init__(self, weight, seed=None):
+        super().__init__(seed=seed)
+        self.linear = cl.Linear(*weight.shape)
+        self.linear.weight.data = weight
+
+    def call(self, x):
+        return self.linear(x)
+
+
+def test_a_model_that_cannot_say_how_it_was_made_warns_and_saves_its_parameters(path):
+    model = Starting(np.ones((2, 3)))
+    with pytest.warns(
+        UserWarning, match=r"can't make the model from it: Starting.__init__ takes weight, .* `arguments\(\)`"
+    ):
+        model.save(path)
+    with pytest.raises(ValueError, match=r"no structure \(Starting.__init__ takes weight, and .* needs `arguments"):
+        cl.load(path, custom={"Starting": Starting})
+    other = Starting(np.zeros((2, 3)))
+    assert other.load(path) is other
+    assert_same_state(model, other)
+
+
+class Mentions(cl.Model):
+    """One whose layers have the names of its arguments."""
+
+    def __init__(self, words, size=16, scale=1, bias=True, body=None, seed=None):
+        super().__init__(seed=seed)
+        self.words = [cl.Embedding(words, size), body or cl.ReLU()]
+        self.size = size * 2
+        self.bias = cl.Linear(size, 2, bias)
+        self.scale = scale
+
+    def call(self, words):
+        return self.scale * self.bias(self.words[1](self.words[0](words)))
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda model: model, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_model_is_made_again_with_what_it_was_given_if_no_attribute_has_it(copied, bias, path):
+    model = copied(Mentions(10, size=4, scale=2, bias=bias, body=cl.Tanh(), seed=0))
+    model.save(path)
+    other = cl.load(path, custom={"Mentions": Mentions})
+    assert_same_state(model, other)
+    assert repr(other) == repr(model)
+    assert {**other.arguments(), "body": repr(other.arguments()["body"])} == {
+        "words": 10,
+        "size": 4,
+        "scale": 2,
+        "bias": bias,
+        "body": "Tanh()",
+    }
+
+
+def test_a_changed_attribute_is_saved_as_its_argument(path):
+    model = Mentions(10, scale=2, seed=0)
+    model.scale = 3
+    model.save(path)
+    assert cl.load(path, custom={"Mentions": Mentions}).scale == 3
+
+
+def test_the_arguments_of_a_model_do_not_keep_its_data_alive():
+    weight = np.ones((2, 3))
+    model, alive = Starting(weight), weakref.ref(weight)
+    del weight
+    assert alive() is None
+    assert model.linear.weight.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("axis", float("nan"), "no structure .Softmax's axis, float, is not a value of JSON"),
+        ("axis", cl.functions.Index(slice(2)), "no structure .an Index takes slices and arrays, which are not JSON"),
+        ("axis", {"#": 1}, "no structure .Softmax's axis, dict, is not a value of JSON"),
+        ("axis", np.ones(2), "no structure .Softmax's axis, ndarray, is not a value of JSON"),
+        ("axis", lambda: 1, "there is a <lambda> in it, which you have to give"),
+    ],
+)
+def test_attributes_that_are_not_json_raise_when_the_model_is_loaded(name, value, message, path):
+    softmax = cl.Softmax()
+    setattr(softmax, name, value)
+    with (
+        pytest.warns(UserWarning, match="can't make the model")
+        if "no structure" in message
+        else contextlib.nullcontext()
+    ):
+        cl.Model([softmax]).save(path)
+    with pytest.raises(ValueError, match=message):
+        cl.load(path)
+
+
+def test_a_loop_of_functions_is_not_written():
+    residual = cl.Residual(cl.ReLU())
+    residual.function = residual
+    with pytest.raises(structure.Unwritable, match="Residual is among its own arguments"):
+        structure.described(residual)
+
+
+# ---- state alone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"0.weight": (2, 3)}, "has no 0.bias, which the model has"),
+        ({"0.weight": (2, 3), "0.bias": (3,), "1.bias": (3,)}, "has 1.bias, which the model does not have"),
+        ({"0.weight": (3, 2), "0.bias": (3,)}, r"0.weight has shape \(3, 2\); the model's has \(2, 3\)"),
+    ],
+)
+def test_model_load_refuses_other_names_and_shapes_before_it_writes(state, message, path):
+    model = cl.Model([cl.Linear(2, 3)], seed=0)
+    before = bits(model)
+    safetensors.numpy.save_file({name: np.ones(shape, np.float32) for name, shape in state.items()}, path)
+    with pytest.raises(ValueError, match=message):
+        model.load(path)
+    assert bits(model) == before
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.uint8])
+def test_model_load_refuses_other_kinds_of_numbers(dtype, path):
+    model = cl.Model([cl.Linear(2, 3, bias=False)], seed=0)
+    safetensors.numpy.save_file({"0.weight": np.ones((2, 3), dtype)}, path)
+    with pytest.raises(ValueError, match=f"0.weight is {np.dtype(dtype)}; the model's is float32"):
+        model.load(path)
+
+
+def test_model_load_converts_floats_and_load_does_not(path):
+    model = cl.Model([cl.Linear(2, 3)], seed=0, dtype=np.float64)
+    model.save(path)
+    single = cl.Model([cl.Linear(2, 3)])
+    single.load(path)
+    assert single.functions[0].weight.data.tobytes() == model.functions[0].weight.data.astype(np.float32).tobytes()
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'\\"dtype\\":\\"float64\\"', b'\\"dtype\\":\\"float32\\"'))
+    with pytest.raises(ValueError, match=r"0.weight is float64; the model's is float32"):
+        cl.load(path)
+
+
+# ---- others ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_safetensors_package_reads_what_is_saved(path):
+    model = cl.Model([cl.Linear(4, 3), cl.BatchNorm(3), cl.Dropout()], seed=0)
+    model.save(str(path))
+    theirs = safetensors.numpy.load_file(path)
+    mine = model.state_dict()
+    assert theirs.keys() == mine.keys()
+    for name, array in mine.items():
+        assert theirs[name].dtype == array.dtype
+        np.testing.assert_array_equal(theirs[name], array)
+
+
+def test_pytorch_reads_what_is_saved_and_what_it_saves_is_loaded(path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    model = cl.Model([cl.Conv2d(2, 4, 3), cl.ReLU(), cl.Conv2d(4, 2, 1)], seed=0)
+    model.save(path)
+    theirs = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1))
+    theirs.load_state_dict(load_file(path))
+    x = np.random.default_rng(0).normal(size=(2, 2, 6, 6)).astype(np.float32)
+    np.testing.assert_allclose(theirs(torch.tensor(x)).detach().numpy(), model.predict(x), 1e-4, 1e-5)
+    save_file({name: 2 * p for name, p in theirs.state_dict().items()}, path)
+    before = model.state_dict()
+    model.load(path)
+    for name, array in model.state_dict().items():
+        np.testing.assert_array_equal(array, 2 * before[name])
+    with pytest.raises(ValueError, match="has parameters and no structure"):
+        cl.load(path)
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+KILLED = """
+import os, signal, sys
+import caffelite as cl
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+cl.MLP(2, [3], seed=0).save(sys.argv[1])
+"""
+
+
+def test_temporary_files_of_a_killed_program_are_removed(path):
+    subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    (left,) = os.listdir(path.parent)
+    assert left.startswith("model.safetensors.")
+    model = classifier(2, 3)
+    model.save(path)
+    assert os.listdir(path.parent) == [path.name]
+    assert_same_state(cl.load(path), model)
+
+
+def test_files_that_another_program_writes_are_left_alone(path):
+    with files._new_beside(str(path), 0o666) as file:
+        classifier(2, 3).save(path)
+        assert sorted(os.listdir(path.parent)) == sorted([path.name, Path(file.name).name])
+
+
+def test_no_link_beside_the_file_is_followed(path, tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    names = [f"{path}.part", f"{path}.{bytes(8).hex()}.part"]
+    for name in names:
+        os.symlink(victim, name)
+    classifier(2, 3).save(path)
+    assert not path.is_symlink()
+    monkeypatch.setattr(os, "urandom", bytes)  # so that the name is guessed after all
+    with pytest.raises(FileExistsError, match="nothing was written"):
+        classifier(2, 3).save(path)
+    assert victim.read_text() == "precious"
+    assert all(map(os.path.islink, names))
+
+
+def test_no_fifo_is_opened(path, tmp_path):
+    """Opening one would wait for ever, or until the test is given up."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    os.mkfifo(f"{path}.part")
+    model = classifier(2, 3)
+    for load in (cl.load, model.load):
+        with pytest.raises(ValueError, match="expected a file, and there is a FIFO"):
+            load(fifo)
+    with pytest.raises(OSError, match="nothing was written: expected a file, and there is a FIFO"):
+        model.save(fifo)
+    with pytest.raises(OSError, match="expected a file, and there is a FIFO") as error:
+        train(model, np.zeros((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(fifo)])
+    assert error.value.filename == str(fifo)
+    model.save(path)
+    assert cl.load(path)
+
+
+def test_a_file_is_read_as_it_was_opened_though_another_one_takes_its_place(path, monkeypatch):
+    model, header = classifier(2, 3), files.File._header
+    model.save(path)
+
+    def replaced(file):
+        found = header(file)
+        os.remove(path)
+        os.mkfifo(path)  # opening it would wait for ever
+        return found
+
+    monkeypatch.setattr(files.File, "_header", replaced)
+    assert_same_state(cl.load(path), model)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o755])
+def test_a_file_that_is_written_again_keeps_its_mode(mode, path):
+    model = classifier(2, 3)
+    model.save(path)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+    path.chmod(mode)
+    model.save(path)
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_that_is_written_again_keeps_its_owner(path):
+    model = classifier(2, 3)
+    model.save(path)
+    os.chown(path, 1234, 2345)
+    model.save(path)
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
+
+
+def test_who_writes_the_same_file_at_once_writes_it_whole(path):
+    """As ranks do that all come to `model.save` at the end of a program."""
+    models = [cl.MLP(2, [3], seed=seed) for seed in range(4)]
+    first = [model.functions[0].weight.data[0, 0] for model in models]
+    with ThreadPoolExecutor(len(models)) as pool:
+        for _ in range(20):
+            list(pool.map(lambda model: model.save(path), models))
+            assert os.listdir(path.parent) == [path.name]
+            found = cl.load(path)
+            assert_same_state(found, models[first.index(found.functions[0].weight.data[0, 0])])
+
+
+def test_a_file_is_on_the_disk_before_it_takes_the_place_of_the_older_one(path, monkeypatch):
+    done = []
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(("fsync", os.fstat(file).st_size > 0)))
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: done.append("replace") or replace(*paths))
+    classifier(2, 3).save(path)
+    assert done == [("fsync", True), "replace"]
+
+
+def test_a_link_stays_a_link(path, tmp_path):
+    target = tmp_path / "folder" / "target"
+    target.parent.mkdir()
+    path.symlink_to(target)
+    classifier(2, 3).save(path)
+    assert path.is_symlink()
+    assert cl.load(target)
+
+
+@pytest.mark.parametrize("where", ["missing/model", "."])
+def test_a_path_that_cannot_be_written_is_named(where, tmp_path):
+    with pytest.raises(OSError, match="nothing was written") as error:
+        classifier(2, 3).save(tmp_path / where)
+    assert error.value.filename == str(tmp_path / where)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_read_only_file_is_left_alone(path, monkeypatch):
+    classifier(2, 3).save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "access", lambda *arguments: False)  # which root is never told
+    with pytest.raises(PermissionError, match="read-only"):
+        classifier(2, 3, seed=1).save(path)
+    assert path.read_bytes() == before
+
+
+FULL = """
+import resource, sys
+import caffelite as cl
+cl.MLP(2, [3], seed=0).save(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    cl.MLP(20, [300], seed=0).save(sys.argv[1])
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_disk_that_is_full_leaves_the_older_file_whole(path):
+    done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, check=True)
+    assert done.stdout == f"OSError [Errno 27] nothing was written: File too large: {str(path)!r}\n"
+    assert os.listdir(path.parent) == [path.name]
+    assert repr(cl.load(path)) == "Model([Linear(2, 3)])"
+
+
+# ---- what files hold ------------------------------------------------------------------------------------------------
+
+
+class Means(cl.Function):
+    """y = x, and means in a dict, a list and a tuple of a list."""
+
+    def __init__(self, size):
+        self.size = size
+        self.named, self.listed, self.nested = {"a": np.ones(size)}, [np.full(size, 2.0)], ([np.full(size, 3.0)], 4)
+        self.named["itself"] = self.named
+
+    def buffers(self):
+        return {"a": self.named["a"], "b": self.listed[0], "c": self.nested[0][0]}
+
+    def forward(self, x):
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+@both_dtypes
+def test_buffers_in_lists_and_dicts_have_the_models_dtype_and_come_back(dtype, path):
+    means = Means(3)
+    listed = means.listed
+    model = cl.Model([means, cl.Linear(3, 2)], seed=0, dtype=dtype)
+    assert means.listed is listed
+    assert {array.dtype for array in model.buffers().values()} == {np.dtype(dtype)}
+    model.save(path)
+    assert_same_state(cl.load(path, custom={"Means": Means}), model)
+
+
+class Scalars(cl.Function):
+    """y = t x, and a number of each dtype that a file has."""
+
+    def __init__(self):
+        self.t = cl.Tensor(np.float32(2.0), requires_grad=True, name="t")
+        self.numbers = {str(dtype): np.array(1, dtype) for dtype in files.DTYPES.values() if dtype not in FLOATS}
+
+    def arguments(self):
+        return {}
+
+    def parameters(self):
+        return [self.t]
+
+    def buffers(self):
+        return dict(self.numbers)
+
+    def forward(self, x):
+        self.x = x
+        return x * self.t.data
+
+    def backward(self, dy):
+        self.t.add_grad((dy * self.x).sum())
+        return dy * self.t.data
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
+def test_numbers_without_axes_stay_so_in_files(path):
+    model = cl.Model([cl.Linear(2, 2), Scalars()], seed=0)
+    train(model, np.ones((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(path)])
+    assert safetensors.numpy.load_file(path)["1.t"].shape == ()
+    assert_same_state(cl.load(path, custom={"Scalars": Scalars}), model)
+    again = cl.Model([cl.Linear(2, 2), Scalars()], seed=0)
+    assert_same_state(again.load(path), model)
+    train(cl.Model([cl.Linear(2, 2), Scalars()], seed=0), np.ones((2, 2)), [0, 1], epochs=2, resume=path)
+    safetensors.numpy.save_file(model.state_dict(), path)
+    assert_same_state(again.load(path), model)
+
+
+def test_names_of_columns_may_be_long_and_many(path):
+    names = [f"column number {i:05}, with a name that is long" for i in range(40_000)]
+    model = cl.Model([cl.Linear(len(names), 1)], seed=0)
+    door.remember_columns(model, [names])
+    model.save(path)
+    assert cl.load(path)._own.column_names == [names]
+    assert_same_state(classifier(len(names), 1, seed=1).load(path), model)
+    assert safetensors.numpy.load_file(path)["text:caffelite.columns"].dtype == np.uint8
+
+
+class Named(cl.Function):
+    """y = x, and parameters with names of so many characters in all."""
+
+    def __init__(self, characters):
+        self.named = {f"{i}" * (characters // 4): cl.Tensor(np.ones(1), requires_grad=True) for i in range(4)}
+
+    def forward(self, x):
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+def test_names_that_no_file_can_have_are_refused_before_the_first_step(path):
+    model = cl.Model([cl.Linear(2, 2), Named(2**21)], seed=0)
+    before = bits(model)
+    with pytest.raises(ValueError, match="6 arrays with their names and structure are too many"):
+        train(model, np.ones((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(path)])
+    assert bits(model) == before
+
+
+def test_a_checkpoint_with_names_that_no_file_can_have_does_not_end_the_training(path):
+    """EarlyStopping keeps all parameters once more."""
+    model, stopping = cl.Model([cl.Linear(2, 2), Named(2**20 - 2**12)], seed=0), cl.callbacks.EarlyStopping("loss")
+    with pytest.warns(RuntimeWarning, match="no checkpoint was saved: .* too many; the training continues"):
+        history = train(
+            model, np.ones((2, 2)), [0, 1], epochs=2, callbacks=[cl.callbacks.Checkpoint(path), stopping]
+        )  # fmt: skip
+    assert history.epochs == 2
+
+
+def test_a_text_of_more_values_than_the_file_is_large_is_not_read(path):
+    text = b"[" + b"[]," * 10**6 + b"[]]"
+    safetensors.numpy.save_file({"text:caffelite.structure": np.frombuffer(text, np.uint8)}, path)
+    refused(path, "has too many values")
+    safetensors.numpy.save_file({"text:caffelite.structure": np.full(9, 255, np.uint8)}, path)
+    refused(path, "a text is not UTF-8")
+
+
+def test_an_array_that_no_file_can_hold_is_named(path):
+    with pytest.raises(ValueError, match="z is complex128; a file has F64"):
+        files.write(path, {"z": np.ones(2, complex)}, {})
+
+
+def test_a_file_of_pytorchs_says_how_to_copy_it(path):
+    model = cl.Model([cl.Linear(4, 4)], seed=0)
+    before = model.state_dict()
+    safetensors.numpy.save_file(before, path, {"format": "pt"})
+    for load in (cl.load, model.load):
+        with pytest.raises(ValueError, match=r"is a file of PyTorch.*caffelite.pytorch.load_state_dict"):
+            load(path)
+    assert_same_state(model, cl.Model([cl.Linear(4, 4)], seed=0))
+
+
+# ---- hostile files --------------------------------------------------------------------------------------------------
+
+
+def test_mutated_files_are_refused_without_doing_anything():
+    count = os.environ.get("CAFFELITE_MUTATIONS", "1500")
+    script = Path(fuzz_files.__file__)
+    done = subprocess.run([sys.executable, script, count], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[:5000] + done.stderr
+    assert f"{count} files, seed 0: 0 bad answers" in done.stdout
+
+
+def with_structure(path, entries, arrays=None):
+    """A file with this structure."""
+    text = entries if isinstance(entries, str) else json.dumps(entries)
+    arrays = {"0.weight": np.ones((2, 3), np.float32)} if arrays is None else arrays
+    safetensors.numpy.save_file(arrays, path, {"caffelite.structure": text})
+
+
+def refused(path, message):
+    """Loading is refused, and takes less memory than twice the file and what a short header takes, nested as deep as
+    Python goes."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=message):
+            cl.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2 * path.stat().st_size + 2**22
+    finally:
+        tracemalloc.stop()
+
+
+@some_cases
+def test_no_size_in_a_structure_costs_memory(case, path):
+    try:
+        (*entries, last) = structure.described(case.make())
+    except structure.Unwritable:
+        return
+    for name, value in last["arguments"].items():
+        for forged in (10**6, 10**9, 10**30, [10**9, 10**9], -1):
+            if type(value) is int or isinstance(value, list):
+                entry = {**last, "arguments": {**last["arguments"], name: forged}}
+                whole = {"name": "Model", "arguments": {"functions": [{"#": len(entries)}], "dtype": "float32"}}
+                with_structure(path, structure.as_text([*entries, entry, whole]))
+                refused(path, ".")
+
+
+LINEAR = {"in_features": 2, "out_features": 3, "bias": False, "initializer": None}
+
+
+def model_of(*entries, **arguments):
+    """The entries of a Model of these Functions."""
+    functions = [{"#": i} for i in range(len(entries))]
+    return [*entries, {"name": "Model", "arguments": {"functions": functions, "dtype": "float32", **arguments}}]
+
+
+def linear(**arguments):
+    return {"name": "Linear", "arguments": {**LINEAR, **arguments}}
+
+
+def test_the_structure_that_the_others_differ_from_is_good(path):
+    with_structure(path, structure.as_text(model_of(linear())))
+    assert repr(cl.load(path)) == "Model([Linear(2, 3, bias=False)])"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[" * 10**5, "nested too deeply"),
+        ("1", "a structure is a list"),
+        ("[]", "a structure is a list"),
+        ("[1]", "entry 0 of the structure has no name"),
+        ('[{"name": "Model", "name": "Model"}]', "a name comes twice"),
+        ('[{"name": "Dropout", "arguments": {"p": NaN}}]', "NaN is not a number in JSON"),
+        ('[{"name": "Dropout", "arguments": {"p": 1e999}}]', "Dropout can't be made"),
+        ('[{"name": "Dropout", "arguments": {"p": ' + "9" * 5000 + "}}]", "Exceeds the limit|4300|can't be made"),
+        (model_of(linear(in_features=10**9, out_features=10**9)), "can't be made|has shape"),
+        (model_of(linear(in_features=True)), "in_features must be an integer"),
+        (model_of(linear(in_features=2.0)), "in_features must be an integer"),
+        (model_of(linear(in_features=-2)), "in_features must be at least 1"),
+        (model_of(linear(bias=0)), "has another structure"),
+        (model_of(linear(more=1)), "has another structure"),
+        (model_of(linear(bias=True)), "has no 0.bias, which the model has"),
+        (model_of(linear(initializer="he_normal")), "initializer: expected a callable"),
+        (
+            model_of({"name": "eval", "arguments": {"source": "1"}}),
+            "there is a eval in it, which caffelite does not have",
+        ),
+        (
+            model_of({"name": "os.system", "arguments": {"command": "true"}}),
+            "os.system in it, which caffelite does not have",
+        ),
+        (model_of({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which you have to give"),
+        (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite does not have"),
+        (
+            model_of({"name": "he_normal", "arguments": {"shape": [2], "rng": None}}),
+            "is a function, but its entry has arguments",
+        ),
+        (model_of({"name": "he_normal"}), "Model.add takes a Function"),
+        (model_of({"name": "Linear"}), "is a class, but its entry has no arguments"),
+        (model_of(linear(), dtype="f4,f4"), "Model has no dtype 'f4,f4'"),
+        (model_of(linear(), dtype="float16"), "Model has no dtype 'float16'"),
+        ([linear()], "expected a Model, but its structure is of a Linear"),
+        (model_of({"name": "Index", "arguments": {"index": 1}}), "structure makes has no structure|can't be made"),
+        (model_of(linear(), functions=[{"#": 1}]), "refers to an entry that does not come before it"),
+        (model_of(linear(), functions=[{"#": True}]), "refers to an entry that does not come before it"),
+        (model_of(linear(), functions=[]), "entries that no other entry refers to"),
+        ([{"name": "ReLU", "arguments": {}, "module": "os"}], "has other keys than name and arguments"),
+        ([{"name": ["Model"], "arguments": {}}], "the name of entry 0 of the structure is not a text"),
+    ],
+)
+def test_a_structure_that_caffelite_would_not_write_is_refused(entries, message, path):
+    with_structure(path, entries if isinstance(entries, str) else structure.as_text(entries))
+    refused(path, message)
+
+
+@pytest.mark.parametrize("kind", ["Model", "Parallel"])
+def test_functions_in_functions_cannot_be_multiplied_without_end(kind, path):
+    entries = [{"name": "ReLU", "arguments": {}}]
+    for i in range(40):
+        functions = {"functions": [{"#": i}, {"#": i}]}
+        entries.append({"name": kind, "arguments": {**functions, **({"axis": -1} if kind == "Parallel" else {})}})
+    with_structure(path, entries)
+    refused(path, "more than 10,000 Functions")
+    entries = [{"name": "ReLU", "arguments": {}}]
+    entries += [{"name": "Residual", "arguments": {"function": {"#": i}}} for i in range(3000)]
+    with_structure(path, entries)
+    refused(path, "more than 50 deep")
+
+
+def test_a_structure_that_could_not_be_read_is_not_written(path):
+    deep = cl.ReLU()
+    for _ in range(60):
+        deep = cl.Residual(deep)
+    model = cl.Model([cl.Linear(2, 2), deep])
+    with pytest.warns(UserWarning, match="can't make the model from it: .*more than 50 deep"):
+        model.save(path)
+    with pytest.raises(ValueError, match=r"no structure .*more than 50 deep"):
+        cl.load(path)
+    assert_same_state(model, model.load(path))
+
+
+def test_a_header_longer_than_any_of_caffelites_is_not_read(path):
+    with open(path, "wb") as file:  # sparse
+        file.write((10**8).to_bytes(8, "little") + b'{"__metadata__":{"a":"')
+        file.truncate(10**8 + 8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="a header of 100000000 bytes, in a file of 100000008, is too long"):
+            cl.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ValueError, match="too many"):
+        files.write(path, {}, {"text": "x" * 2 * files.longest_header(0)})
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"PK\x03\x04" + bytes(100), bytes(8), b"\xff" * 99])
+def test_other_kinds_of_files_are_refused(content, path):
+    path.write_bytes(content)
+    for load in (cl.load, classifier(2, 3).load):
+        with pytest.raises(ValueError, match=r"model.safetensors: "):
+            load(path)
+
+
+def test_a_path_that_cannot_be_read_is_an_oserror(tmp_path):
+    for load in (cl.load, classifier(2, 3).load):
+        with pytest.raises(FileNotFoundError):
+            load(tmp_path / "missing")
+        with pytest.raises(IsADirectoryError):
+            load(tmp_path)
+    if os.path.exists("/dev/zero"):
+        with pytest.raises(ValueError, match="expected a file"):
+            cl.load("/dev/zero")
+
+
+def test_bfloat16_is_read_as_float32(path):
+    model = classifier(2, 3)
+    halves = {"0.weight": np.arange(6, dtype=np.uint16).reshape(2, 3) + 0x3F80, "0.bias": np.full(3, 0xC049, np.uint16)}
+    shapes = {"0.weight": ([2, 3], [0, 12]), "0.bias": ([3], [12, 18])}
+    header = {name: {"dtype": "BF16", "shape": s, "data_offsets": place} for name, (s, place) in shapes.items()}
+    path.write_bytes(fuzz_files.joined(header, b"".join(x.tobytes() for x in halves.values())))
+    state = model.load(path).state_dict()
+    np.testing.assert_array_equal(state["0.weight"], 1 + np.arange(6).reshape(2, 3) / 128)
+    np.testing.assert_array_equal(state["0.bias"], [-3.140625] * 3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_float16_is_read_exactly(dtype, path):
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = {"0.weight": every[np.isfinite(every)].reshape(2, -1), "0.bias": np.full(31744, 0.1, np.float16)}
+    safetensors.numpy.save_file(halves, path)
+    state = cl.Model([cl.Linear(2, 31744)], dtype=dtype).load(path).state_dict()
+    for name, values in halves.items():
+        np.testing.assert_array_equal(state[name], values.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "C64"])
+def test_a_dtype_that_numpy_has_not_is_named(dtype, path):
+    size = {"F8_E4M3": 1, "C64": 8}[dtype]
+    header = {"0.weight": {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * size]}}
+    path.write_bytes(fuzz_files.joined(header, bytes(2 * size)))
+    with pytest.raises(ValueError, match=f"0.weight is of dtype {dtype}"):
+        classifier(2, 3).load(path)

@@ -1,0 +1,11 @@
+"""Fixtures that several test files of this folder use."""
+
+import pytest
+
+import caffelite as cl
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request, threads_restored):
+    cl.set_num_threads(request.param)
+    return request.param

@@ -1,0 +1,253 @@
+"""The pages of docs/ are programs: they run as the site's build runs them, and what they name is there."""
+
+import importlib
+import operator
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+import caffelite.c
+from tests.conftest import run, unpacked_source_distribution
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(path for path in DOCS.glob("*.md") if "{code-cell}" in path.read_text())
+NEEDED = {
+    "clusters": "sklearn",
+    "guide": "sklearn",
+    "many-models": "scipy",
+    "mpi": "mpi4py",
+    "onnx": "onnxruntime",
+    "tables": "pandas",
+}
+
+
+def cells(page):
+    """The programs of a page: their first lines, their text, and whether they are to raise."""
+    text = page.read_text()
+    for match in re.finditer(r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        yield text.count("\n", 0, match.start(2)), match[2], "raises-exception" in match[1]
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def no_figures_are_left():
+    """What a page draws stays in pyplot until somebody closes it, and other tests look there."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.mark.parametrize(
+    "page",
+    # The guide's comparison with boosted trees takes half a minute, the nets a quarter.
+    [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in ("guide", "nets"))) for page in PAGES],
+)
+@pytest.mark.usefixtures("threads_restored")
+def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
+    if page.stem in NEEDED:
+        pytest.importorskip(NEEDED[page.stem])
+    if "machine_code(" in page.read_text() and shutil.which("objdump") is None:
+        pytest.skip("there is no disassembler")
+    monkeypatch.chdir(tmp_path)  # where they write their files
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    namespace = {"__name__": "__main__"}
+    assert list(cells(page))
+    for line, source, raises in cells(page):
+        program = compile("\n" * line + source, str(page), "exec")
+        if raises:
+            with pytest.raises(Exception):  # noqa: B017, PT011 (the page shows which)
+                exec(program, namespace)
+        else:
+            exec(program, namespace)
+
+
+@pytest.mark.sources
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(page, monkeypatch):
+    pytest.importorskip("nbformat")
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    made = importlib.import_module("notebooks").notebook(page)
+    code = [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
+    hidden = re.findall(r":tags: \[remove-cell\]\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    removed = [source.strip("\n") for source in hidden]
+    shown = [source.strip("\n") for _, source, _ in cells(page)]
+    assert code == [source for source in shown if source not in removed]
+    for cell in made["cells"]:
+        if cell["cell_type"] == "markdown":
+            assert not re.search(r"\{\w+\}`|^```+\{|^:::", cell["source"], re.MULTILINE)
+
+
+def columns(page):
+    """The programs that stand side by side, by whose they are."""
+    programs = {}
+    block = r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$"
+    for whose, source in re.findall(block, page.read_text(), re.M | re.S):
+        programs[whose] = programs.get(whose, "") + source
+    return programs
+
+
+PACKAGES = {"PyTorch": "torch", "Keras": "keras", "scikit-learn": "sklearn", "caffelite": "caffelite"}
+SIDES = [
+    pytest.param(page, whose, id=f"{page.stem}: {whose}", marks=[] if whose == "caffelite" else pytest.mark.slow)
+    for page in sorted(DOCS.glob("coming-from-*.md"))
+    for whose in columns(page)
+]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("page", "whose"), SIDES)
+def test_programs_side_by_side_run(page, whose, tmp_path, monkeypatch):
+    pytest.importorskip(PACKAGES[whose])
+    if "sklearn" in columns(page)[whose]:  # whose data and pipelines both have
+        pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(columns(page)[whose], str(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.filterwarnings("default")
+def test_programs_that_need_pytorch_run(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__", "cl": cl}
+    for source in blocks("coming-from-pytorch.md", "python"):
+        exec(compile(source, "coming-from-pytorch.md", "exec"), namespace)
+    x = np.random.default_rng(0).standard_normal((3, 5, 20)).astype(np.float32)
+    net = namespace["Net"]()
+    net.load_state_dict(namespace["state"])
+    expected = net(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(namespace["model"].predict(x), expected, 1e-5, 1e-5)
+
+
+def test_the_names_in_the_text_are_caffelites():
+    for needed in ("scipy", "sklearn", "onnx", "mpi4py"):  # by those that are imported when they are looked up
+        pytest.importorskip(needed)
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md"), DOCS.parent / "README.md"]
+    names = {name for page in pages for name in re.findall(r"\bcl\.([a-zA-Z_][\w.]*\w)", page.read_text())}
+    names -= {"Softsign", "softsign"}  # which `write-a-kernel.md` adds
+    assert len(names) >= 60
+    for name in names:
+        assert operator.attrgetter(name)(cl), name
+
+
+@pytest.mark.sources
+def test_the_files_in_the_picture_of_a_step_are_there():
+    named = re.findall(r'class="code file"[^>]*>([^<]+)<', (DOCS / "_static" / "step.svg").read_text())
+    assert len(named) > 15
+    package = Path(cl.__file__).parent
+    for name in named:
+        assert (package / name).exists() or (package / "_kernels" / name).exists(), name
+
+
+def test_links_lead_to_pages_and_their_headings():
+    for page in [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]:
+        for link, heading in re.findall(r"\]\(([^)#:\s]*\.\w+)(#[\w-]+)?\)", page.read_text()):
+            target = page.parent / link
+            assert target.exists() or link.startswith("gallery/"), (page.name, link)
+            if heading:
+                slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings(target)]
+                assert heading[1:] in slugs, (page.name, link, heading)
+
+
+def headings(page):
+    return re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+
+
+def test_the_net_in_c_takes_the_memory_that_is_said_and_is_called_as_shown(tmp_path):
+    net = cl.Model([cl.Conv2d(1, 16, 3, padding="same"), cl.BatchNorm(16), cl.ReLU(), cl.MaxPool2d(2)], seed=0)
+    net.add(cl.Flatten()).add(cl.Linear(16 * 4 * 4, 10))
+    caffelite.c.export(net, tmp_path / "digits.c", input_shape=(1, 8, 8))
+    written = (tmp_path / "digits.c").read_text()
+    page = (DOCS / "export-c.md").read_text().replace("\n", " ")
+    weights, memory = re.search(r"here ([\d.]+ kB) of constants and ([\d.]+ kB) between", page).groups()
+    assert re.search(rf"weights +{weights}, constant\n.*memory +{memory}\n", written)
+
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    image = np.random.default_rng(0).random((1, 1, 8, 8)).astype(np.float32)
+    numbers = ", ".join(map(str, image.ravel()))
+    main = f"int main(void) {{ const float image[64] = {{{numbers}}}; return read_digit(image); }}"
+    (tmp_path / "program.c").write_text("\n".join([*blocks("export-c.md", "c"), main]))
+    run("cc", "-std=c99", "-O3", "program.c", "digits.c", "-lm", cwd=tmp_path)
+    assert subprocess.run([tmp_path / "a.out"], check=False).returncode == net.predict(image).argmax()
+
+
+# Where every Function and every kernel is tried. The command on the page runs their tests of the new operator; here
+# those that are not for a Function by name run too.
+OF_ALL = [
+    "functions/test_functions.py",
+    "functions/test_cases.py",
+    "functions/test_activation.py",
+    "core/test_function.py",
+    "core/test_tensor.py",
+    "core/test_tensor_operators.py",
+    "kernels",
+    "pytorch/test_pytorch.py",
+    "program/test_program.py",
+    "program/test_passes.py",
+    "package/test_imports.py",
+    "onnx",
+    "c",
+]
+
+CONFTEST = """
+import re
+
+def pytest_collection_modifyitems(config, items):
+    if not config.option.keyword:
+        items[:] = [item for item in items if re.search("::[^[]+$|x86-64", item.nodeid)]
+"""
+
+
+@pytest.mark.slow
+def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
+    project, _ = unpacked_source_distribution(tmp_path)
+    run("git", "apply", "-", cwd=project, input="".join(blocks("write-a-kernel.md", "diff")))
+    compiler = tmp_path / "cc"  # which knows one instruction set, and hurries: the others take a minute each
+    compiler.write_text('#!/bin/sh\ncase " $* " in *" -march=x86-64-v"[24]" "*) exit 1;; esac\nexec cc "$@" -O1\n')
+    compiler.chmod(0o755)
+    run(sys.executable, "setup.py", "build_ext", "--inplace", cwd=project, env=os.environ | {"CC": str(compiler)})
+    (project / "conftest.py").write_text(CONFTEST)
+    (commands,) = blocks("write-a-kernel.md", "console")
+    _, program, *arguments = shlex.split(commands.splitlines()[-1])
+    assert program == "python"
+    output = run(sys.executable, *arguments, "-vv", "-p", "no:cacheprovider", cwd=project)
+    assert len(re.findall("Softsign.* PASSED", output)) > 20
+    assert "test_export.py::test_every_function_is_exported_and_computes_the_same[Softsign-float32] PASSED" in output
+    files = [f"tests/{name}" for name in OF_ALL]
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, cwd=project)
+    of_copy = os.environ | {"PYTHONPATH": str(project)}  # examples run in a folder of their own
+    table = ["tests/package/test_examples.py", "-k", "every_activation_of_elements"]
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *table, cwd=project, env=of_copy)
+
+
+def test_the_callbacks_for_wandb_and_mlflow_log_each_epoch(monkeypatch):
+    """With modules that have the functions of these services, and note what they get."""
+    for program, name in zip(blocks("reference/callbacks.md", "python"), ("wandb", "mlflow"), strict=True):
+        logged, module = [], ModuleType(name)
+        module.init = module.start_run = lambda project=None, logged=logged: SimpleNamespace(log=noting(logged))
+        module.log_metrics = noting(logged)
+        monkeypatch.setitem(sys.modules, name, module)
+        namespace = {}
+        exec(program, namespace)
+        x, y = cl.datasets.spiral(points_per_class=10, seed=0)
+        model = cl.MLP(2, [8, 3], seed=0)
+        options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "metrics": ["accuracy"]}
+        history = model.fit(x, y, epochs=2, verbose=0, callbacks=[namespace["log"]], **options)
+        rows = zip(history["loss"], history["accuracy"], strict=True)
+        assert logged == [(i, {"loss": loss, "accuracy": accuracy}) for i, (loss, accuracy) in enumerate(rows)]
+
+
+def noting(logged):
+    return lambda values, step: logged.append((step, values))

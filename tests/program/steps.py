@@ -1,0 +1,32 @@
+"""Nets, steps and Functions that the tests of programs record."""
+
+import itertools
+
+import numpy as np
+
+import caffelite as cl
+from caffelite.program import PASSES
+
+COMBINATIONS = [list(some) for n in range(len(PASSES) + 1) for some in itertools.combinations(PASSES, n)]
+
+
+def small_net(dtype=np.float32, seed=0):
+    return cl.Model([cl.Linear(3, 8), cl.ReLU(), cl.Linear(8, 8), cl.ReLU(), cl.Linear(8, 4)], seed=seed, dtype=dtype)
+
+
+def batch(seed, dtype=np.float32, rows=6):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rows, 3)).astype(dtype), rng.integers(0, 4, rows)
+
+
+def training_step(model, optimizer, loss=None):
+    loss = loss or cl.SoftmaxLoss()
+
+    def step(x, y):
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return value
+
+    return step

@@ -1,0 +1,211 @@
+"""What a model decides by may change later: a recorded step is recorded again, or captured code is refused."""
+
+import random
+import types
+import warnings
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+from tests.program.user_code import FORMS, LABELS, Net, X
+
+# ---- what is changed later ----
+GLOBAL = 1.0
+
+
+class Config:
+    scale = 1.0
+
+
+class Attributes(dict):
+    """A dict with an attribute."""
+
+    def __init__(self):
+        super().__init__(scale=2.0)
+        self.scale = 1.0
+
+
+def _set_global(value):
+    global GLOBAL
+    GLOBAL = value
+
+
+def deciding_by(kind):
+    """A model whose outputs are multiplied by a number that it finds somewhere, and a function that sets the number."""
+    holder = {"value": 1.0}
+    hiding, missing, attributes = Config(), types.SimpleNamespace(), Attributes()
+    listed, config, slow = [1.0], types.SimpleNamespace(scale=1.0, inner=types.SimpleNamespace(scale=1.0)), {"fast"}
+    number, values = 1.0, np.ones(3)
+
+    def set_closure(value):
+        nonlocal number
+        number = value
+
+    ways = {
+        "global": (lambda self: GLOBAL, _set_global),
+        "closure": (lambda self: number, set_closure),
+        "dict in closure": (lambda self: holder["value"], lambda v: holder.update(value=v)),
+        "list in closure": (lambda self: listed[0], lambda v: listed.__setitem__(0, v)),
+        "set": (lambda self: 1.0 if "fast" in slow else 10.0, lambda v: slow.clear()),
+        "object": (lambda self: config.scale, lambda v: setattr(config, "scale", v)),
+        "object in an object": (lambda self: config.inner.scale, lambda v: setattr(config.inner, "scale", v)),
+        "class": (lambda self: Config.scale, lambda v: setattr(Config, "scale", v)),
+        "attribute": (lambda self: self.scale, lambda v: setattr(model, "scale", v)),
+        "object in an attribute": (lambda self: self.config.scale, lambda v: setattr(model.config, "scale", v)),
+        "class attribute": (lambda self: self.of_class, lambda v: setattr(Scaled, "of_class", v)),
+        "attribute that hides the class's": (lambda self: hiding.scale, lambda v: setattr(hiding, "scale", v)),
+        "attribute that was missing": (
+            lambda self: getattr(missing, "scale", 1.0),
+            lambda v: vars(missing).update(scale=v),
+        ),
+        "attribute of a dict": (lambda self: attributes.scale, lambda v: setattr(attributes, "scale", v)),
+        "helper": (lambda self: self.helper(), _set_global),
+        "array": (lambda self: float(values[0]), lambda v: values.__setitem__(0, v)),
+        "getattr": (lambda self: getattr(self, "scale"), lambda v: setattr(model, "scale", v)),  # noqa: B009
+    }
+    read, write = ways[kind]
+
+    class Scaled(Net):
+        of_class = 1.0
+
+        def prepare(self):
+            self.scale, self.config = 1.0, types.SimpleNamespace(scale=1.0)
+
+        def helper(self):
+            return GLOBAL
+
+        def call(self, x):
+            return super().call(x) * read(self)
+
+    model = Scaled()
+    return model, write
+
+
+WAYS = [
+    "global", "closure", "dict in closure", "list in closure", "set", "object", "object in an object", "class",
+    "attribute", "object in an attribute", "class attribute", "array", "helper", "getattr",
+    "attribute that hides the class's", "attribute that was missing", "attribute of a dict",
+]  # fmt: skip
+
+
+def test_the_memory_for_ever_new_shapes_is_bounded():
+    class Mean(cl.Model):
+        def call(self, x):
+            return x.mean(axis=1)
+
+    model = Mean()
+    for length in range(1, 200):
+        model.predict(np.ones((2, length), np.float32))
+    assert len(model._own.found_before) <= 64
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_values_that_a_model_decides_by_may_change_later(kind):
+    model, write = deciding_by(kind)
+    try:
+        before = model.predict(X)
+        model.fit(X, LABELS, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.0 + 1e-30), verbose=0)
+        write(10.0)
+        np.testing.assert_array_equal(model.predict(X), model(X).data)
+        assert not np.array_equal(model.predict(X), before)
+    finally:
+        write(1.0)
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_a_callback_may_change_what_a_model_decides_by(kind):
+    def trained(by_fit):
+        model, write = deciding_by(kind)
+        optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        try:
+            if by_fit:
+                call = lambda epoch, history: write(10.0)  # noqa: E731
+                model.fit(
+                    X, LABELS, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=3, batch_size=16, shuffle=False,
+                    callbacks=[call], verbose=0,
+                )  # fmt: skip
+            else:
+                for _ in range(3):
+                    for start in range(0, 48, 16):
+                        optimizer.zero_grad()
+                        cl.SoftmaxLoss()(model(X[start : start + 16]), LABELS[start : start + 16]).backward()
+                        optimizer.step()
+                    write(10.0)
+        finally:
+            write(1.0)
+            Config.scale = 1.0
+        return [p.data.copy() for p in model.parameters()]
+
+    for a, b in zip(trained(by_fit=True), trained(by_fit=False), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_that_decides_by_nothing_new_is_recorded_once(monkeypatch):
+    recorded, record = [], cl.Program.record
+    monkeypatch.setattr(cl.Program, "record", lambda *given: recorded.append(given) or record(*given))
+    model, _ = deciding_by("object in an attribute")
+    model.fit(X, LABELS, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=5, verbose=0)
+    assert len(recorded) == 2  # one for each shape of batch: 32 and 16 rows
+
+
+@pytest.mark.parametrize("layer", ["dropout", "batchnorm", "attention"])
+def test_caffelites_own_layers_in_a_users_model_give_no_false_alarm(layer):
+    class Own(Net):
+        def prepare(self):
+            self.layer = {
+                "dropout": lambda: cl.Dropout(0.5),
+                "batchnorm": lambda: cl.BatchNorm(8),
+                "attention": lambda: cl.Linear(8, 8),
+            }[layer]()
+
+        def call(self, x):
+            return self.b(self.layer(self.hidden(x)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = Own()
+        model.fit(X, LABELS, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters()), epochs=3, verbose=0)
+        model.predict(X)
+    assert "Python" not in str(next(iter(model._own.programs._programs.values())))
+
+
+def test_evaluate_and_predict_run_what_cannot_be_recorded_in_python():
+    model, loss = FORMS["a_mask_made_by_numpy"][0]()
+    with pytest.warns(cl.NotRecorded):
+        y = model.predict(X)
+    np.testing.assert_array_equal(y, model(X).data)
+    np.testing.assert_array_equal(model.predict(X[:1]), y[:1])
+    assert model.evaluate(X, LABELS, loss=loss)["loss"] == pytest.approx(loss(model(X), LABELS).item())
+
+
+def test_shapes_are_found_without_a_trace_in_counters_and_random_streams():
+    make, _, x, y = FORMS["stochastic_depth_by_a_coin"]
+    model, loss = make()
+    state = random.getstate()
+    with pytest.raises(ValueError, match="label"):
+        model.fit(x, y + 3, loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0)
+    assert random.getstate() == state
+
+
+# ---- capture ----
+
+
+@pytest.mark.parametrize(
+    "name", ["a_counter_in_a_dict", "a_counter_in_an_enclosing_function", "an_iterator_of_weights"]
+)
+def test_capture_refuses_what_a_replay_would_not_repeat_and_names_the_line(name):
+    make, _, x, y = FORMS[name]
+    model, loss = make()
+    with pytest.raises(TypeError, match=r"a replay would not \(.*user_code.py:\d+\)"):
+        cl.capture(lambda x, y: loss(model(x), y), x, y)
+
+
+def test_capture_names_the_line_of_an_array_that_numpy_made():
+    def step(x):
+        noise = np.ones(x.shape, np.float32)
+        return cl.Tensor(x) + noise
+
+    line = step.__code__.co_firstlineno + 2
+    with pytest.raises(TypeError, match=rf"NumPy made inside .*test_guards.py:{line}"):
+        cl.capture(step, X)

@@ -1,0 +1,157 @@
+"""Losses that are functions, their targets, and learned Tensors that no optimizer has."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+from tests.program.user_code import FORMS, LABELS, VALUES, X, net
+
+# ---- losses that are functions ----
+
+
+@pytest.mark.parametrize("value", [1.0, np.float32(1), None])
+def test_a_loss_has_to_return_a_tensor(value):
+    model = net()
+    before = [p.data.copy() for p in model.parameters()]
+    with pytest.raises(TypeError, match="has to return a Tensor"):
+        model.fit(
+            X, LABELS, loss=lambda o, y: value, optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0
+        )  # fmt: skip
+    for p, values in zip(model.parameters(), before, strict=True):
+        np.testing.assert_array_equal(p.data, values)
+
+
+def test_weights_go_to_a_function_that_takes_them():
+    def loss(o, y, w):
+        return (((o - y) ** 2).sum(axis=1) * w).sum() / w.sum()
+
+    model, weights = net(1), np.linspace(0, 1, 48).astype(np.float32)
+    options = {"optimizer": cl.SGD(model.parameters(), lr=0.1), "sample_weight": weights, "verbose": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.NotRecorded)
+        model.fit(X, VALUES, loss=loss, **options)
+    with pytest.raises(TypeError, match="takes no weights"):
+        model.fit(X, VALUES, loss=lambda o, y: o.mean(), **options)
+
+
+def test_a_function_is_a_loss_by_hand_too():
+    loss = FORMS["a_function_of_functions"][0]()[1]
+    model = net(1)
+    expected = model.evaluate(X, VALUES, loss=loss)["loss"]
+    assert expected == pytest.approx(loss(model(X), VALUES).item())
+
+
+def test_something_other_than_a_loss_is_refused():
+    for loss in (None, 3, "mse", cl.MSELoss):
+        with pytest.raises(TypeError, match="loss: expected a Function"):
+            net(1).evaluate(X, VALUES, loss=loss)
+
+
+# ---- what gets a gradient and is not trained ----
+
+
+def add_a_layer(model):
+    model.add(cl.Linear(3, 3))
+
+
+def replace_a_layer(model):
+    model.functions[2] = cl.Linear(8, 3)
+
+
+def replace_a_weight(model):
+    model.functions[2].weight = cl.Tensor(np.ones((8, 3)), requires_grad=True)
+
+
+def thaw(model):
+    model.functions[0].requires_grad = True
+
+
+def random_loss(scores, labels):
+    """Which is not recorded."""
+    return cl.SoftmaxLoss()(scores, labels) * random.uniform(0.9, 1.1)
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
+@pytest.mark.parametrize("loss", [cl.SoftmaxLoss(), random_loss])
+@pytest.mark.parametrize("change", [add_a_layer, replace_a_layer, replace_a_weight, thaw])
+def test_a_layer_that_a_callback_adds_is_named_if_no_optimizer_has_it(change, loss):
+    model = net()
+    model.functions[0].requires_grad = change is not thaw
+    optimizer = cl.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+
+    def in_the_middle(epoch, history):
+        if epoch == 1:  # when no step is recorded any more
+            change(model)
+
+    with pytest.warns(cl.TrainingWarning, match=r"not trained: [023].weight"):
+        model.fit(X, LABELS, loss=loss, optimizer=optimizer, epochs=4, callbacks=[in_the_middle], verbose=0)
+
+
+def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
+    class Weighted(cl.Model):
+        def __init__(self):
+            super().__init__()
+            self.log_variance = cl.Tensor(0.0, requires_grad=True)
+
+        def call(self, o, y):
+            return ((o - y) ** 2).mean() * (-self.log_variance).exp() + self.log_variance
+
+    model, loss = net(1), Weighted()
+    with pytest.warns(cl.TrainingWarning, match="not trained: Tensor"):
+        model.fit(X, VALUES, loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0)
+    both = cl.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+    model.fit(X, VALUES, loss=loss, optimizer=both, epochs=3, verbose=0)
+    assert loss.log_variance.item() != 0
+
+
+# ---- the shapes of targets ----
+
+
+def test_a_users_loss_gets_targets_in_the_shape_of_the_outputs():
+    losses = {}
+    for y in (VALUES, VALUES[:, 0]):
+        for loss in (cl.MSELoss(), lambda o, y: ((o - y) ** 2).mean()):
+            model = net(1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.NotRecorded)
+                history = model.fit(
+                    X, y, loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.01), shuffle=False, verbose=0
+                )  # fmt: skip
+            losses[y.ndim, type(loss)] = history["loss"][0]
+    first, *others = losses.values()
+    assert others == pytest.approx([first] * 3, rel=1e-6)
+
+
+def test_targets_that_arithmetic_would_broadcast_are_a_warning():
+    model, loss = net(1), lambda o, y: ((o - y) ** 2).mean()
+    with pytest.warns(
+        cl.TrainingWarning, match=r"outputs of shape \(32, 1\) and targets of shape \(32, 2\)|larger than"
+    ):
+        model.fit(
+            X, np.ones((48, 1, 2), np.float32), loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.01), verbose=0
+        )  # fmt: skip
+
+
+def test_a_model_whose_code_belongs_to_no_module_is_trained():
+    """`exec` without a __name__, as some notebooks and servers call it, makes functions without a module."""
+    code = """
+class Twice(cl.Model):
+    def __init__(self):
+        super().__init__(seed=0)
+        self.linear = cl.Linear(2, 1)
+
+    def call(self, x):
+        return self.linear(x) * 2
+"""
+    names = {"cl": cl}
+    exec(code, names)
+    model = names["Twice"]()
+    assert type(model).call.__module__ is None
+    history = model.fit(
+        X[:, :2], X[:, :1], loss=cl.MSELoss(), optimizer=cl.SGD(model.parameters(), lr=0.01), epochs=2, verbose=0
+    )
+    assert history["loss"][1] < history["loss"][0]
+    model.summary((2,))

@@ -1,0 +1,169 @@
+"""What the columns of a table are taken for."""
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+from caffelite.data.frames import Categories
+from caffelite.tabular import columns, learning
+from caffelite.tabular.reading import Words, read
+from tests.tables.shop import learned, write_rows
+
+
+def taken(path, rows, target="y", **options):
+    table = read(write_rows(path, rows))
+    everything = np.ones(len(rows) - 1, bool)
+    return columns.taken_for(table, everything, target, 2, **options)
+
+
+def test_numbers_and_words_are_kept_as_they_are(path):
+    cells = [[i, "ab"[i % 2] if 0 < i < 14 else "" if i else "rare", 1] for i in range(15)]
+    frame, facts = taken(path, [["x", "w", "y"], *cells])
+    np.testing.assert_array_equal(frame["x"], range(15))
+    np.testing.assert_array_equal(frame["w"].codes, [0, *[1, 2] * 6, 1, -1])
+    assert frame["w"].names == ["rare", "b", "a"]
+    assert [fact[1:] for fact in facts] == [
+        ("numbers", "0 … 14, mean 7; if it numbers the rows, --drop it"),
+        ("2 categories", "b 47%, a 40%, 1 rare, 6.7% missing"),
+    ]
+
+
+def test_gaps_are_counted(path):
+    frame, facts = taken(path, [["x", "y"], [1, 1], ["", 1], [5, 1], ["", 1]])
+    np.testing.assert_array_equal(frame["x"], [1, np.nan, 5, np.nan])
+    assert facts == [("x", "numbers", "1 … 5, mean 3; 2 missing")]
+
+
+def test_only_rows_of_the_training_say_what_there_is(path):
+    table = read(write_rows(path, [["x", "w", "y"], *[[i, "ab"[i >= 8], 1] for i in range(16)]]))
+    frame, facts = columns.taken_for(table, np.arange(16) < 8, "y", 2)
+    assert list(frame) == ["x"]
+    assert facts[0].text.startswith("0 … 7, mean 3.5")
+    assert facts[1] == ("w", "left out", "'a' everywhere")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["2020-01-31", "2021-2-3"], ["2020-01-31", "2021-02-03"]),
+        (["2020/1/31", "31.1.2020"], ["2020-01-31", "2020-01-31"]),
+        (["2020-01-31 7:05", "2020-01-31T23:59:59.25"], ["2020-01-31T07:05", "2020-01-31T23:59:59.250"]),
+        (["2020-01-31T12:00Z", "2020-01-31T12:00+02:00"], ["2020-01-31T12:00", "2020-01-31T10:00"]),
+        (["2020-01-31 12:00:00-0930", "2020-01-31 12:00 Z"], ["2020-01-31T21:30", "2020-01-31T12:00"]),
+        (["2020-01-31", "2020-13-01"], None),
+        (["2020-01-31", "2020-01-31T25:00"], None),
+        (["2020-01-31", "soon"], None),
+        (["1/31/2020"], None),
+        (["20-01-31"], None),
+        (["2020-01/31"], None),
+        (["2020-01-31T12:00Z", "2020-01-31T12:00"], None),
+    ],
+)
+def test_dates_are_read(words, expected):
+    dates = columns.dates_of(Words(np.array([0, -1, len(words) - 1]), words))
+    if expected is None:
+        assert dates is None
+        return
+    first, gap, last = cl.Columns({"d": dates}).arrays({"d": dates})[0][:, -1]  # seconds since the first one
+    assert np.isnan(gap)
+    stamps = np.array(expected, "datetime64[ms]")
+    seconds = (stamps[-1] - stamps[0]) / np.timedelta64(1, "s")
+    assert last - first == seconds
+
+
+def test_dates_are_kept_and_their_first_and_last_are_said(path):
+    cells = ["2021-03-01", "2020-05-01", "", "2020-12-31"]
+    frame, facts = taken(path, [["since", "y"], *[[cell, 1] for cell in cells]])
+    np.testing.assert_array_equal(frame["since"], np.array([cell or "NaT" for cell in cells], "datetime64[us]"))
+    assert facts == [("since", "dates", "2020-05-01 … 2021-03-01; 1 missing")]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        (["a"] * 9, "'a' everywhere"),
+        ([7.5] * 9, "7.5 everywhere"),
+        ([""] * 9, "empty"),
+        (list("abcdefghi"), "9 words in 9 rows, all rare"),
+        (["2020-01-02"] * 9, "'2020-01-02' everywhere"),
+        (
+            [f"1/{i + 1}/2020" for i in range(9)],
+            "dates that do not say which number is the day, such as 1/1/2020",
+        ),
+    ],
+)
+def test_columns_that_tell_nothing_are_left_out_with_the_reason(cells, reason, path):
+    frame, facts = taken(path, [["x", "w", "y"], *[[i, cell, 1] for i, cell in enumerate(cells)]])
+    assert list(frame) == ["x"]
+    assert facts[1].taken_for == "left out"
+    assert facts[1].text.startswith(reason)
+
+
+def test_a_column_that_numbers_the_rows_is_reported(path):
+    rows = [["id", "x", "z", "y"], *[[7 - i, 1 + i // 2, i if i else "", 1] for i in range(6)]]
+    _, facts = taken(path, rows)
+    assert [fact.name for fact in facts if fact.text.endswith("; if it numbers the rows, --drop it")] == ["id"]
+
+
+def test_a_table_with_nothing_to_predict_from_is_refused_with_the_reasons(path):
+    with pytest.raises(ValueError, match="no column is left to predict y from; x: 1 everywhere, w: as you said"):
+        taken(path, [["x", "w", "y"], [1, 1, 1], [1, 2, 3]], ignored=["w"])
+
+
+def test_infinite_numbers_are_refused_with_their_line(path):
+    with pytest.raises(ValueError, match=r"x is inf in line 3 and 1 other"):
+        taken(path, [["x", "y"], [1, 1], ["inf", 1], ["-inf", 1]])
+
+
+def test_words_that_would_not_fit_into_a_file_are_refused_before_the_training(monkeypatch):
+    monkeypatch.setattr(learning, "MOST_TEXT", 100)
+    frame = {"w": Categories(np.arange(40) % 2, ["a" * 20_000, "b" * 200])}
+    with pytest.raises(ValueError, match="most of them in 'w': drop it"):
+        learned(frame, columns.Target("y", np.arange(40.0), None))
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "classes"),
+    [
+        (["b", "a"] * 5, None, ["a", "b"]),
+        ([3, 1, 10] * 4, None, ["1", "3", "10"]),
+        ([0.0, 1.0] * 4, None, ["0", "1"]),
+        (range(21), None, None),
+        ([0.5, 1.5] * 4, None, None),
+        ([0, 1] * 4, "regression", None),
+        (["01", "1"] * 4, "classification", ["01", "1"]),
+        ([0.5, 1.5] * 4, "classification", ["0.5", "1.5"]),
+    ],
+)
+def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task, classes, path):
+    as_words = ["y"] if task == "classification" else []
+    table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]), as_words=as_words)
+    target = columns.target_of(table, "y", task)
+    assert target.classes == classes
+    other = {"1": "regression", "0": "regression"}.get(classes[0]) if classes else "classification"
+    assert columns.other_task(table.columns["y"], target) == (None if 0.5 in cells or "01" in cells else other)
+    if classes is None:
+        assert target.values.tolist() == list(cells)
+    else:
+        assert [classes[label] for label in target.values] == [str(cell).removesuffix(".0") for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "message"),
+    [
+        (["a", "", "b", "", "a"], None, "y, the target, is missing in line 3 and 1 other: leave these rows out"),
+        ([1.5, "", 2], None, "y, the target, is missing in line 3: leave"),
+        (["a"] * 5, None, "is 'a' everywhere"),
+        ([1.5] * 5, "regression", "is 1.5 everywhere"),
+        (["1", "2", "x", "3"], "regression", "y is 'x' in line 4; regression takes numbers"),
+        (list("abcde"), None, "has 5 classes in 5 rows"),
+        ([1.5, "inf"], None, "y is inf in line 3"),
+        ([1.5, 1e39], None, "the target, is all within ±1e[+]39, too large for float32: divide the column first"),
+        ([1e9 + 0.5, 1e9 + 1], None, "the target, is all about 1e[+]09, and float32"),
+        ([1e-299, 1e-297], None, "the target, is all within ±1e-297, too small for float32: multiply the column first"),
+    ],
+)
+def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):
+    table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]))
+    with pytest.raises(ValueError, match=message):
+        columns.target_of(table, "y", task)

@@ -1,0 +1,410 @@
+"""The commands `train`, `predict` and `export`."""
+
+import csv
+import io
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import caffelite as cl
+from caffelite import plots
+from caffelite.core.extras import how_to_install
+from caffelite.files import safetensors
+from caffelite.model.table import TableModel
+from caffelite.tabular import columns, commands, learning, report
+from caffelite.tabular.reading import read
+from tests.tables.shop import run, shop, write_rows
+
+
+def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are(trained):
+    out = trained.classes.out
+    for line in [
+        r"\(1 without a name\) +left out",
+        r"size +numbers +-?[\d.]+ … [\d.]+, mean -?[\d.]+",
+        r"city +3 categories +Ulm \d+%, Bonn \d+%, Aachen \d+%",
+        r"age +numbers +1 … 89, mean [\d.]+; \d+ missing",
+        r"country +left out +'DE' everywhere",
+        r"name +left out +\d+ words in \d+ rows, all rare",
+        r"since +left out +'2020-01-02' everywhere",
+        r"price +left out +as you said",
+        r"sold: classification, 2 classes: (no|yes) \d+%, (no|yes) \d+%",
+        r"400 rows: 320 for the training, 80 for the test",
+        r"4 nets, [\d,]+ parameters, \d+ epochs in [\d.]+ seconds",
+        r"best for the rows that a net holds out: epoch \d+ … \d+",
+        r" +training +test +linear +boosted trees +always (no|yes)",
+        r"accuracy( +[\d.]+){5}",
+        r"F1 of (yes|no)( +[\d.]+){5}",
+        r"area under the ROC curve( +[\d.]+){5}",
+        r"log loss( +[\d.]+){5}",
+        r"The nets do better than a linear model: log loss .*",
+        r"(The nets do better than boosted trees|Boosted trees do as well): log loss .*",
+        r"size +\d\.\d\d\d ± 0.\d\d\d",
+        rf"model in {trained.classes.model}",
+        rf"picture in {trained.classes.picture}",
+    ]:
+        assert len(re.findall(rf"^{line}$", out, re.MULTILINE)) == 1, line
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_a_regression_is_said_in_the_units_of_the_table(trained):
+    found = re.search(r"^root mean squared error((?: +[\d.]+){5})$", trained.values.out, re.MULTILINE)
+    *net, linear, trees, mean = map(float, found[1].split())
+    assert max(net) < 0.5 < linear < mean < 2
+    assert trees < 1
+    assert re.search(r"^ +training +test +linear +boosted trees +the mean$", trained.values.out, re.MULTILINE)
+    assert re.search(r"^price: regression, -?[\d.]+ … [\d.]+, mean [\d.]+$", trained.values.out, re.MULTILINE)
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
+    rows = [["$p$^", "a$\\frac$", "y"], *[[i % 5, i % 7, ("$\\x$", "$^$")[i % 2]] for i in range(60)]]
+    model = tmp_path / "m.safetensors"
+    said = run("train", write_rows(tmp_path / "t.csv", rows), "--target", "y", "--epochs", 2, "--output", model)
+    assert (said.status, said.err) == (0, "")
+    assert (tmp_path / "m.png").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "predict"])
+def test_an_output_that_cannot_be_written_is_reported_in_a_sentence(command, trained, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("too many names")
+
+    monkeypatch.setattr(TableModel, "save", fail)
+    monkeypatch.setattr(safetensors, "replace", fail)
+    given = ["--target", "sold", "--epochs", 1] if command == "train" else []
+    model = [trained.classes.model] if command == "predict" else []
+    said = run(command, *model, trained.data, *given, "--output", tmp_path / "m.safetensors")
+    assert said.status == 1
+    assert said.err.endswith("could not write " + str(tmp_path / "m.safetensors") + ": too many names\n")
+
+
+@pytest.mark.parametrize("name", ["classes", "values"])
+def test_the_picture_shows_predictions_curves_and_columns(name, trained):
+    pixels = matplotlib.image.imread(getattr(trained, name).picture)[..., :3]
+    assert pixels.shape == (700, 1600, 3)
+    for part in (pixels[:, :550], pixels[:, 650:1080], pixels[:, 1120:]):
+        assert 0.005 < (part < 0.9).any(axis=-1).mean() < 0.99
+
+
+def test_the_picture_counts_what_was_taken_for_what():
+    history = cl.History({name: [1.0, 0.5] for name in ("loss", "accuracy", "val_loss", "val_accuracy")})
+    truth, predictions = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 1, 0])
+    figure = plots.table_picture(history, truth, predictions, ["a", "b", "c" * 30], {"x": 0.5, "z": -0.1})
+    (confusion,), curves, (bars,) = [part.axes for part in figure.subfigs]
+    assert [text.get_text() for text in confusion.texts] == ["2", "1", "0", "0", "2", "0", "1", "0", "0"]
+    assert confusion.get_title(loc="left") == "66.7% of 6 held-out rows right"
+    assert [label.get_text() for label in confusion.get_yticklabels()] == ["a", "b", "c" * 13 + "…"]
+    assert len(curves) == 2
+    assert [bar.get_width() for bar in bars.patches] == [-0.1, 0.5]
+
+
+def test_predict_gives_classes_and_values_for_columns_in_any_order(trained, tmp_path):
+    names, *rows = shop(50, seed=1)
+    mixed = [[*row[::-1], "more"] for row in [names, *rows]]
+    data = write_rows(tmp_path / "new.csv", mixed)
+    found = run("predict", trained.classes.model, data)
+    assert (found.status, found.err) == (0, "")
+    lines = list(csv.reader(io.StringIO(found.out)))
+    assert lines[0] == ["sold", "P(no)", "P(yes)"]
+    assert len(lines) == 51
+    p = np.array([line[1:] for line in lines[1:]], float)
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+    assert [line[0] for line in lines[1:]] == [["no", "yes"][i] for i in p.argmax(axis=1)]
+    assert np.mean([line[0] == row[-1] for line, row in zip(lines[1:], rows, strict=True)]) > 0.8
+    output = tmp_path / "predictions.csv"
+    found = run("predict", trained.values.model, data, "--output", output)
+    assert (found.status, found.out) == (0, f"predictions in {output}\n")
+    first, *lines = output.read_text().splitlines()
+    assert first == "price"
+    assert np.corrcoef(np.array(lines, float), [row[-2] for row in rows])[0, 1] > 0.95
+
+
+def test_predict_reports_the_same_scores_of_the_test_rows_as_train(trained):
+    table = read(trained.data)
+    target = columns.target_of(table, "price")
+    parts = learning.split(target, 0.2, 0)
+    lines = run("predict", trained.values.model, trained.data).out.splitlines()
+    errors = (np.array(lines[1:], float) - target.values)[parts.test]
+    said = re.search(r"^root mean squared error +[\d.]+ +([\d.]+)", trained.values.out, re.MULTILINE)
+    assert float(said[1]) == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
+
+
+def test_new_words_and_missing_numbers_are_predicted_and_said(trained, tmp_path):
+    rows = [["size", "city", "age"], [1, "Rome", 3], [1, "Paris", ""], ["", "", 3]]
+    found = run("predict", trained.classes.model, write_rows(tmp_path / "new.csv", rows))
+    assert found.status == 0
+    assert len(found.out.splitlines()) == 4
+    assert found.err.splitlines() == [
+        "caffelite predict: size is missing in line 4, but never in the training",
+        "caffelite predict: city has 'Rome' in line 2 and 1 other, not a category of the training",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([["size", "age"], [1, 2]], "has no column 'city', which the model needs"),
+        (
+            [["size", "city", "age"], [1, "Ulm", 2], ["big", "Ulm", 3]],
+            "size is 'big' in line 3; the model takes numbers there",
+        ),
+        ([["size", "city", "age"], ["inf", "Ulm", 3]], "size is inf in line 2"),
+        ([["size", "city", "age"]], "has the names of columns and no rows"),
+    ],
+)
+def test_tables_that_a_model_cannot_be_applied_to_are_refused(rows, message, trained, tmp_path):
+    data = write_rows(tmp_path / "new.csv", rows)
+    found = run("predict", trained.classes.model, data, "--output", tmp_path / "out.csv")
+    assert (found.status, found.out) == (2, "")
+    assert re.fullmatch(rf"caffelite predict: error: {re.escape(data)}:? {re.escape(message)}\n", found.err)
+    assert os.listdir(tmp_path) == ["new.csv"]
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path):
+    rows = [["code", "y"], *[[f"0{1 + i % 3}", [5.5, 0.25, 2.75][i % 3]] for i in range(90)]]
+    data = write_rows(tmp_path / "data.csv", rows)
+    model = tmp_path / "model.safetensors"
+    options = ["--category", "code", "--hidden", 32, "--nets", 2, "--output", model]
+    found = run("train", data, "--target", "y", *options)
+    assert re.search(r"^code +3 categories +0\d 3\d%, 0\d 3\d%, 0\d \d\d%$", found.out, re.MULTILINE)
+    new = write_rows(tmp_path / "new.csv", [["code"], ["02"], ["01"], ["03"]])
+    values = run("predict", model, new).out.split()[1:]
+    np.testing.assert_allclose(np.array(values, float), [0.25, 5.5, 2.75], atol=0.3)
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "none.csv", "--target", "y"], "train: error: none.csv: No such file or directory"),
+        (["train", ".", "--target", "y"], "train: error: .: Is a directory"),
+        (["train", "data.csv", "--target", "Y"], "train: error: data.csv has no column 'Y'; it has x, y"),
+        (
+            ["train", "data.csv", "--target", "y", "--drop", "z"],
+            "train: error: data.csv has no column 'z'; it has x, y",
+        ),
+        (["train", "data.csv"], "train: error: the following arguments are required: --target"),
+        (
+            ["train", "data.csv", "--target", "y"],
+            "train: error: 15 rows are too few to train on some and test on others",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--output", "m.txt"],
+            "train: error: argument --output: expected a file that ends in .safetensors, got 'm.txt'",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--output", "no/m.safetensors"],
+            "train: error: argument --output: there is no folder no",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--picture", "m.txt"],
+            "train: error: argument --picture: expected a file that ends in .png or .jpg or .svg or .pdf, got 'm.txt'",
+        ),
+        *[
+            (
+                ["train", "data.csv", "--target", "y", f"--hidden={x}"],
+                f"train: error: argument --hidden: expected integers, 1 or more, such as 64,64, got {x!r}",
+            )
+            for x in ("", "0", "4,,4", "x", "-1")
+        ],
+        *[
+            (
+                ["train", "data.csv", "--target", "y", f"--test={x}"],
+                f"train: error: argument --test: expected a number above 0 and below 1, got {x!r}",
+            )
+            for x in ("0", "1", "nan", "x")
+        ],
+        (
+            ["train", "data.csv", "--target", "y", "--lr=0"],
+            "train: error: argument --lr: expected a number above 0 and below 1e+06, got '0'",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--delimiter=::"],
+            "train: error: argument --delimiter: expected one character, or tab, got '::'",
+        ),
+        (["predict", "none.safetensors", "data.csv"], "predict: error: none.safetensors: No such file or directory"),
+        (
+            ["predict", "data.csv", "data.csv"],
+            "predict: error: data.csv: 64 bytes are not a complete safetensors file",
+        ),
+        (
+            ["predict", "net.safetensors", "data.csv"],
+            "predict: error: net.safetensors is not a model of a table from caffelite train",
+        ),
+        (
+            ["predict", "net.safetensors", "data.csv", "--output", "./data.csv"],
+            "predict: error: the command already reads or writes data.csv: write another file",
+        ),
+        (["export", "net.safetensors"], "export: error: name a file to write: --onnx FILE, --c FILE or both"),
+        (
+            ["export", "net.safetensors", "--c", "net.safetensors"],
+            "export: error: the command already reads or writes net.safetensors: write another file",
+        ),
+        (
+            ["export", "net.safetensors", "--c", "net", "--onnx", "net"],
+            "export: error: the command already reads or writes net: write another file",
+        ),
+        (["export", "none.safetensors", "--c", "net.c"], "export: error: none.safetensors: No such file or directory"),
+    ],
+)
+def test_an_impossible_command_is_refused_in_a_sentence_and_writes_nothing(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("x,y\n" + "1,2\n3,4\n5,6\n" * 5)
+    cl.MLP(2, [2], seed=0).save("net.safetensors")
+    before = {name: Path(name).read_bytes() for name in os.listdir()}
+    found = run(*arguments)
+    assert (found.status, found.out) == (2, "")
+    assert found.err.splitlines()[-1] == f"caffelite {message}"
+    assert {name: Path(name).read_bytes() for name in os.listdir()} == before
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_picture_that_cannot_be_written_is_refused_before_the_training(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    (tmp_path / "m.png").mkdir()
+    found = run("train", data, "--target", "price", "--output", tmp_path / "m.safetensors")
+    assert (found.status, found.out) == (2, "")
+    assert re.fullmatch(r"caffelite train: error: cannot write '.*m.png': Is a directory\n", found.err)
+    assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.png"]
+
+
+def test_a_training_that_diverges_writes_nothing(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    found = run("train", data, "--target", "price", "--lr", 1e5, "--output", tmp_path / "m.safetensors")
+    assert found.status == 2
+    assert re.fullmatch(r"caffelite train: error: .*epoch.*\n", found.err)
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_the_same_seed_makes_the_same_file_and_another_another(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    contents = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run(
+            "train",
+            data,
+            "--target",
+            "sold",
+            "--epochs",
+            2,
+            "--seed",
+            seed,
+            "--output",
+            tmp_path / f"{name}.safetensors",
+        )
+        contents.append((tmp_path / f"{name}.safetensors").read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_without_matplotlib_there_is_a_model_and_no_picture(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    found = run("train", data, "--target", "sold", "--epochs", 2, "--output", tmp_path / "m.safetensors")
+    assert found.status == 0
+    assert found.out.endswith(f"picture skipped: it needs matplotlib ({how_to_install('plot')})\n")
+    assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.safetensors"]
+
+
+def exporter(fails=False):
+    """A module that exports, as `caffelite.onnx` and `caffelite.c` do."""
+    calls = []
+
+    def export(model, path, input_shape=None):
+        if fails:
+            raise TypeError("Swish can't be exported")
+        calls.append((model, input_shape))
+        Path(path).write_text(f"{path.name} of {model!r}")
+
+    return SimpleNamespace(export=export, calls=calls)
+
+
+def test_export_says_what_the_inputs_are(trained, tmp_path, monkeypatch):
+    modules = {"caffelite.onnx": exporter(), "caffelite.c": exporter()}
+    monkeypatch.setattr(commands, "import_module", modules.get)
+    onnx, c = tmp_path / "net.onnx", tmp_path / "net.c"
+    found = run("export", trained.classes.model, "--onnx", onnx, "--c", c)
+    assert (found.status, found.err) == (0, "")
+    known = cl.load(trained.classes.model).columns.categories["city"]
+    for line in [
+        "numbers  0  size    as in the table, NaN where it is missing",
+        "numbers  1  age     as in the table, NaN where it is missing",
+        f"codes    0  city    {known.index('Ulm')} where it is 'Ulm'",
+        "codes    0  city    3 where it is missing",
+        "codes    0  city    4 where it is none of these",
+        r"Inputs: numbers \(n, 2\), then codes \(n, 1\). Output: the probabilities of no, yes.",
+        f"model in {onnx}",
+    ]:
+        assert re.search(rf"^{line}$", found.out, re.MULTILINE), line
+    for module in modules.values():
+        ((model, shape),) = module.calls
+        assert shape is None
+        assert model.predict((np.zeros((1, 2)), np.zeros((1, 1), np.int64))).shape == (1, 2)
+    assert sorted(os.listdir(tmp_path)) == ["net.c", "net.onnx"]
+    assert c.read_text().startswith("net.c of Model")
+
+
+def test_the_features_of_a_date_are_listed():
+    dates = np.datetime64("2020-01-01") + np.arange(800)
+    told = report.of_inputs(cl.Splines({"since": dates}, 4))
+    assert "0  since, year                     year" in told
+    assert "1  since, month, sine              sin(2π · month / 12), counted from 0" in told
+    assert "7  since, seconds                  seconds since 2020-01-01T00:00:00" in told
+
+
+def test_dates_are_columns_of_a_model_and_words_among_them_are_refused(tmp_path):
+    rng, months = np.random.default_rng(0), ["2020-01", "2021-06", "2022-12"]
+    rows = [[f"{months[i % 3]}-{rng.integers(1, 29):02}", i % 3 * 2.5] for i in range(120)]
+    data, model = write_rows(tmp_path / "t.csv", [["day", "y"], *rows]), tmp_path / "m.safetensors"
+    assert run("train", data, "--target", "y", "--task", "regression", "--nets", 2, "--output", model).status == 0
+    new = write_rows(tmp_path / "new.csv", [["day"], *[[f"{month}-15"] for month in months], [""]])
+    found = run("predict", model, new)
+    np.testing.assert_allclose(np.array(found.out.split()[1:4], float), [0, 2.5, 5], atol=0.3)
+    assert found.err == "caffelite predict: day is missing in line 5, but never in the training\n"
+    for cell, message in (
+        ("soon", "day is 'soon' in line 3; the model takes dates there"),
+        ("2020-01-01 1:00Z", "time zone"),
+    ):
+        found = run("predict", model, write_rows(tmp_path / "bad.csv", [["day"], ["2020-01-01"], [cell]]))
+        assert found.status == 2
+        assert message in found.err
+
+
+def test_scores_of_an_older_file_are_no_probabilities(tmp_path):
+    columns_ = cl.Columns({"x": np.arange(3.0)})
+    path = tmp_path / "m.safetensors"
+    TableModel([columns_, cl.Linear(1, 2)], "y", ["no", "yes"], seed=0).save(path)
+    found = run("predict", path, write_rows(tmp_path / "t.csv", [["x"], [1]]))
+    assert (found.status, found.out) == (2, "")
+    assert found.err == f"caffelite predict: error: {path} gives no probabilities: train it again\n"
+
+
+def test_export_of_any_model_takes_the_shape_of_a_row(tmp_path, monkeypatch):
+    module = exporter()
+    monkeypatch.setattr(commands, "import_module", {"caffelite.c": module}.get)
+    cl.Model([cl.Flatten(), cl.Linear(12, 2)]).save(tmp_path / "net.safetensors")
+    assert run("export", tmp_path / "net.safetensors", "--c", tmp_path / "net.c", "--input-shape", "3,2,2").status == 0
+    assert module.calls[0][1] == (3, 2, 2)
+
+
+def test_nothing_is_exported_if_a_part_cannot_be(trained, tmp_path, monkeypatch):
+    modules = {"caffelite.onnx": exporter(), "caffelite.c": exporter(fails=True)}
+    monkeypatch.setattr(commands, "import_module", modules.get)
+    found = run("export", trained.classes.model, "--onnx", tmp_path / "net.onnx", "--c", tmp_path / "net.c")
+    assert (found.status, found.out) == (2, "")
+    assert found.err == "caffelite export: error: Swish can't be exported\n"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["onnx", "c"])
+@pytest.mark.parametrize("task", ["classes", "values"])
+def test_the_modules_take_what_export_gives_them(name, task, trained, tmp_path):
+    pytest.importorskip(f"caffelite.{name}", exc_type=ImportError)
+    found = run("export", getattr(trained, task).model, f"--{name}", tmp_path / "net")
+    assert (found.status, found.err) == (0, "")
+    assert (tmp_path / "net").stat().st_size > 10_000

@@ -1,0 +1,143 @@
+"""The log as CSV, and TensorBoard."""
+
+import copy
+import os
+import pickle
+import re
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from caffelite.callbacks import CSVLog, Training
+
+import caffelite as cl
+from tests.conftest import bits, classifier, train
+from tests.training.callback_data import VALIDATION, X, Y
+
+# ---- the log --------------------------------------------------------------------------------------------------------
+
+
+def rows_of(path):
+    return [line.split(",") for line in path.read_text().splitlines()]
+
+
+def test_the_log_has_a_row_for_each_epoch_as_soon_as_it_is_completed(tmp_path):
+    path, seen = tmp_path / "log.csv", []
+    path.write_text("an older file")
+    callbacks = [CSVLog(path), lambda *_: seen.append(len(rows_of(path)))]
+    history = train(
+        classifier(2, 3), X, Y, epochs=3, metrics=["accuracy"], validation_data=VALIDATION, callbacks=callbacks
+    )
+    names, *rows = rows_of(path)
+    assert names == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy"]
+    assert [int(row[0]) for row in rows] == [1, 2, 3]
+    assert [[float(value) for value in row[1:]] for row in rows] == [list(row) for row in zip(*history.values())]  # noqa: B905
+    assert seen == [2, 3, 4]
+
+
+def test_the_log_of_a_training_that_goes_on_has_the_epochs_before(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,loss\n1,3.0\n2,2.0\n3,1.5\n")  # epoch 3 was in no checkpoint
+    history = cl.History({"loss": [3.0, 2.0]})
+    log = CSVLog(path)
+    model = classifier(2, 3)
+    log.begin(Training(model, cl.SGD(model.parameters(), lr=1.0), cl.SoftmaxLoss(), history))
+    history["loss"].append(1.25)
+    log(2, history)
+    assert path.read_text() == "epoch,loss\n1,3.0\n2,2.0\n3,1.25\n"
+
+
+def test_a_log_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path):
+    model = classifier(2, 3)
+    before = bits(model)
+    path = tmp_path / "missing" / "log.csv"
+    with pytest.raises(FileNotFoundError, match=re.escape(str(path))):
+        train(model, X, Y, callbacks=[CSVLog(path)])
+    assert bits(model) == before
+
+
+def test_a_log_that_may_not_grow_raises_and_names_the_file(tmp_path):
+    model, path = classifier(2, 3), tmp_path / "log.csv"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len("epoch,loss\n"), limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"File too large: '{path}'"):
+            train(model, X, Y, callbacks=[CSVLog(path)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    train(model, X, Y)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_log_into_a_fifo_or_a_device_is_an_error_before_the_first_step(kind, tmp_path):
+    """Opening a FIFO would wait for ever, or until the test is given up."""
+    model, path = classifier(2, 3), tmp_path / "fifo" if kind == "fifo" else Path(os.devnull)
+    if kind == "fifo":
+        os.mkfifo(path)
+    before = bits(model)
+    with pytest.raises(OSError, match=f"expected a file, and there is a FIFO, a socket or a device: '{path}'"):
+        train(model, X, Y, callbacks=[CSVLog(path)])
+    assert bits(model) == before
+
+
+# ---- TensorBoard ----------------------------------------------------------------------------------------------------
+
+
+def scalars_in(folder):
+    """The scalars in the event files of a folder, (tag, step, value), as a reader of these files finds them."""
+    messages = pytest.importorskip("tensorboardX").proto.event_pb2
+    found = []
+    for path in sorted(folder.glob("events.*"), key=lambda path: int(path.suffix[1:])):  # by their time
+        content, place = path.read_bytes(), 0
+        while place < len(content):  # a record: its length, a checksum, the message, a checksum
+            length = int.from_bytes(content[place : place + 8], "little")
+            event = messages.Event.FromString(content[place + 12 : place + 12 + length])
+            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            if event.session_log.status == messages.SessionLog.START:
+                found = [scalar for scalar in found if scalar[1] < event.step]  # as TensorBoard does
+            place += 16 + length
+    return found
+
+
+def scalars_of(history):
+    rows = zip(*history.values(), strict=True)
+    return [(name, i, np.float32(x)) for i, row in enumerate(rows, 1) for name, x in zip(history, row, strict=True)]
+
+
+def test_tensorboard_gets_the_history_as_soon_as_an_epoch_is_completed(tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder, seen = tmp_path / "runs" / "first", []
+    callbacks = [cl.callbacks.TensorBoard(folder), lambda *_: seen.append(len(scalars_in(folder)))]
+    options = {"metrics": ["accuracy"], "validation_data": VALIDATION, "callbacks": callbacks}
+    history = train(classifier(2, 3), X, Y, epochs=3, **options)
+    assert scalars_in(folder) == scalars_of(history)
+    assert seen == [4, 8, 12]
+    copy.deepcopy(callbacks[0])
+    pickle.dumps(callbacks[0])
+
+
+def test_tensorboard_shows_each_epoch_of_a_training_that_goes_on_once(tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder, path = tmp_path / "run", tmp_path / "checkpoint"
+    callbacks = [cl.callbacks.TensorBoard(folder), cl.callbacks.Checkpoint(path, every=2)]
+    train(classifier(2, 3), X, Y, epochs=3, callbacks=callbacks)  # epoch 3 is in no checkpoint
+    history = train(classifier(2, 3), X, Y, epochs=5, callbacks=callbacks, resume=path)
+    assert scalars_in(folder) == scalars_of(history)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(tmp_path):
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "file").write_text("")
+    model = classifier(2, 3)
+    before = bits(model)
+    with pytest.raises(OSError, match="file"):
+        train(model, X, Y, callbacks=[cl.callbacks.TensorBoard(tmp_path / "file" / "run")])
+    assert bits(model) == before
+
+
+def test_without_tensorboardx_the_error_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ImportError, match=r"-m pip install tensorboardX"):
+        cl.callbacks.TensorBoard(tmp_path)

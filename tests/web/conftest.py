@@ -1,0 +1,35 @@
+"""Fixtures that several test files of this folder use."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import caffelite as cl
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with two runs, of 30 and 40 epochs."""
+    from tests.web.live_training import fit  # which needs packages that may be missing
+
+    live = cl.live(open_browser=False, folder=tmp_path / "runs")
+    fit([live], 30)
+    fit([live], 40)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A program that trains until it is interrupted, and the address of its page."""
+    from tests.web.live_training import PROGRAM
+
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "runs")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cl.__file__).parents[1]
+    )
+    process.address = process.stdout.readline().rpartition(" ")[2].strip()
+    yield process
+    process.kill()
+    process.communicate()

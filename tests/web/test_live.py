@@ -1,0 +1,556 @@
+"""`cl.live()`: what a training shows, and what a page may do to it."""
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("websockets")
+
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+import caffelite as cl
+from caffelite.core.extras import how_to_install
+from caffelite.web import controls, updates, watch
+from caffelite.web import live as live_module
+from caffelite.web.curves import MOST, Curve
+from caffelite.web.live import Live
+from tests.conftest import bits
+from tests.tools.page_client import SECONDS, Page
+from tests.web.live_training import Looking, X, Y, fit
+
+
+@pytest.fixture(autouse=True)
+def generous(monkeypatch):
+    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
+    monkeypatch.setattr(updates, "FIRST", 60.0)
+    monkeypatch.setattr(live_module, "ENDED", 60.0)
+    monkeypatch.setattr(live_module, "PAUSED", 60.0)
+    monkeypatch.setattr(controls, "PAUSED", 60.0)
+
+
+# ---- curves ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [[1] * 50, [5000], [1, 1000, 3, 1024, 7, 40_000]])
+def test_a_curve_keeps_means_and_extremes_in_bounded_memory(parts):
+    rng = np.random.default_rng(0)
+    values, curve, done = rng.normal(size=sum(parts)), Curve(), 0
+    for count in parts:
+        curve.extend(np.arange(done + 1, done + count + 1), values[done : done + count])
+        done += count
+    assert len(curve) <= MOST
+    found, width = curve.message(), curve._width
+    blocks = [values[i : i + width] for i in range(0, len(values), width)]
+    np.testing.assert_allclose(found["y"], [block.mean() for block in blocks], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(found["x"][-1], len(values))
+    if width > 1:
+        np.testing.assert_allclose(found["low"], [block.min() for block in blocks], rtol=1e-6)
+        np.testing.assert_allclose(found["high"], [block.max() for block in blocks], rtol=1e-6)
+
+
+# ---- the training ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not(average):
+    averages = [cl.callbacks.AverageWeights(0.99)] * average
+    alone, history = fit(averages, epochs=4000, metrics=["accuracy"], validation_split=0.2)
+    live = cl.live(open_browser=False)
+    pages = []
+
+    def look(step, training):
+        if not pages:
+            pages.append(Page(live))
+
+    callbacks = [*averages, live, cl.callbacks.Each(100, look)]
+    watched, other = fit(callbacks, 4000, metrics=["accuracy"], validation_split=0.2)
+    assert bits(watched) == bits(alone)
+    assert dict(history) == dict(other)
+    pages[0].wait_for_state("finished")
+    pages[0].close()
+
+
+def test_it_does_not_bring_each_epoch_back_to_python():
+    live, calls = cl.live(open_browser=False), []
+    live.begin = lambda training, begin=live.begin: begin(training)
+    original = Live.steps_done
+    live.steps_done = lambda count: (calls.append(count), original(live, count))
+    fit([live], 5000)
+    assert len(calls) < 500
+
+
+def test_it_prints_its_address_and_ends_with_the_training(capsys):
+    live = cl.live(open_browser=False)
+    assert live.address is None
+    fit([live], 3)
+    assert re.fullmatch(r"live: http://127\.0\.0\.1:\d+/\?token=\S+\n", capsys.readouterr().out)
+    assert not live.server._thread.is_alive()
+    assert [thread for thread in threading.enumerate() if thread.name == "caffelite.web"] == []
+
+
+def test_fit_after_fit_has_the_same_address_and_lists_the_runs_before():
+    live = cl.live(open_browser=False)
+    fit([live], 50)
+    address = live.address
+    with Looking(live) as looking:
+        assert live.address == address
+        runs = looking.page.wait_for("runs", lambda message: message["runs"])
+        assert [(run["state"], run["epoch"]) for run in runs["runs"]] == [("finished", 50)]
+        looking.page.ask("run", name=runs["runs"][0]["name"])
+        assert looking.page.wait_for("run")["parts"]["status"]["epoch"] == 50
+
+
+def test_one_callback_shows_one_training_at_a_time():
+    with Looking() as looking, pytest.raises(RuntimeError, match=r"shows another training now"):
+        fit([looking.live], 1)
+
+
+def test_a_port_that_is_taken_ends_fit_before_its_first_step():
+    with Looking() as looking:
+        model = cl.MLP(2, [20, 3], seed=0)
+        before = [p.data.copy() for p in model.parameters()]
+        with pytest.raises(OSError, match="give another port, or port=0"):
+            fit([cl.live(port=looking.live.port, open_browser=False)], 1, model=model)
+        assert all((p.data == old).all() for p, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("port", [-1, 65536, True, "1", 1.5])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises((ValueError, TypeError), match="port"):
+        cl.live(port=port)
+
+
+def test_without_the_extra_it_is_said_what_to_install():
+    program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    needs = f"ImportError: cl.live needs uvicorn, which is not installed: {how_to_install('web')}"
+    assert needs in done.stderr
+
+
+def test_importing_caffelite_imports_nothing_of_it():
+    program = "import sys, caffelite; print([m for m in sys.modules if m.split('.')[0] in ('starlette', 'uvicorn')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_training_that_fails_says_so():
+    live, page = cl.live(open_browser=False), []
+    with pytest.raises(KeyError):
+        fit([live, lambda epoch, history: page.append(Page(live)) if epoch == 0 else {}["no"]], 5)
+    status = page[0].wait_for_state("failed")
+    assert "KeyError" in status["why"]
+    page[0].close()
+
+
+def test_early_stopping_is_an_end_like_others():
+    live, page = cl.live(open_browser=False), []
+    fit([live, lambda epoch, history: page.append(Page(live)) or epoch == 0], 5)
+    assert page[0].wait_for_state("finished")["why"] == "after 1 of 5 epochs"
+    page[0].close()
+
+
+def test_minimize_is_shown_too():
+    pytest.importorskip("scipy")
+    live, page = cl.live(open_browser=False), []
+    model = cl.MLP(2, [5, 3], seed=0)
+    cl.minimize(model, X, Y, loss=cl.SoftmaxLoss(), max_iterations=5, verbose=0,
+                callbacks=[live, lambda epoch, history: None if page else page.append(Page(live))])  # fmt: skip
+    assert page[0].wait_for_state("finished")["epoch"] == 5
+    page[0].close()
+
+
+def test_minimize_is_paused_and_ended_too():
+    pytest.importorskip("scipy")
+    live, page, results = cl.live(open_browser=False), [], []
+    model = cl.MLP(2, [20, 3], seed=0)
+
+    def look(epoch, history):
+        if not page:
+            page.append(Page(live))
+            page[0].ask("step")
+
+    options = {"loss": cl.SoftmaxLoss(), "max_iterations": 10**6, "tolerance": 1e-12, "verbose": 0}
+    thread = threading.Thread(
+        target=lambda: results.append(cl.minimize(model, X, Y, callbacks=[look, live], **options)), daemon=True
+    )
+    thread.start()
+    while not page:
+        time.sleep(0.01)
+    epoch = page[0].wait_for_state("paused")["epoch"]
+    for kind in ("epoch", "step"):
+        page[0].ask(kind)
+        epoch += 1
+        assert page[0].wait_for("status", lambda s, n=epoch: s["epoch"] >= n)["epoch"] == epoch
+    page[0].ask("rate", value=1)
+    assert page[0].wait_for("refused")["why"] == "L-BFGS chooses the length of each step"
+    page[0].ask("stop")
+    assert page[0].wait_for_state("stopped")["why"] == "from a page"
+    thread.join(SECONDS)
+    assert results[0].epochs == epoch
+    page[0].close()
+
+
+# ---- what a page may ask for ----------------------------------------------------------------------------------------
+
+
+def test_a_page_pauses_makes_steps_and_epochs_and_goes_on():
+    with Looking() as looking:
+        page = looking.page
+        page.ask("pause")
+        first = page.wait_for_state("paused")["step"]
+        for i in range(1, 4):
+            page.ask("step")
+            assert page.wait_for("status", lambda s, i=i: s["step"] >= first + i)["step"] == first + i
+        epoch = page.messages["status"]["epoch"]
+        page.ask("epoch")
+        status = page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
+        time.sleep(0.3)
+        assert page.messages["status"]["step"] == status["step"]
+        assert status["step"] % 10 == 0  # it ended with an epoch
+        page.ask("go")
+        page.wait_for("status", lambda s: s["state"] == "running" and s["epoch"] > epoch + 10)
+
+
+def test_a_page_ends_the_training_in_the_middle_of_an_epoch():
+    model = cl.MLP(2, [20, 3], seed=0)
+    with Looking(model=model, batch_size=1, x=np.repeat(X, 3000, axis=0), y=np.repeat(Y, 3000)) as looking:
+        looking.page.wait_for("status", lambda s: s["step"] > 0)
+        looking.page.ask("stop")
+        status = looking.page.wait_for_state("stopped")
+        assert (status["epoch"], status["why"]) == (0, "from a page")
+    assert looking.error is None
+    assert looking.result[1].epochs == 0
+
+
+def test_a_page_changes_the_rate_and_a_schedule_keeps_its_form():
+    model = cl.MLP(2, [20, 3], seed=0)
+    optimizer = cl.SGD(model.parameters(), lr=0.05)
+    with Looking(model=model, optimizer=optimizer) as looking:
+        looking.page.ask("rate", value=0.01)
+        assert looking.page.wait_for("status", lambda s: s["lr"] == 0.01)["scheduled"] is False
+    assert optimizer.lr == 0.01
+    optimizer = cl.SGD(model.parameters(), lr=cl.schedules.linear(0.05, 10**6))
+    with Looking(model=model, optimizer=optimizer, epochs=10**5) as looking:
+        looking.page.ask("pause")
+        before = looking.page.wait_for_state("paused")["lr"]
+        looking.page.ask("rate", value=before / 2)
+        assert looking.page.wait_for("status", lambda s: s["lr"] < before)["scheduled"] is True
+        looking.page.ask("step")
+        looking.page.wait_for("status", lambda s: s["lr"] < before / 2)
+
+
+def test_a_page_saves_the_model(tmp_path):
+    with Looking() as looking:
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        looking.page.ask("save")
+        saved = looking.page.wait_for("saved")
+        path = tmp_path / saved["name"]
+        path.write_bytes(saved["content"].tobytes())
+        model = cl.load(path)
+    assert re.fullmatch(r"model-.*-epoch-\d+\.safetensors", saved["name"])
+    assert model.predict(X).shape == (300, 3)
+
+
+def test_a_page_saves_what_a_checkpoint_has_if_weights_are_averaged(tmp_path):
+    beside = [cl.callbacks.AverageWeights(0.99), cl.callbacks.Checkpoint(tmp_path / "checkpoint")]
+    with Looking(beside=beside) as looking:
+        looking.page.ask("pause")
+        epoch = looking.page.wait_for_state("paused")["epoch"]
+        looking.page.ask("epoch")
+        looking.page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
+        looking.page.ask("save")
+        (tmp_path / "saved").write_bytes(looking.page.wait_for("saved")["content"].tobytes())
+        assert bits(cl.load(tmp_path / "saved")) == bits(cl.load(tmp_path / "checkpoint"))
+
+
+def test_pictures_are_of_the_averaged_weights_as_the_results_are():
+    slow = cl.callbacks.AverageWeights(1 - 1e-9)  # they stay what they were at the beginning
+    with Looking(beside=[slow], validation_split=0.2, metrics=["accuracy"]) as looking:
+        looking.page.wait_for("status", lambda s: s["results"].get("accuracy", 0) > 0.9)
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        regions, status = looking.page.wait_for("regions"), looking.page.messages["status"]
+        np.testing.assert_allclose(regions["right"], status["results"]["val_accuracy"], atol=1e-6)
+        assert regions["right"] < 0.7
+
+
+def test_a_page_times_the_kernels_and_the_training_is_as_before():
+    with Looking() as looking:
+        page = looking.page
+        page.ask("pause")
+        step = page.wait_for_state("paused")["step"]
+        before = looking.live._training.model.state_dict()
+        before = {name: array.copy() for name, array in before.items()}
+        page.ask("kernels")
+        kernels = page.wait_for("kernels")
+        assert sum(kernels["calls"]) >= len(kernels["names"]) > 5
+        assert (kernels["times"] > 0).all()
+        assert "sgd" in kernels["names"]
+        after = looking.live._training.model.state_dict()
+        assert all((after[name] == array).all() for name, array in before.items())
+        assert page.messages["status"]["step"] == step
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"kind": "format"}, {"kind": ["go"]}, {"kind": "rate"}, {"kind": "rate", "value": -1},
+     {"kind": "rate", "value": "1"}, {"kind": "rate", "value": True}, {"kind": "rate", "value": 10**400},
+     {"kind": "run", "name": "../../etc/passwd"}, {"kind": "run", "name": 3}, {"kind": "run", "name": "x" * 10**5}],
+)  # fmt: skip
+def test_other_requests_are_refused_and_harm_nothing(message, tmp_path):
+    with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
+        looking.page.socket.send(json.dumps(message))
+        assert looking.page.wait_for("refused")["why"]
+        step = looking.page.wait_for("status")["step"]
+        looking.page.wait_for("status", lambda s: s["step"] > step)
+    assert looking.error is None
+
+
+def test_a_paused_training_goes_on_when_its_pages_have_gone(monkeypatch):
+    monkeypatch.setattr(controls, "ALONE", 0.3)
+    with Looking() as looking:
+        looking.page.ask("pause")
+        step = looking.page.wait_for_state("paused")["step"]
+        looking.page.close()
+        end = time.monotonic() + SECONDS
+        while looking.live._status.steps == step:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_pause_does_not_count_as_time_of_the_training():
+    with Looking() as looking:
+        looking.page.ask("pause")
+        seconds = looking.page.wait_for_state("paused")["seconds"]
+        time.sleep(1)
+        looking.page.ask("step")
+        later = looking.page.wait_for("status", lambda s, n=looking.page.messages["status"]["step"]: s["step"] > n)
+        assert later["seconds"] - seconds < 0.5
+
+
+def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
+    waited = []
+    monkeypatch.setattr("caffelite.training.progress.Progress.waited", lambda self, seconds: waited.append(seconds))
+    with Looking(verbose=2, epochs=10**6) as looking:
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        time.sleep(0.5)
+    assert sum(waited) > 0.4
+
+
+def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing(monkeypatch):
+    with Looking() as looking:
+        other = Page(looking.live)
+        looking.page.ask("pause")
+        looking.page.wait_for_state("paused")
+        other.wait_for_state("paused")
+        assert looking.page.messages["status"]["step"] == other.messages["status"]["step"]
+        other.close()
+        looking.page.ask("go")
+        looking.page.wait_for_state("running")
+    live = cl.live(open_browser=False)
+    made = []
+    monkeypatch.setattr(updates.Updates, "_make", lambda self, name, *more: made.append(name))
+    fit([live], 20_000)
+    assert len([name for name in made if name == "status"]) <= 1  # at the end
+
+
+# ---- what it shows --------------------------------------------------------------------------------------------------
+
+
+def test_it_shows_curves_layers_units_and_the_plane():
+    with Looking(metrics=["accuracy"], validation_split=0.2) as looking:
+        curves = looking.page.wait_for("curves", lambda m: len(m["curves"].get("val_accuracy", {"y": ()})["y"]) > 50)
+        layers = looking.page.wait_for("layers")
+        units, regions = looking.page.wait_for("units"), looking.page.wait_for("regions")
+        looking.page.wait_for("curves", lambda m: len(m["sizes"]) == 2)
+    history = looking.result[1]
+    assert {"loss", "val_loss", "accuracy", "val_accuracy", "learning rate", "steps per second"} <= curves[
+        "curves"
+    ].keys()
+    np.testing.assert_allclose(curves["curves"]["loss"]["y"][0], history["loss"][0], rtol=0.7)
+    assert [row["name"] for row in layers["rows"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(row["size"] > 0 and row["gradient"] > 0 for row in layers["rows"])
+    assert [row["function"] for row in units["rows"]] == ["Linear(2, 20)", "ReLU()", "Linear(20, 3)"]
+    assert (regions["classes"], regions["labels"].shape, regions["held_out"]) == (3, (watch.GRID, watch.GRID), True)
+    assert len(regions["points"]) == 60
+    assert 0 <= regions["right"] <= 1
+
+
+def watched(model, x, y, loss, optimizer=True, **options):
+    """A Watched of a training that has made an epoch."""
+    found = []
+
+    class Keep:
+        def begin(self, training):
+            self.training = training
+
+        def __call__(self, epoch, history):
+            found.append(watch.Watched(self.training))
+
+    optimizer = cl.SGD(model.parameters(), lr=0.01)
+    model.fit(x, y, loss=loss, optimizer=optimizer, verbose=0, callbacks=[Keep()], **options)
+    return found[0]
+
+
+def test_the_plane_of_two_classes_by_one_output_and_of_numbers():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 2))
+    model = cl.MLP(2, [5, 1], seed=0)
+    found = watch.regions(watched(model, x, (x[:, :1] > 0).astype(float), cl.SigmoidLoss()))
+    assert found["classes"] == 2
+    assert found["right"] == ((model.predict(x) > 0) == (x[:, :1] > 0)).mean()
+    found = watch.regions(watched(model, x, x[:, :1], cl.MSELoss()))
+    assert found["values"].shape == (watch.GRID, watch.GRID)
+    assert (
+        watch.regions(watched(cl.MLP(3, [1], seed=0), rng.normal(size=(9, 3)), np.zeros((9, 1)), cl.MSELoss())) is None
+    )
+
+
+@pytest.mark.parametrize("kind", ["convolution", "linear", "in colour"])
+def test_images_have_filters_and_mistakes(kind):
+    rng = np.random.default_rng(0)
+    channels = 3 if kind == "in colour" else 1
+    x, y = rng.normal(size=(40, channels, 6, 7)), rng.integers(0, 3, 40)
+    first = [cl.Flatten(), cl.Linear(42, 8)] if kind == "linear" else [cl.Conv2d(channels, 8, 3), cl.Flatten()]
+    model = cl.Model([*first, cl.ReLU(), cl.Linear(8 if kind == "linear" else 160, 3)], seed=0)
+    found = watched(model, x, y, cl.SoftmaxLoss())
+    filters, mistakes = watch.filters(found), watch.mistakes(found)
+    weight = first[1 if kind == "linear" else 0].weight.data
+    if kind == "linear":
+        np.testing.assert_array_equal(filters["filters"][2, :, :, 0], weight[:, 2].reshape(6, 7))
+    else:
+        np.testing.assert_array_equal(filters["filters"], np.moveaxis(weight, 1, -1))
+    wrong = model.predict(x).argmax(axis=1) != y
+    assert (mistakes["wrong"], mistakes["of"]) == (wrong.sum(), 40)
+    assert mistakes["images"].shape == (min(18, wrong.sum()), 6, 7, channels)
+    assert (np.diff(mistakes["sure"]) <= 1e-6).all()
+    assert (mistakes["truth"] != mistakes["taken_for"]).all()
+
+
+@pytest.mark.parametrize("characters", [True, False])
+def test_a_model_of_text_writes(characters):
+    text = "the cat sat on the mat. " * 40
+    vocabulary = cl.Vocabulary([text], characters=characters)
+    tokens = vocabulary.encode(text)
+    count = (len(tokens) - 1) // 8
+    x, y = tokens[: 8 * count].reshape(count, 8), tokens[1 : 8 * count + 1].reshape(count, 8)
+    size = len(vocabulary)
+    layers = [cl.Embedding(size, 8), cl.TransformerBlock(8, heads=2, causal=True), cl.Linear(8, size)]
+    model = cl.Model(layers, seed=0)
+    found = watched(model, x, y, cl.SoftmaxLoss())
+    assert watch.text(found) is None
+    model.vocabulary = vocabulary
+    written = watch.text(found)
+    assert written["given"] == vocabulary.decode(x[0])
+    assert set(written["written"]) <= set(text) | set("[unknown]\ufffd")
+    assert len(written["written"]) > 40
+
+
+@pytest.mark.parametrize("data", ["tokens", "frame", "batches", "two inputs", "call", "sparse"])
+def test_any_training_can_be_shown(data):
+    class Two(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.f = cl.Linear(3, 1)
+
+        def call(self, a, b=None):
+            return self.f(a if b is None else a + b)
+
+    rng = np.random.default_rng(0)
+    x, y, loss, model = rng.normal(size=(20, 3)), rng.normal(size=(20, 1)), cl.MSELoss(), cl.MLP(3, [2, 1], seed=0)
+    if data == "tokens":
+        x, model = rng.integers(0, 5, (20, 4)), cl.Model([cl.Embedding(5, 3), cl.Flatten(), cl.Linear(12, 1)], seed=0)
+    if data == "frame":
+        x = {"a": rng.normal(size=20), "b": rng.choice(["x", "y"], 20)}
+        model = cl.Model([cl.Splines(x, 4), cl.ReLU(), cl.Linear(4, 1)], seed=0)
+    if data in ("two inputs", "call"):
+        x, model = (x, x) if data == "two inputs" else x, Two()
+    if data == "sparse":
+        x = pytest.importorskip("scipy.sparse").csr_matrix(x)
+    live, page = cl.live(open_browser=False), []
+    given = {"loss": loss, "optimizer": cl.SGD(model.parameters(), lr=0.01), "verbose": 0, "epochs": 3}
+    batches = [(x[:10], y[:10]), (x[10:], y[10:])] if data == "batches" else None
+    callbacks = [live, lambda epoch, history: None if page else page.append(Page(live))]
+    model.fit(*([batches] if batches else [x, y]), callbacks=callbacks, **given)
+    status = page[0].wait_for_state("finished")
+    assert (status["epoch"], status["parameters"]) == (3, sum(p.size for p in model.parameters()))
+    if data != "batches":
+        units = page[0].wait_for("units")
+        assert "error" not in units, units
+    page[0].close()
+
+
+def test_a_part_that_cannot_be_made_says_so_and_the_training_goes_on(monkeypatch):
+    def fails(watched):
+        raise ArithmeticError("no picture")
+
+    monkeypatch.setitem(updates.PARTS, "regions", fails)
+    with Looking() as looking:
+        assert looking.page.wait_for("regions")["error"] == "ArithmeticError: no picture"
+    assert looking.error is None
+    assert looking.page.kinds.count("regions") == 1
+
+
+# ---- attacks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_is_attacked_has_the_bits_of_one_that_is_not():
+    def attack():
+        """Wrong tokens, other origins and hosts, huge and bad messages, readers that do not read, many connections."""
+        origin = live.address.partition("/?")[0]
+        place = live.address.replace("http", "ws").replace("/?", "/socket?")
+        huge, others = "x" * 2**21, {"Host": "evil.example"}
+        with contextlib.ExitStack() as stack:
+            for i in range(40):
+                attacks = [
+                    {"uri": place[:-1], "origin": origin},
+                    {"uri": place, "origin": "http://evil.example"},
+                    {"uri": place, "origin": origin, "additional_headers": others},
+                    {"uri": place, "origin": origin},
+                ]
+                for options in attacks:
+                    with contextlib.suppress(WebSocketException, OSError):
+                        page = stack.enter_context(connect(**options, proxy=None, close_timeout=0.1))
+                        page.send(["{", huge, '{"kind": "rate", "value": -1}', '{"kind": "run", "name": ".."}'][i % 4])
+                done.append(i)
+
+    alone, _ = fit(epochs=60_000)
+    live, done = cl.live(open_browser=False), []
+    thread = threading.Thread(target=attack)
+    begin = live.begin
+    live.begin = lambda training: (begin(training), thread.start())
+    attacked, _ = fit([live], epochs=60_000)
+    thread.join()
+    assert len(done) > 3
+    assert bits(attacked) == bits(alone)
+
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
+    page = Page(program.address)
+    page.wait_for("status")
+    if is_paused:
+        page.ask("pause")
+        page.wait_for_state("paused")
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate(timeout=SECONDS)
+    assert "KeyboardInterrupt" in errors.splitlines()[-1]
+    assert page.wait_for_state("stopped")["why"] == "Ctrl-C"
+    page.thread.join(SECONDS)
+    assert not page.thread.is_alive()

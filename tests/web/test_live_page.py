@@ -1,0 +1,218 @@
+"""The page of `cl.live()` in a real browser."""
+
+import json
+import re
+import signal
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("websockets")
+
+
+import caffelite as cl
+from caffelite.web import controls, updates, watch
+from caffelite.web import live as live_module
+from caffelite.web.messages import decode
+from tests.web.live_training import command, fit
+
+
+@pytest.fixture(autouse=True)
+def generous(monkeypatch):
+    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
+    monkeypatch.setattr(updates, "FIRST", 60.0)
+    monkeypatch.setattr(live_module, "ENDED", 60.0)
+    monkeypatch.setattr(live_module, "PAUSED", 60.0)
+    monkeypatch.setattr(controls, "PAUSED", 60.0)
+
+
+def opened(browser, address, said, **options):
+    """A page of the browser. What its console says goes to `said`."""
+    page = browser.new_page(**options)
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(address)
+    wait_for_state(page, "running")
+    return page
+
+
+def wait_for_state(page, state):
+    page.wait_for_function(f"() => document.querySelector('#state').textContent === '{state}'")
+
+
+def settled(page, name):
+    """A number when it no longer changes."""
+    before, after = None, number(page, name)
+    while before != after:
+        page.wait_for_timeout(500)
+        before, after = after, number(page, name)
+    return after
+
+
+def number(page, name):
+    """A number of the page, as text."""
+    return page.inner_text(f'#numbers [data-number="{name}"] dd')
+
+
+def values(page, chart):
+    return json.loads(page.get_attribute(f'[data-chart="{chart}"]', "data-values"))
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, program, tmp_path):
+    said = []
+    page = opened(browser, program.address, said, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.wait_for_selector("#layers tr")
+    page.wait_for_function("() => Number(document.querySelector('#plane').dataset.drawn) > 1")
+    page.wait_for_function("() => document.querySelectorAll('#size-charts [data-values]').length === 2")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+    page.click("#pause")
+    wait_for_state(page, "paused")
+    assert page.inner_text("#pause") == "Go on"
+    step = int(settled(page, "Steps").replace(",", ""))
+    page.click("#step")
+    page.wait_for_function(f"() => document.querySelector('[data-number=Steps] dd').textContent === '{step + 1:,}'")
+    epoch = int(settled(page, "Epoch").split()[0].replace(",", ""))  # the step may have ended one
+    page.click("#epoch")
+    page.wait_for_function(
+        f"() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('{epoch + 1:,} ')"
+    )
+    page.fill("#new-rate", "0.01")
+    page.click("#rate button")
+    page.wait_for_function("() => document.querySelector('[data-number=\"Learning rate\"] dd').textContent === '0.01'")
+    page.fill("#new-rate", "fast")
+    page.click("#rate button")
+    assert "A learning rate is a number" in page.inner_text("#said")
+
+    found = values(page, "loss")
+    assert found.keys() == {"training", "held out"}
+    assert 0 < found["training"] < 1
+    assert 0.5 < values(page, "accuracy")["held out"] <= 1
+    assert "training" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
+    page.check("#log")
+    page.wait_for_selector('[data-chart="loss"][data-scale="log"]')
+    page.fill("#smoothing", "0.9")
+    page.focus('[data-chart="loss"] canvas')
+    page.keyboard.press("Home")
+    page.wait_for_function("() => document.querySelector('[data-chart=loss]').dataset.cursor !== ''")
+    assert "at epoch" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
+    page.hover('[data-chart="loss"] canvas')
+
+    page.click("#time")
+    page.wait_for_selector(".kernel")
+    assert "sgd" in page.inner_text("#times")
+    assert re.search(r"A step on 32 rows takes [\d.]+ µs in \d+ kernels", page.inner_text("#kernels-text"))
+    with page.expect_download() as download:
+        page.click("#save")
+    download.value.save_as(tmp_path / "model.safetensors")
+    assert repr(cl.load(tmp_path / "model.safetensors")) == "Model([Linear(2, 30), ReLU(), Linear(30, 3)])"
+    with page.expect_download() as download:
+        page.click("#keep")
+    kept = tmp_path / "kept.run"
+    download.value.save_as(kept)
+    content = decode(kept.read_bytes())
+    assert content["parts"]["status"]["epoch"] == epoch + 1
+    assert content["parts"]["regions"]["labels"].shape == (watch.GRID, watch.GRID)
+    bad = tmp_path / "bad.run"
+    bad.write_text("no")
+    page.set_input_files("#open", bad)
+    page.wait_for_function("() => document.querySelector('#said').textContent.startsWith('bad.run cannot be opened')")
+
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.click("#pause")
+    wait_for_state(page, "running")
+    page.click("#stop")
+    wait_for_state(page, "stopped")
+    page.wait_for_function(
+        "() => document.querySelector('#said').textContent.includes('This page keeps what it shows')"
+    )
+    assert page.is_disabled("#pause")
+    assert page.is_enabled("#keep")
+    assert [line for line in said if "WebSocket" not in line] == []  # which tries to come back
+
+
+def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path):
+    said = []
+    fit([cl.live(open_browser=False, folder=tmp_path / "runs")], 40)
+    (name,) = [
+        p.stem for p in (tmp_path / "runs").glob("*.run") if decode(p.read_bytes())["parts"]["status"]["epoch"] == 40
+    ]
+    page = opened(browser, program.address, said, viewport={"width": 1440, "height": 900})
+    page.check(f'[aria-label="draw {name} beside"]')
+    page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{name}')")
+    page.click(f'[aria-label="look at {name}"]')
+    page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('40 ')")
+    assert page.inner_text("#state") == "finished"
+    assert page.is_disabled("#pause")
+    page.click('tr:first-child [aria-label^="look at"]')
+    wait_for_state(page, "running")
+    assert page.is_enabled("#pause")
+    assert said == []
+
+
+def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tmp_path):
+    said = []
+    with command(folder) as program:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(program.address)
+        wait_for_state(page, "finished")
+        assert number(page, "Epoch").startswith("40 ")
+        assert not page.is_visible("#pause")
+        assert not page.is_visible("#kernels")
+        older = page.get_attribute("#list tr:nth-child(2)", "data-run")
+        page.check(f'[aria-label="draw {older} beside"]')
+        page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{older}')")
+        page.click(f'[aria-label="look at {older}"]')
+        page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('30 ')")
+        assert older in page.inner_text("#about")
+        fit([cl.live(open_browser=False, folder=folder)], 50)
+        page.wait_for_selector("#list tr:nth-child(3)")
+        assert said == []
+        program.send_signal(signal.SIGINT)
+        page.wait_for_function("() => document.querySelector('#said').textContent.includes('has ended')")
+
+
+def test_a_page_says_that_the_program_is_gone(browser, program):
+    page = opened(browser, program.address, [])
+    program.kill()
+    page.wait_for_selector("#said.bad")
+    assert page.inner_text("#said").startswith("The program that trains has ended")
+    assert page.is_disabled("#pause")
+
+
+def contrast(one, other):
+    def light(colour):
+        parts = [int(n) / 255 for n in re.findall(r"\d+", colour)[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted([light(one), light(other)], reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_and_controls_have_names(scheme, browser, program):
+    page = opened(browser, program.address, [], color_scheme=scheme)
+    page.wait_for_selector("#layers tr")
+    words = "h1, h2, h3, p, dt, dd, td, th, button, label, span, li"
+    pairs = page.evaluate(
+        f"() => [...document.querySelectorAll('{words}')]"
+        + """
+        .filter((e) => e.innerText?.trim() && e.checkVisibility() && !e.disabled)
+        .map((e) => {
+          let ground = e;
+          while (getComputedStyle(ground).backgroundColor === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
+          return [e.innerText, getComputedStyle(e).color, getComputedStyle(ground).backgroundColor];
+        })"""
+    )
+    assert len(pairs) > 40
+    assert [(text, round(contrast(a, b), 2)) for text, a, b in pairs if contrast(a, b) < 4.5] == []
+    unnamed = page.evaluate("""() => [...document.querySelectorAll('button, input, canvas')].filter(
+        (e) => !(e.innerText?.trim() || e.getAttribute('aria-label') || e.labels?.length)).map((e) => e.outerHTML)""")
+    assert unnamed == []

@@ -1,0 +1,169 @@
+"""The runs in a folder, and the command that shows them."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("websockets")
+
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+import caffelite as cl
+from caffelite import cli
+from caffelite.web import controls, updates
+from caffelite.web import live as live_module
+from caffelite.web.messages import decode
+from caffelite.web.runs import Runs
+from caffelite.web.server import as_bytes
+from tests.tools.page_client import SECONDS, Page
+from tests.web.live_training import Looking, command, fit
+
+
+@pytest.fixture(autouse=True)
+def generous(monkeypatch):
+    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
+    monkeypatch.setattr(updates, "FIRST", 60.0)
+    monkeypatch.setattr(live_module, "ENDED", 60.0)
+    monkeypatch.setattr(live_module, "PAUSED", 60.0)
+    monkeypatch.setattr(controls, "PAUSED", 60.0)
+
+
+def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
+    folder = tmp_path / "runs"
+    fit([cl.live(open_browser=False, folder=folder)], 30)
+    (path,) = folder.glob("*.run")
+    kept = decode(path.read_bytes())
+    assert (kept["kind"], kept["name"], kept["parts"]["status"]["state"]) == ("run", path.stem, "finished")
+    (folder / "other.run").write_bytes(b"{}")
+    (folder / "empty.run").write_bytes(b"")
+    (folder / "huge.run").write_bytes(b"\xff" * 100)
+    (folder / "secret.txt").write_text("secret")
+    with Looking(cl.live(open_browser=False, folder=folder)) as looking:
+        runs = looking.page.wait_for("runs", lambda m: m["runs"])
+        assert path.stem in [run["name"] for run in runs["runs"]]
+        assert {run["name"] for run in runs["runs"]} <= {path.stem, runs["now"]}
+        looking.page.ask("run", name=path.stem)
+        run = looking.page.wait_for("run")
+        np.testing.assert_array_equal(
+            run["parts"]["curves"]["curves"]["loss"]["y"], kept["parts"]["curves"]["curves"]["loss"]["y"]
+        )
+        looking.page.ask("run", name="secret")
+        looking.page.wait_for("refused")
+    assert len([*folder.glob("*.run")]) == 5
+    assert [*folder.glob("*.part")] == []
+
+
+def test_the_file_of_a_run_follows_the_training(tmp_path):
+    with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
+        path = Path(looking.page.wait_for("file")["path"])
+        first = decode(path.read_bytes())["parts"]["status"]["epoch"]
+        end = time.monotonic() + SECONDS
+        while decode(path.read_bytes())["parts"]["status"]["epoch"] <= first:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def test_files_that_are_no_runs_are_left_out(tmp_path):
+    runs, rng = Runs(tmp_path), np.random.default_rng(0)
+    whole = as_bytes("run", {"name": "a", "parts": {"status": {"state": "finished"}, "curves": {"curves": {}}}})
+    for i in range(300):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(damaged), 3):
+            damaged[place] = rng.integers(256)
+        (tmp_path / f"run-{i}.run").write_bytes(bytes(damaged[: rng.integers(len(damaged) + 1)]))
+    assert runs.listed() == []
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit([cl.live(open_browser=False)], 30)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_folder_that_cannot_be_written_ends_fit_before_its_first_step(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError, match="file"):
+        fit([cl.live(open_browser=False, folder=tmp_path / "file")], 1)
+
+
+def test_a_run_that_was_broken_off_is_said_to_be(tmp_path):
+    parts = {"status": dict.fromkeys(["epoch", "epochs", "seconds", "optimizer", "parameters"]) | {"state": "running"}}
+    runs = Runs(tmp_path)
+    name = runs.new_name()
+    assert runs.listed() == []
+    runs.keep(name, parts | {"curves": {"curves": {}}})
+    assert [run["state"] for run in runs.listed()] == ["running"]
+    os.utime(tmp_path / f"{name}.run", (0, 0))
+    assert [run["state"] for run in runs.listed()] == ["broken off"]
+    assert len({runs.new_name() for _ in range(5)}) == 5
+
+
+def test_the_command_shows_the_runs_of_a_folder_until_ctrl_c(folder):
+    with command(folder) as program:
+        page = Page(program.address)
+        runs = page.wait_for("runs")
+        assert (runs["now"], [(run["state"], run["epoch"]) for run in runs["runs"]]) == (
+            None,
+            [("finished", 40), ("finished", 30)],
+        )
+        page.ask("run", name=runs["runs"][1]["name"])
+        assert page.wait_for("run")["parts"]["status"]["epoch"] == 30
+        fit([cl.live(open_browser=False, folder=folder)], 50)
+        page.ask("runs")
+        page.wait_for("runs", lambda message: len(message["runs"]) == 3)
+        for kind in ("pause", "stop", "save", "rate", None):
+            page.messages.pop("refused", None)
+            page.ask(kind)
+            assert "there is no training here" in page.wait_for("refused")["why"]
+        page.messages.pop("refused")
+        page.ask("run", name="../other")
+        assert "there is no run" in page.wait_for("refused")["why"]
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=SECONDS)
+        assert (program.returncode, errors) == (0, "")
+        page.close()
+
+
+def test_the_command_keeps_others_out(folder):
+    with command(folder) as program:
+        origin, _, token = program.address.partition("/?token=")
+        place = f"{origin.replace('http', 'ws')}/socket?token="
+        for attack in (
+            {"uri": place, "origin": origin},
+            {"uri": place + token, "origin": "http://evil.example"},
+            {"uri": place + token, "origin": origin, "additional_headers": {"Host": "evil.example"}},
+        ):
+            with pytest.raises(WebSocketException):
+                connect(**attack, proxy=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none", "{}: No such file or directory"),
+        ("file", "{}: Not a directory"),
+        ("empty", "{} has no runs: cl.live(folder=…) writes a file NAME.run for each"),
+    ],
+)
+def test_a_folder_that_has_no_runs_is_refused(name, said, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["live", str(tmp_path / name), "--no-browser"]) == 2
+    assert capsys.readouterr().err == f"caffelite live: error: {said.format(tmp_path / name)}\n"
+
+
+def test_the_command_refuses_a_port_and_says_what_is_missing(folder, capsys, monkeypatch):
+    assert cli.main(["live", str(folder), "--port", "70000"]) == 2
+    assert capsys.readouterr().err == "caffelite live: error: a port is at most 65535, got 70000\n"
+    monkeypatch.delitem(sys.modules, "caffelite.web.folder", raising=False)
+    monkeypatch.setitem(sys.modules, "caffelite.web.server", None)
+    assert cli.main(["live", str(folder)]) == 2
+    assert "-m pip install starlette uvicorn websockets" in capsys.readouterr().err
