@@ -72,7 +72,7 @@ def threads_restored():
 @pytest.fixture
 def no_matplotlib(monkeypatch):
     """As if matplotlib were not installed."""
-    monkeypatch.delitem(sys.modules, "caffelite.core.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "caffelite._support.figures", raising=False)
     for name in [*[name for name in sys.modules if name.split(".")[0] == "matplotlib"], "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
 

@@ -8,7 +8,7 @@ import pytest
 import caffelite as cl
 from caffelite import c
 from caffelite.c.int8 import as_int8
-from caffelite.model.dataflow import graph_of, random_rows
+from caffelite.model.export_graph import graph_of, random_rows
 from tests.c.models import F32, F64, needs_compiler, rows
 from tests.tools.fuzz_c_export import SANITIZED, differing, outputs_in_c
 

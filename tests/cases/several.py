@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 
 import caffelite as cl
 from caffelite import functions
-from caffelite.functions.several import WeightedSum
+from caffelite.functions.losses.multi_output import WeightedSum
 from tests.cases.case import Case, Family
 
 

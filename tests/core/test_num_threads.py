@@ -12,7 +12,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite._kernels.spinning import SPINS
+from caffelite._kernels.openmp import SPINS
 from tests.conftest import bits, classifier, train
 
 pytestmark = pytest.mark.usefixtures("threads_restored")

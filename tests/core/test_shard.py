@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.core.rows import ALL, SomeRows, computing, rows_here
-from caffelite.parallel.ranks import Ranks, RowsOfRank
+from caffelite.core.shard import ALL, SomeRows, computing, rows_here
+from caffelite.distributed.mpi import Ranks, RowsOfRank
 
 
 class Third(Ranks):

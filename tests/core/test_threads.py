@@ -23,7 +23,8 @@ from threadpoolctl import threadpool_limits
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core import forks, threads
+from caffelite._support import fork as forks
+from caffelite.core import threads
 from tests.conftest import bits, classifier, train
 
 pytestmark = pytest.mark.usefixtures("threads_restored")

@@ -5,8 +5,8 @@ import pandas
 import pytest
 
 import caffelite as cl
-from caffelite.data import sources
-from caffelite.data.sources import is_source
+from caffelite.data import out_of_core
+from caffelite.data.out_of_core import is_source
 from tests.cases import both_dtypes
 from tests.conftest import train
 from tests.reference import assert_same_bits
@@ -79,8 +79,8 @@ def test_a_model_trains_on_windows_as_on_their_copies(dtype):
 
 
 def test_many_windows_are_read_block_by_block(monkeypatch):
-    monkeypatch.setattr(sources, "BUFFER", 2**14)
-    monkeypatch.setattr(sources, "BLOCK", 2**8)
+    monkeypatch.setattr(out_of_core, "BUFFER", 2**14)
+    monkeypatch.setattr(out_of_core, "BLOCK", 2**8)
     windows = cl.Windows(walk(), 12, 2)
     generator = cl.DataGenerator(windows.x, windows.y, batch_size=20, seed=0)
     assert generator.blocks is not None

@@ -23,7 +23,7 @@ from caffelite.core.modes import without_values
 from caffelite.files import safetensors as files
 from caffelite.files import structure
 from caffelite.files.state import arrays_of, texts_of
-from caffelite.training import door
+from caffelite.training import inputs
 from tests.cases import FAMILIES, both_dtypes, named
 from tests.cases.case import as_tuple
 from tests.conftest import bits, classifier, train
@@ -626,7 +626,7 @@ def test_numbers_without_axes_stay_so_in_files(path):
 def test_names_of_columns_may_be_long_and_many(path):
     names = [f"column number {i:05}, with a name that is long" for i in range(40_000)]
     model = cl.Model([cl.Linear(len(names), 1)], seed=0)
-    door.remember_columns(model, [names])
+    inputs.remember_columns(model, [names])
     model.save(path)
     assert cl.load(path)._own.column_names == [names]
     assert_same_state(classifier(len(names), 1, seed=1).load(path), model)

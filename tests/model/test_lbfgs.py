@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.core.extras import how_to_install
+from caffelite._support.extras import how_to_install
 from tests.conftest import bits, classifier
 
 pytest.importorskip("scipy")

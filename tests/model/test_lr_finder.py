@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.model.rates import RateTest
+from caffelite.model.lr_finder import RateTest
 from tests.conftest import bits, classifier
 
 X, Y = cl.datasets.spiral(points_per_class=60, seed=0)

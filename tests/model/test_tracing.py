@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.model.dataflow import Constant, Given, N, Result, Rows, Stored, formula_of, graph_of
+from caffelite.model.export_graph import Constant, Given, N, Result, Rows, Stored, formula_of, graph_of
 from caffelite.model.tracing import Trace
 from tests.tools.fuzz_c_export import CC, differing
 

@@ -5,7 +5,7 @@ import onnx
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx.checking import runner
+from caffelite.onnx.verify import runner
 
 
 def run(path, *inputs):

@@ -11,7 +11,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.core.extras import how_to_install
+from caffelite._support.extras import how_to_install
 from tests.cases import both_dtypes
 from tests.onnx.graphs import run
 

@@ -8,7 +8,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx.checking import runner
+from caffelite.onnx.verify import runner
 from tests.cases import both_dtypes
 from tests.onnx.graphs import DOUBLE, FLOAT, INT64, W, chain, graph_of, loaded_of, run
 from tests.tools import onnx_nodes

@@ -13,16 +13,15 @@ PACKAGE = Path(caffelite.__file__).parent
 
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
-    {"_kernels", "textbook"},
+    {"_kernels", "_support", "textbook"},
     {"core"},
     {"data"},
     {"functions"},
     {"optimizers", "program", "files"},
     {"training"},
-    {"parallel"},
     {"model"},
-    {"look"},
-    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "tabular", "mpi", "web", "exercises"},
+    {"distributed", "visualize"},
+    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "tables", "mpi", "web", "exercises"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

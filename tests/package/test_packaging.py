@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from caffelite import _kernels as kernels
-from caffelite.core.extras import EXTRAS, how_to_install
+from caffelite._support.extras import EXTRAS, how_to_install
 from tests.conftest import copy_of_project, run, unpacked_source_distribution
 from tests.tools import distributions
 

@@ -7,7 +7,7 @@ import pytest
 
 import caffelite as cl
 from caffelite.core.modes import inference
-from caffelite.program import blocks
+from caffelite.program import buckets
 from tests.cases import both_dtypes, every_function, named
 from tests.cases.case import as_tuple
 from tests.reference import LAYOUTS
@@ -153,7 +153,7 @@ def eager(model, *inputs):
 
 def blocks_of(model):
     """The Blocks that a model has, one for each kind of row."""
-    return [kept for kept in model._own.programs._programs.values() if isinstance(kept, blocks.Blocks)]
+    return [kept for kept in model._own.programs._programs.values() if isinstance(kept, buckets.Blocks)]
 
 
 # ---- bits ----
@@ -256,7 +256,7 @@ def test_few_numbers_of_rows_are_recorded(make, x, recorded):
     model = make()
     for rows in [*SIZES, *range(1, 301, 3)]:
         model.predict(x[:rows])
-    assert set(recorded) <= {7, *blocks.SIZES}
+    assert set(recorded) <= {7, *buckets.SIZES}
     assert len(recorded) == len(set(recorded))
 
 
@@ -310,7 +310,7 @@ def test_no_number_of_rows_is_recorded_again_soon_after_its_program_was_dropped(
 
 def test_each_block_has_few_rows_that_are_repeated():
     for rows in range(1, 3000):
-        starts, sizes = zip(*blocks._blocks_of(rows), strict=True)
+        starts, sizes = zip(*buckets._blocks_of(rows), strict=True)
         assert [*starts, starts[-1] + sizes[-1]] == [0, *np.cumsum(sizes)]
         assert 0 <= sum(sizes) - rows <= 15
         assert sum(sizes) - rows < sizes[-1] / 2
@@ -318,7 +318,7 @@ def test_each_block_has_few_rows_that_are_repeated():
 
 
 def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypatch):
-    monkeypatch.setattr("caffelite.program.kept.BUDGET", 0)
+    monkeypatch.setattr("caffelite.program.cache.BUDGET", 0)
     model = words()
     for length in range(1, 6):
         for rows in (3, 20, 3):
@@ -395,7 +395,7 @@ def test_a_function_may_declare_that_it_computes_by_row(recorded):
     model = cl.Model([Doubled()])
     for rows in SIZES:
         np.testing.assert_array_equal(model.predict(x[:rows]), 2 * x[:rows])
-    assert set(recorded) <= {7, *blocks.SIZES}
+    assert set(recorded) <= {7, *buckets.SIZES}
 
 
 def test_a_model_that_writes_call_may_declare_it(recorded):
@@ -416,7 +416,7 @@ def test_a_model_that_writes_call_may_declare_it(recorded):
     model = Gated(cl.Linear(4, 3))
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()
-    assert set(recorded) <= {7, *blocks.SIZES}
+    assert set(recorded) <= {7, *buckets.SIZES}
 
 
 def test_a_function_that_can_t_be_recorded_gets_all_rows_at_once():

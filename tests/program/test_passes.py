@@ -11,8 +11,8 @@ import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.program import PASSES
 from caffelite.program import program as programs
+from caffelite.program.ir import RecordedStep
 from caffelite.program.passes.place_temporaries import ALIGNMENT
-from caffelite.program.step import RecordedStep
 from tests.program.steps import batch, small_net, training_step
 from tests.reference import assert_same_bits
 

@@ -9,8 +9,8 @@ import pytest
 
 import caffelite as cl
 from caffelite.program import program as programs
-from caffelite.program.picture import SLANT, picture, spread
-from caffelite.program.stages import _timed, measured
+from caffelite.program.plot import SLANT, picture, spread
+from caffelite.program.timeline import _timed, measured
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 
@@ -234,7 +234,7 @@ def test_a_program_without_a_current_recording_cannot_be_drawn():
 
 def test_without_matplotlib_the_error_says_what_is_missing(monkeypatch):
     program, *_ = captured()
-    monkeypatch.delitem(sys.modules, "caffelite.core.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "caffelite._support.figures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"drawn by matplotlib, which is not installed: .* -m pip install"):
         program.show(1)

@@ -13,7 +13,7 @@ from sklearn.utils import estimator_checks
 
 import caffelite as cl
 from caffelite.sklearn import NetClassifier, NetRegressor, TableClassifier, TableRegressor
-from caffelite.tabular.recipe import Recipe, parts_of
+from caffelite.tables.recipe import Recipe, parts_of
 from tests.conftest import bits
 
 pandas = pytest.importorskip("pandas")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.core.hints import ARGUMENTS, ATTRIBUTES, NAMES, REQUIRED
+from caffelite._support.hints import ARGUMENTS, ATTRIBUTES, NAMES, REQUIRED
 
 MODEL = cl.Model([cl.Linear(3, 2)], seed=0)
 LOSS = cl.SoftmaxLoss()
@@ -80,7 +80,7 @@ def test_a_hint_is_for_what_is_not_here_and_names_what_is(name):
 
 
 def test_hints_are_not_imported_before_somebody_needs_one():
-    code = "import sys, caffelite; print('caffelite.core.hints' in sys.modules, hasattr(caffelite, 'nn'))"
+    code = "import sys, caffelite; print('caffelite._support.hints' in sys.modules, hasattr(caffelite, 'nn'))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "False"]
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import caffelite as cl
 from caffelite import cli
+from caffelite._support import terminal
+from caffelite._support.text_table import table
 from caffelite.cli import gpt
-from caffelite.core import terminal
-from caffelite.core.tables import table
-from caffelite.training.progress import Progress
+from caffelite.training.callbacks.progress import Progress
 
 
 @pytest.fixture(params=["ascii", "cp1252"])

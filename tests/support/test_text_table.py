@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from caffelite.core.tables import bytes_text, shortened, table
+from caffelite._support.text_table import bytes_text, shortened, table
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_aligned_as_asked():

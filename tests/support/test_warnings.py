@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 import caffelite as cl
-from caffelite.core.cautions import warn
+from caffelite._support.warnings import warn
 
 
 @pytest.mark.parametrize("how", ["fit", "fit_many", "minimize"])

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from caffelite import cli
-from caffelite.tabular import learning
-from caffelite.tabular.recipe import Recipe
+from caffelite.tables import training
+from caffelite.tables.recipe import Recipe
 
 N = 400
 
@@ -55,6 +55,6 @@ def run(*arguments):
 
 
 def learned(frame, target, seed=0, **numbers):
-    parts = learning.split(target, 0.25, 0)
-    nets = learning.learn(frame, target, parts.training, Recipe(**{"nets": 2, **numbers}), seed, 0)
+    parts = training.split(target, 0.25, 0)
+    nets = training.learn(frame, target, parts.training, Recipe(**{"nets": 2, **numbers}), seed, 0)
     return nets, parts

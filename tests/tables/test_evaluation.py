@@ -9,7 +9,7 @@ from caffelite.files import safetensors, structure
 from caffelite.files.safetensors import File
 from caffelite.functions import Columns
 from caffelite.model.table import TableModel
-from caffelite.tabular import columns, judging, learning, recipe, report
+from caffelite.tables import evaluation, recipe, report, schema, training
 from tests.tables.shop import learned
 
 # ---- learning and judging -------------------------------------------------------------------------------------------
@@ -18,8 +18,8 @@ from tests.tables.shop import learned
 @pytest.mark.parametrize("classes", [None, ["a", "b", "c", "d"]])
 def test_rows_are_held_out_at_random_the_same_share_of_each_class(classes):
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [500, 300, 199, 1]))
-    target = columns.Target("y", labels if classes else labels + 0.5, classes)
-    parts = learning.split(target, 0.2, seed=1)
+    target = schema.Target("y", labels if classes else labels + 0.5, classes)
+    parts = training.split(target, 0.2, seed=1)
     np.testing.assert_array_equal(sum(part.astype(int) for part in parts), 1)
     np.testing.assert_allclose([part.sum() for part in parts], [800, 200], atol=3)
     for label in range(3 if classes else 0):
@@ -27,7 +27,7 @@ def test_rows_are_held_out_at_random_the_same_share_of_each_class(classes):
         np.testing.assert_allclose(shares, np.mean(labels == label), atol=0.01)
     if classes:
         assert parts.training[labels == 3].all()
-    others = [learning.split(target, 0.2, seed=seed).test for seed in (1, 2)]
+    others = [training.split(target, 0.2, seed=seed).test for seed in (1, 2)]
     assert (others[0] == parts.test).all()
     assert 0.1 < (others[1] & parts.test).sum() / 200 < 0.35
 
@@ -35,13 +35,13 @@ def test_rows_are_held_out_at_random_the_same_share_of_each_class(classes):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_class_of_one_row_is_in_the_training(seed):
     labels = np.r_[np.zeros(30, int), np.arange(1, 11)]
-    parts = learning.split(columns.Target("y", labels, [str(i) for i in range(11)]), 0.3, seed)
+    parts = training.split(schema.Target("y", labels, [str(i) for i in range(11)]), 0.3, seed)
     assert parts.training[30:].all()
 
 
 def test_too_few_rows_are_refused():
     with pytest.raises(ValueError, match="19 rows are too few"):
-        learning.split(columns.Target("y", np.arange(19.0), None), 0.2, 0)
+        training.split(schema.Target("y", np.arange(19.0), None), 0.2, 0)
 
 
 def numbers_and_words(n=400):
@@ -49,14 +49,14 @@ def numbers_and_words(n=400):
     rng = np.random.default_rng(0)
     x, codes = rng.normal(1000, 50, n), rng.integers(0, 3, n)
     y = 5e4 + 20 * x + np.array([0, 1000, -3000])[codes]
-    return {"x": x, "c": Categories(codes, ["a", "b", "c"])}, columns.Target("y", y, None)
+    return {"x": x, "c": Categories(codes, ["a", "b", "c"])}, schema.Target("y", y, None)
 
 
 def test_a_linear_model_finds_the_least_squares_in_the_units_of_the_table():
     frame, target = numbers_and_words()
-    parts = learning.split(target, 0.25, 0)
-    model = learning.learn_linear(frame, target, parts.training, seed=0)
-    predicted = model.predict(learning.rows_of(frame, parts.test))[:, 0]
+    parts = training.split(target, 0.25, 0)
+    model = training.learn_linear(frame, target, parts.training, seed=0)
+    predicted = model.predict(training.rows_of(frame, parts.test))[:, 0]
     np.testing.assert_allclose(predicted, target.values[parts.test], atol=0.03 * target.values.std())
     assert (model.target, model.classes) == ("y", None)
 
@@ -64,7 +64,7 @@ def test_a_linear_model_finds_the_least_squares_in_the_units_of_the_table():
 def test_the_nets_learn_a_target_in_the_units_of_the_table_and_tell_their_epochs():
     frame, target = numbers_and_words()
     nets, parts = learned(frame, target)
-    predicted = nets.model.predict(learning.rows_of(frame, parts.test))[:, 0]
+    predicted = nets.model.predict(training.rows_of(frame, parts.test))[:, 0]
     assert np.sqrt(np.mean((predicted - target.values[parts.test]) ** 2)) < 0.1 * target.values.std()
     assert len(nets.histories) == 2
     mean = nets.mean_history()
@@ -83,9 +83,9 @@ def test_boosted_trees_get_the_same_columns(is_regression):
         "x": x,
     }
     above = (frame["c"].codes == 1) | (x > 1)
-    target = columns.Target("y", above * 3.0, None) if is_regression else columns.Target("y", above * 1, ["no", "yes"])
-    parts = learning.split(target, 0.25, 0)
-    outputs = learning.trees(cl.Splines(frame, 4), frame, target, parts, seed=0)
+    target = schema.Target("y", above * 3.0, None) if is_regression else schema.Target("y", above * 1, ["no", "yes"])
+    parts = training.split(target, 0.25, 0)
+    outputs = training.trees(cl.Splines(frame, 4), frame, target, parts, seed=0)
     assert outputs.shape == ((parts.test.sum(), 1) if is_regression else (parts.test.sum(), 2))
     predicted = outputs[:, -1] > (1.5 if is_regression else 0.5)
     assert (predicted == above[parts.test]).mean() > 0.99
@@ -114,27 +114,27 @@ def test_ctrl_c_keeps_the_nets_that_have_begun(nets_that_begin, monkeypatch, cap
     nets, parts = learned(frame, target, nets=5)
     assert len(nets.histories) == 2
     assert capsys.readouterr().err == "caffelite: stopped, with 2 of 5 nets\n"
-    test = learning.rows_of(frame, parts.test)
+    test = training.rows_of(frame, parts.test)
     center, scale = target.values[parts.training].mean(), target.values[parts.training].std()
     expected = center + scale * np.mean([net.predict(test) for net in begun], axis=0)
     np.testing.assert_allclose(nets.model.predict(test), expected, rtol=1e-5)
 
 
 def test_losses_and_scores_are_what_they_are_called():
-    target = columns.Target("y", np.array([0, 1, 1, 2]), ["a", "b", "c"])
+    target = schema.Target("y", np.array([0, 1, 1, 2]), ["a", "b", "c"])
     rows = np.ones(4, bool)
     p = np.array([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
     expected = -np.log([0.7, 0.4, 0.8, 0.6])
-    np.testing.assert_allclose(judging.losses(p, target, rows), expected)
-    assert np.isfinite(judging.losses(np.array([[0, 1, 0]] * 4), target, rows)).all()
-    scores = judging.scores(p, target, rows)
+    np.testing.assert_allclose(evaluation.losses(p, target, rows), expected)
+    assert np.isfinite(evaluation.losses(np.array([[0, 1, 0]] * 4), target, rows)).all()
+    scores = evaluation.scores(p, target, rows)
     assert list(scores) == ["accuracy", "F1, mean of the classes", "area under the ROC curve", "log loss"]
     assert scores["accuracy"] == 0.75
     assert scores["log loss"] == pytest.approx(expected.mean())
-    values = columns.Target("y", np.array([1.0, 2.0, 4.0]), None)
+    values = schema.Target("y", np.array([1.0, 2.0, 4.0]), None)
     outputs = np.array([[1.0], [3.0], [4.0]])
-    np.testing.assert_allclose(judging.losses(outputs, values, rows[:3]), [0, 1, 0])
-    found = judging.scores(outputs, values, rows[:3])
+    np.testing.assert_allclose(evaluation.losses(outputs, values, rows[:3]), [0, 1, 0])
+    found = evaluation.scores(outputs, values, rows[:3])
     assert found["R²"] == pytest.approx(1 - 1 / np.sum((np.array([1, 2, 4]) - 7 / 3) ** 2))
     assert found["root mean squared error"] == pytest.approx(np.sqrt(1 / 3))
     assert found["mean absolute error"] == pytest.approx(1 / 3)
@@ -146,8 +146,8 @@ def test_f1_counts_the_rare_class(rare):
     p = np.full((10, 2), 0.5)
     p[[0, 2], rare], p[[1, *range(3, 10)], rare] = 0.9, 0.1  # one of the two is found, and one is taken for them
     p[:, 1 - rare] = 1 - p[:, rare]
-    target = columns.Target("y", labels, ["no", "yes"])
-    scores = judging.scores(p, target, np.ones(10, bool))
+    target = schema.Target("y", labels, ["no", "yes"])
+    scores = evaluation.scores(p, target, np.ones(10, bool))
     assert scores[f"F1 of {['no', 'yes'][rare]}"] == 0.5
 
 
@@ -166,10 +166,10 @@ def judgement(nets, linear, trees=None, noise=0.1, n=400):
     """Of models of y = x + noise."""
     rng = np.random.default_rng(0)
     frame = {"x": rng.normal(size=n), "z": rng.normal(size=n)}
-    target = columns.Target("y", frame["x"] + noise * rng.normal(size=n), None)
-    parts = learning.split(target, 0.25, 0)
-    of_trees = None if trees is None else trees(learning.rows_of(frame, parts.test))[:, None]
-    return judging.Judgement(Says(nets, frame), Says(linear, frame), of_trees, frame, target, parts, seed=0)
+    target = schema.Target("y", frame["x"] + noise * rng.normal(size=n), None)
+    parts = training.split(target, 0.25, 0)
+    of_trees = None if trees is None else trees(training.rows_of(frame, parts.test))[:, None]
+    return evaluation.Judgement(Says(nets, frame), Says(linear, frame), of_trees, frame, target, parts, seed=0)
 
 
 def exact(frame):
@@ -202,7 +202,9 @@ def test_the_verdict_says_which_is_better_if_that_is_more_than_chance(nets, line
 def test_a_difference_is_paired_and_has_the_standard_error_of_its_mean():
     found = judgement(exact, lambda f: f["x"] + 0.1)
     y = found.target.values[found.parts.test]
-    linear, nets = (judging.losses(found.models[name], found.target, found.parts.test) for name in ("linear", "nets"))
+    linear, nets = (
+        evaluation.losses(found.models[name], found.target, found.parts.test) for name in ("linear", "nets")
+    )
     d = (linear - nets) / y.var()
     mean, error = found.difference("nets", "linear")
     assert mean == pytest.approx(d.mean())
@@ -223,23 +225,23 @@ def test_the_columns_that_matter_are_found_with_one_look_at_the_frame(monkeypatc
     arrays = Columns.arrays
     monkeypatch.setattr(Columns, "arrays", lambda self, *given: looks.append(1) or arrays(self, *given))
     frame = {**{f"x{i}": np.arange(40.0) + i for i in range(9)}, "c": Categories(np.arange(40) % 2, ["a", "b"])}
-    target = columns.Target("y", np.arange(40) % 2, ["a", "b"])
+    target = schema.Target("y", np.arange(40) % 2, ["a", "b"])
     model = TableModel([Columns(frame), cl.Linear(11, 2), cl.Softmax()], "y", ["a", "b"], seed=0)
-    assert len(judging.importances(model, frame, target, np.ones(40, bool), 0)) == 10
+    assert len(evaluation.importances(model, frame, target, np.ones(40, bool), 0)) == 10
     assert len(looks) == 1
 
 
 def test_all_features_of_a_date_are_shuffled_together():
     days = np.datetime64("2020-01-01") + np.arange(400)
     frame = {"since": days, "x": np.arange(400.0)}
-    target = columns.Target("y", np.arange(400.0), None)
+    target = schema.Target("y", np.arange(400.0), None)
 
     def predict(shown):
         seconds, year = shown["since, seconds"], shown["since, year"]
         np.testing.assert_array_equal(year, 2020 + (seconds >= 366 * 86400))
         return seconds / 86400
 
-    found = judging.importances(Says(predict, frame), frame, target, np.ones(400, bool), 0)
+    found = evaluation.importances(Says(predict, frame), frame, target, np.ones(400, bool), 0)
     assert list(found) == ["since", "x"]
     assert found["since"].mean > 1
 
@@ -247,14 +249,14 @@ def test_all_features_of_a_date_are_shuffled_together():
 def test_of_many_columns_fewer_rows_are_shuffled(monkeypatch):
     rows = []
     frame = {f"x{i}": np.arange(3000.0) for i in range(100)}
-    target = columns.Target("y", np.arange(3000.0), None)
-    monkeypatch.setattr(judging, "MOST_PREDICTED", 100_000)
+    target = schema.Target("y", np.arange(3000.0), None)
+    monkeypatch.setattr(evaluation, "MOST_PREDICTED", 100_000)
 
     def predict(shown):
         rows.append(len(shown["x0"]))
         return shown["x0"]
 
-    judging.importances(Says(predict, frame), frame, target, np.ones(3000, bool), 0)
+    evaluation.importances(Says(predict, frame), frame, target, np.ones(3000, bool), 0)
     assert set(rows) == {200}
 
 

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from caffelite.tabular import reading
-from caffelite.tabular.reading import read
+from caffelite.tables import reading
+from caffelite.tables.reading import read
 
 
 def write(path, text, encoding="utf-8"):
@@ -105,7 +105,7 @@ def test_a_cell_that_is_too_long_is_refused_with_its_line(path):
 
 
 def test_a_column_that_turns_out_to_be_words_has_the_words_it_began_with(path, monkeypatch):
-    monkeypatch.setattr("caffelite.tabular.reading.CHUNK", 2)
+    monkeypatch.setattr("caffelite.tables.reading.CHUNK", 2)
     table = read(write(path, "a,b,c\n01,1,1\n1.0,2,2\n,3,3\nx,4,4\n1,5,1_0\n"))
     assert words(table.columns["a"]) == ["01", "1.0", None, "x", "1"]
     np.testing.assert_array_equal(table.columns["b"], [1, 2, 3, 4, 5])

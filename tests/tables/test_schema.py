@@ -5,15 +5,15 @@ import pytest
 
 import caffelite as cl
 from caffelite.data.frames import Categories
-from caffelite.tabular import columns, learning
-from caffelite.tabular.reading import Words, read
+from caffelite.tables import schema, training
+from caffelite.tables.reading import Words, read
 from tests.tables.shop import learned, write_rows
 
 
 def taken(path, rows, target="y", **options):
     table = read(write_rows(path, rows))
     everything = np.ones(len(rows) - 1, bool)
-    return columns.taken_for(table, everything, target, 2, **options)
+    return schema.taken_for(table, everything, target, 2, **options)
 
 
 def test_numbers_and_words_are_kept_as_they_are(path):
@@ -36,7 +36,7 @@ def test_gaps_are_counted(path):
 
 def test_only_rows_of_the_training_say_what_there_is(path):
     table = read(write_rows(path, [["x", "w", "y"], *[[i, "ab"[i >= 8], 1] for i in range(16)]]))
-    frame, facts = columns.taken_for(table, np.arange(16) < 8, "y", 2)
+    frame, facts = schema.taken_for(table, np.arange(16) < 8, "y", 2)
     assert list(frame) == ["x"]
     assert facts[0].text.startswith("0 … 7, mean 3.5")
     assert facts[1] == ("w", "left out", "'a' everywhere")
@@ -60,7 +60,7 @@ def test_only_rows_of_the_training_say_what_there_is(path):
     ],
 )
 def test_dates_are_read(words, expected):
-    dates = columns.dates_of(Words(np.array([0, -1, len(words) - 1]), words))
+    dates = schema.dates_of(Words(np.array([0, -1, len(words) - 1]), words))
     if expected is None:
         assert dates is None
         return
@@ -116,10 +116,10 @@ def test_infinite_numbers_are_refused_with_their_line(path):
 
 
 def test_words_that_would_not_fit_into_a_file_are_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr(learning, "MOST_TEXT", 100)
+    monkeypatch.setattr(training, "MOST_TEXT", 100)
     frame = {"w": Categories(np.arange(40) % 2, ["a" * 20_000, "b" * 200])}
     with pytest.raises(ValueError, match="most of them in 'w': drop it"):
-        learned(frame, columns.Target("y", np.arange(40.0), None))
+        learned(frame, schema.Target("y", np.arange(40.0), None))
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_words_that_would_not_fit_into_a_file_are_refused_before_the_training(mo
 def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task, classes, path):
     as_words = ["y"] if task == "classification" else []
     table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]), as_words=as_words)
-    target = columns.target_of(table, "y", task)
+    target = schema.target_of(table, "y", task)
     assert target.classes == classes
     other = {"1": "regression", "0": "regression"}.get(classes[0]) if classes else "classification"
-    assert columns.other_task(table.columns["y"], target) == (None if 0.5 in cells or "01" in cells else other)
+    assert schema.other_task(table.columns["y"], target) == (None if 0.5 in cells or "01" in cells else other)
     if classes is None:
         assert target.values.tolist() == list(cells)
     else:
@@ -166,4 +166,4 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
 def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):
     table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]))
     with pytest.raises(ValueError, match=message):
-        columns.target_of(table, "y", task)
+        schema.target_of(table, "y", task)

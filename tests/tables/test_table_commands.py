@@ -13,11 +13,12 @@ import pytest
 
 import caffelite as cl
 from caffelite import plots
-from caffelite.core.extras import how_to_install
+from caffelite._support.extras import how_to_install
 from caffelite.files import safetensors
 from caffelite.model.table import TableModel
-from caffelite.tabular import columns, commands, learning, report
-from caffelite.tabular.reading import read
+from caffelite.tables import commands, report, schema
+from caffelite.tables import training as learning
+from caffelite.tables.reading import read
 from tests.tables.shop import run, shop, write_rows
 
 
@@ -125,7 +126,7 @@ def test_predict_gives_classes_and_values_for_columns_in_any_order(trained, tmp_
 
 def test_predict_reports_the_same_scores_of_the_test_rows_as_train(trained):
     table = read(trained.data)
-    target = columns.target_of(table, "price")
+    target = schema.target_of(table, "price")
     parts = learning.split(target, 0.2, 0)
     lines = run("predict", trained.values.model, trained.data).out.splitlines()
     errors = (np.array(lines[1:], float) - target.values)[parts.test]

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import caffelite as cl
-from caffelite.core import hints  # noqa: F401  which an error would import
+from caffelite._support import hints  # noqa: F401  which an error would import
 from caffelite.files import structure
 from caffelite.files.state import texts_of
 from caffelite.model.table import TableModel

@@ -26,9 +26,9 @@ import numpy as np
 
 import caffelite as cl
 from caffelite import mpi
-from caffelite.parallel import stop, summation
-from caffelite.training import team
-from caffelite.training.checkpoints import Saved
+from caffelite.distributed import allreduce, stop_signal
+from caffelite.training import process_group
+from caffelite.training.callbacks.checkpoints import Saved
 
 CASES = {}
 
@@ -299,7 +299,7 @@ def content(arrays):
 def compare(epochs):
     """For each case, by how much ranks together are off one alone, and where."""
     found = {}
-    summation.COPIED, summation.LARGE = 40, 150  # so that gradients go all ways there are
+    allreduce.COPIED, allreduce.LARGE = 40, 150  # so that gradients go all ways there are
     for name in CASES:
         for dtype in (np.float64, np.float32) if epochs > 2 or name in ("dense", "large") else (np.float64,):
             shared = trained(name, dtype, True, epochs)
@@ -481,7 +481,7 @@ def who_ends_the_training_on_one_rank_ends_it_on_all(folder):
     model, optimizer = small()
     one = WORLD.size - 1
     stop = lambda epoch, history: WORLD.rank == one and epoch == 3  # noqa: E731
-    history = model.fit(rows(30, 4), labels(30), optimizer=optimizer, epochs=50, callbacks=[stop], **FIT)
+    history = model.fit(rows(30, 4), labels(30), optimizer=optimizer, epochs=50, callbacks=[stop_signal], **FIT)
     assert history.epochs == 4
 
 
@@ -535,7 +535,10 @@ def resumable(folder, shared, callbacks=(), resume=None):
 
 @check
 def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
-    team.ATTENTION, stop.ATTENTION = 1e-4, 0.0  # so that they stop in the midst of epochs, small as they are
+    process_group.ATTENTION, stop_signal.ATTENTION = (
+        1e-4,
+        0.0,
+    )  # so that they stop in the midst of epochs, small as they are
     alone = resumable(folder, shared=False)
     parts = [f"{folder}/alone-{WORLD.rank}", f"{folder}/together"]
     for written, path in enumerate(parts):

@@ -14,7 +14,7 @@ import onnx
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx.checking import runner
+from caffelite.onnx.verify import runner
 
 ACTIVATIONS = [
     *[cl.ReLU, cl.LeakyReLU, cl.ELU, cl.GELU, cl.SiLU, cl.Softplus, cl.Tanh, cl.Sigmoid, cl.Softmax, cl.LogSoftmax],

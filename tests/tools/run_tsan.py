@@ -53,7 +53,7 @@ BUGS = [
         REPORT,
     ),
     Bug(
-        "caffelite/program/running.pyx",
+        "caffelite/program/runner.pyx",
         "self.function, self.lock = function, threading.RLock()",
         "self.function, self.lock = function, threading.Semaphore(8)",  # a lock for eight at a time
         "test_eight_threads_may_predict_at_once[1]",  # it divides no calls, which would report the other race

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.program import kept
+from caffelite.program import cache
 from tests.conftest import bits, classifier
 from tests.training.columns import X, Y
 
@@ -34,21 +34,21 @@ def test_batches_of_forty_lengths_in_turn_are_recorded_once_each(recorded):
 def test_steps_beyond_the_budget_of_memory_run_in_python_with_the_same_bits(recorded, monkeypatch):
     expected = bits(texts(range(1, 11)))
     recorded.clear()
-    monkeypatch.setattr(kept, "BUDGET", 0)
+    monkeypatch.setattr(cache, "BUDGET", 0)
     model = texts(range(1, 11))
     assert bits(model) == expected
-    assert len(recorded) == kept.LEAST
+    assert len(recorded) == cache.LEAST
 
 
 def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, monkeypatch):
-    monkeypatch.setattr(kept, "BUDGET", 0)
-    monkeypatch.setattr(kept, "STALE", 5)
+    monkeypatch.setattr(cache, "BUDGET", 0)
+    monkeypatch.setattr(cache, "STALE", 5)
     model = texts(range(1, 7))
     recorded.clear()
     for rows in (1, 2, 3, *range(2, 20), 3, 3):
         model.predict(np.zeros((rows, 5), int))
     assert recorded
-    assert len(model._own.programs._programs) <= kept.LEAST + kept.OF_PREDICT[0]
+    assert len(model._own.programs._programs) <= cache.LEAST + cache.OF_PREDICT[0]
 
 
 class Called(cl.Model):

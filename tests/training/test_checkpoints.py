@@ -11,7 +11,9 @@ import pytest
 
 import caffelite as cl
 from caffelite.files import safetensors as files
-from caffelite.training import checkpoints, door, evaluation, team
+from caffelite.training import inputs, process_group
+from caffelite.training.callbacks import checkpoints
+from caffelite.training.epochs import evaluation
 from tests.conftest import classifier, train
 from tests.tools import crash_resume, fuzz_files
 
@@ -23,7 +25,7 @@ IMAGES = rng.random((50, 1, 6, 6), np.float32)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Replays come back often, and nobody waits for the disk."""
-    monkeypatch.setattr(team, "ATTENTION", 2e-7)
+    monkeypatch.setattr(process_group, "ATTENTION", 2e-7)
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
@@ -488,7 +490,7 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
         header["__metadata__"][checkpoints.TEXT] = json.dumps(text)
         path.write_bytes(fuzz_files.joined(header, arrays))
     model = change.get("model", layered)()
-    door.remember_columns(model, [["a", "b"]])
+    inputs.remember_columns(model, [["a", "b"]])
     model._own.rng.random()  # so that its stream is another one than the checkpoint's
     optimizer = change.get("rule", cl.SGD)(
         model.parameters(), **({} if "rule" in change else {"lr": 0.3, "momentum": 0.9})

@@ -13,7 +13,7 @@ import pytest
 from caffelite.callbacks import CSVLog, EarlyStopping, ReduceLROnPlateau, Training
 
 import caffelite as cl
-from caffelite.training.evaluation import Evaluation
+from caffelite.training.epochs.evaluation import Evaluation
 from tests.conftest import bits, classifier, train
 from tests.training.callback_data import VALIDATION, Noting, X, Y, played, same, with_buffers
 

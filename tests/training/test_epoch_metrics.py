@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite.training.metrics.base import named
 from tests.conftest import bits, classifier, train
 from tests.training.columns import LOSS, X, Y
 
@@ -17,7 +18,7 @@ def test_a_metric_of_an_epoch_is_computed_over_all_its_rows_at_once(dtype, batch
     model, loss = classifier(2, 8, 3, dtype=dtype), cl.SoftmaxLoss()
     model.fit(X, Y, loss=loss, optimizer=cl.Adam(model.parameters(), lr=0.05), epochs=20, verbose=0)
     outputs = model.predict(X)
-    expected = {name: metric(outputs, Y) for name, metric in cl.metrics.named(names).items()}
+    expected = {name: metric(outputs, Y) for name, metric in named(names).items()}
     assert len(set(expected.values())) > 4
     data = [(X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, 60, batch_size)]
     for given in ({"x": X, "y": Y, "batch_size": batch_size}, {"x": data}):

@@ -8,10 +8,11 @@ from fractions import Fraction
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from caffelite.metrics import accuracy, accuracy_above
+from caffelite.metrics import accuracy
 from hypothesis import given
 
 import caffelite as cl
+from caffelite.training.metrics.base import accuracy_above, named
 from tests.conftest import classifier, train
 
 every_seed = given(seed=st.integers(0, 2**32))
@@ -143,7 +144,7 @@ def random_classes(seed):
 def test_metrics_of_classes_are_what_counting_gives_for_random_shapes(seed):
     outputs, targets, k = random_classes(seed)
     for name, expected in judged(outputs, targets, k).items():
-        metric = cl.metrics.named([name])[name]
+        metric = named([name])[name]
         for labels in (targets, targets.astype(np.uint8), targets.astype(np.float32)):
             assert metric(outputs, labels) == pytest.approx(expected, rel=1e-12, nan_ok=True), name
 
@@ -271,7 +272,7 @@ ONE_SCORE = ["accuracy", "precision", "recall", "f1", "balanced_accuracy", "matt
 
 @pytest.mark.parametrize("name", [*cl.metrics.NAMED, "top_k(1)"])
 def test_a_metric_of_nan_is_nan(name):
-    metric = cl.metrics.named([name])[name]
+    metric = named([name])[name]
     of_values = name in ("mse", "mae", "mape", "rmse", "r2")
     given = [(np.array([[np.nan], [1.0], [2.0]]), np.array([[5.0], [5], [5]]))]  # also constant targets
     if of_values:
@@ -356,7 +357,7 @@ ONES[:2] = 1  # two mistakes
 @pytest.mark.filterwarnings("ignore:metrics. all outputs")
 def test_class_1_of_probabilities_is_more_than_a_half(loss, kind, batches):
     y = ONES.astype(kind)[:, None]
-    expected = {name: cl.metrics.named([name])[name](SCORES, ONES) for name in ONE_SCORE}
+    expected = {name: named([name])[name](SCORES, ONES) for name in ONE_SCORE}
     x = ([(SCORES[i : i + 1], y[i : i + 1]) for i in range(8)],) if batches else (SCORES, y)
     found = cl.Model([cl.Sigmoid()]).evaluate(*x, loss=loss(), metrics=ONE_SCORE)
     assert {name: found[name] for name in ONE_SCORE} == pytest.approx(expected, rel=1e-12)
@@ -522,7 +523,7 @@ def test_metrics_that_are_no_list_are_an_error_that_says_what_is_expected(metric
 
 @pytest.mark.parametrize("name", [*cl.metrics.NAMED, "top_k(2)"])
 def test_metrics_of_other_shapes_raise_value_error_naming_both(name):
-    metric = cl.metrics.named([name])[name]
+    metric = named([name])[name]
     for targets in (np.zeros((4, 2), int), np.zeros(3, int), np.zeros((), int)):
         with pytest.raises(ValueError, match=rf"{name.split('(')[0]}.*\(4, 3\)"):
             metric(np.zeros((4, 3)), targets)
@@ -669,7 +670,7 @@ def test_metrics_of_labels_in_sequences_cover_all_labels_that_count(ignore):
         found = cl.Model([cl.Reshape((4, 3))]).evaluate(
             x, y, loss=cl.SoftmaxLoss(ignore=ignore), metrics=metrics, batch_size=7
         )
-        for name, metric in cl.metrics.named(metrics).items():
+        for name, metric in named(metrics).items():
             assert found[name] == pytest.approx(metric(x[y != ignore], y[y != ignore]), rel=1e-12), name
             if ignore is None:
                 assert metric(x, y) == found[name]

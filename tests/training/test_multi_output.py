@@ -6,6 +6,7 @@ import pytest
 import caffelite as cl
 from caffelite import sources
 from caffelite.training import metrics as all_metrics
+from caffelite.training.metrics.base import named
 from tests.conftest import bits, train
 
 RNG = np.random.default_rng(0)
@@ -460,7 +461,7 @@ def test_callbacks_monitor_the_parts(monitor, is_max):
 
 
 def test_the_mode_of_a_part_is_known_by_the_name_of_its_metric():
-    metrics = all_metrics.named((["accuracy", "top_k(2)"], [cl.metrics.metric(of_numbers, "mine", "max")]))
+    metrics = named((["accuracy", "top_k(2)"], [cl.metrics.metric(of_numbers, "mine", "max")]))
     modes = {name: all_metrics.mode_of(name, metrics) for name in [*metrics, "loss_1", "val_loss_0", "loss"]}
     assert list(modes.values()) == ["max", "max", "max", "min", "min", "min"]
     assert all_metrics.mode_of("loss_1", {"loss_1": of_numbers}) is None

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from caffelite.training import progress
-from caffelite.training.progress import Progress
+from caffelite.training.callbacks import progress
+from caffelite.training.callbacks.progress import Progress
 
 
 @pytest.fixture

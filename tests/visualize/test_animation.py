@@ -12,9 +12,9 @@ import pytest
 from matplotlib.colors import to_rgb
 
 import caffelite as cl
-from caffelite.core.colours import PALETTE
-from caffelite.look import film as films
-from caffelite.look.plots import TINT
+from caffelite._support.colours import PALETTE
+from caffelite.visualize import animation as films
+from caffelite.visualize.plots import TINT
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -237,7 +237,7 @@ def test_other_files_are_refused(tmp_path):
 def test_without_matplotlib_it_raises_before_the_training(monkeypatch):
     model = classifier()
     before = state(model)
-    monkeypatch.delitem(sys.modules, "caffelite.core.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "caffelite._support.figures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"drawn by matplotlib, which is not installed: .* -m pip install matplotlib"):
         taken(model)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.look.inspection import Statistics
+from caffelite.visualize.inspection import Statistics
 from tests.conftest import classifier
 
 RNG = np.random.default_rng(0)

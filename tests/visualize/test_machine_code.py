@@ -9,8 +9,8 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.look.instructions import meaning
-from caffelite.look.machine_code import _cases, _instruction, _lines
+from caffelite.visualize.machine_code import _cases, _instruction, _lines
+from caffelite.visualize.x86_glossary import meaning
 
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
 needs_objdump = pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no disassembler")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.look.formulas import BACK, FORWARD, number
-from caffelite.look.graph import LETTER
+from caffelite.visualize.formulas import BACK, FORWARD, number
+from caffelite.visualize.graph import LETTER
 
 X, Y = cl.datasets.spiral(points_per_class=10, seed=0)
 

@@ -20,8 +20,8 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 import caffelite as cl
-from caffelite.core.extras import how_to_install
-from caffelite.web import controls, updates, watch
+from caffelite._support.extras import how_to_install
+from caffelite.web import controls, snapshots, updates
 from caffelite.web import live as live_module
 from caffelite.web.curves import MOST, Curve
 from caffelite.web.live import Live
@@ -342,7 +342,9 @@ def test_a_pause_does_not_count_as_time_of_the_training():
 
 def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
     waited = []
-    monkeypatch.setattr("caffelite.training.progress.Progress.waited", lambda self, seconds: waited.append(seconds))
+    monkeypatch.setattr(
+        "caffelite.training.callbacks.progress.Progress.waited", lambda self, seconds: waited.append(seconds)
+    )
     with Looking(verbose=2, epochs=10**6) as looking:
         looking.page.ask("pause")
         looking.page.wait_for_state("paused")
@@ -384,7 +386,11 @@ def test_it_shows_curves_layers_units_and_the_plane():
     assert [row["name"] for row in layers["rows"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert all(row["size"] > 0 and row["gradient"] > 0 for row in layers["rows"])
     assert [row["function"] for row in units["rows"]] == ["Linear(2, 20)", "ReLU()", "Linear(20, 3)"]
-    assert (regions["classes"], regions["labels"].shape, regions["held_out"]) == (3, (watch.GRID, watch.GRID), True)
+    assert (regions["classes"], regions["labels"].shape, regions["held_out"]) == (
+        3,
+        (snapshots.GRID, snapshots.GRID),
+        True,
+    )
     assert len(regions["points"]) == 60
     assert 0 <= regions["right"] <= 1
 
@@ -398,7 +404,7 @@ def watched(model, x, y, loss, optimizer=True, **options):
             self.training = training
 
         def __call__(self, epoch, history):
-            found.append(watch.Watched(self.training))
+            found.append(snapshots.Watched(self.training))
 
     optimizer = cl.SGD(model.parameters(), lr=0.01)
     model.fit(x, y, loss=loss, optimizer=optimizer, verbose=0, callbacks=[Keep()], **options)
@@ -409,13 +415,14 @@ def test_the_plane_of_two_classes_by_one_output_and_of_numbers():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 2))
     model = cl.MLP(2, [5, 1], seed=0)
-    found = watch.regions(watched(model, x, (x[:, :1] > 0).astype(float), cl.SigmoidLoss()))
+    found = snapshots.regions(watched(model, x, (x[:, :1] > 0).astype(float), cl.SigmoidLoss()))
     assert found["classes"] == 2
     assert found["right"] == ((model.predict(x) > 0) == (x[:, :1] > 0)).mean()
-    found = watch.regions(watched(model, x, x[:, :1], cl.MSELoss()))
-    assert found["values"].shape == (watch.GRID, watch.GRID)
+    found = snapshots.regions(watched(model, x, x[:, :1], cl.MSELoss()))
+    assert found["values"].shape == (snapshots.GRID, snapshots.GRID)
     assert (
-        watch.regions(watched(cl.MLP(3, [1], seed=0), rng.normal(size=(9, 3)), np.zeros((9, 1)), cl.MSELoss())) is None
+        snapshots.regions(watched(cl.MLP(3, [1], seed=0), rng.normal(size=(9, 3)), np.zeros((9, 1)), cl.MSELoss()))
+        is None
     )
 
 
@@ -427,7 +434,7 @@ def test_images_have_filters_and_mistakes(kind):
     first = [cl.Flatten(), cl.Linear(42, 8)] if kind == "linear" else [cl.Conv2d(channels, 8, 3), cl.Flatten()]
     model = cl.Model([*first, cl.ReLU(), cl.Linear(8 if kind == "linear" else 160, 3)], seed=0)
     found = watched(model, x, y, cl.SoftmaxLoss())
-    filters, mistakes = watch.filters(found), watch.mistakes(found)
+    filters, mistakes = snapshots.filters(found), snapshots.mistakes(found)
     weight = first[1 if kind == "linear" else 0].weight.data
     if kind == "linear":
         np.testing.assert_array_equal(filters["filters"][2, :, :, 0], weight[:, 2].reshape(6, 7))
@@ -451,9 +458,9 @@ def test_a_model_of_text_writes(characters):
     layers = [cl.Embedding(size, 8), cl.TransformerBlock(8, heads=2, causal=True), cl.Linear(8, size)]
     model = cl.Model(layers, seed=0)
     found = watched(model, x, y, cl.SoftmaxLoss())
-    assert watch.text(found) is None
+    assert snapshots.text(found) is None
     model.vocabulary = vocabulary
-    written = watch.text(found)
+    written = snapshots.text(found)
     assert written["given"] == vocabulary.decode(x[0])
     assert set(written["written"]) <= set(text) | set("[unknown]\ufffd")
     assert len(written["written"]) > 40

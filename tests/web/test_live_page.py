@@ -12,7 +12,7 @@ pytest.importorskip("websockets")
 
 
 import caffelite as cl
-from caffelite.web import controls, updates, watch
+from caffelite.web import controls, snapshots, updates
 from caffelite.web import live as live_module
 from caffelite.web.messages import decode
 from tests.web.live_training import command, fit
@@ -114,7 +114,7 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     download.value.save_as(kept)
     content = decode(kept.read_bytes())
     assert content["parts"]["status"]["epoch"] == epoch + 1
-    assert content["parts"]["regions"]["labels"].shape == (watch.GRID, watch.GRID)
+    assert content["parts"]["regions"]["labels"].shape == (snapshots.GRID, snapshots.GRID)
     bad = tmp_path / "bad.run"
     bad.write_text("no")
     page.set_input_files("#open", bad)

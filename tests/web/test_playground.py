@@ -22,16 +22,16 @@ from caffelite import cli
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from caffelite.web.playground import setting as choices
+from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import made, program_of
+from caffelite.web.playground.config import Setting
 from caffelite.web.playground.data import CLASSES, DATA, NUMBERS, digits
 from caffelite.web.playground.engine import Engine
-from caffelite.web.playground.follow import followed
 from caffelite.web.playground.loops import LOOPS, lines_of, loop_of, parts
-from caffelite.web.playground.setting import Setting
+from caffelite.web.playground.requests import AS_FAST
 from caffelite.web.playground.table import Table
 from caffelite.web.playground.view import GRID, SMALL
-from caffelite.web.playground.wishes import AS_FAST
+from caffelite.web.playground.weight_trace import followed
 from tests.tools.page_client import SECONDS
 from tests.tools.page_client import Page as LivePage
 
