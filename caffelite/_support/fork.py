@@ -15,36 +15,36 @@ from typing import Protocol
 from weakref import ref
 
 
-class Renewed(Protocol):
+class ForkSafe(Protocol):
     """An object with a lock, or with something else that a thread may hold."""
 
     def _after_fork(self) -> None:
         """In a forked child, return to a state as if no other thread had ever existed."""
 
 
-_noted: dict[int, ref[Renewed]] = {}  # no callbacks: a Ctrl-C inside one would be lost
-_number = count()
-_enough = 1000  # if more are noted, remove the objects that no longer exist
+_registered: dict[int, ref[ForkSafe]] = {}  # no callbacks: a Ctrl-C inside one would be lost
+_numbers = count()
+_prune_at = 1000  # if more are registered, remove the objects that no longer exist
 
 
-def renew_in_children(thing: Renewed) -> None:
+def reset_after_fork(thing: ForkSafe) -> None:
     """Call `thing._after_fork()` in each forked child, as long as the object exists."""
-    global _enough
-    _noted[next(_number)] = ref(thing)
-    if len(_noted) > _enough:
-        for number in list(_noted):  # not items(), because garbage collection inside it may add objects
-            if (noted := _noted.get(number)) is not None and noted() is None:
-                _noted.pop(number, None)  # another thread may have removed it
-        _enough = 1000 + 2 * len(_noted)
+    global _prune_at
+    _registered[next(_numbers)] = ref(thing)
+    if len(_registered) > _prune_at:
+        for number in list(_registered):  # not items(), because garbage collection inside it may add objects
+            if (reference := _registered.get(number)) is not None and reference() is None:
+                _registered.pop(number, None)  # another thread may have removed it
+        _prune_at = 1000 + 2 * len(_registered)
 
 
-def _renew_all() -> None:
-    for noted in tuple(_noted.values()):
-        if (thing := noted()) is not None:
+def _reset_all() -> None:
+    for reference in tuple(_registered.values()):
+        if (thing := reference()) is not None:
             thing._after_fork()
     if "tqdm" in sys.modules:  # tqdm's bars share a lock
         sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(after_in_child=_reset_all)

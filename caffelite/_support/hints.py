@@ -242,42 +242,42 @@ REQUIRED = {
 }
 
 
-def name(name: str, known: Iterable[str], prefix: str) -> str:
+def name_hint(name: str, known: Iterable[str], prefix: str) -> str:
     """The end of a message about a missing name of a module, which has the `known` names; "" if there is no hint."""
-    alike = [other for other in known if other.lower() == name.lower()]
-    alike.sort(key=lambda other: other[0] != name[0])  # of ReLU and relu, Relu means ReLU
-    return _instead(NAMES.get(name) or (f"{prefix}.{alike[0]}" if alike else None))
+    matches = [candidate for candidate in known if candidate.lower() == name.lower()]
+    matches.sort(key=lambda candidate: candidate[0] != name[0])  # of ReLU and relu, Relu means ReLU
+    return _replacement_hint(NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else None))
 
 
-def attribute(name: str) -> str:
+def attribute_hint(name: str) -> str:
     """The end of a message about a missing attribute; "" if there is no hint."""
-    return _instead(ATTRIBUTES.get(name))
+    return _replacement_hint(ATTRIBUTES.get(name))
 
 
-def argument(name: str, known: Iterable[str]) -> str:
+def argument_hint(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown argument of a function that takes the `known` ones; "" without a hint."""
-    return _instead(ARGUMENTS.get(name)) or did_you_mean(name, known)
+    return _replacement_hint(ARGUMENTS.get(name)) or did_you_mean(name, known)
 
 
-def required(names: Iterable[str]) -> str:
+def required_hint(names: Iterable[str]) -> str:
     """The end of a message about missing arguments; "" if there is no hint."""
-    found = [REQUIRED[name] for name in names if name in REQUIRED]
-    return f"; give {', and '.join(found)}" if found else ""
+    replacements = [REQUIRED[name] for name in names if name in REQUIRED]
+    return f"; give {', and '.join(replacements)}" if replacements else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name, with the `known` name that is most like it; "" if none is."""
     known = list(known)
-    begins = [other for other in known if len(name) > 2 and other.startswith(name)]
-    close = begins or difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    completions = [candidate for candidate in known if len(name) > 2 and candidate.startswith(name)]
+    matches = completions or difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def no_attribute(what: str, name: str, hint: str) -> AttributeError:
+def attribute_error(what: str, name: str, hint: str) -> AttributeError:
     """The error for a missing attribute. If there is a hint, Python does not add a guess of its own."""
     message = f"{what} has no attribute {name!r}{hint}"
     return AttributeError(message, name=name, obj=None) if hint else AttributeError(message)
 
 
-def _instead(found: str | None) -> str:
-    return f"; caffelite has {found}" if found else ""
+def _replacement_hint(replacement: str | None) -> str:
+    return f"; caffelite has {replacement}" if replacement else ""

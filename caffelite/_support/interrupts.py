@@ -16,56 +16,56 @@ class Interrupts(Protocol):
 
     pending: np.ndarray  # its element is not 0: end after the current step
 
-    def held(self) -> AbstractContextManager[None]:
+    def defer(self) -> AbstractContextManager[None]:
         """Return a context inside which the training does not end, but at its end."""
 
 
 class InterruptsBetweenSteps:
-    """Inside, a Ctrl-C that arrives during `held()` takes effect at the end of `held()`.
+    """Inside, a Ctrl-C that arrives during `defer()` takes effect at the end of `defer()`.
 
     Only the main thread gets signals, so on any other thread this does nothing.
 
-    `pending` is not 0 while a Ctrl-C waits for the end of `held()`. Python calls a signal's handler only when it
+    `pending` is not 0 while a Ctrl-C waits for the end of `defer()`. Python calls a signal's handler only when it
     executes Python code. So a Ctrl-C during a replay sets `pending` only when the replay returns, which it does 20
     times a second, or when it calls into Python between two kernels. Then the replay ends after the current batch.
     """
 
     def __enter__(self) -> InterruptsBetweenSteps:
-        self.holding = False
+        self.deferring = False
         self.pending = np.zeros(1, dtype=np.int32)  # an array, which a replay can read, too
         self.handler: Any = None
         if threading.current_thread() is threading.main_thread() and callable(handler := getsignal(SIGINT)):
             self.handler = handler
-            signal(SIGINT, self._interrupted)
+            signal(SIGINT, self._handle)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         if self.handler is not None:
             signal(SIGINT, self.handler)
 
-    def held(self) -> Held:
+    def defer(self) -> DeferredInterrupt:
         """Delay a Ctrl-C that arrives inside until the end; if nested, until the end of the outermost."""
-        return Held(self)
+        return DeferredInterrupt(self)
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self.holding:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.deferring:
             self.pending[0] = 1
         else:
             self.handler(number, frame)
 
 
-class Held:
-    """The context manager that `InterruptsBetweenSteps.held` returns."""
+class DeferredInterrupt:
+    """The context manager that `InterruptsBetweenSteps.defer` returns."""
 
     def __init__(self, interrupts: InterruptsBetweenSteps) -> None:
         self.interrupts = interrupts
 
     def __enter__(self) -> None:
-        self.outer, self.interrupts.holding = self.interrupts.holding, True
+        self.outer, self.interrupts.deferring = self.interrupts.deferring, True
 
     def __exit__(self, *exception: Any) -> None:
         interrupts = self.interrupts
-        interrupts.holding = self.outer
+        interrupts.deferring = self.outer
         if interrupts.pending[0] and not self.outer:
             interrupts.pending[0] = 0
             interrupts.handler(SIGINT, None)

@@ -11,13 +11,13 @@ from typing import Any, NoReturn, TypeVar
 
 Kind = TypeVar("Kind", bound=type)
 
-CALLED = ("__init__", "fit", "evaluate")  # not `predict`: for one row, it would take 5 % longer
+HINTED_METHODS = ("__init__", "fit", "evaluate")  # not `predict`: for one row, it would take 5 % longer
 
 
 # ---- attributes ------------------------------------------------------------------------------------------------------
 
 
-class Elsewhere:
+class ForeignAttribute:
     """An attribute that other frameworks have. Reading it raises AttributeError with what caffelite has instead.
 
     An instance or a subclass may have its own attribute of this name. (A `__getattr__` would make all other attributes
@@ -29,72 +29,72 @@ class Elsewhere:
         self.__doc__ = "A name of Keras: an AttributeError says what caffelite has instead."  # for `help`
 
     def __get__(self, instance: Any, owner: type) -> NoReturn:
-        raise no_attribute(owner, self.name)
+        raise attribute_error(owner, self.name)
 
 
-class NotToSet(Elsewhere):
+class ForeignSetting(ForeignAttribute):
     """An attribute that would change the training in Keras. Setting it raises AttributeError, too.
 
     Only a subclass may have its own attribute of this name.
     """
 
     def __set__(self, instance: Any, value: Any) -> None:
-        raise no_attribute(type(instance), self.name)
+        raise attribute_error(type(instance), self.name)
 
 
-def elsewhere(*names: str) -> Callable[[Kind], Kind]:
+def foreign_attributes(*names: str) -> Callable[[Kind], Kind]:
     """Decorate a class that does not have these attributes of other frameworks."""
 
     def declare(kind: Kind) -> Kind:
         for name in names:
-            setattr(kind, name, Elsewhere(name))
+            setattr(kind, name, ForeignAttribute(name))
         return kind
 
     return declare
 
 
-def no_attribute(kind: type, name: str) -> AttributeError:
+def attribute_error(kind: type, name: str) -> AttributeError:
     """The error for a missing attribute of this class."""
     from caffelite._support import hints  # tables that only errors need
 
-    return hints.no_attribute(f"{kind.__name__!r} object", name, hints.attribute(name))
+    return hints.attribute_error(f"{kind.__name__!r} object", name, hints.attribute_hint(name))
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
-def hint_at_arguments(*where: types.ModuleType | type) -> None:
+def add_argument_hints(*targets: types.ModuleType | type) -> None:
     """Let errors about unknown or missing arguments of these classes, or of those in these modules, give hints."""
-    for one in where:
-        kinds = [one] if isinstance(one, type) else [kind for kind in vars(one).values() if isinstance(kind, type)]
+    for target in targets:
+        kinds = [target] if isinstance(target, type) else [kind for kind in vars(target).values() if isinstance(kind, type)]
         for kind in kinds:
-            if kind is one or kind.__module__ == one.__name__:
-                for name in vars(kind).keys() & CALLED:
-                    setattr(kind, name, _with_hints(vars(kind)[name]))
+            if kind is target or kind.__module__ == target.__name__:
+                for name in vars(kind).keys() & HINTED_METHODS:
+                    setattr(kind, name, _add_hints(vars(kind)[name]))
 
 
-def _with_hints(method: Any) -> Any:
+def _add_hints(method: Any) -> Any:
     @functools.wraps(method)
-    def hinting(self: Any, *arguments: Any, **options: Any) -> Any:
+    def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return method(self, *arguments, **options)
         except TypeError as error:
             is_from_inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-            if not is_from_inside and (message := with_hint(error, method)) != str(error):
+            if not is_from_inside and (message := message_with_hint(error, method)) != str(error):
                 raise TypeError(message) from None
             raise
 
-    return hinting
+    return wrapper
 
 
-def with_hint(error: TypeError, function: Callable[..., Any]) -> str:
+def message_with_hint(error: TypeError, function: Callable[..., Any]) -> str:
     """The message of an error about the arguments of a function, with a hint if there is one."""
     from caffelite._support import hints
 
     message = str(error)
     if unknown := re.match(r".*got an unexpected keyword argument '(\w+)'", message):
-        hint = hints.argument(unknown[1], inspect.signature(function).parameters)
+        hint = hints.argument_hint(unknown[1], inspect.signature(function).parameters)
         return unknown[0] + hint if hint else message  # Python 3.13 adds a guess of its own, which the hint replaces
     if re.search(r"missing \d+ required", message):
-        return message + hints.required(re.findall(r"'(\w+)'", message))
+        return message + hints.required_hint(re.findall(r"'(\w+)'", message))
     return message

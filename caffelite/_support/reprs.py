@@ -15,48 +15,48 @@ _MISSING = object()
 
 
 @functools.lru_cache(maxsize=1024)
-def signature_of(kind: type) -> inspect.Signature:
+def init_signature(kind: type) -> inspect.Signature:
     """The parameters that `kind(…)` takes."""
     init = kind.__init__  # type: ignore[misc]
     return inspect.Signature() if init is object.__init__ else inspect.signature(types.MethodType(init, kind))
 
 
-def attributes_of(instance: Any, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def init_arguments(instance: Any, unstored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """The attributes named like `__init__`'s parameters, without `seed`; see `Function.arguments`.
 
-    `given` has the arguments that no attribute holds; see `given_to`.
+    `unstored` has the arguments that no attribute holds; see `unstored_arguments`.
     """
-    found = {}
+    arguments = {}
     kind: Any = type(instance)
-    for name, taken in signature_of(kind).parameters.items():
+    for name, parameter in init_signature(kind).parameters.items():
         if name == "seed":
             continue
-        if name in given:
-            found[name] = given[name]
+        if name in unstored:
+            arguments[name] = unstored[name]
             continue
         if not hasattr(instance, name):
             raise TypeError(
                 f"{kind.__name__}.__init__ takes {name}, and there is no such attribute: "
                 f"{kind.__name__} needs `arguments()`"
             )
-        found[name] = _held(instance, taken)
-    return found
+        arguments[name] = _attribute_value(instance, parameter)
+    return arguments
 
 
-def given_to(instance: Any, arguments: tuple, options: dict[str, Any]) -> dict[str, Any]:
+def unstored_arguments(instance: Any, arguments: tuple, options: dict[str, Any]) -> dict[str, Any]:
     """The arguments that `__init__` got and put into no attribute of their names, as far as a file can hold them."""
     kind: Any = type(instance)
-    signature = signature_of(kind)
+    signature = init_signature(kind)
     bound = signature.bind(*arguments, **options)
     bound.apply_defaults()
     return {
         name: value
         for name, value in bound.arguments.items()
-        if name != "seed" and _is_plain(value) and not _are_same(_held(instance, signature.parameters[name]), value)
+        if name != "seed" and _is_storable(value) and not _are_same(_attribute_value(instance, signature.parameters[name]), value)
     }
 
 
-def _held(instance: Any, parameter: inspect.Parameter) -> Any:
+def _attribute_value(instance: Any, parameter: inspect.Parameter) -> Any:
     """The attribute named like a parameter of `__init__`. For a flag it is whether the attribute is something."""
     value = getattr(instance, parameter.name, _MISSING)
     is_flag = isinstance(parameter.default, bool) and value is not _MISSING
@@ -69,34 +69,34 @@ def _are_same(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and isinstance(a, int | float | str) and a == b)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_storable(value: Any) -> bool:
     """Whether a value consists of numbers, texts and Functions."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
+        return all(map(_is_storable, value))
     is_function = hasattr(value, "arguments") and not isinstance(value, type)
     return is_function or value is None or isinstance(value, bool | int | float | str | np.generic)
 
 
 def as_code(instance: Any, *arguments: Any, **options: Any) -> str:
     """The call that makes an instance, as code, with these arguments and all options that are not the default."""
-    written = [_text(value) for value in arguments]
-    written += [f"{name}={_text(x)}" for name, x in options.items() if _short(x) != _default(type(instance), name)]
-    return f"{type(instance).__name__}({', '.join(written)})"
+    parts = [_to_code(value) for value in arguments]
+    parts += [f"{name}={_to_code(x)}" for name, x in options.items() if _shorten(x) != _default(type(instance), name)]
+    return f"{type(instance).__name__}({', '.join(parts)})"
 
 
 def _default(kind: type, name: str) -> Any:
     """The default of an option, from the first class in order of inheritance that takes it."""
-    taken = [signature_of(base).parameters.get(name) for base in kind.__mro__]
-    return next((parameter.default for parameter in taken if parameter is not None), None)
+    parameters = [init_signature(base).parameters.get(name) for base in kind.__mro__]
+    return next((parameter.default for parameter in parameters if parameter is not None), None)
 
 
-def _short(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     """A value in short form: a tuple of equal numbers becomes one number."""
     return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
-def _text(value: Any) -> str:
+def _to_code(value: Any) -> str:
     """A value as code. A function or a class is written as its name."""
-    return getattr(value, "__name__", None) or repr(_short(value))
+    return getattr(value, "__name__", None) or repr(_shorten(value))

@@ -8,7 +8,7 @@ from typing import Any
 ASCII = {"…": "...", "×": "x", "→": "->", "−": "-", "–": "-", "·": "*", "±": "+/-", "²": "^2", "µ": "u", "⁻": "^-"}
 
 
-def writable(text: str, stream: Any = None) -> str:
+def make_writable(text: str, stream: Any = None) -> str:
     """The text in characters that a stream, by default the standard output, can write.
 
     Other characters become ASCII: `...` for an ellipsis, `->` for an arrow. A character without such a form becomes a
@@ -19,10 +19,10 @@ def writable(text: str, stream: Any = None) -> str:
         text.encode(encoding)
         return text
     except UnicodeEncodeError:
-        return "".join([_writable(character, encoding) for character in text])
+        return "".join([_replace_character(character, encoding) for character in text])
 
 
-def _writable(character: str, encoding: str) -> str:
+def _replace_character(character: str, encoding: str) -> str:
     try:
         character.encode(encoding)
         return character
@@ -30,17 +30,17 @@ def _writable(character: str, encoding: str) -> str:
         return ASCII.get(character) or character.encode("ascii", "backslashreplace").decode()
 
 
-def say(text: Any = "", stream: Any = None, *, flush: bool = False) -> None:
+def echo(text: Any = "", stream: Any = None, *, flush: bool = False) -> None:
     """Print a text to a stream, by default the standard output, in characters that it can write.
 
     Raises OSError with the stream's name, such as `<stdout>`, if writing fails: the reader is gone, or a disk is full.
     """
     stream = sys.stdout if stream is None else stream
-    write(writable(str(text), stream) + "\n", stream, flush=flush)
+    write(make_writable(str(text), stream) + "\n", stream, flush=flush)
 
 
 def write(content: str | bytes, stream: Any, *, flush: bool = True) -> None:
-    """Write content unchanged to a stream; raises as `say` does. Do nothing if the stream is None, that is, closed."""
+    """Write content unchanged to a stream; raises as `echo` does. Do nothing if the stream is None, that is, closed."""
     if stream is None:
         return
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from caffelite._support.terminal import writable
+from caffelite._support.terminal import make_writable
 
 WIDTH = 120  # characters of a line
-SHORTEST = 16  # characters; a column is never cut below this
-FITTING = "max-width:100%;height:auto"  # the style of a picture that fits the page
+MIN_WIDTH = 16  # characters; a column is never cut below this
+FIT_STYLE = "max-width:100%;height:auto"  # the style of a picture that fits the page
 
 
 class Text(str):
@@ -20,7 +20,7 @@ class Text(str):
         return str(self)
 
 
-class Table(Text):
+class TextTable(Text):
     """Lines of text in columns; in a notebook, the same cells as an HTML table.
 
     The text has only characters that the standard output can write: "..." instead of "…" if that is ASCII.
@@ -44,32 +44,32 @@ class Table(Text):
         return "\n".join(["<table>", f"<thead>{head}</thead>", "<tbody>", *rows, "</tbody>", "</table>"])
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *, cut: int | None = None) -> Table:
+def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *, cut: int | None = None) -> TextTable:
     """A table of the head, a rule and the rows. `alignment` has a letter for each column, "<" left or ">" right.
 
     If lines would be longer than 120 characters, the cells of the column `cut` are shortened.
     """
     cells: list[Sequence[str]] = [head, *rows]
-    lines: list[Sequence[str]] = [[writable(cell) for cell in line] for line in cells]
+    lines: list[Sequence[str]] = [[make_writable(cell) for cell in line] for line in cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if cut is not None and (excess := sum(widths) + 2 * len(widths) - 2 - WIDTH) > 0:
-        widths[cut] = most = max(min(SHORTEST, widths[cut]), widths[cut] - excess)
-        cells = [[*line[:cut], shortened(line[cut], most), *line[cut + 1 :]] for line in cells]
-        lines = [[*line[:cut], writable(shortened(line[cut], most)), *line[cut + 1 :]] for line in lines]
+        widths[cut] = max_length = max(min(MIN_WIDTH, widths[cut]), widths[cut] - excess)
+        cells = [[*line[:cut], shorten(line[cut], max_length), *line[cut + 1 :]] for line in cells]
+        lines = [[*line[:cut], make_writable(shorten(line[cut], max_length)), *line[cut + 1 :]] for line in lines]
     formats = [f"{side}{width}" for side, width in zip(alignment, widths, strict=True)]
     first, *rest = ["  ".join(map(format, line, formats)).rstrip() for line in lines]
-    made = Table("\n".join([first, "-" * max(map(len, [first, *rest])), *rest]))
-    made.cells, made.alignment = cells, alignment
-    return made
+    result = TextTable("\n".join([first, "-" * max(map(len, [first, *rest])), *rest]))
+    result.cells, result.alignment = cells, alignment
+    return result
 
 
-def shortened(text: str, most: int) -> str:
-    """A text in one line, cut after `most` characters."""
+def shorten(text: str, max_length: int) -> str:
+    """A text in one line, cut after `max_length` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
-def bytes_text(count: float) -> str:
+def format_bytes(count: float) -> str:
     """A number of bytes, in the unit that makes it less than 1,000: `640 B`, `10.4 kB`, `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.95 or unit == "GB":
@@ -78,6 +78,6 @@ def bytes_text(count: float) -> str:
     return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
 
 
-def drawn(text: str) -> str:
+def escape_tex(text: str) -> str:
     """A text that matplotlib draws unchanged. (It takes text between two dollar signs for TeX.)"""
     return text.replace("$", r"\$")

@@ -13,7 +13,7 @@ from caffelite._support.warnings import PACKAGE
 _LIBRARIES = tuple([os.path.join(os.path.dirname(path), "") for path in (os.__file__, os.path.dirname(np.__file__))])
 
 
-class noting:
+class error_note:
     """Add the note `what()` to an exception that the user's code raises inside."""
 
     def __init__(self, what: Callable[[], str]) -> None:
@@ -27,7 +27,7 @@ class noting:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is not None and isinstance(error, Exception) and _has_users_code(traceback):
+        if error is not None and isinstance(error, Exception) and _has_user_code(traceback):
             notes = [*getattr(error, "__notes__", ()), self.what()]
             error.__notes__ = notes  # like `add_note`, which Python 3.10 does not have
 
@@ -45,19 +45,19 @@ class short_traceback:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if isinstance(error, Exception) and _has_users_code(traceback):
+        if isinstance(error, Exception) and _has_user_code(traceback):
             error.__traceback__ = _without_inner_frames(traceback, self.shown)
 
 
-def _has_users_code(traceback: TracebackType | None) -> bool:
+def _has_user_code(traceback: TracebackType | None) -> bool:
     while traceback is not None:
-        if _is_users(traceback):
+        if _is_user_code(traceback):
             return True
         traceback = traceback.tb_next
     return False
 
 
-def _is_users(traceback: TracebackType) -> bool:
+def _is_user_code(traceback: TracebackType) -> bool:
     file = traceback.tb_frame.f_code.co_filename
     return not file.startswith((PACKAGE, *_LIBRARIES)) and not file.endswith(".pyx")
 
@@ -68,6 +68,6 @@ def _without_inner_frames(traceback: TracebackType | None, shown: str) -> Traceb
         return None
     file, following = traceback.tb_frame.f_code.co_filename, _without_inner_frames(traceback.tb_next, shown)
     is_own = file.startswith(PACKAGE) or file.endswith(".pyx")
-    if is_own and file != shown and _has_users_code(traceback.tb_next):
+    if is_own and file != shown and _has_user_code(traceback.tb_next):
         return following
     return TracebackType(following, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from types import FrameType
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # caffelite's folder
-_NOT_THE_USERS = (PACKAGE, contextlib.__file__, functools.__file__, threading.__file__)
+_INTERNAL_FILES = (PACKAGE, contextlib.__file__, functools.__file__, threading.__file__)
 
 
 class TrainingWarning(UserWarning):
@@ -34,35 +34,35 @@ class Line:
 
 
 #: The user's line that started this thread, if caffelite made the thread.
-started_by: ContextVar[Line | None] = ContextVar("started_by", default=None)
+thread_origin: ContextVar[Line | None] = ContextVar("thread_origin", default=None)
 
 
-def users_line(most: int = sys.maxsize) -> Line | None:
-    """The user's line that is running; None if more than `most` frames of the package are inside it."""
-    frame, _ = _users_frame(most)
+def user_line(max_depth: int = sys.maxsize) -> Line | None:
+    """The user's line that is running; None if more than `max_depth` frames of the package are inside it."""
+    frame, _ = _user_frame(max_depth)
     return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _users_frame(most: int = sys.maxsize) -> tuple[FrameType | None, int]:
+def _user_frame(max_depth: int = sys.maxsize) -> tuple[FrameType | None, int]:
     """The innermost frame of the user's code, and how many frames of the package are inside it.
 
-    The frame is None if there are more than `most`, or if only the package runs, as in its command line.
+    The frame is None if there are more than `max_depth`, or if only the package runs, as in its command line.
     """
     frame: FrameType | None = sys._getframe(1)
-    above = 0
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        if above == most:
-            return None, above
-        frame, above = frame.f_back, above + 1
-    return frame, above
+    depth = 0
+    while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL_FILES):
+        if depth == max_depth:
+            return None, depth
+        frame, depth = frame.f_back, depth + 1
+    return frame, depth
 
 
 def warn(message: str, category: type[Warning] = TrainingWarning, line: Line | None = None) -> None:
     """Warn with a line of the user's code, by default the one that is running."""
-    frame, above = _users_frame()
+    frame, depth = _user_frame()
     if line is None and frame is None:
-        line = started_by.get()
+        line = thread_origin.get()
     if line is None:
-        warnings.warn(message, category, stacklevel=above + 1)
+        warnings.warn(message, category, stacklevel=depth + 1)
     else:
         warnings.warn_explicit(message, category, line.file, line.number)

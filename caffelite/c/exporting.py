@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite._support.text_table import bytes_text
+from caffelite._support.text_table import format_bytes
 from caffelite.c.emit import HELPERS, as_comment, brackets, in_lines
 from caffelite.c.int8 import ROWS, Rounding
 from caffelite.c.net import Net
-from caffelite.core.arrays import boolean
-from caffelite.core.function import shape_text
+from caffelite.core.arrays import check_bool
+from caffelite.core.function import format_shape
 from caffelite.files import safetensors as files
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes
@@ -54,7 +54,7 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     not fit. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
     text, rounding = written(model, path, input_shape, quantize)
-    files.replace(path, [text.encode()])
+    files.replace_file(path, [text.encode()])
     return rounding
 
 
@@ -116,7 +116,7 @@ def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[st
         raise TypeError(f"export takes a Model, got {model!r}{of_estimator}")
     shapes = row_shapes(model, input_shape)
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
-        net = Net(model, shapes, boolean("export: quantize", quantize))
+        net = Net(model, shapes, check_bool("export: quantize", quantize))
     arrays = _arrays(net)
     helpers = [f"{net.c(text)}\n" for name, text in HELPERS.items() if name in net.used]
     integers = any("_t " in text for text in (*arrays, *net.definitions))
@@ -156,14 +156,14 @@ def _sizes(net: Net) -> list[tuple[str, Any]]:
 def _facts(net: Net) -> list[tuple[str, str]]:
     """The facts about the arrays, the weights and the memory that users of the file need."""
     arrays = [*net.inputs, *net.outputs]
-    facts = [(v.place, f"{v.size:,} {WHAT[v.type][v.size > 1]}, shape {shape_text(shape)}") for v, shape in arrays]
-    facts.append(("weights", f"{bytes_text(net.constant_bytes)}, constant"))
+    facts = [(v.place, f"{v.size:,} {WHAT[v.type][v.size > 1]}, shape {format_shape(shape)}") for v, shape in arrays]
+    facts.append(("weights", f"{format_bytes(net.constant_bytes)}, constant"))
     if net.rounding is not None:
         largest, mean, output = (f"{number:.2g}" for number in net.rounding)
         of = f"numbers up to {output}, of {ROWS} random rows"
         facts.append(("rounding", f"int8 weights move outputs by {largest} at most and {mean} on average,"))
         facts.append(("", of))
-    return [*facts, ("memory", bytes_text(net.memory * net.dtype.itemsize))]
+    return [*facts, ("memory", format_bytes(net.memory * net.dtype.itemsize))]
 
 
 def _notes(net: Net) -> list[str]:

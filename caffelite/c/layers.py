@@ -13,7 +13,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.c.emit import Shape, at, axes, dims, indexed, literal, loop, loops
 from caffelite.c.int8 import KINDS, as_int8
-from caffelite.core.arrays import normalized_axes
+from caffelite.core.arrays import normalize_axes
 from caffelite.core.function import Function
 
 
@@ -86,7 +86,7 @@ def residual(f: functions.Residual, x: Shape, fx: Shape, y: Shape) -> Layer:
 
 def side_by_side(f: Any, *shapes: Shape) -> Layer:
     """`part0`, `part1` … side by side: seen as rows r, all axes before the one along which they are, of elements j."""
-    (axis,) = normalized_axes(getattr(f, "concatenate", f).axis, 1 + len(shapes[0]))
+    (axis,) = normalize_axes(getattr(f, "concatenate", f).axis, 1 + len(shapes[0]))
     if axis == 0:
         raise ValueError(f"export: there is no C for {f!r}, which joins rows")
     *parts, y = [axes(r=math.prod(shape[: axis - 1]), j=math.prod(shape[axis - 1 :])) for shape in shapes]
@@ -287,7 +287,7 @@ def rms_norm(f: functions.RMSNorm, x: Shape, y: Shape) -> Layer:
         rows,
         "double squares = 0;",
         loop("j", n, f"squares += (double)x{element} * x{element};"),
-        f"const double factor = 1 / sqrt(squares / {n} + {literal(np.float64(f.added()))});",
+        f"const double factor = 1 / sqrt(squares / {n} + {literal(np.float64(f.epsilon()))});",
         loop("j", n, f"y{element} = (float)(x{element} * factor) * scale[j];"),
     )
     return Layer({"x": dims(counts)}, dims(counts), body, {"scale": f.scale.data}, in_place=True)
@@ -321,7 +321,7 @@ def normalized(f: Any, groups: dict[str, int], members: dict[str, int], at_scale
 
 def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> Layer:
     """The largest exponent is 0, so no exponential overflows."""
-    (axis,) = normalized_axes(f.axis, 1 + len(x))
+    (axis,) = normalize_axes(f.axis, 1 + len(x))
     if axis == 0:
         raise ValueError(f"export: there is no C for {f!r} along the rows of a batch")
     before, n, behind = math.prod(x[: axis - 1]), x[axis - 1], math.prod(x[axis:])

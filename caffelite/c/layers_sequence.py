@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.c.emit import Shape, at, axes, dims, indented, literal, loop, loops
 from caffelite.c.layers import Layer, Part, Write
-from caffelite.functions.recurrent import PARTS
+from caffelite.functions.recurrent import PARAMETER_NAMES
 from caffelite.model.tracing import kind_of
 
 INDEX, MASK = "int64_t", "uint8_t"
@@ -158,7 +158,7 @@ def one_pass(f: Any, x: Shape, *shapes: Shape) -> Layer:
         loop("i", m, loop("k", gates, f"{of_state}[k] += {names[0]}[i] * weight_hh[i][k];")),
         loop("j", m, *map(renamed, STEPS[type(f)]), *["y[t][j] = h[j];"] * f.sequences),
     ]
-    weight_ih, weight_hh, bias_ih, bias_hh = (getattr(f, name).data for name in PARTS)
+    weight_ih, weight_hh, bias_ih, bias_hh = (getattr(f, name).data for name in PARAMETER_NAMES)
     constants = {"weight_ih": weight_ih.T, "weight_hh": weight_hh.T, "bias_ih": bias_ih, "bias_hh": bias_hh}
     if of_state == "a":
         constants["bias_ih"] = bias_ih + bias_hh
@@ -195,7 +195,7 @@ def _pass(f: Any, suffix: str, sequences: bool) -> Any:
     one: Any = object.__new__(kind_of(f))
     one.hidden, one.sequences, one.suffix = f.hidden, sequences, suffix
     one.layers, one.dropout, one.bidirectional = 1, 0.0, False
-    for part in PARTS:
+    for part in PARAMETER_NAMES:
         setattr(one, part, getattr(f, part + suffix))
     one.in_features = one.weight_ih.shape[1]
     return one

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite._support.text_table import shortened
+from caffelite._support.text_table import shorten
 from caffelite.c import layers, layers_sequence, operators
 from caffelite.c.emit import (
     HELPERS,
@@ -32,8 +32,8 @@ from caffelite.c.emit import (
 )
 from caffelite.c.int8 import Rounding, rounding
 from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, Part, copied
-from caffelite.core.function import Function, shape_text
-from caffelite.files.state import arrays_of
+from caffelite.core.function import Function, format_shape
+from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,
     Columns,
@@ -264,8 +264,8 @@ class Net:
         key = array.dtype.char, array.tobytes()
         if key not in self.constants:
             self.constants[key] = name = f"constant_{len(self.constants)}"
-            comment = as_comment(shortened(what, MOST_SAID))
-            self.definitions.append(f"/* {comment}: {shape_text(shape)} */\n{self.constant(name, array)}\n")
+            comment = as_comment(shorten(what, MOST_SAID))
+            self.definitions.append(f"/* {comment}: {format_shape(shape)} */\n{self.constant(name, array)}\n")
         name = self.constants[key]
         return Value(array.size, layers_sequence.MASK if array.dtype == np.uint8 else "float", place=name), shape
 
@@ -275,7 +275,7 @@ class Net:
         If an array has an axis of rows, it goes: it has an entry for each row, or one that is broadcast to all rows.
         """
         if isinstance(source, Stored):
-            source = Constant(arrays_of(self.graph.model)[source.name])
+            source = Constant(state_arrays(self.graph.model)[source.name])
         elif isinstance(source, Result):
             steps = self.leaves[source.application].steps
             try:
@@ -345,8 +345,8 @@ class Net:
         ]
         inputs += [parameter(name, seen) for name, seen in layer.own.items()]
         head = f"{type(function).__name__.lower()}{suffix}"
-        what = f"{'.'.join(map(str, place))}: {shortened(repr(function), MOST_SAID)}"
-        sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}"
+        what = f"{'.'.join(map(str, place))}: {shorten(repr(function), MOST_SAID)}"
+        sizes = f"{', '.join(map(format_shape, shapes[:-1]))} -> {format_shape(shapes[-1])}"
         over = ", in place" if "y" in renamed.values() else ""
         self.definitions.append(f"/* {as_comment(what)}: {sizes}{over} */")
         if first == suffix:

@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.c.emit import INDICES, Shape, at, axes, dims, indexed, literal, loop, loops
 from caffelite.c.layers import Layer, Part, Write, elementwise
-from caffelite.core.arrays import normalized_axes
+from caffelite.core.arrays import normalize_axes
 from caffelite.core.function import Function
 
 ROWS = 3  # on which it is tried whether elements are of their own row
@@ -66,7 +66,7 @@ def reduction(number: str, start: str, each: str, end: str = "found") -> Callabl
     """Make a function that writes a reduction: `found`, such a number, starts as this, and each x changes it."""
 
     def write(f: Any, x: Shape, y: Shape) -> Layer:
-        over = [axis - 1 for axis in normalized_axes(f.axis, 1 + len(x))]
+        over = [axis - 1 for axis in normalize_axes(f.axis, 1 + len(x))]
         counts = indexed(f, x)
         kept = {i: n for axis, (i, n) in enumerate(counts.items()) if axis not in over}
         gone = {i: n for axis, (i, n) in enumerate(counts.items()) if axis in over}
@@ -153,7 +153,7 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Max: reduction("float", "{first}", "found = larger(found, {x});"),
     functions.Min: reduction("float", "{first}", "found = smaller(found, {x});"),
     functions.Index: rearrangement(lambda f, x: x[f.index]),
-    functions.Flip: rearrangement(lambda f, x: x[f.reverse(x.ndim)]),
+    functions.Flip: rearrangement(lambda f, x: x[f.reversing_index(x.ndim)]),
     functions.Transpose: rearrangement(lambda f, x: x.transpose(f.axes)),
     functions.MatMul: matmul,
 }

@@ -79,7 +79,7 @@ def file(text: str, formats: Sequence[str] = ("",)) -> Path:
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
     try:
-        files.check_place(path)
+        files.check_writable(path)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return path

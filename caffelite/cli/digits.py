@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from caffelite._support.terminal import say
+from caffelite._support.terminal import echo
 from caffelite.cli.options import add_training
 from caffelite.cli.output import draw
 from caffelite.cli.training import BATCH_SIZE, train
@@ -43,5 +43,5 @@ def digits(arguments: argparse.Namespace) -> int:
     optimizer = Adam(model.parameters(), lr=3e-3)
     history = train(model, (1, 8, 8), data, optimizer, arguments.epochs, validation_data=(x_test, y_test))
     predictions = model.predict(x_test).argmax(axis=1)
-    say(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
+    echo(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
     return draw(lambda: plots.digits_picture(history, x_test[:, 0], y_test, predictions, filters), arguments.output)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.terminal import say
+from caffelite._support.terminal import echo
 from caffelite.cli import argtypes
 from caffelite.cli.options import add_training
 from caffelite.cli.output import count, draw
@@ -85,12 +85,12 @@ def gpt(arguments: argparse.Namespace) -> int:
         if not hasattr(interrupt, "history"):
             raise
         history = interrupt.history
-        say(f"caffelite: stopped after {count(history.epochs, 'epoch')}", sys.stderr)
+        echo(f"caffelite: stopped after {count(history.epochs, 'epoch')}", sys.stderr)
     scores = model.predict(x, batch_size=BATCH_SIZE)
-    say(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
+    echo(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
 
     sample = _continued(model, held_out[:BLOCK], arguments.sample, arguments.seed)
-    say(f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{''.join(characters[i] for i in sample)}\n")
+    echo(f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{''.join(characters[i] for i in sample)}\n")
     probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
     shown = "".join(characters[i] for i in y.flat)
     return draw(lambda: plots.text_picture(history, shown, probabilities.reshape(-1)), arguments.output)

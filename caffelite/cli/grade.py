@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from caffelite._support.terminal import writable, write
+from caffelite._support.terminal import make_writable, write
 from caffelite.cli import argtypes
 from caffelite.cli.options import add_command
 from caffelite.cli.output import Refused, count
@@ -55,7 +55,7 @@ def grade(arguments: argparse.Namespace) -> int:
 def print_row(*cells: Any) -> None:
     row = io.StringIO()
     csv.writer(row, lineterminator="\n").writerow(cells)
-    write(writable(row.getvalue()), sys.stdout)
+    write(make_writable(row.getvalue()), sys.stdout)
 
 
 def judged(path: Path, seconds: int) -> tuple[list[str], list[str]]:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from caffelite._support.extras import how_to_install
-from caffelite._support.terminal import say
+from caffelite._support.extras import install_command
+from caffelite._support.terminal import echo
 from caffelite.files import safetensors as files
 from caffelite.optimizers import TrainingDiverged
 
@@ -44,15 +44,15 @@ def draw(picture: Callable[[], Any], output: Path) -> int:
     def write() -> None:
         content = io.BytesIO()
         picture().savefig(content, format=output.suffix[1:], dpi="figure")
-        files.replace(output, [content.getvalue()])
+        files.replace_file(output, [content.getvalue()])
 
     try:
         failed = write_file(output, write)
     except ImportError:
-        say(f"picture skipped: it needs matplotlib ({how_to_install('plot')})")
+        echo(f"picture skipped: it needs matplotlib ({install_command('plot')})")
         return 0
     if not failed:
-        say(f"picture in {output}")
+        echo(f"picture in {output}")
     return failed
 
 
@@ -64,7 +64,7 @@ def write_file(output: Path, write: Callable[[], Any]) -> int:
         raise
     except Exception as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        say(f"caffelite: could not write {output}: {reason}", sys.stderr)
+        echo(f"caffelite: could not write {output}: {reason}", sys.stderr)
         return 1
     return 0
 

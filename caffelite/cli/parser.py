@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import caffelite
-from caffelite._support.terminal import say, write
+from caffelite._support.terminal import echo, write
 from caffelite.cli import digits, gpt, grade, info, live, playground, spiral, tables
 from caffelite.cli.output import Refused, count, is_of_output
 
@@ -31,19 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         write("", sys.stdout)  # flush the buffer
         return status
     except Refused as error:
-        say(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
+        echo(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         history = getattr(interrupt, "history", None)
         when = "" if history is None else f" after {count(history.epochs, 'epoch')}"
-        say(f"caffelite: interrupted{when}", sys.stderr)
+        echo(f"caffelite: interrupted{when}", sys.stderr)
         return 130
     except OSError as error:
         if not is_of_output(error):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then ends without another error
         if not isinstance(error, BrokenPipeError):  # otherwise the reader has stopped reading
-            say(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
+            echo(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
         return 1
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from caffelite._support.extras import how_to_install
-from caffelite._support.terminal import say
+from caffelite._support.extras import install_command
+from caffelite._support.terminal import echo
 from caffelite.cli import argtypes
 from caffelite.cli.output import Refused, refusing
 
@@ -27,7 +27,7 @@ def with_web() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Refused(f"it needs {error.name}, which is not installed: {how_to_install('web')}") from None
+        raise Refused(f"it needs {error.name}, which is not installed: {install_command('web')}") from None
 
 
 def serve(make: Callable[[int], Any], what: str, arguments: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def serve(make: Callable[[int], Any], what: str, arguments: argparse.Namespace) 
         raise Refused(f"a port is at most 65535, got {arguments.port}")
     with refusing():
         page = make(arguments.port)
-    say(f"{what} at {page.server.address}\nCtrl-C ends it.", flush=True)
+    echo(f"{what} at {page.server.address}\nCtrl-C ends it.", flush=True)
     if not arguments.no_browser:
         webbrowser.open(page.server.address)
     try:

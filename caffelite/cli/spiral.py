@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from caffelite._support.terminal import say
+from caffelite._support.terminal import echo
 from caffelite.cli.options import add_training
 from caffelite.cli.output import draw
 from caffelite.cli.training import BATCH_SIZE, train
@@ -35,5 +35,5 @@ def spiral(arguments: argparse.Namespace) -> int:
     model = Model([Linear(2, 100), ReLU(), Linear(100, 3)], seed=arguments.seed)
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     history = train(model, (2,), data, optimizer, arguments.epochs)
-    say(f"accuracy {(model.predict(x).argmax(axis=1) == y).mean():.1%} on the {len(x)} points")
+    echo(f"accuracy {(model.predict(x).argmax(axis=1) == y).mean():.1%} on the {len(x)} points")
     return draw(lambda: plots.spiral_picture(model, history, x, y), arguments.output)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from caffelite._support.terminal import is_terminal, say, writable, write
+from caffelite._support.terminal import is_terminal, echo, make_writable, write
 from caffelite.cli import argtypes
 from caffelite.cli.options import SEED, add_command
 from caffelite.cli.output import Refused, draw, refusing, write_file
@@ -141,7 +141,7 @@ def train(arguments: argparse.Namespace) -> int:
     failed = write_file(arguments.output, lambda: trained.nets.model.save(arguments.output))
     if failed:
         return failed
-    say(f"model in {arguments.output}")
+    echo(f"model in {arguments.output}")
     return draw(trained.picture, picture)
 
 
@@ -151,17 +151,17 @@ def predict(arguments: argparse.Namespace) -> int:
         tables.check_apart([arguments.model, arguments.data], [arguments.output] if arguments.output else [])
         lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
     for remark in remarks:
-        say(f"caffelite predict: {remark}", sys.stderr)
+        echo(f"caffelite predict: {remark}", sys.stderr)
     text = tables.as_csv(lines)
     if arguments.output is not None:
-        failed = write_file(arguments.output, lambda: files.replace(arguments.output, [text.encode()]))
+        failed = write_file(arguments.output, lambda: files.replace_file(arguments.output, [text.encode()]))
         if not failed:
-            say(f"predictions in {arguments.output}")
+            echo(f"predictions in {arguments.output}")
         return failed
     if sys.stdout is None:
         raise Refused("there is no standard output: name a file, --output FILE.csv")
-    if writable(text) == text or not hasattr(sys.stdout, "buffer"):
-        write(writable(text), sys.stdout)
+    if make_writable(text) == text or not hasattr(sys.stdout, "buffer"):
+        write(make_writable(text), sys.stdout)
     else:  # these are data, not to be changed
         sys.stdout.flush()
         write(text.encode(), sys.stdout)
@@ -177,5 +177,5 @@ def export(arguments: argparse.Namespace) -> int:
         tables.check_apart([arguments.model], list(paths.values()))
         tables.export(arguments.model, paths, arguments.input_shape)
     for path in paths.values():
-        say(f"model in {path}")
+        echo(f"model in {path}")
     return 0

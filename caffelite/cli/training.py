@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from caffelite._support.terminal import is_terminal, say
+from caffelite._support.terminal import is_terminal, echo
 from caffelite.cli.output import count
 from caffelite.functions import SoftmaxLoss
 from caffelite.model.model import History, Model
@@ -43,6 +43,6 @@ def train(
     )
     seconds = time.perf_counter() - started
     steps = epochs * len(data)
-    say(f"\n{model.summary(row)}\n")
-    say(f"{count(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
+    echo(f"\n{model.summary(row)}\n")
+    echo(f"{count(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
     return history

@@ -18,7 +18,7 @@ INTEGERS = (int, np.integer)
 NUMBERS = (int, float, np.integer, np.floating)
 
 
-def native(array: np.ndarray) -> np.dtype:
+def native_dtype(array: np.ndarray) -> np.dtype:
     """The dtype of an array, in the byte order of this processor."""
     return array.dtype.newbyteorder("=")
 
@@ -33,13 +33,13 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         return data
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
-        got = _objects_text(array) if array.dtype.hasobject else str(array.dtype)
+        got = _describe_objects(array) if array.dtype.hasobject else str(array.dtype)
         if array.dtype.names:
             got = "a structured array; {name: x[name] for name in x.dtype.names} makes a frame from it"
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
     if dtype is None:
-        keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
-        dtype = native(array) if keeps else np.float32
+        keeps_dtype = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
+        dtype = native_dtype(array) if keeps_dtype else np.float32
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
     if array.ndim == 0 and isinstance(data, NUMBERS) and kernels.recorder() is not None:
@@ -47,21 +47,21 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     return array if array.dtype == dtype else kernels.convert(array, dtype)
 
 
-def _objects_text(array: np.ndarray) -> str:
+def _describe_objects(array: np.ndarray) -> str:
     """The part of a message about an array of objects: its first element that is not a number, and what to do."""
     if array.ndim == 0:
-        made = {"toarray": "an array", "collect": "a frame"}  # methods of sparse matrices and of lazy frames
-        ways_out = [f"; .{name}() makes {what} from it" for name, what in made.items() if hasattr(array.item(), name)]
-        return f"object, {reprlib.repr(array.item())}{''.join(ways_out)}"
-    for place, x in np.ndenumerate(array):
+        conversions = {"toarray": "an array", "collect": "a frame"}  # methods of sparse matrices and of lazy frames
+        hints = [f"; .{name}() makes {what} from it" for name, what in conversions.items() if hasattr(array.item(), name)]
+        return f"object, {reprlib.repr(array.item())}{''.join(hints)}"
+    for position, x in np.ndenumerate(array):
         if not isinstance(x, (*NUMBERS, np.bool_)):
-            way_out = "; pandas.DataFrame(…) makes a frame from it" if isinstance(x, dict) else ""
-            return f"object, {reprlib.repr(x)} at {list(place)}{way_out}"
+            hint = "; pandas.DataFrame(…) makes a frame from it" if isinstance(x, dict) else ""
+            return f"object, {reprlib.repr(x)} at {list(position)}{hint}"
     return "numbers as Python objects; np.array(…, np.float32) makes an array from them"
 
 
 #: The hint if a model has made floats of an input of integers.
-KEEP_INTEGERS = (
+INDICES_HINT = (
     "if the model's input is indices, set model.takes_indices = True. A model of several inputs has one for each: "
     "takes_indices = (False, True)"
 )
@@ -75,34 +75,34 @@ def as_indices(data: Any, what: Any) -> np.ndarray:
     """
     array = as_array(data, what)
     if array.dtype.kind not in "iu":
-        way_out = f"; {KEEP_INTEGERS}" if array.dtype.kind == "f" else ""
-        raise TypeError(f"{what} takes indices: expected integers, got {array.dtype}{way_out}")
+        hint = f"; {INDICES_HINT}" if array.dtype.kind == "f" else ""
+        raise TypeError(f"{what} takes indices: expected integers, got {array.dtype}{hint}")
     if array.dtype == np.uint64 and kernels.recorder() is None and (array > np.iinfo(np.int64).max).any():
         raise IndexError(f"{what}: the index {array.max()} is out of range")
     return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
 
 
-def flat_int64(integers: np.ndarray) -> np.ndarray:
+def flat_int64(indices: np.ndarray) -> np.ndarray:
     """Integers as an int64 array of one axis."""
-    if integers.dtype != np.int64 or not integers.flags.c_contiguous:
-        integers = kernels.convert(integers, np.int64)
-    return integers.reshape(-1)
+    if indices.dtype != np.int64 or not indices.flags.c_contiguous:
+        indices = kernels.convert(indices, np.int64)
+    return indices.reshape(-1)
 
 
-def refuse_indices(
-    what: str, most: Any, shape: tuple[int, ...], dtype: Any, indices: np.ndarray, least: int = 0
+def raise_bad_index(
+    what: str, max_index: Any, shape: tuple[int, ...], dtype: Any, indices: np.ndarray, min_index: int = 0
 ) -> None:
-    """Raise IndexError for the first index that is below `least` or above `most`.
+    """Raise IndexError for the first index that is below `min_index` or above `max_index`.
 
-    `indices`, int64, were made from an array of this shape and dtype. `most` is the largest index: one number, or one
+    `indices`, int64, were made from an array of this shape and dtype. `max_index` is the largest index, or one
     for each place of a row.
     """
     shape = shape or (1,)
-    indices, most = indices.reshape(shape), np.broadcast_to(most, shape)
-    is_bad = (indices - least).view(np.uint64) > most - least
-    place = np.unravel_index(int(is_bad.argmax()), shape)
-    index, where = indices[place].astype(dtype), "" if len(shape) == 1 else f", at {(*map(int, place),)},"
-    raise IndexError(f"{what}: index {index} in row {place[0]}{where} is not in {least} … {most[place]}")
+    indices, max_index = indices.reshape(shape), np.broadcast_to(max_index, shape)
+    is_bad = (indices - min_index).view(np.uint64) > max_index - min_index
+    position = np.unravel_index(int(is_bad.argmax()), shape)
+    index, where = indices[position].astype(dtype), "" if len(shape) == 1 else f", at {(*map(int, position),)},"
+    raise IndexError(f"{what}: index {index} in row {position[0]}{where} is not in {min_index} … {max_index[position]}")
 
 
 def as_array(data: Any, what: Any) -> np.ndarray:
@@ -126,21 +126,21 @@ def is_foreign_array(data: Any) -> bool:
     return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
 
-def base_of(array: np.ndarray) -> np.ndarray:
+def memory_owner(array: np.ndarray) -> np.ndarray:
     """The array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
-def places_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
+def positions_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
     """The positions of a view's elements in the array, which is in C order: int64, in the view's shape."""
-    places, scale = np.arange(array.size), 8 // array.itemsize
+    positions, scale = np.arange(array.size), 8 // array.itemsize
     offset = (kernels.address(view) - kernels.address(array)) * scale
-    return np.ndarray(view.shape, places.dtype, places, offset, [step * scale for step in view.strides])
+    return np.ndarray(view.shape, positions.dtype, positions, offset, [step * scale for step in view.strides])
 
 
-def random_stream(what: str, seed: Any) -> np.random.Generator:
+def make_rng(what: str, seed: Any) -> np.random.Generator:
     """A Generator from a seed, or `seed` itself if it is a Generator. Otherwise an error that begins with `what`."""
     try:
         return np.random.default_rng(seed)
@@ -148,35 +148,35 @@ def random_stream(what: str, seed: Any) -> np.random.Generator:
         raise type(error)(f"{what}: expected an integer from 0 on, got {seed!r}") from None
 
 
-def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
+def find_outside(values: Any, min_value: int, max_value: int | None) -> tuple[int, Any]:
     """The first row whose value is not an integer in least … most, and its value; (−1, None) without rows."""
     array = np.asarray(values, dtype=object).ravel()
     for row, value in enumerate(array):
         is_integer = isinstance(value, INTEGERS) and not isinstance(value, bool)
-        if not is_integer or value < least or (most is not None and value > most):
+        if not is_integer or value < min_value or (max_value is not None and value > max_value):
             return row, value
     return (0, array[0]) if array.size else (-1, None)
 
 
-def own_copy(data: Any) -> Any:
+def private_copy(data: Any) -> Any:
     """A copy of an array, which nobody else can change. In a recorded step no copy is needed."""
     if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
         data = as_array(data, "targets")
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
 
 
-def in_shape_of(targets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def match_shape(targets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Reshape targets to the outputs' shape if only axes of length 1 differ, such as (n,) and (n, 1)."""
-    alike = [n for n in targets.shape if n != 1] == [n for n in shape if n != 1]
-    return targets.reshape(shape) if alike and targets.shape != shape else targets
+    has_same_lengths = [n for n in targets.shape if n != 1] == [n for n in shape if n != 1]
+    return targets.reshape(shape) if has_same_lengths and targets.shape != shape else targets
 
 
-def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
+def normalize_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """The axes as a tuple, counted from 0; None is all. ValueError if an axis does not exist or comes twice."""
     if axis is None:
         return tuple(range(ndim))
     axes = axis if isinstance(axis, tuple) else (axis,)
-    if any(isinstance(one, bool) for one in axes):
+    if any(isinstance(item, bool) for item in axes):
         raise TypeError(f"an axis is an integer, got {axis}")
     try:
         return normalize_axis_tuple(axes, ndim)
@@ -184,22 +184,22 @@ def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int,
         raise ValueError(f"there is no axis {axis} in an array of {ndim} axes") from None
 
 
-def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.maxsize) -> tuple[int, ...]:
+def check_integers(name: str, value: Any, count: int, min_value: int = 1, max_value: int = sys.maxsize) -> tuple[int, ...]:
     """The value as `count` integers; one integer is repeated. TypeError or ValueError unless all are least … most."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count:
         raise ValueError(f"{name} takes one integer{f' or {count}' if count > 1 else ''}, got {value!r}")
     if any(isinstance(n, bool) or not isinstance(n, INTEGERS) for n in values):
         raise TypeError(f"{name} takes integers, got {value!r}")
-    if not all(least <= n <= most for n in values):
-        raise ValueError(f"{name} takes {least} to {most:,}, got {value!r}")
+    if not all(min_value <= n <= max_value for n in values):
+        raise ValueError(f"{name} takes {min_value} to {max_value:,}, got {value!r}")
     return tuple([int(n) for n in values])
 
 
-def integers_in(name: str, value: Any) -> tuple[int, ...]:
+def to_integers(name: str, value: Any) -> tuple[int, ...]:
     """An integer, or those in a list, a tuple or a vector, as a tuple. TypeError for anything else."""
-    several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
-    values = tuple(value) if several else (value,)
+    is_sequence = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    values = tuple(value) if is_sequence else (value,)
     try:
         if any(isinstance(n, bool) for n in values):
             raise TypeError("a bool is not an integer")
@@ -208,27 +208,27 @@ def integers_in(name: str, value: Any) -> tuple[int, ...]:
         raise TypeError(f"{name} takes integers, got {value!r}") from None
 
 
-def boolean(name: str, value: Any) -> bool:
+def check_bool(name: str, value: Any) -> bool:
     """The value as a bool; TypeError unless it is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
-def positive_integer(name: str, value: Any, most: float = sys.maxsize) -> int:
+def check_positive_integer(name: str, value: Any, max_value: float = sys.maxsize) -> int:
     """The value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … most."""
-    if type(value) is int and 1 <= value <= most:  # the usual case
+    if type(value) is int and 1 <= value <= max_value:  # the usual case
         return value
     if isinstance(value, bool) or not isinstance(value, INTEGERS):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
-    if value > most:
-        raise ValueError(f"{name} must be at most {most:,}, got {value}")
+    if value > max_value:
+        raise ValueError(f"{name} must be at most {max_value:,}, got {value}")
     return int(value)
 
 
-def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
+def check_nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
     """The value as a float; TypeError unless it is a number, ValueError unless it is 0 or more and below the limit."""
     if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -242,9 +242,9 @@ def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
     return number
 
 
-def positive(name: str, value: float, limit: float = float("inf")) -> float:
-    """The value as a float, checked as in `nonnegative`; ValueError for 0, too."""
-    number = nonnegative(name, value, limit)
+def check_positive(name: str, value: float, limit: float = float("inf")) -> float:
+    """The value as a float, checked as in `check_nonnegative`; ValueError for 0, too."""
+    number = check_nonnegative(name, value, limit)
     if number == 0:
         raise ValueError(f"{name} must be above 0, got {value!r}")
     return number

@@ -19,4 +19,4 @@ cdef class Node:
     cdef public Py_ssize_t _version_made  # … and the version of its result
     cdef public Py_ssize_t _serial_number  # counts applied Functions: their results have their number; otherwise 0
     cdef public object _place             # (index, count) among its Function's outputs; None for a single one
-    cdef Py_ssize_t walk                  # the number of the last walk of `inputs_first` that met it
+    cdef Py_ssize_t walk                  # the number of the last walk of `topological_order` that met it

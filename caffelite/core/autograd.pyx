@@ -15,7 +15,7 @@ from caffelite import _kernels as kernels
 from caffelite._kernels.launch cimport round_products, rounds_products
 from caffelite._kernels.record cimport is_recording
 from caffelite.core.arrays import as_real
-from caffelite.core.inputs import made_fit
+from caffelite.core.inputs import cast_input
 
 cnp.import_array()
 
@@ -118,7 +118,7 @@ cdef bint is_training() noexcept nogil:
 cdef Py_ssize_t parameters_made = 0
 
 
-def parameters_so_far():
+def parameter_count():
     """How many Tensors became parameters by `requires_grad`. If it grows, a model looks for new ones."""
     return parameters_made
 
@@ -161,13 +161,13 @@ cdef class Node:
         return self._data.dtype
 
 
-def results_are(type tensor_class):
+def set_tensor_class(type tensor_class):
     """Set the class of results."""
     global Tensor
     Tensor = tensor_class
 
 
-cdef inline bint alike(a, cnp.ndarray b):
+cdef inline bint same_type(a, cnp.ndarray b):
     """Whether a is an array of b's shape and dtype."""
     return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
             and ((<cnp.ndarray> a).descr is b.descr or cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr)))
@@ -175,7 +175,7 @@ cdef inline bint alike(a, cnp.ndarray b):
 
 # ---- what Functions require ----------------------------------------------------------------------------------------
 
-def fits(tuple shape, tuple required):
+def matches_shape(tuple shape, tuple required):
     """Whether a shape is the required one. None is any length; in `required`, ... is any number of axes."""
     cdef Py_ssize_t n = len(shape), m, i = 0, j
     if required is None:
@@ -194,7 +194,7 @@ def fits(tuple shape, tuple required):
 
 
 @cython.binding(True)                     # a method of Function
-def checked_input(function, x, Node weight=None, weight_shape=None):
+def check_input(function, x, Node weight=None, weight_shape=None):
     """Return x as an array of the Function's `required_input_shape` and of its weight's dtype.
 
     A list becomes an array, a sparse matrix becomes SparseRows, and another byte order the native one. Without a
@@ -206,10 +206,10 @@ def checked_input(function, x, Node weight=None, weight_shape=None):
         is_alike = is_float(x) and (weight is None or cnp.PyArray_TYPE(x) == cnp.PyArray_TYPE(weight._data))
     elif isinstance(x, SparseMatrix) and weight is not None:
         is_alike = x.dtype == weight._data.dtype
-    if (is_alike and fits(x.shape, function.required_input_shape)
+    if (is_alike and matches_shape(x.shape, function.required_input_shape)
             and (weight_shape is None or weight._data.shape == weight_shape)):
         return x
-    return made_fit(function, x, weight, weight_shape)
+    return cast_input(function, x, weight, weight_shape)
 
 
 # ---- applying Functions --------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ cdef inline bint is_parameter(Node node):
     return node._owns_data and node.function is None
 
 
-def parameters_of(value):
+def as_parameters(value):
     """A list of the value if it is a parameter, else an empty list."""
     return [value] if isinstance(value, Node) and is_parameter(value) else []
 
@@ -236,21 +236,21 @@ def is_childless(dict attributes, frozenset leaves):
     return True
 
 
-def parameters_among(dict attributes, frozenset leaves):
+def collect_parameters(dict attributes, frozenset leaves):
     """The parameters among the attributes, each once; None if Functions, lists, tuples or dicts may have more."""
-    cdef list found = []
+    cdef list parameters = []
     for name, value in attributes.items():
         if isinstance(value, Node):
-            if is_parameter(<Node> value) and not is_in(found, value):
-                found.append(value)
+            if is_parameter(<Node> value) and not is_in(parameters, value):
+                parameters.append(value)
         elif type(value) not in leaves and name != "_applied_inputs":
             return None
-    return found
+    return parameters
 
 
 cdef bint is_in(list values, value):
-    for one in values:
-        if one is value:
+    for item in values:
+        if item is value:
             return True
     return False
 
@@ -267,15 +267,15 @@ def call(function, *inputs, **named):
     A tuple of Tensors, such as the outputs of a model, is one input: `forward` gets a tuple of arrays for it.
     """
     if named:
-        inputs = function._in_order(inputs, named)
+        inputs = function._order_inputs(inputs, named)
     if inputs and not isinstance(inputs[0], (Node, cnp.ndarray)):
-        inputs = (function._first_input(inputs[0]), *inputs[1:])
+        inputs = (function._convert_first_input(inputs[0]), *inputs[1:])
     applied = function.copy()
     return apply(applied, inputs, applied.parameters())
 
 
 @cython.binding(True)                     # as is this
-def applied_to(function, *inputs, parameters=()):
+def apply_once(function, *inputs, parameters=()):
     """Apply a Function with these parameters without a copy, because it is applied only once."""
     return apply(function, inputs, parameters)
 
@@ -283,7 +283,7 @@ def applied_to(function, *inputs, parameters=()):
 cdef Py_ssize_t serial_number = 0
 
 
-def results_so_far():
+def application_count():
     """How many times any Function was applied: the serial number of the last results."""
     return serial_number
 
@@ -299,10 +299,10 @@ cdef object apply(function, tuple inputs, parameters):
             node = <Node> x
             arrays.append(node.data if recording else node._data)
             tensors.append(node)
-            note_version(versions, node)
+            add_version(versions, node)
             recorded |= node._requires_grad
-        elif type(x) is tuple and holds_tensors(<tuple> x):
-            return function._applied_to_groups(inputs, parameters)
+        elif type(x) is tuple and has_tensors(<tuple> x):
+            return function._apply_tuples(inputs, parameters)
         else:
             arrays.append(x)
             tensors.append(None)
@@ -315,17 +315,17 @@ cdef object apply(function, tuple inputs, parameters):
     serial_number += 1
     number = serial_number
     if type(y) is tuple:
-        results = tuple([result_of(function, one, arrays, tensors, parameters, number) for one in <tuple> y])
+        results = tuple([make_result(function, item, arrays, tensors, parameters, number) for item in <tuple> y])
     else:
-        results = (result_of(function, y, arrays, tensors, parameters, number),)
+        results = (make_result(function, y, arrays, tensors, parameters, number),)
     if this_thread_records_graph:
         for p in parameters:
-            note_version(versions, p)
+            add_version(versions, p)
             recorded |= (<Node> p)._requires_grad
         if recorded:
-            note_graph(function, tuple(tensors), versions, results)
+            record_graph(function, tuple(tensors), versions, results)
     if recording:
-        kernels.recorder().note_application(function, inputs, results)
+        kernels.recorder().record_application(function, inputs, results)
     if type(y) is not tuple:
         return results[0]
     for i in range(len(<tuple> results)):
@@ -333,7 +333,7 @@ cdef object apply(function, tuple inputs, parameters):
     return results
 
 
-cdef int note_graph(function, tuple inputs, list versions, tuple results) except -1:
+cdef int record_graph(function, tuple inputs, list versions, tuple results) except -1:
     """Store in each result the Function that made it, and its inputs."""
     cdef Node result
     function._applied_inputs = inputs
@@ -343,7 +343,7 @@ cdef int note_graph(function, tuple inputs, list versions, tuple results) except
     return 0
 
 
-cdef inline int note_version(list versions, Node node) except -1:
+cdef inline int add_version(list versions, Node node) except -1:
     """Add a Tensor, its version counter, and the counter's present value."""
     versions.append(node)
     versions.append(node._version)
@@ -351,7 +351,7 @@ cdef inline int note_version(list versions, Node node) except -1:
     return 0
 
 
-cdef Node result_of(function, y, list arrays, list tensors, parameters, Py_ssize_t number):
+cdef Node make_result(function, y, list arrays, list tensors, parameters, Py_ssize_t number):
     """A Tensor of forward's result y, with this serial number. A view gets the version counter of its Tensor."""
     cdef Node result
     cdef bint shares
@@ -378,7 +378,7 @@ cdef inline bint is_float(cnp.ndarray y):
     return cnp.PyArray_TYPE(y) in (cnp.NPY_FLOAT32, cnp.NPY_FLOAT64) and cnp.PyArray_ISNOTSWAPPED(y)
 
 
-def holds_tensors(value):
+def has_tensors(value):
     """Whether a list or tuple contains a Tensor."""
     for x in value:
         if isinstance(x, Node):
@@ -420,7 +420,7 @@ cdef object by_serial_number = operator.attrgetter("_serial_number")
 
 def propagate(dict gradients):
     """Back-propagate from results, given with their gradients, to the leaves, and free the graph."""
-    cdef list graph = inputs_first(*gradients)
+    cdef list graph = topological_order(*gradients)
     cdef list dys = []                    # the gradients of a Function's outputs, which follow each other in the graph
     cdef tuple inputs, dxs
     cdef Node node, x
@@ -450,7 +450,7 @@ def propagate(dict gradients):
             x, dx = inputs[i], dxs[i]
             if x is None or dx is None or not x._requires_grad:
                 continue
-            if not alike(dx, x._data):
+            if not same_type(dx, x._data):
                 dx = as_gradient(dx, x, function)
             before = gradients.get(x)
             gradients[x] = dx if before is None else add(before, dx)
@@ -464,7 +464,7 @@ cdef inline int free(Node node) except -1:
 cdef Py_ssize_t walks = 0
 
 
-def inputs_first(*results):
+def topological_order(*results):
     """The Tensors of a graph in the order in which they were made, so each comes after its inputs."""
     global walks
     cdef list graph = []
@@ -494,10 +494,10 @@ cdef int check_versions(Node node) except -1:
     cdef list versions = node._versions
     cdef Py_ssize_t i
     if node._version[0] != node._version_made:
-        node._refuse_changed(node, node._version)
+        node._raise_if_changed(node, node._version)
     for i in range(0, len(versions), 3):
         if (<list> versions[i + 1])[0] != versions[i + 2]:
-            node._refuse_changed(versions[i], versions[i + 1])
+            node._raise_if_changed(versions[i], versions[i + 1])
     return 0
 
 

@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.migration_hints import Elsewhere, NotToSet, with_hint
-from caffelite._support.reprs import attributes_of
-from caffelite._support.terminal import writable
+from caffelite._support.migration_hints import ForeignAttribute, ForeignSetting, message_with_hint
+from caffelite._support.reprs import init_arguments
+from caffelite._support.terminal import make_writable
 from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_foreign_array
 from caffelite.core.autograd import (
-    applied_to,
+    apply_once,
     call,
-    checked_input,
-    fits,
-    holds_tensors,
+    check_input,
+    matches_shape,
+    has_tensors,
     is_childless,
-    parameters_among,
-    parameters_of,
+    collect_parameters,
+    as_parameters,
 )
-from caffelite.core.init_random import note_drawn, stream_of_new
-from caffelite.core.inputs import Shape, required_text, shape_text
-from caffelite.core.modes import initializing, without_values
-from caffelite.core.recording import in_python
+from caffelite.core.init_random import register_initialized, init_rng
+from caffelite.core.inputs import Shape, format_required_shape, format_shape
+from caffelite.core.modes import initializing, meta_init
+from caffelite.core.recording import replay_in_python
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
 
@@ -49,15 +49,15 @@ class Function(ABC):
     A call `function(x)` applies a copy, which the resulting Tensor remembers. The copy keeps what its own `backward`
     needs, and shares the parameters. So the same Function can be called any number of times.
 
-    `class ReLU(Function, recordable=True, by_row=True)` declares two facts. A subclass has to declare them again.
+    `class ReLU(Function, recordable=True, rowwise=True)` declares two facts. A subclass has to declare them again.
 
     - `recordable`: `forward` and `backward` compute with kernels only. If not, a replayed step calls them in Python.
-    - `by_row`: outside of training, each row of y depends on the same row of the inputs only. So `predict` may compute
+    - `rowwise`: outside of training, each row of y depends on the same row of the inputs only. So `predict` may compute
       any rows together.
     """
 
     recordable = False
-    by_row = False
+    rowwise = False
     runs_in_python = False  # whether a replayed step calls `forward` and `backward`, because they are not recordable
     _applied_inputs: tuple[Tensor | None, ...] = ()  # the inputs of the call; None for an input that is an array
     not_recorded: frozenset[str] = frozenset()  # attributes that do not change what a recorded step computes
@@ -85,25 +85,25 @@ class Function(ABC):
     #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None
 
-    trainable = NotToSet("trainable")
+    trainable = ForeignSetting("trainable")
 
-    def __init_subclass__(cls, recordable: bool = False, by_row: bool = False, **options: Any) -> None:
+    def __init_subclass__(cls, recordable: bool = False, rowwise: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__dict__.get("__slots__"):
             raise TypeError(
                 f"{cls.__name__} has __slots__, and caffelite looks for parameters in __dict__: leave __slots__ out"
             )
-        cls.recordable, cls.by_row = recordable, by_row
+        cls.recordable, cls.rowwise = recordable, rowwise
         cls.runs_in_python = not recordable and (
             cls.runs_in_python or not {"forward", "backward"}.isdisjoint(cls.__dict__)
         )
         if cls.runs_in_python:
-            cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
-            cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
+            cls.forward = replay_in_python(cls.forward)  # type: ignore[method-assign]
+            cls.backward = replay_in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
         if "parameters" in cls.__dict__ and not cls.__module__.startswith("caffelite."):
-            cls.parameters = _complete(cls.parameters)  # type: ignore
+            cls.parameters = _check_complete(cls.parameters)  # type: ignore
         if "initialize" in cls.__dict__:
-            cls.initialize = _initializing(cls.initialize)  # type: ignore[method-assign]
+            cls.initialize = _wrap_initialize(cls.initialize)  # type: ignore[method-assign]
 
     @abstractmethod
     def forward(self, *inputs: Any) -> Any:
@@ -113,9 +113,9 @@ class Function(ABC):
     def backward(self, dy: Any) -> Any:
         """Return the gradient of every differentiable input: an array, or a tuple of arrays."""
 
-    def is_by_row(self) -> bool:
+    def is_rowwise(self) -> bool:
         """Whether each row of y is known to depend on the same row of the inputs only, outside of training."""
-        return self.by_row and "forward" not in vars(self)
+        return self.rowwise and "forward" not in vars(self)
 
     def wants_gradient(self, i: int) -> bool:
         """Return True if the gradient of input i is needed. If not, `backward` may return None for it.
@@ -133,7 +133,7 @@ class Function(ABC):
         None. `seed` is left out, since the file has the values. Raises TypeError if an attribute is missing: then
         override this.
         """
-        return attributes_of(self)
+        return init_arguments(self)
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
@@ -147,18 +147,18 @@ class Function(ABC):
 
     def _parts(self) -> list[tuple[str, Any]]:
         """The children and its own parameters with their names, in order of assignment, each once."""
-        found: dict[int, tuple[str, Any]] = {}
+        parts: dict[int, tuple[str, Any]] = {}
         seen: set[int] = set()
         for name, value in list(vars(self).items()):
             if type(value) not in LEAVES and name not in self.not_recorded and name != "_applied_inputs":
-                _gather(value, name, found, seen)
-        return list(found.values())
+                _collect_parts(value, name, parts, seen)
+        return list(parts.values())
 
     def _descendants(self) -> list[Function]:
         """The children, each followed by its own descendants; each once."""
-        found: dict[int, Function] = {}
-        _descend(self, found)
-        return list(found.values())
+        descendants: dict[int, Function] = {}
+        _collect_descendants(self, descendants)
+        return list(descendants.values())
 
     def parameters(self) -> list[Tensor]:
         """Return the Tensors that are learned: its own and its children's, in order of assignment, each once.
@@ -166,10 +166,10 @@ class Function(ABC):
         A Tensor in an attribute (or in a list, tuple or dict there) is a parameter if it is a leaf that requires a
         gradient. It stays one when you freeze it. Override this for another order.
         """
-        own = parameters_among(self.__dict__, LEAVES)
+        own = collect_parameters(self.__dict__, LEAVES)
         if own is not None:
             return own
-        parts = [parameters_of(part) or part.parameters() for _, part in self._parts()]
+        parts = [as_parameters(part) or part.parameters() for _, part in self._parts()]
         return list(dict.fromkeys([p for parameters in parts for p in parameters]))
 
     @property
@@ -201,27 +201,27 @@ class Function(ABC):
                     names.setdefault(p, f"{path}.{name}")
         parameters = self.parameters()
         own = [p for p in parameters if p not in names]
-        named = [p.name or paths.get(p) or str(i) for i, p in enumerate(own)]
-        if len(set(named)) < len(own):
-            named = [paths.get(p) or str(i) for i, p in enumerate(own)]
-        names |= dict(zip(own, named, strict=True))
-        found: dict[str, Tensor] = {}
+        own_names = [p.name or paths.get(p) or str(i) for i, p in enumerate(own)]
+        if len(set(own_names)) < len(own):
+            own_names = [paths.get(p) or str(i) for i, p in enumerate(own)]
+        names |= dict(zip(own, own_names, strict=True))
+        result: dict[str, Tensor] = {}
         for p in parameters:
-            if found.setdefault(names[p], p) is not p:
+            if result.setdefault(names[p], p) is not p:
                 raise ValueError(f"two parameters of {self!r} have the name {names[p]}")
-        return found
+        return result
 
     def buffers(self) -> dict[str, np.ndarray]:
         """Return, by name, the arrays that it and its children change in place but do not learn, each once.
 
         If a Function has buffers of its own, override this: `{"mean": self.mean, **super().buffers()}`.
         """
-        found: dict[str, np.ndarray] = {}
+        buffers: dict[str, np.ndarray] = {}
         for prefix, child in self._named_children():
             for name, array in child.buffers().items():
-                if not any(array is other for other in found.values()):
-                    found[f"{prefix}.{name}"] = array
-        return found
+                if not any(array is known for known in buffers.values()):
+                    buffers[f"{prefix}.{name}"] = array
+        return buffers
 
     def initialize(self, rng: Any) -> None:
         """Draw the parameters of the children, in order, from a seed or a `numpy.random.Generator`.
@@ -230,9 +230,9 @@ class Function(ABC):
         """
         self._draw_children(np.random.default_rng(rng), set())
 
-    def _set_first_values(self) -> None:
-        """Initialize the parameters that `__init__` has made, unless Functions are made `without_values`."""
-        if not without_values.is_on:
+    def _set_initial_values(self) -> None:
+        """Initialize the parameters that `__init__` has made, except inside `meta_init()`."""
+        if not meta_init.is_on:
             self.initialize(None)
 
     def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
@@ -248,28 +248,28 @@ class Function(ABC):
         for child in self.children():
             child._draw(rng, drawn)
 
-    def decider(self) -> Callable[..., Any]:
+    def python_code(self) -> Callable[..., Any]:
         """The Python code that decides which kernels run when the Function is applied."""
         return self.forward
 
-    def _attributes_used(self, copy: Function) -> dict[str, Any]:
+    def _used_attributes(self, copy: Function) -> dict[str, Any]:
         """The attributes of this Function that an applied copy of it read to decide.
 
         `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python, which
         reads its attributes then; of these only the Functions in them count, since their parameters take part.
         """
-        of_copy = vars(copy)
+        copy_attributes = vars(copy)
         return {
             name: value
             for name, value in vars(self).items()
-            if (of_copy.get(name) is value and not self.runs_in_python) or holds_functions(value)
+            if (copy_attributes.get(name) is value and not self.runs_in_python) or has_functions(value)
         }
 
     def copy(self) -> Function:
         """Return a copy with its own attributes, the same parameters, and copies of the children."""
         other = self._shallow_copy()
-        own = other.__dict__
-        if own and not is_childless(own, LEAVES):
+        attributes = other.__dict__
+        if attributes and not is_childless(attributes, LEAVES):
             other._copy_children({id(self): other})
         return other
 
@@ -278,15 +278,15 @@ class Function(ABC):
         other.__dict__.update(self.__dict__)
         recording = kernels.recorder()
         if recording is not None:
-            recording.note_copy(other, self)
+            recording.record_copy(other, self)
         return other
 
     def _copy_children(self, copies: dict[int, Any]) -> None:
         """Replace the children by copies of them. `copies` has those that exist, by the ids of the originals."""
-        own = vars(self)
-        for name, value in own.items():
+        attributes = vars(self)
+        for name, value in attributes.items():
             if type(value) not in LEAVES and name not in self.not_recorded:
-                own[name] = _copied(value, copies)
+                attributes[name] = _copy_value(value, copies)
 
     # ---- applying it --------------------------------------------------------------------------------------------
 
@@ -300,10 +300,10 @@ class Function(ABC):
     def check_input_shape(self, shape: Shape) -> None:
         """Raise ValueError, with the expected shape, unless the shape of the input is the required one."""
         required = self.required_input_shape
-        if not fits(shape, required):
+        if not matches_shape(shape, required):
             rows = f"rows of {shape[-1]} features, " if ... in required and len(shape) > 1 else ""
-            expected = required_text(required, self.axis_names, shape)
-            raise ValueError(f"{self._label()} got {rows}shape {shape_text(shape)}; expected {expected}")
+            expected = format_required_shape(required, self.axis_names, shape)
+            raise ValueError(f"{self._label()} got {rows}shape {format_shape(shape)}; expected {expected}")
 
     def _label(self) -> str:
         """The name in errors: `Linear(3 → 4)` for a Function with in_features and out_features, else its repr."""
@@ -313,10 +313,10 @@ class Function(ABC):
 
     # These run at every operation, and are compiled, in autograd.pyx.
     __call__ = call
-    applied_to = applied_to
-    checked_input = checked_input
+    apply_once = apply_once
+    check_input = check_input
 
-    def _first_input(self, x: Any) -> Any:
+    def _convert_first_input(self, x: Any) -> Any:
         """Convert a first input that is neither a Tensor nor an array, for `forward`.
 
         TypeError for a sparse matrix if the Function takes none.
@@ -327,26 +327,26 @@ class Function(ABC):
             return as_sparse(x)
         if is_foreign_array(x):
             return as_array(x, self)
-        if self.runs_in_python or (isinstance(x, list | tuple) and holds_tensors(x)):
+        if self.runs_in_python or (isinstance(x, list | tuple) and has_tensors(x)):
             return x
         dtype = next((p.dtype for p in self.parameters()), None)
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
-    def _in_order(self, inputs: tuple, named: dict[str, Any]) -> tuple:
+    def _order_inputs(self, inputs: tuple, named: dict[str, Any]) -> tuple:
         """The inputs of a call in the order of the parameters of `forward`, or of a model's `call`."""
         try:
-            bound = inspect.signature(self.decider()).bind(*inputs, **named)
+            bound = inspect.signature(self.python_code()).bind(*inputs, **named)
         except TypeError as error:
-            raise TypeError(f"{self!r}: {with_hint(error, self.decider())}") from None
+            raise TypeError(f"{self!r}: {message_with_hint(error, self.python_code())}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
             raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, so it can't be an input of a call")
         return bound.args
 
-    def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
+    def _apply_tuples(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
         """The result of a call if some of the inputs are tuples of Tensors."""
-        grouped = Grouped(self, [len(x) if type(x) is tuple else None for x in inputs])
-        return grouped.applied_to(*_flat(inputs), parameters=parameters)
+        function = TupleInputs(self, [len(x) if type(x) is tuple else None for x in inputs])
+        return function.apply_once(*_flatten(inputs), parameters=parameters)
 
     def _restore_from(self, original: Function) -> None:
         """Become a new copy of `original`, applied to the inputs that this copy was applied to."""
@@ -356,48 +356,48 @@ class Function(ABC):
         self._applied_inputs = inputs
 
     def __dir__(self) -> Iterable[str]:
-        return [name for name in super().__dir__() if not isinstance(inspect.getattr_static(self, name, 0), Elsewhere)]
+        return [name for name in super().__dir__() if not isinstance(inspect.getattr_static(self, name, 0), ForeignAttribute)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
     def __str__(self) -> str:
-        return writable(repr(self))
+        return make_writable(repr(self))
 
 
-def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
+def _check_complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
     """The `parameters` of a user's class, with each parameter once. TypeError if it leaves one out."""
 
     @functools.wraps(parameters)
-    def complete(self: Function) -> list[Tensor]:
-        listed = list(dict.fromkeys(parameters(self)))
-        if type(self).parameters is complete:  # a base may list some of them, and the subclass adds its own
+    def wrapper(self: Function) -> list[Tensor]:
+        result = list(dict.fromkeys(parameters(self)))
+        if type(self).parameters is wrapper:  # a base may list some of them, and the subclass adds its own
             for name, part in self._parts():
-                if isinstance(part, Tensor) and part.requires_grad and not any(part is p for p in listed):
+                if isinstance(part, Tensor) and part.requires_grad and not any(part is p for p in result):
                     raise TypeError(
                         f"{type(self).__name__}.parameters() leaves out the attribute {name}, a Tensor that requires a "
                         "gradient: it would not be trained. Without `parameters`, caffelite finds Tensors in attributes"
                     )
-        return listed
+        return result
 
-    return complete
+    return wrapper
 
 
-def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
+def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
     """An `initialize` whose values count as initial ones: a Model with a seed may draw them again.
 
     But inside `__init__` of such a Model, None means its stream, and the Model keeps the values.
     """
 
     @functools.wraps(initialize)
-    def draw(self: Function, *arguments: Any, **options: Any) -> None:
+    def wrapper(self: Function, *arguments: Any, **options: Any) -> None:
         if len(arguments) == 1 and arguments[0] is None:
-            arguments = (stream_of_new(),)
+            arguments = (init_rng(),)
         with initializing():
             initialize(self, *arguments, **options)
-        note_drawn(self)
+        register_initialized(self)
 
-    return draw
+    return wrapper
 
 
 # ---- what is in attributes ------------------------------------------------------------------------------------------
@@ -410,18 +410,18 @@ LEAVES = frozenset(
 )
 
 
-def _descend(function: Function, found: dict[int, Function]) -> None:
-    """Add the descendants to `found`, by their ids."""
+def _collect_descendants(function: Function, descendants: dict[int, Function]) -> None:
+    """Add the descendants to `descendants`, by their ids."""
     for child in function.children():
-        if id(child) not in found:
-            found[id(child)] = child
-            _descend(child, found)
+        if id(child) not in descendants:
+            descendants[id(child)] = child
+            _collect_descendants(child, descendants)
 
 
-def _gather(value: Any, name: str, found: dict[int, tuple[str, Any]], seen: set[int]) -> None:
-    """Add the Functions and parameters in a value to `found`, by their ids, each with the name of its first place."""
-    if Function in type(value).__mro__ or parameters_of(value):  # isinstance is slow with an abstract class
-        found.setdefault(id(value), (name, value))
+def _collect_parts(value: Any, name: str, parts: dict[int, tuple[str, Any]], seen: set[int]) -> None:
+    """Add the Functions and parameters in a value to `parts`, by their ids, each with the name of its first place."""
+    if Function in type(value).__mro__ or as_parameters(value):  # isinstance is slow with an abstract class
+        parts.setdefault(id(value), (name, value))
         return
     items: Any = ()
     if isinstance(value, list | tuple):
@@ -432,22 +432,22 @@ def _gather(value: Any, name: str, found: dict[int, tuple[str, Any]], seen: set[
         seen.add(id(value))
         for key, item in items:
             if type(item) not in LEAVES:
-                _gather(item, f"{name}.{key}", found, seen)
+                _collect_parts(item, f"{name}.{key}", parts, seen)
 
 
-def holds_functions(value: Any) -> bool:
+def has_functions(value: Any) -> bool:
     """Whether a value is a Function, or contains one in a list, tuple or dict."""
-    found: dict[int, tuple[str, Any]] = {}
+    parts: dict[int, tuple[str, Any]] = {}
     if type(value) not in LEAVES:
-        _gather(value, "", found, set())
-    return any(isinstance(part, Function) for _, part in found.values())
+        _collect_parts(value, "", parts, set())
+    return any(isinstance(part, Function) for _, part in parts.values())
 
 
-def _copied(value: Any, copies: dict[int, Any]) -> Any:
+def _copy_value(value: Any, copies: dict[int, Any]) -> Any:
     """The value with copies of the Functions in it; the value itself if it contains none."""
     if id(value) in copies:
         return copies[id(value)]
-    if not holds_functions(value):
+    if not has_functions(value):
         return value
     other: Any
     if isinstance(value, Function):
@@ -455,12 +455,12 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
         other._copy_children(copies)
     elif isinstance(value, dict):
         copies[id(value)] = other = copy.copy(value)
-        other.update({key: _copied(item, copies) for key, item in value.items()})
+        other.update({key: _copy_value(item, copies) for key, item in value.items()})
     elif isinstance(value, list):
         copies[id(value)] = other = copy.copy(value)
-        other[:] = [_copied(item, copies) for item in value]
+        other[:] = [_copy_value(item, copies) for item in value]
     else:
-        items = [_copied(item, copies) for item in value]
+        items = [_copy_value(item, copies) for item in value]
         copies[id(value)] = other = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return other
 
@@ -468,7 +468,7 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
 # ---- inputs in groups -----------------------------------------------------------------------------------------------
 
 
-class Grouped(Function, recordable=True):
+class TupleInputs(Function, recordable=True):
     """A Function that gets tuples, as a Function of the elements of these tuples.
 
     `lengths` has the length of each input that is a tuple, and None for the others.
@@ -487,12 +487,12 @@ class Grouped(Function, recordable=True):
         if not isinstance(gradients, tuple) or (self.lengths[0] and not any(isinstance(g, tuple) for g in gradients)):
             gradients = (gradients,)  # of the first input only
         gradients = [*gradients, *[None] * (len(self.lengths) - len(gradients))]
-        return _flat([(None,) * n if g is None and n else g for g, n in zip(gradients, self.lengths, strict=True)])
+        return _flatten([(None,) * n if g is None and n else g for g, n in zip(gradients, self.lengths, strict=True)])
 
     def __repr__(self) -> str:
         return repr(self.function)
 
 
-def _flat(values: Any) -> tuple:
+def _flatten(values: Any) -> tuple:
     """The values, with the elements of tuples in the place of the tuples."""
     return tuple([x for value in values for x in (value if type(value) is tuple else (value,))])

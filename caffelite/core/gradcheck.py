@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.arrays import as_real
-from caffelite.core.autograd import inputs_first
+from caffelite.core.autograd import topological_order
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
 from caffelite.core.tensor import Tensor
@@ -45,35 +45,35 @@ def check_gradients(
     if not isinstance(function, Function):
 
         def graph_outputs() -> Outputs:
-            return _applied(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays])
+            return _apply(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays])
 
-        return _check(name, graph_outputs, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
-    with _restored(parameters), _buffers_restored(function) as restore:
+        return _compare(name, graph_outputs, arrays, _graph_gradients(function, arrays), [], eps, rtol, atol)
+    with _preserve_gradients(parameters), _preserve_buffers(function) as restore:
         for p in parameters:
             p._data, p._version = p._data.astype(np.float64), [0]
-        gradients = _by_hand(function, arrays)
+        gradients = _backward_gradients(function, arrays)
         applied = function.copy()
 
         def outputs() -> Outputs:
             restore()
             return _float64_outputs(name, applied.forward(*arrays))
 
-        return _check(name, outputs, arrays, gradients, parameters, eps, rtol, atol)
+        return _compare(name, outputs, arrays, gradients, parameters, eps, rtol, atol)
 
 
-def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
+def _backward_gradients(function: Function, arrays: list[np.ndarray]) -> list[Any]:
     """The gradients that `backward` returns; None for an input without a gradient."""
     applied = function.copy()
-    with _unchanged(f"{function!r}.forward", "input", arrays):
+    with _assert_unchanged(f"{function!r}.forward", "input", arrays):
         y = applied.forward(*arrays)
     for output in y if isinstance(y, tuple) else (y,):
         if isinstance(output, Tensor):
             raise TypeError(
                 f"check_gradients: {function!r}.forward returned a Tensor, expected an array: compute with the "
-                f"parameter's array, {_parameter_of(function)}.data"
+                f"parameter's array, {_parameter_name(function)}.data"
             )
     dy = _dy(_float64_outputs(repr(function), y))
-    with _unchanged(f"{function!r}.backward", "input", arrays), _unchanged(f"{function!r}.backward", "dy", list(dy)):
+    with _assert_unchanged(f"{function!r}.backward", "input", arrays), _assert_unchanged(f"{function!r}.backward", "dy", list(dy)):
         gradients = applied.backward(dy if isinstance(y, tuple) else dy[0])
     gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
     if arrays and arrays[0].dtype.kind == "f" and gradients[0] is None:
@@ -81,20 +81,20 @@ def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
     return gradients + [None] * (len(arrays) - len(gradients))
 
 
-def _by_graph(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[Any]:
+def _graph_gradients(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[Any]:
     """The gradients of float inputs from `Tensor.backward`, 0 without a contribution; None for other inputs."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
-    outputs = _applied(function, tensors)
-    total, *_ = _applied(lambda *ys: sum((y * dy).sum() for y, dy in zip(ys, _dy(ys), strict=True)), outputs)
-    graph = inputs_first(total)
+    outputs = _apply(function, tensors)
+    total, *_ = _apply(lambda *ys: sum((y * dy).sum() for y, dy in zip(ys, _dy(ys), strict=True)), outputs)
+    graph = topological_order(total)
     used = [p for t in graph if t.function is not None for p in t.function.parameters()]
-    with _restored([t for t in (*graph, *used) if not any(t is x for x in tensors)]):
+    with _preserve_gradients([t for t in (*graph, *used) if not any(t is x for x in tensors)]):
         if total.requires_grad:
             total.backward()
         return [(np.zeros(t.shape) if t.grad is None else t.grad) if isinstance(t, Tensor) else None for t in tensors]
 
 
-def _applied(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
+def _apply(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
     """The results of a callable, with their graph even inside `no_grad`. TypeError unless all are Tensors."""
     before, mode.records_graph = mode.records_graph, True
     try:
@@ -125,7 +125,7 @@ def _dy(outputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
     return tuple([np.asarray(rng.uniform(0.5, 1.5, np.shape(y))) for y in outputs])
 
 
-def _check(
+def _compare(
     name: str,
     outputs: Callable[[], Outputs],
     arrays: list[np.ndarray],
@@ -141,14 +141,14 @@ def _check(
     def values_now() -> list[np.ndarray]:
         return [np.array(y.data if isinstance(y, Tensor) else y) for y in outputs()]
 
-    checked = [
+    variables = [
         (f"input {i}", values, gradient)
         for i, (values, gradient) in enumerate(zip(arrays, gradients, strict=True))
         if values.dtype.kind == "f" and gradient is not None
     ]
-    checked += [(f"parameter {p.name or i}", p.data, p.grad) for i, p in enumerate(parameters) if p.requires_grad]
+    variables += [(f"parameter {p.name or i}", p.data, p.grad) for i, p in enumerate(parameters) if p.requires_grad]
     worst, excess, message = 0.0, -np.inf, ""
-    for what, values, gradient in checked:
+    for what, values, gradient in variables:
         gradient = np.zeros(values.shape) if gradient is None else np.asarray(gradient)
         if gradient.shape != values.shape:
             raise AssertionError(f"{name}: the gradient of {what}, shape {values.shape}, has shape {gradient.shape}")
@@ -165,9 +165,9 @@ def _check(
             error = abs(analytic - numeric)
             error = np.inf if np.isnan(error) else error
             worst = max(worst, error)
-            over = error - (atol + rtol * abs(numeric)) if np.isfinite(numeric) else np.inf
-            if over > excess:
-                excess = over
+            violation = error - (atol + rtol * abs(numeric)) if np.isfinite(numeric) else np.inf
+            if violation > excess:
+                excess = violation
                 message = f"the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
     if excess > 0:
         raise AssertionError(f"{name}: {message} (of the sum of dy · output, each dy a fixed random array)")
@@ -179,13 +179,13 @@ def _float64(x: Any) -> np.ndarray:
     return np.array(as_real(array, np.float64, "check_gradients")) if array.dtype.kind == "f" else array
 
 
-def _parameter_of(function: Function) -> str:
+def _parameter_name(function: Function) -> str:
     """The name of a Function's first parameter in its own methods, such as "self.weight"."""
     return next((f"self.{name}" for name, value in vars(function).items() if isinstance(value, Tensor)), "self.weight")
 
 
 @contextmanager
-def _unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
+def _assert_unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
     """Raise AssertionError if the code inside writes into these arrays."""
     before = [array.copy() for array in arrays]
     yield
@@ -195,7 +195,7 @@ def _unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
 
 
 @contextmanager
-def _restored(tensors: list[Tensor]) -> Iterator[None]:
+def _preserve_gradients(tensors: list[Tensor]) -> Iterator[None]:
     """Give the tensors no gradient inside. Afterwards restore their arrays, gradients and versions."""
     before = [(t._data, t._gradient, t._has_gradient, t._version, t._used_rows) for t in tensors]
     for t in tensors:
@@ -208,7 +208,7 @@ def _restored(tensors: list[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_restored(function: Function) -> Iterator[Callable[[], None]]:
+def _preserve_buffers(function: Function) -> Iterator[Callable[[], None]]:
     """Yield a function that restores the present values of a Function's buffers. The end restores them, too."""
     buffers = list(function.buffers().values())
     before = [array.copy() for array in buffers]

@@ -26,7 +26,7 @@ _scope: ContextVar[_Scope | None] = ContextVar("caffelite.drawing", default=None
 
 
 @contextmanager
-def construction() -> Iterator[None]:
+def init_scope() -> Iterator[None]:
     """Inside, `__init__` of a Model runs. At first, new Functions draw as they do outside."""
     token = _scope.set(_Scope(_scope.get()))
     try:
@@ -35,37 +35,37 @@ def construction() -> Iterator[None]:
         _scope.reset(token)
 
 
-def draw_from(own: Any) -> None:
+def set_init_source(state: Any) -> None:
     """From now on, the `__init__` that runs makes Functions which draw from this model's stream."""
     scope = _scope.get()
     if scope is not None:
-        scope.source = own
+        scope.source = state
 
 
-def source() -> Any:
+def init_source() -> Any:
     """Return the Own of the model that new Functions draw from, or None."""
     scope = _scope.get()
     return None if scope is None else scope.source
 
 
-def note_drawn(function: Any) -> None:
+def register_initialized(function: Any) -> None:
     """Note that a Function was drawn while `__init__` runs: the model keeps its values, and models around it do not."""
-    scope, own = _scope.get(), source()
+    scope, state = _scope.get(), init_source()
     while scope is not None and scope.source is not None:
-        if scope.source is own:
-            own.note_adopted([function])
+        if scope.source is state:
+            state.note_adopted([function])
         else:
             scope.source.forget_adopted(function)
         scope = scope.outer
 
 
-def stream_of_new() -> Any:
+def init_rng() -> Any:
     """Return the stream that a new Function draws from; None for the operating system."""
-    own = source()
-    return None if own is None else own.rng
+    state = init_source()
+    return None if state is None else state.rng
 
 
-def dtype_of_new() -> np.dtype:
+def init_dtype() -> np.dtype:
     """Return the dtype in which new Functions make their parameters."""
-    own = source()
-    return np.dtype(np.float32) if own is None else own.model().dtype
+    state = init_source()
+    return np.dtype(np.float32) if state is None else state.model().dtype

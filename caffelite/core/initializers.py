@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.core.arrays import nonnegative
+from caffelite.core.arrays import check_nonnegative
 
 Shape = tuple[int, ...]
 Initializer = Callable[[Shape, np.random.Generator], np.ndarray]
 
 
-def checked_initializer(name: str, initializer: Initializer | None) -> Initializer | None:
+def check_initializer(name: str, initializer: Initializer | None) -> Initializer | None:
     """Return the initializer. Raise TypeError unless it is callable or None."""
     if initializer is not None and not callable(initializer):
         raise TypeError(f"{name}: initializer: expected a callable (shape, rng) -> array, got {initializer!r}")
@@ -83,7 +83,7 @@ class normal:
     """N(0, std²). Raises ValueError if `std` is below 0 or not finite."""
 
     def __init__(self, std: float) -> None:
-        self.std = nonnegative("std", std)
+        self.std = check_nonnegative("std", std)
 
     def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         return rng.normal(0, self.std, shape)
@@ -100,7 +100,7 @@ class uniform:
     """
 
     def __init__(self, limit: float) -> None:
-        self.limit = nonnegative("limit", limit)
+        self.limit = check_nonnegative("limit", limit)
 
     def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         return rng.uniform(-self.limit, self.limit, shape)

@@ -1,6 +1,6 @@
 """Checks and conversions of a Function's input: its required shape, and its weight's dtype.
 
-`Function.check_input_shape` and `Function.checked_input` use this. The part that runs at every operation is in
+`Function.check_input_shape` and `Function.check_input` use this. The part that runs at every operation is in
 autograd.pyx.
 """
 
@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import FLOATS, as_real, native
+from caffelite.core.arrays import FLOATS, as_real, native_dtype
 from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
 
 Shape = tuple[int | None, ...]
 
 
-def shape_text(shape: Shape) -> str:
+def format_shape(shape: Shape) -> str:
     """A shape for messages and tables: n is an unknown number of rows, ? another unknown length."""
     lengths = ["n?"[i > 0] if length is None else str(length) for i, length in enumerate(shape)]
     return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
 
 
-def required_text(required: Sequence[Any], axis_names: Sequence[str], shape: Shape) -> str:
+def format_required_shape(required: Sequence[Any], axis_names: Sequence[str], shape: Shape) -> str:
     """A required shape for messages and, if known, how to bring an input of another shape into it."""
     names = [*axis_names, *"?" * len(required)]
     lengths = ["…" if n is ... else names[i] if n is None else str(n) for i, n in enumerate(required)]
-    return f"({', '.join(lengths)}){_way_out(shape, required)}"
+    return f"({', '.join(lengths)}){_shape_hint(shape, required)}"
 
 
-def _way_out(shape: Shape, required: Sequence[Any]) -> str:
+def _shape_hint(shape: Shape, required: Sequence[Any]) -> str:
     """How to correct the usual mistakes: a missing axis, a missing Flatten, channels at the end."""
     if ... in required and isinstance(required[-1], int):  # rows of features
         if len(shape) == 1:
@@ -49,8 +49,8 @@ def _way_out(shape: Shape, required: Sequence[Any]) -> str:
     return ""
 
 
-def made_fit(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
-    """Convert x for `Function.checked_input` if x itself does not fit. Raise if the conversion is not possible."""
+def cast_input(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
+    """Convert x for `Function.check_input` if x itself does not fit. Raise if the conversion is not possible."""
     dtype = None if weight is None else weight.dtype
     x = _as_array(function, x, dtype)
     function.check_input_shape(x.shape)
@@ -65,12 +65,12 @@ def made_fit(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
 def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> Any:
     """x as an array in native byte order. TypeError unless it has this dtype; None is float32 or float64."""
     x = _as_array(function, x, dtype)
-    if dtype is None and native(x) not in FLOATS:
+    if dtype is None and native_dtype(x) not in FLOATS:
         raise TypeError(f"{function._label()} takes float32 or float64, got {x.dtype}")
-    if dtype is not None and native(x) != dtype:
+    if dtype is not None and native_dtype(x) != dtype:
         got = f"{name} in {x.dtype}" if name else str(x.dtype)
         raise TypeError(f"{function._label()} is {dtype}, got {got}: convert it, or make Model(dtype=…)")
-    return x if type(x) is SparseRows or x.dtype.isnative else kernels.convert(x, native(x))
+    return x if type(x) is SparseRows or x.dtype.isnative else kernels.convert(x, native_dtype(x))
 
 
 def _as_array(function: Any, x: Any, dtype: np.dtype | None) -> Any:

@@ -23,11 +23,11 @@ __all__ = [
     "is_training",
     "mode",
     "no_grad",
-    "placeholders",
+    "shape_inference",
     "precision",
     "precision_here",
-    "precision_of",
-    "without_values",
+    "model_precision",
+    "meta_init",
 ]
 
 mode = Mode()
@@ -39,7 +39,7 @@ def is_training() -> bool:
     return mode.training
 
 
-def precision_of(model: Any, name: str | None) -> AbstractContextManager[None]:
+def model_precision(model: Any, name: str | None) -> AbstractContextManager[None]:
     """The context in which a model trains or predicts with `precision=name`. None keeps the precision of this thread.
 
     Raises ValueError for an unknown name, and TypeError for "bfloat16" with a float64 model.
@@ -70,10 +70,10 @@ class Switch:
 
 
 #: Make Functions without values: their parameters take no memory, and no random numbers are drawn.
-without_values = Switch("without_values")
+meta_init = Switch("meta_init")
 
 #: The values that parameters get are initial values: a model with a seed may draw them again.
 initializing = Switch("initializing")
 
 #: Inputs are placeholders, to find out shapes and operations. Integers and masks are 0, in place of any values.
-placeholders = Switch("placeholders")
+shape_inference = Switch("shape_inference")

@@ -2,7 +2,7 @@
 
 A thread inside a `Recording` notes three things there. Kernels note their calls (`_kernels/record.pyx`). Tensors note
 that their arrays or gradients are read. Functions and Optimizers that are not declared recordable become a
-`PythonCall`.
+`PythonCallback`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.warnings import Line, users_line
-from caffelite.core.arrays import as_real, base_of
+from caffelite._support.warnings import Line, user_line
+from caffelite.core.arrays import as_real, memory_owner
 from caffelite.core.modes import mode
-from caffelite.core.shard import computing, rows_here
+from caffelite.core.shard import use_shard, current_shard
 from caffelite.core.tensor import Tensor
 
 
-class Obstacle:
+class CaptureFailure:
     """Why a step can't be replayed, and, if known, the user's line that a replay would not repeat."""
 
     def __init__(self, reason: str, line: Line | None = None) -> None:
         self.reason, self.line = reason, line
 
 
-def is_of_package(code: Any) -> bool:
+def is_internal(code: Any) -> bool:
     """Whether caffelite defines this class or function. (The module of a function that `exec` made may be None.)"""
     return (getattr(code, "__module__", None) or "").startswith("caffelite.")
 
@@ -40,44 +40,44 @@ class Recording(kernels.Recorder):
     """Note what this thread does inside a `with`. Raise RuntimeError if this thread is recording already.
 
     A step may do something that a replay would not repeat. If the recording is `strict`, this raises TypeError.
-    Otherwise the recording notes it as the `obstacle`, and the step goes on. Its results are right; only a replay is
+    Otherwise the recording notes it as the `failure`, and the step goes on. Its results are right; only a replay is
     not possible.
     """
 
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
-        self.obstacle: Obstacle | None = None
-        self._surroundings: Any = None  # the values that the user's code reads to decide; None without such code
-        self.entries: list[kernels.RecordedCall | PythonCall] = []
-        self._notes: dict[int, Note] = {}
+        self.failure: CaptureFailure | None = None
+        self._guards: Any = None  # the values that the user's code reads to decide; None without such code
+        self.entries: list[kernels.RecordedCall | PythonCallback] = []
+        self._snapshots: dict[int, TensorSnapshot] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals
         self._optimizers: dict[int, Any] = {}
         self._unrepeatable = False
 
-    def note(self, tensor: Tensor) -> Note:
+    def snapshot(self, tensor: Tensor) -> TensorSnapshot:
         """Note that a Tensor's array is read, and return the Note, which has the state from before the step."""
-        note = self._notes.get(id(tensor))
-        if note is None or note.tensor() is not tensor:
-            note = self._notes[id(tensor)] = Note(tensor)
-        return note
+        snapshot = self._snapshots.get(id(tensor))
+        if snapshot is None or snapshot.tensor() is not tensor:
+            snapshot = self._snapshots[id(tensor)] = TensorSnapshot(tensor)
+        return snapshot
 
-    def look_again(self) -> None:
+    def refresh_arrays(self) -> None:
         """Read the arrays of all noted Tensors again. Call this if they were moved before a kernel used them."""
-        for tensor, note in with_tensors(self.notes()):
-            note.data = tensor._data.view(kernels.Recorded)
+        for tensor, snapshot in live_tensors(self.snapshots()):
+            snapshot.data = tensor._data.view(kernels.Recorded)
 
     def refuse(self, reason: str) -> None:
         """Note the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
-        obstacle = Obstacle(reason, users_line())
+        failure = CaptureFailure(reason, user_line())
         if self.strict:
-            raise TypeError(reason if obstacle.line is None else f"{reason} ({obstacle.line})")
-        self.obstacle = self.obstacle or obstacle
+            raise TypeError(reason if failure.line is None else f"{reason} ({failure.line})")
+        self.failure = self.failure or failure
 
     def line(self) -> Line | None:
         """The user's line that is running, or None if no code of the user takes part in the step."""
-        return None if self._surroundings is None else users_line(most=8)  # the line that calls a kernel, not `fit`
+        return None if self._guards is None else user_line(max_depth=8)  # the line that calls a kernel, not `fit`
 
-    def note_copy(self, copy: Any, original: Any) -> None:
+    def record_copy(self, copy: Any, original: Any) -> None:
         """Note that a copy of a Function is applied, so the step depends on the Function's attributes.
 
         If the original is a copy itself, the Function that it was copied from is noted.
@@ -86,47 +86,47 @@ class Recording(kernels.Recorder):
         original = original if first is None else first
         self._copies[id(copy)] = (copy, original)
         if not original.runs_in_python:
-            self.note_decider(original.decider())
+            self.guard_code(original.python_code())
 
-    def note_decider(self, decider: Any) -> None:
+    def guard_code(self, code: Any) -> None:
         """Note that this code decides in Python what the step does. Call this before the code runs.
 
         caffelite's own code is not noted.
         """
-        if is_of_package(decider):
+        if is_internal(code):
             return
-        if self._surroundings is None:
-            from caffelite.core.surroundings import Surroundings  # most steps do not need it
+        if self._guards is None:
+            from caffelite.core.surroundings import StateGuards  # most steps do not need it
 
-            self._surroundings = Surroundings()
-        self._surroundings.add(decider)
+            self._guards = StateGuards()
+        self._guards.add(code)
 
-    def _written(self) -> set[int]:
+    def _written_ids(self) -> set[int]:
         """The ids of the arrays that kernels wrote into; for a view, the id of the array that owns its memory."""
         calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
-        return {id(base_of(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
+        return {id(memory_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
 
-    def replaced(self) -> list[Any]:
+    def replaced_values(self) -> list[Any]:
         """The Tensors and arrays in the user's attributes and lists that the step has replaced by its results."""
-        return [] if self._surroundings is None else self._surroundings.replaced
+        return [] if self._guards is None else self._guards.replaced_values
 
-    def change(self) -> Obstacle | None:
+    def find_change(self) -> CaptureFailure | None:
         """The obstacle that the step changes a value which it also reads to decide; None if it does not."""
-        if self._surroundings is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
+        if self._guards is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
             return None
-        found = self._surroundings.changed(self._written)
-        return None if found is None else Obstacle(*found)
+        reason = self._guards.find_change(self._written_ids)
+        return None if reason is None else CaptureFailure(*reason)
 
-    def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
+    def record_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
         """Note that a Function was applied to Tensors, arrays, numbers or None. Its kernels are noted already."""
 
-    def note_optimizer(self, optimizer: Any) -> None:
+    def record_optimizer(self, optimizer: Any) -> None:
         """Note that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""
         self._optimizers[id(optimizer)] = optimizer
-        if not is_of_package(type(optimizer)):
-            self.note_decider(types.MethodType(inspect.unwrap(type(optimizer).step), optimizer))
+        if not is_internal(type(optimizer)):
+            self.guard_code(types.MethodType(inspect.unwrap(type(optimizer).step), optimizer))
 
-    def note_unrepeatable(self) -> None:
+    def mark_unrepeatable(self) -> None:
         """Note that Python decides in every step what comes next: the step must be recorded again each time."""
         self._unrepeatable = True
 
@@ -134,58 +134,58 @@ class Recording(kernels.Recorder):
         """The Function that this applied Function was copied from; None if it is not a copy."""
         return self._copies.get(id(copy), (None, None))[1]
 
-    def notes(self) -> list[Note]:
+    def snapshots(self) -> list[TensorSnapshot]:
         """The Notes of all Tensors that the step has read."""
-        return list(self._notes.values())
+        return list(self._snapshots.values())
 
-    def untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
+    def find_untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
         """The leaves that got a gradient in this step so far but are not in `trained`."""
         ids = set(map(id, trained))
-        found = [note.tensor() for note in self._notes.values() if note.gradient_set]
-        return [t for t in found if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
+        leaves = [snapshot.tensor() for snapshot in self._snapshots.values() if snapshot.changes_gradient]
+        return [t for t in leaves if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
 
-    def attributes(self) -> list[kernels.Attributes]:
+    def attribute_guards(self) -> list[kernels.Attributes]:
         """The attributes of Functions and Optimizers that the step depends on."""
-        watched = [_watched(original, original._attributes_used(copy)) for copy, original in self._copies.values()]
-        watched += [_watched(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
-        if self._surroundings is not None:
-            self._surroundings.watch.leave_out({id(original) for _, original in self._copies.values()})
-            watched.append(self._surroundings.watch)
+        guards = [_attribute_guard(original, original._used_attributes(copy)) for copy, original in self._copies.values()]
+        guards += [_attribute_guard(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
+        if self._guards is not None:
+            self._guards.table.leave_out({id(original) for _, original in self._copies.values()})
+            guards.append(self._guards.table)
         if self._unrepeatable:  # this entry needs an object that is gone, so the Program always records again
-            watched.append(kernels.Attributes(Recording(), {}, needed=True))
-        return watched
+            guards.append(kernels.Attributes(Recording(), {}, needed=True))
+        return guards
 
 
-def _watched(of: Any, attributes: dict[str, Any]) -> kernels.Attributes:
+def _attribute_guard(owner: Any, attributes: dict[str, Any]) -> kernels.Attributes:
     """The attributes' values, and their number: a new attribute of the object may hide one of its class."""
-    count = -1 if of.runs_in_python else len(vars(of))
+    count = -1 if owner.runs_in_python else len(vars(owner))
     return kernels.Attributes(
-        of, {name: x for name, x in attributes.items() if name not in of.not_recorded}, count=count
+        owner, {name: x for name, x in attributes.items() if name not in owner.not_recorded}, count=count
     )
 
 
-class Note:
+class TensorSnapshot:
     """The state of a Tensor when a recording first read it, and what the step did to its gradient since."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = weakref.ref(tensor)
         self.version = tensor._version[0]
-        self.gradient_before: bool | None = None  # whether it had a gradient; None if nobody asked
-        self.gradient_set = False  # whether the step has reset it or contributed to it
+        self.had_gradient: bool | None = None  # whether it had a gradient; None if nobody asked
+        self.changes_gradient = False  # whether the step has reset it or contributed to it
         self.data = tensor._data.view(kernels.Recorded)
 
-    def gradient_is_read(self, tensor: Tensor) -> None:
+    def record_gradient_read(self, tensor: Tensor) -> None:
         """Note that the step depends on whether the Tensor has a gradient now."""
-        if not self.gradient_set and self.gradient_before is None:
-            self.gradient_before = tensor._has_gradient
+        if not self.changes_gradient and self.had_gradient is None:
+            self.had_gradient = tensor._has_gradient
 
 
-def with_tensors(notes: list[Note]) -> list[tuple[Tensor, Note]]:
+def live_tensors(snapshots: list[TensorSnapshot]) -> list[tuple[Tensor, TensorSnapshot]]:
     """The Tensors that still exist, with their notes."""
-    return [(t, note) for note in notes if (t := note.tensor()) is not None]
+    return [(t, snapshot) for snapshot in snapshots if (t := snapshot.tensor()) is not None]
 
 
-class PythonCall:
+class PythonCallback:
     """A call into Python between the kernels of a recorded step.
 
     The function gets copies of its arguments, and its results are copied into `outputs`. So it may keep the arrays and
@@ -194,24 +194,24 @@ class PythonCall:
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple, parameters: Iterable[Tensor]) -> None:
         self.name, self.function = name, function
-        self.arguments = _mapped(lambda x: x.view(np.ndarray), arguments)
+        self.arguments = _map_arrays(lambda x: x.view(np.ndarray), arguments)
         self.gradients = [(p, p._has_gradient) for p in parameters]
         self.modes = mode.state
-        self.rows = rows_here()
+        self.rows = current_shard()
 
-    def first(self) -> Any:
+    def record(self) -> Any:
         """Call the function for the first time. Return its result, made of the arrays in `outputs`."""
         result = self._call()
         self.outputs = [
-            None if r is None else np.array(as_real(r, None, self)).view(kernels.Recorded) for r in _leaves(result)
+            None if r is None else np.array(as_real(r, None, self)).view(kernels.Recorded) for r in _flatten(result)
         ]
-        return _like(result, iter(self.outputs))
+        return _unflatten(result, iter(self.outputs))
 
     def __call__(self) -> None:
-        for out, new in zip(self.outputs, _leaves(self._call()), strict=True):
+        for out, new in zip(self.outputs, _flatten(self._call()), strict=True):
             array = None if new is None else as_real(new, None, self)
-            if _form(array) != _form(out):
-                raise ValueError(f"{self.name} returned {_form(array)}; when it was recorded it was {_form(out)}")
+            if _describe(array) != _describe(out):
+                raise ValueError(f"{self.name} returned {_describe(array)}; when it was recorded it was {_describe(out)}")
             if out is not None:
                 out[...] = array
 
@@ -220,10 +220,10 @@ class PythonCall:
         for p, has_gradient in self.gradients:
             p._has_gradient = has_gradient
         try:
-            if self.rows.are_all:
-                return self.function(*_mapped(np.array, self.arguments))
-            with computing(self.rows):
-                return self.function(*_mapped(np.array, self.arguments))
+            if self.rows.is_whole:
+                return self.function(*_map_arrays(np.array, self.arguments))
+            with use_shard(self.rows):
+                return self.function(*_map_arrays(np.array, self.arguments))
         finally:
             mode.state = before
 
@@ -232,22 +232,22 @@ class PythonCall:
         return f"{self.name}({shapes})"
 
 
-def _mapped(f: Callable[[np.ndarray], np.ndarray], values: tuple) -> tuple:
+def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple) -> tuple:
     """The values, with f applied to every array, in tuples too."""
-    return tuple([f(x) if isinstance(x, np.ndarray) else _mapped(f, x) if type(x) is tuple else x for x in values])
+    return tuple([f(x) if isinstance(x, np.ndarray) else _map_arrays(f, x) if type(x) is tuple else x for x in values])
 
 
-def _leaves(result: Any) -> list[Any]:
+def _flatten(result: Any) -> list[Any]:
     """The values in nested tuples as one list; a result that is not a tuple is a list of one value."""
-    return [leaf for r in result for leaf in _leaves(r)] if isinstance(result, tuple) else [result]
+    return [leaf for r in result for leaf in _flatten(r)] if isinstance(result, tuple) else [result]
 
 
-def _like(result: Any, leaves: Iterator[Any]) -> Any:
+def _unflatten(result: Any, leaves: Iterator[Any]) -> Any:
     """The same nested tuples as `result`, filled with these leaves."""
-    return tuple([_like(r, leaves) for r in result]) if isinstance(result, tuple) else next(leaves)
+    return tuple([_unflatten(r, leaves) for r in result]) if isinstance(result, tuple) else next(leaves)
 
 
-def _form(array: np.ndarray | None) -> str:
+def _describe(array: np.ndarray | None) -> str:
     return "None" if array is None else f"{array.dtype} of shape {array.shape}"
 
 
@@ -258,38 +258,38 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
         return function(*arguments)
     parameters = list(parameters)
     for p in parameters:
-        note = recording.note(p)
-        note.gradient_is_read(p)
-        note.gradient_set = True
-    call = PythonCall(name, function, arguments, parameters)
+        snapshot = recording.snapshot(p)
+        snapshot.record_gradient_read(p)
+        snapshot.changes_gradient = True
+    call = PythonCallback(name, function, arguments, parameters)
     with kernels.Paused():
-        result = call.first()
+        result = call.record()
     recording.entries.append(call)
     return result
 
 
-def in_python(method: Callable[..., Any]) -> Callable[..., Any]:
+def replay_in_python(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of a Function or an Optimizer. A replay of a recorded step then calls it again in Python."""
 
     @functools.wraps(method)
-    def called_back(self: Any, *arguments: Any) -> Any:
+    def wrapper(self: Any, *arguments: Any) -> Any:
         recording = kernels.recorder()
         if recording is None:
             return method(self, *arguments)
         parameters = self.parameters() if callable(self.parameters) else self.parameters
         name = f"{type(self).__name__}.{method.__name__}"
         original = recording.original(self) if method.__name__ == "forward" else None
-        function = functools.partial(_call if original is None else _forward_again, method, self, original)
+        function = functools.partial(_call if original is None else _rerun_forward, method, self, original)
         return call_python(name, function, *arguments, parameters=parameters)
 
-    return called_back
+    return wrapper
 
 
 def _call(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
     return method(self, *arguments)
 
 
-def _forward_again(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
+def _rerun_forward(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
     """Run `forward` with the original's present attributes, as if the Function had just been applied."""
     self._restore_from(original)
     return method(self, *arguments)

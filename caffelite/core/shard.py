@@ -1,6 +1,6 @@
 """Which rows of a batch this process computes: all, or some of them if several processes share each batch.
 
-Most Functions compute row by row, and need not know. These Functions ask `rows_here()`:
+Most Functions compute row by row, and need not know. These Functions ask `current_shard()`:
 
 - BatchNorm, for the sums over all rows of the batch;
 - Dropout and dropped attention, which draw random numbers by the position of an element in the batch;
@@ -19,69 +19,69 @@ from contextvars import ContextVar
 import numpy as np
 
 
-class Rows:
+class Shard:
     """All rows of a batch: one process computes them alone."""
 
-    are_all = True
-    counted = True  # whether these rows count in sums over the batch
+    is_whole = True
+    is_counted = True  # whether these rows count in sums over the batch
 
-    def in_batch(self, count: int) -> int:
+    def batch_count(self, count: int) -> int:
         """How many numbers the whole batch has if the rows here have `count`, each row equally many."""
         return count
 
-    def before(self, count: int) -> int:
+    def offset(self, count: int) -> int:
         """How many numbers of the batch come before the rows here, if these have `count`."""
         return 0
 
-    def total(self, array: np.ndarray) -> np.ndarray:
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """The sum of this array and the arrays of all other processes."""
         return array
 
-    def gathered(self, array: np.ndarray) -> np.ndarray:
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
         """This array and the arrays of all other processes, stacked: (processes, …)."""
         return array[np.newaxis]
 
 
-class SomeRows(Rows, ABC):
-    """`size` rows, from row `first` on, of a batch of `whole` rows. Sums include them only if they are `counted`."""
+class PartialShard(Shard, ABC):
+    """`size` rows, from row `first` on, of a batch of `batch_size` rows. Sums include them only if `is_counted`."""
 
-    are_all = False
+    is_whole = False
 
-    def __init__(self, first: int, size: int, whole: int, counted: bool = True) -> None:
-        self.first, self.size, self.whole, self.counted = first, size, whole, counted
+    def __init__(self, first: int, size: int, batch_size: int, is_counted: bool = True) -> None:
+        self.first, self.size, self.batch_size, self.is_counted = first, size, batch_size, is_counted
 
     @property
     def slice(self) -> slice:
         """The place of these rows in the batch."""
         return slice(self.first, self.first + self.size)
 
-    def in_batch(self, count: int) -> int:
+    def batch_count(self, count: int) -> int:
         if count % self.size != 0:
             raise ValueError(f"expected equally many numbers for each of the {self.size} rows here, got {count}")
-        return count // self.size * self.whole
+        return count // self.size * self.batch_size
 
-    def before(self, count: int) -> int:
-        return self.in_batch(count) // self.whole * self.first
-
-    @abstractmethod
-    def total(self, array: np.ndarray) -> np.ndarray: ...
+    def offset(self, count: int) -> int:
+        return self.batch_count(count) // self.batch_size * self.first
 
     @abstractmethod
-    def gathered(self, array: np.ndarray) -> np.ndarray: ...
+    def all_reduce(self, array: np.ndarray) -> np.ndarray: ...
+
+    @abstractmethod
+    def all_gather(self, array: np.ndarray) -> np.ndarray: ...
 
 
-ALL = Rows()
-_here: ContextVar[Rows] = ContextVar("caffelite.rows.here", default=ALL)
+WHOLE_BATCH = Shard()
+_current: ContextVar[Shard] = ContextVar("caffelite.rows.here", default=WHOLE_BATCH)
 
-#: The rows that this thread computes. Every operation calls `rows_here()`, so for speed no function wraps it.
-rows_here = _here.get
+#: The rows that this thread computes. Every operation calls `current_shard()`, so for speed no function wraps it.
+current_shard = _current.get
 
 
 @contextmanager
-def computing(rows: Rows) -> Iterator[None]:
+def use_shard(shard: Shard) -> Iterator[None]:
     """Inside, this thread computes these rows of a batch."""
-    token = _here.set(rows)
+    token = _current.set(shard)
     try:
         yield
     finally:
-        _here.reset(token)
+        _current.reset(token)

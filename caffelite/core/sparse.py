@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, native
+from caffelite.core.arrays import as_real, native_dtype
 
 INT32_MAX = np.iinfo(np.int32).max
-WAYS_OUT = "go into a Linear as they are; for anything else, give .toarray()"
+HINT = "go into a Linear as they are; for anything else, give .toarray()"
 
 
-class Numbers(NamedTuple):
+class Nonzeros(NamedTuple):
     """The numbers of sparse rows that are not 0, the columns of these numbers, and the class of the matrix."""
 
     values: np.ndarray
@@ -28,25 +28,25 @@ class Numbers(NamedTuple):
     matrix_class: Any
 
 
-class SparseFactor(kernels.SparseMatrix):
+class SparseOperand(kernels.SparseMatrix):
     """A sparse matrix. A Linear multiplies it by its weight or its gradient; it has no other operations."""
 
     __array_ufunc__ = None
 
-    def _refuse(self, *others: Any) -> Any:
-        raise TypeError(f"sparse rows {WAYS_OUT}")
+    def _raise_unsupported(self, *others: Any) -> Any:
+        raise TypeError(f"sparse rows {HINT}")
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = __iter__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _raise_unsupported
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = __iter__ = _raise_unsupported
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"sparse rows have no {name!r}; they {WAYS_OUT}")
+        raise AttributeError(f"sparse rows have no {name!r}; they {HINT}")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError("sparse rows are not an array; .toarray() makes one")
 
 
-class SparseRows(SparseFactor):
+class SparseRows(SparseOperand):
     """Rows (n, features) of a sparse matrix. If you give a model a sparse matrix, its layers get these rows.
 
     A Linear takes them as they are. For other layers, `toarray()` makes an array of them, in a recorded step too.
@@ -55,14 +55,14 @@ class SparseRows(SparseFactor):
 
     ndim = 2
 
-    def __init__(self, rows: np.ndarray, numbers: Numbers | None = None) -> None:
+    def __init__(self, rows: np.ndarray, numbers: Nonzeros | None = None) -> None:
         super().__init__(rows)
         self.numbers = numbers  # None in a recorded step, because each replay has others
 
     @property
-    def T(self) -> SparseFactor:
+    def T(self) -> SparseOperand:
         """The transpose (features, n), for `kernels.matmul`: dW = xᵀ dy."""
-        return SparseFactor(self.rows, True)
+        return SparseOperand(self.rows, True)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -78,8 +78,8 @@ class SparseRows(SparseFactor):
         """The rows as a new matrix, of the same class as the matrix from which they were made."""
         numbers, counts = self._numbers(), self.rows["count"]
         ends = np.cumsum(counts)
-        places = np.arange(counts.sum()) + np.repeat(self._starts() - ends + counts, counts)
-        arrays = numbers.values[places], numbers.columns[places], np.append(0, ends)
+        positions = np.arange(counts.sum()) + np.repeat(self._starts() - ends + counts, counts)
+        arrays = numbers.values[positions], numbers.columns[positions], np.append(0, ends)
         return numbers.matrix_class(arrays, shape=self.shape)
 
     def astype(self, dtype: Any, name: str = "sparse rows") -> SparseRows:
@@ -88,15 +88,15 @@ class SparseRows(SparseFactor):
             return self
         numbers = self._numbers()
         values = as_real(numbers.values, dtype, name)
-        return sparse_rows(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
+        return make_sparse_rows(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
 
     def bytes(self) -> Iterator[Any]:
         """The contents of the rows, in pieces of memory, for a checksum."""
         for i in range(0, len(self), 10_000):
-            some = self[i : i + 10_000].tocsr()
-            yield from (some.indptr.data, some.indices.data, some.data.data)
+            matrix = self[i : i + 10_000].tocsr()
+            yield from (matrix.indptr.data, matrix.indices.data, matrix.data.data)
 
-    def _numbers(self) -> Numbers:
+    def _numbers(self) -> Nonzeros:
         if self.numbers is None:
             raise TypeError(
                 "sparse rows in a step that is being recorded can go into a Linear, or become an array by "
@@ -128,32 +128,32 @@ def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRow
     this order, this dtype and int32 columns, the rows share its memory. Raises ValueError, with the row, if the arrays
     are not a CSR matrix. Raises TypeError if they are not real numbers.
     """
-    rows = x if type(x) is SparseRows else _rows_of_matrix(x, name)
+    rows = x if type(x) is SparseRows else _from_matrix(x, name)
     return rows if dtype is None else rows.astype(dtype, name)
 
 
-def array_of(x: Any) -> np.ndarray:
+def to_row_array(x: Any) -> np.ndarray:
     """The array of rows: `x.rows` for SparseRows, otherwise x itself."""
     return x.rows if type(x) is SparseRows else x
 
 
-def rows_from(array: np.ndarray) -> Any:
-    """Undo `array_of`: SparseRows for an array of sparse rows, otherwise the array itself."""
+def from_row_array(array: np.ndarray) -> Any:
+    """Undo `to_row_array`: SparseRows for an array of sparse rows, otherwise the array itself."""
     return SparseRows(array) if array.dtype.names else array
 
 
-def are_finite(x: Any) -> np.ndarray:
+def finite_rows(x: Any) -> np.ndarray:
     """Whether all numbers of each row are finite: bool (n,), for arrays and SparseRows."""
     if type(x) is not SparseRows:
         return np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-    of_rows = np.repeat(np.arange(len(x)), x.rows["count"])
-    return np.bincount(of_rows, ~np.isfinite(x.tocsr().data), minlength=len(x)) == 0
+    row_numbers = np.repeat(np.arange(len(x)), x.rows["count"])
+    return np.bincount(row_numbers, ~np.isfinite(x.tocsr().data), minlength=len(x)) == 0
 
 
-def _rows_of_matrix(x: Any, name: str) -> SparseRows:
+def _from_matrix(x: Any, name: str) -> SparseRows:
     if len(x.shape) != 2:
-        one_row = ": x[i : i + 1] is a matrix of one row" if len(x.shape) == 1 else ""
-        raise ValueError(f"{name}: expected a sparse matrix (n, features), got shape {x.shape}{one_row}")
+        hint = ": x[i : i + 1] is a matrix of one row" if len(x.shape) == 1 else ""
+        raise ValueError(f"{name}: expected a sparse matrix (n, features), got shape {x.shape}{hint}")
     if x.format != "csr":
         if hasattr(x, "check_format"):  # nothing else checks the arrays of this format
             try:
@@ -165,17 +165,17 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
     values, columns, ends = np.asarray(x.data), np.asarray(x.indices), np.asarray(x.indptr)
     if values.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    _check(values, columns, ends, n, features, name)
+    _check_csr(values, columns, ends, n, features, name)
     values, columns, ends = values[: ends[-1]], columns[: ends[-1]], ends.astype(np.int64)
-    if not _is_in_order(columns, ends):
-        values, columns, ends = _in_order(values, columns, ends)
-    return sparse_rows(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
+    if not _is_sorted(columns, ends):
+        values, columns, ends = _sort_columns(values, columns, ends)
+    return make_sparse_rows(Nonzeros(values, columns, type(x)), ends[:-1], np.diff(ends), features)
 
 
-def sparse_rows(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
+def make_sparse_rows(numbers: Nonzeros, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
     """SparseRows from `numbers`: row i has the `counts[i]` numbers from `starts[i]` on."""
     values, columns, _ = numbers
-    values = np.require(values, native(values), ["C", "A"])
+    values = np.require(values, native_dtype(values), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])
     rows = np.empty(len(counts), kernels.sparse_row(values.dtype, features))
     rows["count"] = counts
@@ -184,12 +184,12 @@ def sparse_rows(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, featur
     return SparseRows(rows, numbers._replace(values=values, columns=columns))
 
 
-def _check(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int, features: int, name: str) -> None:
+def _check_csr(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int, features: int, name: str) -> None:
     """ValueError unless these are the arrays of a CSR matrix (n, features)."""
     what = f"{name} is not a CSR matrix of shape ({n}, {features})"
-    for array, of in ((columns, "indices"), (ends, "indptr")):
+    for array, array_name in ((columns, "indices"), (ends, "indptr")):
         if array.dtype.kind not in "iu" or array.ndim != 1:
-            raise ValueError(f"{what}: {of} has dtype {array.dtype} and shape {array.shape}")
+            raise ValueError(f"{what}: {array_name} has dtype {array.dtype} and shape {array.shape}")
     if values.ndim != 1 or len(ends) != n + 1 or features > INT32_MAX:
         lengths = f"data has shape {values.shape}, indptr {ends.shape}"
         raise ValueError(f"{what}: {lengths}; expected one axis, {n + 1} and at most {INT32_MAX} features")
@@ -203,20 +203,20 @@ def _check(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int, fe
         )
     columns = columns[: ends[-1]]
     if columns.size and not (columns.min() >= 0 and columns.max() < features):
-        place = int(((columns < 0) | (columns >= features)).argmax())
-        row = int(np.searchsorted(ends, place, side="right")) - 1
-        raise ValueError(f"{what}: row {row} has a number in column {columns[place]}; expected 0 … {features - 1}")
+        position = int(((columns < 0) | (columns >= features)).argmax())
+        row = int(np.searchsorted(ends, position, side="right")) - 1
+        raise ValueError(f"{what}: row {row} has a number in column {columns[position]}; expected 0 … {features - 1}")
 
 
-def _is_in_order(columns: np.ndarray, ends: np.ndarray) -> bool:
+def _is_sorted(columns: np.ndarray, ends: np.ndarray) -> bool:
     """Whether the columns of each row are in increasing order, without repetitions."""
-    rises = columns[1:] > columns[:-1]
-    between = ends[(ends > 0) & (ends < len(columns))]
-    rises[between - 1] = True
-    return bool(rises.all())
+    is_rising = columns[1:] > columns[:-1]
+    row_ends = ends[(ends > 0) & (ends < len(columns))]
+    is_rising[row_ends - 1] = True
+    return bool(is_rising.all())
 
 
-def _in_order(values: np.ndarray, columns: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sort_columns(values: np.ndarray, columns: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same numbers with the columns of each row in order, and numbers of the same column added."""
     rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     order = np.lexsort((columns, rows))

@@ -19,9 +19,9 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._kernels import SparseMatrix
 from caffelite.core.arrays import as_real
-from caffelite.core.autograd import Node, propagate, results_are
-from caffelite.core.init_random import dtype_of_new
-from caffelite.core.modes import initializing, without_values
+from caffelite.core.autograd import Node, propagate, set_tensor_class
+from caffelite.core.init_random import init_dtype
+from caffelite.core.modes import initializing, meta_init
 
 
 class Tensor(Node):
@@ -101,14 +101,14 @@ class Tensor(Node):
     __getitem__: Callable[..., Tensor]
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
-        source = data._noted_data() if isinstance(data, Tensor) else data
-        self._data = as_real(source, dtype, "Tensor")
-        self._version = data._version if isinstance(data, Tensor) and self._data is source else [0]
+        array = data._recorded_data() if isinstance(data, Tensor) else data
+        self._data = as_real(array, dtype, "Tensor")
+        self._version = data._version if isinstance(data, Tensor) and self._data is array else [0]
         self.name = name
         self.requires_grad = requires_grad
 
     @classmethod
-    def _of(cls, data: np.ndarray) -> Tensor:
+    def _from_array(cls, data: np.ndarray) -> Tensor:
         """A Tensor that shares this array, which has to be float32 or float64."""
         tensor = cls.__new__(cls)
         tensor._data = data
@@ -121,7 +121,7 @@ class Tensor(Node):
     def data(self) -> np.ndarray:
         """The array. Setting it copies values into this array. They must be real numbers of the same shape."""
         recording = kernels.recorder()
-        return self._data if recording is None else recording.note(self).data
+        return self._data if recording is None else recording.snapshot(self).data
 
     @data.setter
     def data(self, values: Any) -> None:
@@ -129,18 +129,18 @@ class Tensor(Node):
         if values.shape != self.shape:
             raise ValueError(f"{self._description()}.data got values of shape {values.shape}")
         kernels.copy(values, self.data)
-        self._note_change()
+        self._bump_version()
         if initializing.is_on:
             self._initial_version = self._version[0]
 
-    def _noted_data(self) -> np.ndarray:
+    def _recorded_data(self) -> np.ndarray:
         """The array. If a step is being recorded, the recording notes that the array is read."""
         recording = kernels.recorder()
         if recording is not None:
-            recording.note(self)
+            recording.snapshot(self)
         return self._data
 
-    def _note_change(self) -> None:
+    def _bump_version(self) -> None:
         """Count a change of the values. All Tensors over the same memory share this count."""
         self._version[0] += 1
 
@@ -169,7 +169,7 @@ class Tensor(Node):
 
     def detach(self) -> Tensor:
         """Return a Tensor over the same memory that is not in the graph and requires no gradient."""
-        tensor = Tensor._of(self._noted_data())
+        tensor = Tensor._from_array(self._recorded_data())
         tensor._version = self._version
         return tensor
 
@@ -212,12 +212,12 @@ class Tensor(Node):
 
     def __repr__(self) -> str:
         values = np.array2string(self._data, precision=4, threshold=8, edgeitems=3, separator=", ", prefix="Tensor(")
-        notes = [f"shape={self.shape}"] if self.size > 8 else []
-        notes += [f"dtype={self.dtype}"] if self.dtype != np.float32 else []
-        notes += ["requires_grad=True"] if self.requires_grad and self.function is None else []
-        notes += [f"name={self.name!r}"] if self.name else []
-        notes += [f"function={type(self.function).__name__}"] if self.function is not None else []
-        return f"Tensor({', '.join([values, *notes])})"
+        details = [f"shape={self.shape}"] if self.size > 8 else []
+        details += [f"dtype={self.dtype}"] if self.dtype != np.float32 else []
+        details += ["requires_grad=True"] if self.requires_grad and self.function is None else []
+        details += [f"name={self.name!r}"] if self.name else []
+        details += [f"function={type(self.function).__name__}"] if self.function is not None else []
+        return f"Tensor({', '.join([values, *details])})"
 
     def _description(self) -> str:
         return f"{self.name or 'Tensor'} {self.shape}"
@@ -256,14 +256,14 @@ class Tensor(Node):
         """Forget the gradient. Its memory stays, and the next contribution overwrites it."""
         recording = kernels.recorder()
         if recording is not None:
-            recording.note(self).gradient_set = True
+            recording.snapshot(self).changes_gradient = True
         self._has_gradient = False
 
     def _present_gradient(self) -> np.ndarray | None:
         """The memory of the gradient; None if there is no gradient now."""
         recording = kernels.recorder()
         if recording is not None:
-            recording.note(self).gradient_is_read(self)
+            recording.snapshot(self).record_gradient_read(self)
         return self._gradient if self._has_gradient else None
 
     def add_grad(self, g: Any) -> None:
@@ -309,18 +309,18 @@ class Tensor(Node):
         by_columns = rows is not None and rows.dtype.names is not None
         recording = kernels.recorder()
         if recording is not None:
-            note = recording.note(self)
-            note.gradient_is_read(self)
-            note.gradient_set = True
+            snapshot = recording.snapshot(self)
+            snapshot.record_gradient_read(self)
+            snapshot.changes_gradient = True
         if self._gradient is None:
             self._gradient = np.empty(self.shape, self.dtype)
-            self._use_no_rows()
+            self._clear_used_rows()
         if by_columns and self._used_rows is None:
-            self._used_rows = _list_of_rows(len(self._data))
+            self._used_rows = _empty_row_list(len(self._data))
             if self._has_gradient:
                 kernels.use_all_rows(self._used_rows)
             else:
-                self._use_no_rows()
+                self._clear_used_rows()
         if self._used_rows is not None:
             if rows is None:
                 kernels.use_all_rows(self._used_rows)
@@ -337,10 +337,10 @@ class Tensor(Node):
         """
         return self._is_sparse
 
-    def _use_no_rows(self) -> None:
+    def _clear_used_rows(self) -> None:
         """Set the gradient, which is new memory, to 0 if the Tensor keeps a list of used rows."""
         if self._used_rows is not None and self._gradient is not None:
-            if not self._used_rows.flags.writeable:  # the parameter was made `without_values`
+            if not self._used_rows.flags.writeable:  # the parameter was made inside `meta_init()`
                 self._used_rows = np.zeros_like(self._used_rows)
             self._gradient[...], self._used_rows[0] = 0, 0
 
@@ -360,28 +360,28 @@ class Tensor(Node):
         if not self.requires_grad:
             raise RuntimeError("backward: this Tensor needs no gradient, or its operations were not recorded")
         if grad is not None:
-            given = as_real(grad._data if isinstance(grad, Tensor) else grad, self.dtype, "backward")
-            if given.shape != self.shape:
-                raise ValueError(f"backward on a Tensor of shape {self.shape} got a gradient of shape {given.shape}")
+            gradient = as_real(grad._data if isinstance(grad, Tensor) else grad, self.dtype, "backward")
+            if gradient.shape != self.shape:
+                raise ValueError(f"backward on a Tensor of shape {self.shape} got a gradient of shape {gradient.shape}")
         elif self.size == 1:
-            given = kernels.full(self.shape, 1, self.dtype)
+            gradient = kernels.full(self.shape, 1, self.dtype)
         else:
             raise ValueError(f"backward without a gradient needs a single element, this Tensor has shape {self.shape}")
 
-        propagate({self: given})
+        propagate({self: gradient})
 
-    def _refuse_changed(self, t: Tensor, count: list[int]) -> None:
+    def _raise_if_changed(self, t: Tensor, count: list[int]) -> None:
         """Raise RuntimeError for a changed Tensor t, unless the Function that made this one has not kept t's values."""
         is_parameter = t is not self and not any(t is x for x in self.inputs)
         has_moved = t._version is not count  # t has another array now, so what the Function kept is unknown
-        if is_parameter or has_moved or _may_have_kept(self.function, t._data):
+        if is_parameter or has_moved or _may_hold(self.function, t._data):
             raise RuntimeError(
                 f"{t._description()}, which {self.function!r} needs for its backward, "
                 "has been changed since its forward"
             )
 
 
-results_are(Tensor)
+set_tensor_class(Tensor)
 
 # The attributes of a leaf that pickle saves.
 _LEAF_ATTRIBUTES = (
@@ -398,7 +398,7 @@ _LEAF_ATTRIBUTES = (
 )
 
 
-def _may_have_kept(function: Any, data: np.ndarray) -> bool:
+def _may_hold(function: Any, data: np.ndarray) -> bool:
     """Whether an applied Function may have kept this array. For a user's Function the answer is always yes."""
     stack, seen = [function], set()
     while stack:
@@ -425,20 +425,20 @@ def _array(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
 
-def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
+def make_parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
     """A new parameter of this shape, whose values are not set yet. It is float32, or of the dtype of `drawing`."""
-    tensor = Tensor._of(uninitialized(shape, dtype_of_new()))
+    tensor = Tensor._from_array(empty_array(shape, init_dtype()))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
-        tensor._used_rows, tensor._is_sparse = _list_of_rows(len(tensor)), True
+        tensor._used_rows, tensor._is_sparse = _empty_row_list(len(tensor)), True
     return tensor
 
 
-def _list_of_rows(rows: int) -> np.ndarray:
+def _empty_row_list(rows: int) -> np.ndarray:
     """An empty list of rows, with room for this many; see the kernel `use_rows`."""
-    return np.broadcast_to(np.int64(0), 1 + 2 * rows) if without_values.is_on else np.zeros(1 + 2 * rows, np.int64)
+    return np.broadcast_to(np.int64(0), 1 + 2 * rows) if meta_init.is_on else np.zeros(1 + 2 * rows, np.int64)
 
 
-def uninitialized(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """A new array, whose values are not set yet. Inside `without_values()` it takes no memory."""
-    return np.broadcast_to(np.zeros((), dtype), shape) if without_values.is_on else np.empty(shape, dtype)
+def empty_array(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """A new array, whose values are not set yet. Inside `meta_init()` it takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape) if meta_init.is_on else np.empty(shape, dtype)

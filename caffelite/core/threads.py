@@ -27,19 +27,19 @@ import re
 from pathlib import Path, PurePosixPath
 
 from caffelite import _kernels as kernels
-from caffelite._support.terminal import say
-from caffelite.core.arrays import positive_integer
+from caffelite._support.terminal import echo
+from caffelite.core.arrays import check_positive_integer
 
 # A processor runs one thread at a time. More threads only take turns, but are useful for tests.
-THREADS_PER_PROCESSOR, ALWAYS_ALLOWED = 4, 64
+THREADS_PER_PROCESSOR, MIN_BOUND = 4, 64
 GROUP_LIMITS = {  # the files with the limits of control groups, version 2 and version 1
     "cpu": {"cgroup2": ["cpu.max"], "cgroup": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]},
     "pids": {"cgroup2": ["pids.max"], "cgroup": ["pids.max"]},
 }
-NAMES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS")  # environment variables
-USERS = ("set_num_threads", *NAMES)  # reasons that are the user's choice
+VARIABLES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS")  # environment variables
+USER_REASONS = ("set_num_threads", *VARIABLES)  # reasons that are the user's choice
 _reason = ""
-_always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels always run on one thread
+_single_reason = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels always run on one thread
 
 
 def set_num_threads(n: int) -> None:
@@ -51,9 +51,9 @@ def set_num_threads(n: int) -> None:
     Raises ValueError if n is below 1 or above the bound, and TypeError if n is not an integer. The bound is 4 for each
     processor of the machine, or 64 if that is more. It is at most half the threads that the control groups allow.
     """
-    n, most = positive_integer("n", n), _most(Path("/"))
-    if n > most:
-        raise ValueError(f"n must be at most {most} on this machine, got {n}")
+    n, max_threads = check_positive_integer("n", n), _max_threads(Path("/"))
+    if n > max_threads:
+        raise ValueError(f"n must be at most {max_threads} on this machine, got {n}")
     _use(n, "set_num_threads")
 
 
@@ -66,48 +66,48 @@ def show_config() -> None:
     """Print the version, the instruction set, and the number of threads with the reason for it."""
     from caffelite._support.version import installed_version  # slow: it reads the package's metadata
 
-    say(f"caffelite        {installed_version()}, Python {platform.python_version()} on {platform.machine()}")
-    say(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
+    echo(f"caffelite        {installed_version()}, Python {platform.python_version()} on {platform.machine()}")
+    echo(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
     number, now = get_num_threads(), kernels.team_size()
-    limited = _always_one or "limited on this thread by OpenMP, e.g. by threadpoolctl, or shared with other threads"
-    chosen = "" if _reason in USERS or number == 1 else "; a replay uses fewer if they are faster"
-    say(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason}{chosen})")
-    say(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
+    limited = _single_reason or "limited on this thread by OpenMP, e.g. by threadpoolctl, or shared with other threads"
+    chosen = "" if _reason in USER_REASONS or number == 1 else "; a replay uses fewer if they are faster"
+    echo(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason}{chosen})")
+    echo(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 
 
 def share_processors(processes: int) -> None:
     """Divide the threads among the processes on the same processors, unless the user has set a number."""
-    if processes > 1 and _reason not in USERS:
+    if processes > 1 and _reason not in USER_REASONS:
         _use(max(1, get_num_threads() // processes), f"{_reason}, shared by {processes} processes")
 
 
 def _use(n: int, reason: str) -> None:
     global _reason
     _reason = reason
-    kernels.set_num_threads(n, reason in USERS)
+    kernels.set_num_threads(n, reason in USER_REASONS)
 
 
-def _most(root: Path) -> int:
+def _max_threads(root: Path) -> int:
     """The upper bound of the number of threads. It leaves half of the control groups' limit to other threads."""
-    most = max(ALWAYS_ALLOWED, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
-    return int(max(1, min(most, _cgroup_limit("pids", root) / 2)))
+    max_threads = max(MIN_BOUND, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
+    return int(max(1, min(max_threads, _cgroup_limit("pids", root) / 2)))
 
 
 def _decide() -> tuple[int, str]:
-    most = _most(Path("/"))
-    for name in NAMES:
+    max_threads = _max_threads(Path("/"))
+    for name in VARIABLES:
         value = os.environ.get(name, "").split(",")[0].strip()
-        if value.isdecimal() and 1 <= int(value) <= most:
+        if value.isdecimal() and 1 <= int(value) <= max_threads:
             return int(value), name
     if hasattr(os, "sched_getaffinity"):
         processors, reason = len(os.sched_getaffinity(0)), "processors this process may use"
     else:
         processors, reason = os.cpu_count() or 1, "processors"
     quota = _cgroup_limit("cpu", Path("/"))
-    if quota < min(processors, most):
+    if quota < min(processors, max_threads):
         return max(1, math.floor(quota)), f"control group: {quota:g} processors' time"
-    if most < processors:
-        return most, f"control group: {2 * most} threads"
+    if max_threads < processors:
+        return max_threads, f"control group: {2 * max_threads} threads"
     return processors, reason
 
 
@@ -116,25 +116,25 @@ def _cgroup_limit(controller: str, root: Path) -> float:
 
     It counts processors' time ("cpu") or threads ("pids").
     """
-    least = math.inf
+    lowest = math.inf
     try:
         groups, mounts = [os.fsdecode((root / "proc/self" / name).read_bytes()) for name in ("cgroup", "mountinfo")]
     except OSError:
-        return least
+        return lowest
     # Each line is hierarchy:controllers:path. Version 2 has no controllers.
-    path_of = {name: path for _, names, path in re.findall("(.*?):(.*?):(.*)", groups) for name in names.split(",")}
+    paths = {name: path for _, names, path in re.findall("(.*?):(.*?):(.*)", groups) for name in names.split(",")}
     # id parent device root mount-point options … - type source options; a container sees only what is below `root`.
     for top, mounted, kind, options in re.findall(r"(?m)^\S+ \S+ \S+ (\S+) (\S+) .* - (\S+) \S+ (\S+)", mounts):
         files = GROUP_LIMITS[controller].get(kind, [])
         if not files or (kind == "cgroup" and controller not in options.split(",")):
             continue
         # The limits of all groups above hold too. If this process's own group is not visible, the top's limit holds.
-        path = PurePosixPath(path_of.get("" if kind == "cgroup2" else controller, top))
+        path = PurePosixPath(paths.get("" if kind == "cgroup2" else controller, top))
         parts = path.relative_to(top).parts if path.is_relative_to(top) else ()
         for depth in range(len(parts) + 1):
             folder = Path(root, mounted.lstrip("/"), *parts[:depth])
-            least = min(least, _limit([folder / file for file in files]))
-    return least
+            lowest = min(lowest, _limit([folder / file for file in files]))
+    return lowest
 
 
 def _limit(files: list[Path]) -> float:
@@ -147,9 +147,9 @@ def _limit(files: list[Path]) -> float:
 
 
 def _after_fork() -> None:
-    global _always_one
+    global _single_reason
     if kernels.after_fork():
-        _always_one = "forked from a process whose kernels had run on several"
+        _single_reason = "forked from a process whose kernels had run on several"
     _use(1, "forked child")
 
 

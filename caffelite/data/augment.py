@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import FLOATS, as_real, first_outside, integers, native, positive, positive_integer
+from caffelite.core.arrays import FLOATS, as_real, find_outside, check_integers, native_dtype, check_positive, check_positive_integer
 
 __all__ = [
     "brightness",
@@ -38,52 +38,52 @@ __all__ = [
     "zoom",
 ]
 
-MOST = 2**31 - 1  # pixels
+MAX_PIXELS = 2**31 - 1  # pixels
 # (seed, batch, number of augmentations of the batch so far), while a generator's transform is running
-_drawn: ContextVar[np.ndarray | None] = ContextVar("caffelite.augment", default=None)
+_key: ContextVar[np.ndarray | None] = ContextVar("caffelite.augment", default=None)
 
 
-class drawing:
+class augmentation_key:
     """Inside, augmentations are drawn from this seed for this batch."""
 
     def __init__(self, seed: int, batch: int) -> None:
-        self.drawn = np.array([seed, batch, 0], np.int64)
+        self.key = np.array([seed, batch, 0], np.int64)
 
     def __enter__(self) -> None:
-        self.token: Token = _drawn.set(self.drawn)
+        self.token: Token = _key.set(self.key)
 
     def __exit__(self, *error: object) -> None:
-        _drawn.reset(self.token)
+        _key.reset(self.token)
 
 
 class Augmentation:
-    """A random change of images, `change(x, drawn, *arguments)`: a transform of a DataGenerator.
+    """A random change of images, `change(x, key, *arguments)`: a transform of a DataGenerator.
 
-    `drawn` are the int64 numbers (seed, batch, how many augmentations of the batch came before).
+    `key` are the int64 numbers (seed, batch, how many augmentations of the batch came before).
     """
 
-    def __init__(self, name: str, change: Callable[..., Any], *arguments: Any, of_images: bool = True) -> None:
+    def __init__(self, name: str, change: Callable[..., Any], *arguments: Any, needs_images: bool = True) -> None:
         self.name, self.change, self.arguments = name, change, arguments
-        self.of_images = of_images  # otherwise of any rows
+        self.needs_images = needs_images  # otherwise of any rows
 
     def __call__(self, x: np.ndarray, y: Any) -> tuple[np.ndarray, Any]:
         if not isinstance(x, np.ndarray):
             raise TypeError(f"{self!r} takes images, one array of floats, got {type(x).__name__}")
-        if native(x) not in FLOATS:
+        if native_dtype(x) not in FLOATS:
             raise TypeError(f"{self!r} takes float32 or float64, got {x.dtype}")
-        if x.ndim == 0 or (self.of_images and x.ndim not in (3, 4)):
-            expected = "images (n, C, H, W) or (n, H, W)" if self.of_images else "rows (n, …)"
+        if x.ndim == 0 or (self.needs_images and x.ndim not in (3, 4)):
+            expected = "images (n, C, H, W) or (n, H, W)" if self.needs_images else "rows (n, …)"
             raise ValueError(f"{self!r} takes {expected}, got shape {x.shape}")
-        drawn = _drawn.get()
-        if drawn is None:
-            drawn = np.array([secrets.randbits(63), 0, 0], np.int64)
-        pair = self.changed(x, y, drawn)
-        drawn[2] += 1
+        key = _key.get()
+        if key is None:
+            key = np.array([secrets.randbits(63), 0, 0], np.int64)
+        pair = self.apply(x, y, key)
+        key[2] += 1
         return pair
 
-    def changed(self, x: np.ndarray, y: Any, drawn: np.ndarray) -> tuple[np.ndarray, Any]:
+    def apply(self, x: np.ndarray, y: Any, key: np.ndarray) -> tuple[np.ndarray, Any]:
         """Return the changed rows."""
-        return self.change(x, drawn, *self.arguments), y
+        return self.change(x, key, *self.arguments), y
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{x:g}' if isinstance(x, float) else str(x) for x in self.arguments)})"
@@ -94,7 +94,7 @@ def shift(pixels: int) -> Augmentation:
 
     All moves are equally likely. Raises ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
     """
-    return Augmentation("shift", kernels.shift, positive_integer("shift: pixels", pixels, MOST))
+    return Augmentation("shift", kernels.shift, check_positive_integer("shift: pixels", pixels, MAX_PIXELS))
 
 
 def flip() -> Augmentation:
@@ -112,7 +112,7 @@ def cutout(size: int) -> Augmentation:
     T. DeVries and G. W. Taylor, "Improved regularization of convolutional neural networks with cutout",
     arXiv:1708.04552, 2017.
     """
-    return Augmentation("cutout", kernels.cutout, positive_integer("cutout: size", size, MOST))
+    return Augmentation("cutout", kernels.cutout, check_positive_integer("cutout: size", size, MAX_PIXELS))
 
 
 def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
@@ -124,8 +124,8 @@ def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
     Raises ValueError or TypeError unless size and padding are integers below 2³¹, size from 1 and padding from 0 on.
     Later, raises ValueError if the window is larger than the images with their padding.
     """
-    height, width = integers("crop: size", size, 2, most=MOST)
-    (around,) = integers("crop: padding", padding, 1, least=0, most=MOST)
+    height, width = check_integers("crop: size", size, 2, max_value=MAX_PIXELS)
+    (around,) = check_integers("crop: padding", padding, 1, min_value=0, max_value=MAX_PIXELS)
     return Augmentation("crop", kernels.crop, height, width, around)
 
 
@@ -139,11 +139,11 @@ def rotate(degrees: float) -> Augmentation:
     place that it comes from. Outside the image they are 0. Raises ValueError or TypeError unless degrees is positive
     and finite.
     """
-    return Augmentation("rotate", _rotated, positive("rotate: degrees", degrees))
+    return Augmentation("rotate", _rotate, check_positive("rotate: degrees", degrees))
 
 
-def _rotated(x: np.ndarray, drawn: np.ndarray, degrees: float) -> np.ndarray:
-    angle = _uniform(x, drawn) * np.radians(degrees)
+def _rotate(x: np.ndarray, key: np.ndarray, degrees: float) -> np.ndarray:
+    angle = _uniform(x, key) * np.radians(degrees)
     maps = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])  # (2, 2, n)
     return kernels.affine(x, np.moveaxis(maps, 2, 0))
 
@@ -154,11 +154,11 @@ def zoom(factor: float) -> Augmentation:
     All numbers are equally likely. The size in pixels stays. Interpolation is as in `rotate`. Raises ValueError or
     TypeError unless 0 < factor < 1.
     """
-    return Augmentation("zoom", _zoomed, positive("zoom: factor", factor, 1))
+    return Augmentation("zoom", _zoom, check_positive("zoom: factor", factor, 1))
 
 
-def _zoomed(x: np.ndarray, drawn: np.ndarray, factor: float) -> np.ndarray:
-    return kernels.affine(x, np.eye(2) / (1 + factor * _uniform(x, drawn)[:, None, None]))
+def _zoom(x: np.ndarray, key: np.ndarray, factor: float) -> np.ndarray:
+    return kernels.affine(x, np.eye(2) / (1 + factor * _uniform(x, key)[:, None, None]))
 
 
 # ---- brighter and darker --------------------------------------------------------------------------------------------
@@ -170,11 +170,11 @@ def brightness(amount: float) -> Augmentation:
     All numbers are equally likely. Pixels are not limited to a range. Raises ValueError or TypeError unless amount is
     positive and finite.
     """
-    return Augmentation("brightness", _brightened, positive("brightness: amount", amount))
+    return Augmentation("brightness", _brighten, check_positive("brightness: amount", amount))
 
 
-def _brightened(x: np.ndarray, drawn: np.ndarray, amount: float) -> np.ndarray:
-    return kernels.add(x, _of_images(x, amount * _uniform(x, drawn)))
+def _brighten(x: np.ndarray, key: np.ndarray, amount: float) -> np.ndarray:
+    return kernels.add(x, _per_image(x, amount * _uniform(x, key)))
 
 
 def contrast(factor: float) -> Augmentation:
@@ -185,12 +185,12 @@ def contrast(factor: float) -> Augmentation:
     All numbers are equally likely. Pixels are not limited to a range. Raises ValueError or TypeError unless 0 < factor
     < 1.
     """
-    return Augmentation("contrast", _contrasted, positive("contrast: factor", factor, 1))
+    return Augmentation("contrast", _change_contrast, check_positive("contrast: factor", factor, 1))
 
 
-def _contrasted(x: np.ndarray, drawn: np.ndarray, factor: float) -> np.ndarray:
+def _change_contrast(x: np.ndarray, key: np.ndarray, factor: float) -> np.ndarray:
     mean = kernels.sum(x, (-2, -1), keepdims=True, scale=1 / max(x.shape[-2] * x.shape[-1], 1))
-    c = _of_images(x, 1 + factor * _uniform(x, drawn))
+    c = _per_image(x, 1 + factor * _uniform(x, key))
     return kernels.add(mean, kernels.multiply(c, kernels.subtract(x, mean)))
 
 
@@ -199,26 +199,26 @@ def noise(std: float) -> Augmentation:
 
     x may be any rows (n, …) of floats. Raises ValueError or TypeError unless std is positive and finite.
     """
-    return Augmentation("noise", _noisy, positive("noise: std", std), of_images=False)
+    return Augmentation("noise", _add_noise, check_positive("noise: std", std), needs_images=False)
 
 
-def _noisy(x: np.ndarray, drawn: np.ndarray, std: float) -> np.ndarray:
-    return kernels.add(x, kernels.multiply(_stream(drawn).standard_normal(x.shape, native(x)), std))
+def _add_noise(x: np.ndarray, key: np.ndarray, std: float) -> np.ndarray:
+    return kernels.add(x, kernels.multiply(_rng(key).standard_normal(x.shape, native_dtype(x)), std))
 
 
-def _stream(drawn: np.ndarray) -> np.random.Generator:
+def _rng(key: np.ndarray) -> np.random.Generator:
     """Return the random numbers of this augmentation of this batch."""
-    return np.random.default_rng(drawn.tolist())
+    return np.random.default_rng(key.tolist())
 
 
-def _uniform(x: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+def _uniform(x: np.ndarray, key: np.ndarray) -> np.ndarray:
     """Draw a number from −1 to 1 for each image: (n,) float64."""
-    return _stream(drawn).uniform(-1, 1, len(x))
+    return _rng(key).uniform(-1, 1, len(x))
 
 
-def _of_images(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def _per_image(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Return numbers (n,) in the dtype of the rows x, with their number of axes."""
-    return numbers.astype(native(x)).reshape(-1, *[1] * (x.ndim - 1))
+    return numbers.astype(native_dtype(x)).reshape(-1, *[1] * (x.ndim - 1))
 
 
 # ---- mixed in pairs -------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
 
     H. Zhang, M. Cisse, Y. N. Dauphin and D. Lopez-Paz, "mixup: beyond empirical risk minimization", ICLR 2018.
     """
-    return Mixture("mixup", _mixed, alpha, classes, of_images=False)
+    return Mixture("mixup", _mix, alpha, classes, needs_images=False)
 
 
 def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
@@ -253,27 +253,27 @@ def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
 
     S. Yun et al., "CutMix: regularization strategy to train strong classifiers with localizable features", ICCV 2019.
     """
-    return Mixture("cutmix", _pasted, alpha, classes)
+    return Mixture("cutmix", _paste, alpha, classes)
 
 
 class Mixture(Augmentation):
     """An Augmentation that mixes each row with another one, and their targets.
 
-    `change(x, others, shares, rng)` returns mixed rows and the shares (n,) that x has in them; others are x[others].
+    `change(x, partners, shares, rng)` returns mixed rows and the shares (n,) that x has in them; others are x[others].
     """
 
-    def __init__(self, name: str, change: Callable[..., Any], alpha: Any, classes: Any, of_images: bool = True) -> None:
-        self.alpha = positive(f"{name}: alpha", alpha)
-        self.classes = None if classes is None else positive_integer(f"{name}: classes", classes)
+    def __init__(self, name: str, change: Callable[..., Any], alpha: Any, classes: Any, needs_images: bool = True) -> None:
+        self.alpha = check_positive(f"{name}: alpha", alpha)
+        self.classes = None if classes is None else check_positive_integer(f"{name}: classes", classes)
         options = [] if classes is None else [f"classes={classes}"]
-        super().__init__(name, change, self.alpha, *options, of_images=of_images)
+        super().__init__(name, change, self.alpha, *options, needs_images=needs_images)
 
-    def changed(self, x: np.ndarray, y: Any, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, x: np.ndarray, y: Any, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         targets = self._as_floats(y, x)
-        rng = _stream(drawn)
-        others, shares = rng.permutation(len(x)), rng.beta(self.alpha, self.alpha, len(x))
-        mixed, shares = self.change(x, others, shares, rng)
-        return mixed, _blend(targets, others, shares)
+        rng = _rng(key)
+        partners, shares = rng.permutation(len(x)), rng.beta(self.alpha, self.alpha, len(x))
+        mixed, shares = self.change(x, partners, shares, rng)
+        return mixed, _blend(targets, partners, shares)
 
     def _as_floats(self, y: Any, x: np.ndarray) -> np.ndarray:
         """Return targets in the dtype of x, labels as probabilities of the classes."""
@@ -282,7 +282,7 @@ class Mixture(Augmentation):
         if y.shape[:1] != x.shape[:1]:
             raise ValueError(f"{self!r} got x of shape {x.shape} and y of shape {y.shape}: expected as many rows")
         if y.dtype.kind == "f":
-            return as_real(y, native(x), f"{self!r}: y")
+            return as_real(y, native_dtype(x), f"{self!r}: y")
         if y.dtype.kind not in "iu" or self.classes is None:
             raise TypeError(
                 f"{self!r} takes y of floats, got {y.dtype}; {self.name}(…, classes=10) makes probabilities of labels "
@@ -291,23 +291,23 @@ class Mixture(Augmentation):
         if y.ndim != 1:
             raise ValueError(f"{self!r} takes one label a row, (n,), got shape {y.shape}")
         if ((y < 0) | (y >= self.classes)).any():
-            row, label = first_outside(y, 0, self.classes - 1)
+            row, label = find_outside(y, 0, self.classes - 1)
             raise ValueError(f"{self!r}: label {label} in row {row} of the batch is not in 0 … {self.classes - 1}")
-        probabilities = np.zeros((len(y), self.classes), native(x))
+        probabilities = np.zeros((len(y), self.classes), native_dtype(x))
         probabilities[np.arange(len(y)), y] = 1
         return probabilities
 
 
-def _mixed(x: np.ndarray, others: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> tuple:
-    return _blend(x, others, shares), shares
+def _mix(x: np.ndarray, partners: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> tuple:
+    return _blend(x, partners, shares), shares
 
 
-def _pasted(x: np.ndarray, others: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> tuple:
+def _paste(x: np.ndarray, partners: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> tuple:
     down, across = [_interval(size, np.sqrt(1 - shares), rng) for size in x.shape[-2:]]
     replaced = down.sum(axis=1) * across.sum(axis=1) / max(x.shape[-2] * x.shape[-1], 1)
-    inside = (down[:, :, None] & across[:, None, :]).astype(native(x))
+    inside = (down[:, :, None] & across[:, None, :]).astype(native_dtype(x))
     inside = inside.reshape(len(x), *[1] * (x.ndim - 3), *x.shape[-2:])
-    return kernels.where(inside, kernels.take(kernels.copy(x), others), x), 1 - replaced
+    return kernels.where(inside, kernels.take(kernels.copy(x), partners), x), 1 - replaced
 
 
 def _interval(size: int, part: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -321,7 +321,7 @@ def _interval(size: int, part: np.ndarray, rng: np.random.Generator) -> np.ndarr
     return (lines >= first) & (lines < first + length)
 
 
-def _blend(a: np.ndarray, others: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def _blend(a: np.ndarray, partners: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Return λ a + (1 − λ) a[others] for rows (n, …) with λ (n,), in the dtype of a."""
-    rest = kernels.take(kernels.copy(a), others)
-    return kernels.add(kernels.multiply(_of_images(a, shares), a), kernels.multiply(_of_images(a, 1 - shares), rest))
+    rest = kernels.take(kernels.copy(a), partners)
+    return kernels.add(kernels.multiply(_per_image(a, shares), a), kernels.multiply(_per_image(a, 1 - shares), rest))

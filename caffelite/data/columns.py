@@ -21,7 +21,7 @@ class NumberColumn(NamedTuple):
     def features(self) -> list[Any]:
         return [self.name]
 
-    def described(self) -> Any:
+    def get_config(self) -> Any:
         """Return its description for a file."""
         return {"gaps": True} if self.gaps else None
 
@@ -39,24 +39,24 @@ class DateColumn(NamedTuple):
     def features(self) -> list[Any]:
         return [f"{self.name}, {part}" for part in dates.feature_names(self.parts)]
 
-    def described(self) -> Any:
+    def get_config(self) -> Any:
         return {"gaps": self.gaps, "zone": self.zone, "parts": self.parts, "first": self.first}
 
     def arrays(self, column: Any, what: str) -> np.ndarray:
         """Return the parts (n, features) float64; NaN where a date is missing."""
-        if not dates.are_dates(column):
-            if not frames.all_missing(column):
+        if not dates.is_date_column(column):
+            if not frames.is_all_missing(column):
                 raise TypeError(
-                    f"{what} holds {frames.content(column)}; expected dates, as in the frame that was learned"
+                    f"{what} holds {frames.describe_content(column)}; expected dates, as in the frame that was learned"
                 )
             return np.full((len(column), len(self.features)), np.nan)
-        found = dates.dates_of(column, what)
-        if (found.zone is None) != (self.zone is None) and not np.isnat(found.stamps).all():
-            given, learned = [
-                "no time zone" if zone is None else f"the time zone {zone}" for zone in (found.zone, self.zone)
+        column_dates = dates.to_dates(column, what)
+        if (column_dates.zone is None) != (self.zone is None) and not np.isnat(column_dates.stamps).all():
+            zone_text, learned_zone_text = [
+                "no time zone" if zone is None else f"the time zone {zone}" for zone in (column_dates.zone, self.zone)
             ]
-            raise TypeError(f"{what} has {given}, and had {learned} in the frame that was learned")
-        return dates.features(found, self.zone, self.parts, self.first)
+            raise TypeError(f"{what} has {zone_text}, and had {learned_zone_text} in the frame that was learned")
+        return dates.features(column_dates, self.zone, self.parts, self.first)
 
 
 class CategoryColumn(NamedTuple):
@@ -70,12 +70,12 @@ class CategoryColumn(NamedTuple):
         """The number of codes."""
         return len(self.categories) + 2
 
-    def described(self) -> Any:
+    def get_config(self) -> Any:
         return self.categories
 
     def array(self, column: Any, what: str) -> np.ndarray:
         """Return the code of each row, (n,) int64. TypeError for numbers in place of words, and the other way round."""
-        codes, names = frames.categories(column, what)
+        codes, names = frames.to_categories(column, what)
         if names and self.categories and (are_words := _are_words(names)) != _are_words(self.categories):
             kinds = ["words" if words else "numbers" for words in (are_words, not are_words)]
             raise TypeError(
@@ -90,61 +90,61 @@ class CategoryColumn(NamedTuple):
 Column = NumberColumn | DateColumn | CategoryColumn
 
 
-def learned(frame: Any, categories: Sequence[Any], what: str, min_frequency: int) -> list[Column]:
+def infer_columns(frame: Any, categories: Sequence[Any], what: str, min_frequency: int) -> list[Column]:
     """Return the kind of each column of a frame. `categories` names columns of numbers that are categories.
 
     Categories of fewer rows than `min_frequency` are left out.
 
     Raises ValueError or TypeError, beginning with `what` and naming the column, for columns that can't be used.
     """
-    named = frames.columns(frame, what)
+    named = frames.get_columns(frame, what)
     if unknown := [name for name in categories if name not in named]:
         raise ValueError(
-            f"{what}: categories: the frame has no column {unknown[0]!r}; there are {frames.listed([*named])}"
+            f"{what}: categories: the frame has no column {unknown[0]!r}; there are {frames.join_names([*named])}"
         )
     return [
-        _kind(name, column, name in set(categories), f"{what}: column {name!r}", min_frequency)
+        _infer_column(name, column, name in set(categories), f"{what}: column {name!r}", min_frequency)
         for name, column in named.items()
     ]
 
 
-def _kind(name: Any, column: Any, is_category: bool, what: str, min_frequency: int) -> Column:
+def _infer_column(name: Any, column: Any, is_category: bool, what: str, min_frequency: int) -> Column:
     if not isinstance(name, str | int):
         raise TypeError(f"{what}: expected a name that is a word or an integer, got {name!r}")
     if len(column.codes if isinstance(column, frames.Categories) else column) == 0:
         raise ValueError(f"{what} has no rows")
-    if dates.are_dates(column):
-        stamps, zone = dates.dates_of(column, what)
-        there = stamps[~np.isnat(stamps)]
-        parts = dates.varying(dates.wall_clock(there, zone))
-        first = float(dates.seconds_of(there).min()) if len(there) else 0.0
-        return DateColumn(name, len(there) < len(stamps), zone, parts, first)
-    is_category = is_category or frames.holds_words(column)
-    if not is_category and (frames.are_numbers(column) or frames.all_missing(column)):
+    if dates.is_date_column(column):
+        stamps, zone = dates.to_dates(column, what)
+        present = stamps[~np.isnat(stamps)]
+        parts = dates.varying_parts(dates.to_local_time(present, zone))
+        first = float(dates.to_seconds(present).min()) if len(present) else 0.0
+        return DateColumn(name, len(present) < len(stamps), zone, parts, first)
+    is_category = is_category or frames.has_words(column)
+    if not is_category and (frames.is_numeric(column) or frames.is_all_missing(column)):
         return NumberColumn(name, False)
-    codes, names = frames.categories(column, what)
+    codes, names = frames.to_categories(column, what)
     if min_frequency > 1:
         counts = np.bincount(codes[codes >= 0], minlength=len(names))
         names = [name for name, count in zip(names, counts, strict=True) if count >= min_frequency]
     return CategoryColumn(name, tuple([int(x) if isinstance(x, float) and x.is_integer() else x for x in names]))
 
 
-def from_file(name: Any, described: Any) -> Column:
-    """Return the column of a name that a file describes as `described`. ValueError if it is not such a description."""
+def column_from_config(name: Any, config: Any) -> Column:
+    """Return the column of a name that a file describes as `config`. ValueError if it is not such a description."""
     if not isinstance(name, str | int):
         raise TypeError(f"Columns: expected names that are words or integers, got {name!r}")
-    if described is None:
+    if config is None:
         return NumberColumn(name, False)
-    if isinstance(described, list | tuple):
-        known = tuple(described)
-        if len({(type(x), x) for x in known}) < len(known):
-            raise ValueError(f"Columns: expected different categories of column {name!r}, got {known}")
-        return CategoryColumn(name, known)
-    if described == {"gaps": True}:
+    if isinstance(config, list | tuple):
+        categories = tuple(config)
+        if len({(type(x), x) for x in categories}) < len(categories):
+            raise ValueError(f"Columns: expected different categories of column {name!r}, got {categories}")
+        return CategoryColumn(name, categories)
+    if config == {"gaps": True}:
         return NumberColumn(name, True)
-    if not isinstance(described, dict) or described.keys() != {"gaps", "zone", "parts", "first"}:
-        raise ValueError(f"Columns: expected the kind of column {name!r}, got {reprlib.repr(described)}")
-    gaps, zone, parts, first = (described[key] for key in ("gaps", "zone", "parts", "first"))
+    if not isinstance(config, dict) or config.keys() != {"gaps", "zone", "parts", "first"}:
+        raise ValueError(f"Columns: expected the kind of column {name!r}, got {reprlib.repr(config)}")
+    gaps, zone, parts, first = (config[key] for key in ("gaps", "zone", "parts", "first"))
     if (
         not isinstance(gaps, bool)
         or not isinstance(zone, str | None)
@@ -154,7 +154,7 @@ def from_file(name: Any, described: Any) -> Column:
         or len(set(parts)) < len(parts)
         or not parts
     ):
-        raise ValueError(f"Columns: expected dates of column {name!r}, got {reprlib.repr(described)}")
+        raise ValueError(f"Columns: expected dates of column {name!r}, got {reprlib.repr(config)}")
     return DateColumn(name, gaps, zone, tuple(parts), float(first))
 
 

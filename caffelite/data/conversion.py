@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.core.arrays import as_array, as_indices, as_real, nonnegative
+from caffelite.core.arrays import as_array, as_indices, as_real, check_nonnegative
 from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
 from caffelite.data import frames, out_of_core
 from caffelite.data.out_of_core import Source, is_source
@@ -16,7 +16,7 @@ from caffelite.data.out_of_core import Source, is_source
 INT64 = np.dtype(np.int64)
 
 
-def from_library(data: Any, what: str) -> Any:
+def from_dataframe(data: Any, what: str) -> Any:
     """Return the numbers of a frame or of its column as an array, and rows of a source; everything else as it is.
 
     A source that is larger than a buffer becomes a Source, which is read later. Raises TypeError for a sparse matrix,
@@ -46,50 +46,50 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
-        taken = len(takes) or "one or more"
-        raise ValueError(f"{name}: the model takes {taken} inputs, got {len(inputs)}{way_to_several(x)}")
+        count = len(takes) or "one or more"
+        raise ValueError(f"{name}: the model takes {count} inputs, got {len(inputs)}{tuple_hint(x)}")
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays: list[Any] = []
-    for given, indices, of in zip(inputs, takes, names, strict=True):
-        if is_sparse(given):
-            arrays.append(as_sparse(given, dtype, of))
+    for part, indices, part_name in zip(inputs, takes, names, strict=True):
+        if is_sparse(part):
+            arrays.append(as_sparse(part, dtype, part_name))
             continue
-        found = from_library(given, of)
-        array = found.blank if isinstance(found, Source) else found
-        if len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
+        data = from_dataframe(part, part_name)
+        array = data.empty if isinstance(data, Source) else data
+        if len(inputs) > 1 and (mask := as_array(array, part_name)).dtype == np.bool_:
             array = mask
         elif indices:
-            array = as_indices(array, of)
+            array = as_indices(array, part_name)
         else:
-            array = as_real(array, dtype, of)
-        arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)
+            array = as_real(array, dtype, part_name)
+        arrays.append(data.astype(array.dtype) if isinstance(data, Source) else array)
     return tuple(arrays)
 
 
-def way_to_several(x: Any, what: str = "inputs") -> str:
+def tuple_hint(x: Any, what: str = "inputs") -> str:
     """Return a hint for a list or a dict, if several inputs or targets were expected, otherwise ""."""
     return f"; several {what} are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
-def named_targets(y: Any, alone: str = "targets") -> list[tuple[str, Any]]:
-    """Return the targets in y with their names in messages: y[0], y[1] …, or `alone` for a single one."""
-    if not are_several(y):
-        return [(alone, y)]
-    return [(f"y[{i}]" if len(y) > 1 else alone, part) for i, part in enumerate(y)]
+def name_targets(y: Any, name: str = "targets") -> list[tuple[str, Any]]:
+    """Return the targets in y with their names in messages: y[0], y[1] …, or `name` for a single one."""
+    if not is_multi_target(y):
+        return [(name, y)]
+    return [(f"y[{i}]" if len(y) > 1 else name, part) for i, part in enumerate(y)]
 
 
 def as_targets(y: Any, dtype: np.dtype, name: str = "targets") -> Any:
     """Return a target for a model of this dtype: floats converted, integers and bools unchanged, else TypeError."""
-    given = from_library(y, name)
-    if isinstance(given, Source):
-        return given.astype(as_targets(given.blank, dtype, name).dtype)
-    array = as_array(given, name)
+    data = from_dataframe(y, name)
+    if isinstance(data, Source):
+        return data.astype(as_targets(data.empty, dtype, name).dtype)
+    array = as_array(data, name)
     if array.dtype.kind in "iub":
-        return native_integers(array)
+        return to_native_integers(array)
     return as_real(array, dtype, name)
 
 
-def are_several(y: Any) -> bool:
+def is_multi_target(y: Any) -> bool:
     """Return whether y is a tuple of targets. A tuple of numbers is a single target."""
     return isinstance(y, tuple) and not all(
         isinstance(x, str | int | float) or getattr(x, "shape", None) == () for x in y
@@ -102,7 +102,7 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
     Raises ValueError for other shapes, and for weights that are negative or not finite: it names the first bad row.
     Raises TypeError for anything but numbers.
     """
-    array = as_real(read_whole(from_library(weights, name)), dtype, name)
+    array = as_real(read_all(from_dataframe(weights, name)), dtype, name)
     if array.shape != (rows,):
         raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
     bad = ~((array >= 0) & (array < np.inf))
@@ -115,30 +115,30 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
 class ClassWeights:
     """Weights of rows by their labels y (n,) or (n, 1), integers or bool.
 
-    `given` is {label: weight}, with 1 for all other labels. Or it is "balanced": n / (number of classes · rows of the
+    `class_weight` is {label: weight}, with 1 for all other labels. Or "balanced": n / (number of classes · rows of the
     class), for the classes that occur. The label `ignore` does not count. Raises ValueError for labels that do not
     occur in y, for weights that are negative or not finite, and for other shapes. Raises TypeError for targets that are
     not labels.
     """
 
-    def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:
+    def __init__(self, class_weight: Any, y: Any, ignore: int | None = None) -> None:
         self.labels, counts = np.unique(_labels(y), return_counts=True)
-        if isinstance(given, str) and given == "balanced":
+        if isinstance(class_weight, str) and class_weight == "balanced":
             counts[self.labels == ignore] = 0
             self.weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
             return
-        if not isinstance(given, Mapping):
-            raise TypeError(f'class_weight: expected {{label: weight}} or "balanced", got {given!r}')
+        if not isinstance(class_weight, Mapping):
+            raise TypeError(f'class_weight: expected {{label: weight}} or "balanced", got {class_weight!r}')
         self.weights = np.ones(len(self.labels))
-        for label, weight in given.items():
-            here = self.labels == label
-            if not here.any():
+        for label, weight in class_weight.items():
+            is_label = self.labels == label
+            if not is_label.any():
                 raise ValueError(
                     f"class_weight: the label {label!r} does not occur; there are {reprlib.repr(self.labels.tolist())}"
                 )
-            self.weights[here] = nonnegative(f"class_weight: the weight of label {label}", weight)
+            self.weights[is_label] = check_nonnegative(f"class_weight: the weight of label {label}", weight)
 
-    def times(self, sample_weight: Any, y: Any) -> np.ndarray:
+    def multiply(self, sample_weight: Any, y: Any) -> np.ndarray:
         """Return the weights of rows with these labels, multiplied by `sample_weight` unless it is None."""
         weights = self.weights[np.searchsorted(self.labels, _labels(y))]
         return weights if sample_weight is None else weights * as_weights(sample_weight, len(weights), np.float64)
@@ -161,11 +161,11 @@ def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np
     Raises ValueError for labels that do not occur in y, and for weights that are negative or not finite. Raises
     TypeError for targets that are not labels.
     """
-    return ClassWeights(class_weight, y).times(None, y)
+    return ClassWeights(class_weight, y).multiply(None, y)
 
 
 def _labels(y: Any) -> np.ndarray:
-    labels = as_array(read_whole(from_library(y, "y")), "y")
+    labels = as_array(read_all(from_dataframe(y, "y")), "y")
     if labels.dtype.kind not in "iub":
         hint = "; y.argmax(axis=1) makes labels" if labels.ndim == 2 and labels.shape[1] > 1 else ""
         raise TypeError(f"class_weight needs labels: expected integers, got targets of {labels.dtype}{hint}")
@@ -174,14 +174,14 @@ def _labels(y: Any) -> np.ndarray:
     return labels.reshape(-1)
 
 
-def native_integers(array: np.ndarray) -> np.ndarray:
+def to_native_integers(array: np.ndarray) -> np.ndarray:
     """Return integers or bools in native byte order, in the integer types that the kernels know."""
     if array.dtype is INT64:  # the usual case
         return array
     return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
 
 
-def same_length(name: str, inputs: tuple[Any, ...]) -> int:
+def count_rows(name: str, inputs: tuple[Any, ...]) -> int:
     """Return the number of rows of all inputs; ValueError if they have none or different numbers."""
     for x in inputs:
         if x.ndim == 0 or len(x) == 0:
@@ -195,23 +195,23 @@ def same_length(name: str, inputs: tuple[Any, ...]) -> int:
     return len(inputs[0])
 
 
-def read_whole(data: Any) -> Any:
+def read_all(data: Any) -> Any:
     """Return all rows of a Source; everything else as it is."""
     return data.rows(0, len(data)) if isinstance(data, Source) else data
 
 
 def as_rows(name: str, data: Any) -> Any:
     """Return rows as an array, sparse rows or a Source; ValueError for no rows, TypeError for Python objects."""
-    given = as_sparse(data, name=name) if is_sparse(data) else from_library(data, name)
-    is_array = type(given) is not SparseRows and type(given) is not Source
-    array = as_array(given, name) if is_array else given
+    rows = as_sparse(data, name=name) if is_sparse(data) else from_dataframe(data, name)
+    is_array = type(rows) is not SparseRows and type(rows) is not Source
+    array = as_array(rows, name) if is_array else rows
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    return in_order(array)
+    return to_contiguous(array)
 
 
-def in_order(rows: Any) -> Any:
+def to_contiguous(rows: Any) -> Any:
     """Return an array with its rows one after the other in memory; sparse rows and Sources as they are."""
     return np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.extras import pip_install
-from caffelite.data.frames import is_missing, is_of
+from caffelite._support.extras import pip_command
+from caffelite.data.frames import is_missing, is_instance
 
 SECOND = np.timedelta64(1, "s")
 QUARTER = 900  # seconds: a time zone changes its offset at a multiple of 15 minutes
-FIXED = re.compile(r"UTC([+-])(\d\d):(\d\d)")  # a zone without a name
+FIXED_OFFSET = re.compile(r"UTC([+-])(\d\d):(\d\d)")  # a zone without a name
 PARTS = ("year", "month", "day of the year", "weekday", "hour", "seconds")
 CYCLES = {"month": 12.0, "day of the year": 365.25, "weekday": 7.0, "hour": 24.0}
 
@@ -28,13 +28,13 @@ class Dates(NamedTuple):
     zone: str | None
 
 
-def are_dates(column: Any) -> bool:
+def is_date_column(column: Any) -> bool:
     """Return whether a column holds dates, with or without times of the day. Some may be missing."""
-    if is_of(column, "polars", "Series"):
+    if is_instance(column, "polars", "Series"):
         return column.dtype in (sys.modules["polars"].Date, sys.modules["polars"].Datetime)
     if not hasattr(column, "dtype"):
         return False
-    if is_of(column, "pandas", "Series") and sys.modules["pandas"].api.types.is_datetime64_any_dtype(column.dtype):
+    if is_instance(column, "pandas", "Series") and sys.modules["pandas"].api.types.is_datetime64_any_dtype(column.dtype):
         return True
     if column.dtype != object:
         return getattr(column.dtype, "kind", "") == "M"
@@ -42,24 +42,24 @@ def are_dates(column: Any) -> bool:
     return isinstance(first, datetime.date)
 
 
-def dates_of(column: Any, what: Any) -> Dates:
+def to_dates(column: Any, what: Any) -> Dates:
     """Return the dates of a column. TypeError, beginning with `what`, if some have a time zone and others have none."""
-    if is_of(column, "polars", "Series"):
+    if is_instance(column, "polars", "Series"):
         zone = getattr(column.dtype, "time_zone", None)
         if zone is not None:
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         return Dates(column.to_numpy().astype("datetime64[us]"), zone)
-    if is_of(column, "pandas", "Series") and column.dtype != object:
-        own = column.dt.tz
-        if own is not None:
+    if is_instance(column, "pandas", "Series") and column.dtype != object:
+        zone = column.dt.tz
+        if zone is not None:
             column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-        return Dates(column.to_numpy("datetime64[us]"), None if own is None else zone_name(own, what))
+        return Dates(column.to_numpy("datetime64[us]"), None if zone is None else zone_name(zone, what))
     if column.dtype != object:
         return Dates(column.astype("datetime64[us]"), None)
-    return _of_objects(list(column), what)
+    return _from_objects(list(column), what)
 
 
-def _of_objects(values: list[Any], what: Any) -> Dates:
+def _from_objects(values: list[Any], what: Any) -> Dates:
     stamps, zones = np.full(len(values), "NaT", "datetime64[us]"), set()
     for i, x in enumerate(values):
         if is_missing(x):
@@ -93,49 +93,49 @@ def zone_name(zone: datetime.tzinfo, what: Any) -> str:
     return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
-def zone_of(name: str) -> datetime.tzinfo:
+def find_zone(name: str) -> datetime.tzinfo:
     """Return the time zone of a `zone_name`. ValueError if this machine does not know it."""
     if name == "UTC":
         return datetime.timezone.utc
-    if fixed := FIXED.fullmatch(name):
+    if fixed := FIXED_OFFSET.fullmatch(name):
         minutes = int(fixed[2]) * 60 + int(fixed[3])
         return datetime.timezone(datetime.timedelta(minutes=-minutes if fixed[1] == "-" else minutes))
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(
-            f"this machine does not know the time zone {name!r}; `{pip_install('tzdata')}` may help"
+            f"this machine does not know the time zone {name!r}; `{pip_command('tzdata')}` may help"
         ) from None
 
 
-def wall_clock(stamps: np.ndarray, zone: str | None) -> np.ndarray:
+def to_local_time(stamps: np.ndarray, zone: str | None) -> np.ndarray:
     """Return the local times of a zone at these moments of UTC; the same times for None."""
     if zone is None or len(stamps) == 0:
         return stamps
-    known, offset_of = zone_of(zone), {}
+    timezone, offsets_by_quarter = find_zone(zone), {}
     seconds = stamps.astype("datetime64[s]")
     quarters = np.where(np.isnat(stamps), 0, seconds.astype(np.int64) // QUARTER)
-    different, places = np.unique(quarters, return_inverse=True)
+    distinct, positions = np.unique(quarters, return_inverse=True)
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-    for quarter in different.tolist():
-        moment = (epoch + datetime.timedelta(seconds=quarter * QUARTER)).astimezone(known)
-        offset_of[quarter] = round(moment.utcoffset().total_seconds())  # type: ignore[union-attr]
-    offsets = np.array([offset_of[quarter] for quarter in different.tolist()], np.int64)
-    return stamps + offsets[places].astype("timedelta64[s]")
+    for quarter in distinct.tolist():
+        moment = (epoch + datetime.timedelta(seconds=quarter * QUARTER)).astimezone(timezone)
+        offsets_by_quarter[quarter] = round(moment.utcoffset().total_seconds())  # type: ignore[union-attr]
+    offsets = np.array([offsets_by_quarter[quarter] for quarter in distinct.tolist()], np.int64)
+    return stamps + offsets[positions].astype("timedelta64[s]")
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
 
 
-def varying(wall: np.ndarray) -> tuple[str, ...]:
+def varying_parts(wall: np.ndarray) -> tuple[str, ...]:
     """Return the parts in which these dates on the wall clock differ, and always "seconds"."""
-    there = wall[~np.isnat(wall)]
+    present = wall[~np.isnat(wall)]
     return tuple(
-        [part for part in PARTS[:-1] if len(there) and (x := part_of(there, part)).min() < x.max()] + ["seconds"]
+        [part for part in PARTS[:-1] if len(present) and (x := get_part(present, part)).min() < x.max()] + ["seconds"]
     )
 
 
-def part_of(wall: np.ndarray, part: str) -> np.ndarray:
+def get_part(wall: np.ndarray, part: str) -> np.ndarray:
     """Return a part of dates on the wall clock, counted from 0, but for the year. Hours have fractions."""
     days = wall.astype("datetime64[D]")
     if part == "year":
@@ -160,22 +160,22 @@ def features(dates: Dates, zone: str | None, parts: Sequence[str], first: float)
     A part that begins again, such as the weekday, becomes a sine and a cosine. "seconds" are those since `first`, which
     is in seconds since 1970.
     """
-    found = np.full((len(dates.stamps), len(feature_names(parts))), np.nan)
-    there = ~np.isnat(dates.stamps)
-    wall = wall_clock(dates.stamps[there], zone)
+    numbers = np.full((len(dates.stamps), len(feature_names(parts))), np.nan)
+    present = ~np.isnat(dates.stamps)
+    wall = to_local_time(dates.stamps[present], zone)
     columns: list[np.ndarray] = []
     for part in parts:
         if part == "seconds":
-            columns.append(seconds_of(dates.stamps[there]) - first)
+            columns.append(to_seconds(dates.stamps[present]) - first)
         elif part in CYCLES:
-            angle = 2 * np.pi / CYCLES[part] * part_of(wall, part)
+            angle = 2 * np.pi / CYCLES[part] * get_part(wall, part)
             columns += [np.sin(angle), np.cos(angle)]
         else:
-            columns.append(part_of(wall, part))
-    found[there] = np.stack(columns, axis=1)
-    return found
+            columns.append(get_part(wall, part))
+    numbers[present] = np.stack(columns, axis=1)
+    return numbers
 
 
-def seconds_of(stamps: np.ndarray) -> np.ndarray:
+def to_seconds(stamps: np.ndarray) -> np.ndarray:
     """Return dates as seconds since 1970, float64."""
     return stamps.astype(np.int64) / 1e6

@@ -22,28 +22,28 @@ def is_frame(x: Any) -> bool:
     """Return whether it is a frame of pandas or polars, or a dict of columns."""
     if isinstance(x, Mapping):
         return not hasattr(x, "tocsr")  # a sparse matrix by keys is a mapping too
-    return is_of(x, "pandas", "DataFrame") or is_of(x, "polars", "DataFrame")
+    return is_instance(x, "pandas", "DataFrame") or is_instance(x, "polars", "DataFrame")
 
 
 def is_series(x: Any) -> bool:
     """Return whether it is a column of such a frame."""
-    return is_of(x, "pandas", "Series") or is_of(x, "polars", "Series")
+    return is_instance(x, "pandas", "Series") or is_instance(x, "polars", "Series")
 
 
-def is_of(x: Any, library: str, kind: str) -> bool:
+def is_instance(x: Any, library: str, kind: str) -> bool:
     """Return whether it is an object of this class of a library, without importing the library."""
     return isinstance(x, getattr(sys.modules.get(library), kind, ()))
 
 
-def columns(frame: Any, what: Any) -> dict[Any, Any]:
+def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
     """Return the columns of a frame by name. ValueError, beginning with `what`, for none or equal names."""
     if isinstance(frame, Mapping):
-        named = [(name, x if isinstance(x, Categories) else _inferred(x)) for name, x in frame.items()]
-    elif is_of(frame, "pandas", "DataFrame"):
-        named = [(name, _inferred(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
+        named = [(name, x if isinstance(x, Categories) else _infer_dtype(x)) for name, x in frame.items()]
+    elif is_instance(frame, "pandas", "DataFrame"):
+        named = [(name, _infer_dtype(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
     else:
         named = [(series.name, series) for series in frame.get_columns()]
-    found = dict(named)
+    result = dict(named)
     _check_different([name for name, _ in named], what)
     shapes = {name: np.shape(x.codes if isinstance(x, Categories) else x) for name, x in named}
     first = next(iter(shapes))
@@ -56,18 +56,18 @@ def columns(frame: Any, what: Any) -> dict[Any, Any]:
                 f"{what}: expected columns (n,) of one length, got {first!r} of shape {shapes[first]} and {name!r} of "
                 f"shape {shape}"
             )
-    return found
+    return result
 
 
 def select(frame: Any, names: list[Any], what: Any) -> Any:
     """Return these columns of a frame, as a frame. ValueError, beginning with `what`, if one is missing."""
     if isinstance(frame, Mapping):
-        frame = columns(frame, what)
-    given = list(frame if isinstance(frame, Mapping) else frame.columns)
-    _check_different(given, what)
-    known = set(given)
-    if absent := [name for name in names if name not in known]:
-        raise ValueError(f"{what}: the frame has no column {absent[0]!r}; there are {listed(given)}")
+        frame = get_columns(frame, what)
+    names_in_frame = list(frame if isinstance(frame, Mapping) else frame.columns)
+    _check_different(names_in_frame, what)
+    known = set(names_in_frame)
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(f"{what}: the frame has no column {missing[0]!r}; there are {join_names(names_in_frame)}")
     return {name: frame[name] for name in names} if isinstance(frame, Mapping) else frame[names]
 
 
@@ -80,21 +80,21 @@ def _check_different(names: list[Any], what: Any) -> None:
         raise ValueError(f"{what}: the frame has more than one column {twice!r}")
 
 
-def listed(names: list[Any], most: int = 8) -> str:
+def join_names(names: list[Any], max_names: int = 8) -> str:
     """Write the first names, and how many more there are."""
-    return ", ".join([*map(str, names[:most]), *([f"… {len(names) - most} more"] if len(names) > most else [])])
+    return ", ".join([*map(str, names[:max_names]), *([f"… {len(names) - max_names} more"] if len(names) > max_names else [])])
 
 
-def _inferred(column: Any) -> Any:
+def _infer_dtype(column: Any) -> Any:
     """Return a column of pandas or of a dict. If its objects are numbers, they become a column or an array of such."""
-    if is_of(column, "polars", "Series"):
+    if is_instance(column, "polars", "Series"):
         return column
     column = column if is_series(column) else np.asarray(column)
     if column.dtype != object or column.ndim != 1:
         return column
     values = column.tolist()
-    there = [x for x in values if not is_missing(x)]
-    if 0 < len(there) < len(values) and all(isinstance(x, bool | int | float | np.number | np.bool_) for x in there):
+    present = [x for x in values if not is_missing(x)]
+    if 0 < len(present) < len(values) and all(isinstance(x, bool | int | float | np.number | np.bool_) for x in present):
         return np.array([np.nan if is_missing(x) else float(x) for x in values])
     return column.infer_objects() if is_series(column) else column
 
@@ -107,86 +107,86 @@ def is_missing(x: Any) -> bool:
         return x is getattr(sys.modules.get("pandas"), "NA", None)
 
 
-def names_of_inputs(x: Any) -> list[list[Any] | None] | None:
+def input_column_names(x: Any) -> list[list[Any] | None] | None:
     """Return the column names of each frame among the inputs; None if there are no frames."""
     if type(x) is np.ndarray:
         return None
     inputs = x if isinstance(x, tuple) else (x,)
-    names = [_names(frame) if is_frame(frame) else None for frame in inputs]
+    names = [_column_names(frame) if is_frame(frame) else None for frame in inputs]
     return names if any(names) else None
 
 
-def _names(frame: Any) -> list[Any]:
+def _column_names(frame: Any) -> list[Any]:
     return [name if isinstance(name, str | int) else str(name) for name in getattr(frame, "columns", frame)]
 
 
-def check_names(expected: list[list[Any] | None], given: list[list[Any] | None] | None, what: Any) -> None:
+def check_names(expected: list[list[Any] | None], actual: list[list[Any] | None] | None, what: Any) -> None:
     """Raise ValueError, beginning with `what`, unless each frame has the expected columns in their order."""
-    for before, now in zip(expected, given or (), strict=False):
-        if before is None or now is None or before == now:
+    for expected_names, actual_names in zip(expected, actual or (), strict=False):
+        if expected_names is None or actual_names is None or expected_names == actual_names:
             continue
-        if len(before) == len(now) and set(before) == set(now):
-            i = next(i for i, name in enumerate(before) if name != now[i])
-            how = f"have moved: column {i} is {now[i]!r}, and was {before[i]!r}"
+        if len(expected_names) == len(actual_names) and set(expected_names) == set(actual_names):
+            i = next(i for i, name in enumerate(expected_names) if name != actual_names[i])
+            how = f"have moved: column {i} is {actual_names[i]!r}, and was {expected_names[i]!r}"
         else:
-            missing, new = ([name for name in a if name not in b] for a, b in ((before, set(now)), (now, set(before))))
-            how = f"are not those the model was fitted on: {_listed(missing)} missing, {_listed(new)} new"
-        raise ValueError(f"{what}: the frame's columns {how}; frame[{before}] selects the right ones, if it has them")
+            missing, new = ([name for name in a if name not in b] for a, b in ((expected_names, set(actual_names)), (actual_names, set(expected_names))))
+            how = f"are not those the model was fitted on: {_quote_names(missing)} missing, {_quote_names(new)} new"
+        raise ValueError(f"{what}: the frame's columns {how}; frame[{expected_names}] selects the right ones, if it has them")
 
 
-def _listed(names: list[Any]) -> str:
+def _quote_names(names: list[Any]) -> str:
     return ", ".join(map(repr, names)) if names else "none"
 
 
-def as_array(frame: Any, what: Any, *, gaps: bool = False) -> np.ndarray:
+def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
     """Return the numbers and bools of a frame, (n, columns), or of a column, (n,), in the dtype that holds them all.
 
-    Missing values raise ValueError; with `gaps` they are NaN. Raises TypeError for words, categories and anything else.
+    Missing values raise ValueError; with `allow_missing` they are NaN. Raises TypeError for anything else.
     The message names the column and, if it is about one, the row.
     """
     if is_series(frame):
-        column = _inferred(frame) if is_of(frame, "pandas", "Series") else frame
-        return numbers(column, f"{what}: column {frame.name!r}" if frame.name not in (None, "") else what)
-    if (whole := _at_once(frame, gaps)) is not None:
+        column = _infer_dtype(frame) if is_instance(frame, "pandas", "Series") else frame
+        return to_numbers(column, f"{what}: column {frame.name!r}" if frame.name not in (None, "") else what)
+    if (whole := _convert_whole(frame, allow_missing)) is not None:
         return whole
-    named = columns(frame, what).items()
-    arrays = [numbers(column, f"{what}: column {name!r}", gaps=gaps) for name, column in named]
+    named = get_columns(frame, what).items()
+    arrays = [to_numbers(column, f"{what}: column {name!r}", allow_missing=allow_missing) for name, column in named]
     whole = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
     for i, array in enumerate(arrays):
         whole[:, i] = array
     return whole
 
 
-def _at_once(frame: Any, gaps: bool) -> np.ndarray | None:
+def _convert_whole(frame: Any, allow_missing: bool) -> np.ndarray | None:
     """Return the numbers of a frame without a step for each column; None if a column needs its own conversion.
 
-    Missing values need their own conversion, unless `gaps` makes them NaN.
+    Missing values need their own conversion, unless `allow_missing` makes them NaN.
     """
     whole = None
-    if is_of(frame, "pandas", "DataFrame"):
+    if is_instance(frame, "pandas", "DataFrame"):
         dtypes = set(frame.dtypes)
         if frame.columns.is_unique and dtypes and all(isinstance(x, np.dtype) and x.kind in "biuf" for x in dtypes):
             whole = frame.to_numpy(np.result_type(*dtypes))
-    elif is_of(frame, "polars", "DataFrame"):
+    elif is_instance(frame, "polars", "DataFrame"):
         dtypes = set(frame.dtypes)
         if len(dtypes) == 1 and all(x.is_integer() or x.is_float() for x in dtypes):
-            whole = None if any(frame.null_count().row(0)) and not gaps else frame.to_numpy()
-    if whole is None or (not gaps and whole.dtype.kind == "f" and np.isnan(whole).any()):
+            whole = None if any(frame.null_count().row(0)) and not allow_missing else frame.to_numpy()
+    if whole is None or (not allow_missing and whole.dtype.kind == "f" and np.isnan(whole).any()):
         return None
     return np.ascontiguousarray(whole)
 
 
-def numbers(column: Any, what: Any, *, gaps: bool = False) -> np.ndarray:
+def to_numbers(column: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
     """Return the numbers or bools of a column (n,).
 
-    TypeError for anything else, and ValueError for missing ones; with `gaps` they are NaN. Messages begin with `what`.
+    TypeError for anything else, ValueError for missing ones, or NaN with `allow_missing`. Messages begin with `what`.
     """
-    if not are_numbers(column):
-        if gaps and all_missing(column):
+    if not is_numeric(column):
+        if allow_missing and is_all_missing(column):
             return np.full(len(column.codes if isinstance(column, Categories) else column), np.nan)
-        raise TypeError(f"{what} holds {content(column)}; expected numbers{'' if gaps else _way_out(column)}")
+        raise TypeError(f"{what} holds {describe_content(column)}; expected numbers{'' if allow_missing else _number_hint(column)}")
     values, missing = column, np.zeros(0, bool)
-    if is_of(column, "polars", "Series"):
+    if is_instance(column, "polars", "Series"):
         missing = column.is_null().to_numpy()
         as_float = column.dtype.is_decimal() or missing.any()
         values = (column.cast(sys.modules["polars"].Float64) if as_float else column).to_numpy()
@@ -196,20 +196,20 @@ def numbers(column: Any, what: Any, *, gaps: bool = False) -> np.ndarray:
             values = column.to_numpy(np.float64, na_value=np.nan)
         else:
             values = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))  # nullable types have `numpy_dtype`
-    if not gaps:
+    if not allow_missing:
         check_missing(missing, what)
         if values.dtype.kind == "f":
             check_missing(np.isnan(values), what)
     return values
 
 
-def are_numbers(column: Any) -> bool:
+def is_numeric(column: Any) -> bool:
     """Return whether a column holds numbers or bools. Some may be missing."""
     if isinstance(column, Categories):
         return False
-    if is_of(column, "polars", "Series"):
+    if is_instance(column, "polars", "Series"):
         return column.dtype.is_numeric() or column.dtype == sys.modules["polars"].Boolean
-    if is_of(column, "pandas", "Series"):
+    if is_instance(column, "pandas", "Series"):
         pandas, dtype = sys.modules["pandas"], column.dtype
         if isinstance(dtype, pandas.CategoricalDtype):  # pandas takes categories True and False for bools
             return False
@@ -217,31 +217,31 @@ def are_numbers(column: Any) -> bool:
     return column.dtype.kind in "biuf"
 
 
-def categories(column: Any, what: Any) -> Categories:
+def to_categories(column: Any, what: Any) -> Categories:
     """Return the categories of a column. Words or numbers become categories, in sorted order.
 
     TypeError, beginning with `what`, for anything else.
     """
     try:
-        codes, names = _categories(column)
+        codes, names = _factorize(column)
     except TypeError:  # values that cannot be sorted
         codes, names = np.zeros(0, np.int64), [None]
     names = [name.item() if isinstance(name, np.generic) else name for name in names]
     if not all(isinstance(name, str | int | float) for name in names):
-        way_out = DATES if _holds_dates(column) else ""
-        raise TypeError(f"{what} holds {content(column)}; expected numbers, words or categories of such{way_out}")
+        way_out = DATES_HINT if _has_dates(column) else ""
+        raise TypeError(f"{what} holds {describe_content(column)}; expected numbers, words or categories of such{way_out}")
     return Categories(codes, names)
 
 
-def _categories(column: Any) -> tuple[np.ndarray, list[Any]]:
+def _factorize(column: Any) -> tuple[np.ndarray, list[Any]]:
     if isinstance(column, Categories):
         return column
-    if is_of(column, "pandas", "Series"):
+    if is_instance(column, "pandas", "Series"):
         if isinstance(column.dtype, sys.modules["pandas"].CategoricalDtype):
             return column.cat.codes.to_numpy(), column.cat.categories.tolist()
         codes, names = sys.modules["pandas"].factorize(column, sort=True)
         return codes, names.tolist()
-    if is_of(column, "polars", "Series"):
+    if is_instance(column, "polars", "Series"):
         polars = sys.modules["polars"]
         if column.dtype == polars.Enum:
             names = column.dtype.categories.to_list()
@@ -249,90 +249,90 @@ def _categories(column: Any) -> tuple[np.ndarray, list[Any]]:
         words = column.cast(polars.String) if column.dtype == polars.Categorical else column
         ranks = words.rank("dense").cast(polars.Int64).fill_null(0).to_numpy()
         return ranks - 1, words.drop_nulls().unique().sort().to_list()
-    there = ~(np.array([*map(is_missing, column)], bool) if column.dtype == object else _are_nan(column))
+    present = ~(np.array([*map(is_missing, column)], bool) if column.dtype == object else _is_nan(column))
     codes = np.full(len(column), -1, np.int64)
-    names, codes[there] = np.unique(column[there], return_inverse=True)
+    names, codes[present] = np.unique(column[present], return_inverse=True)
     return codes, names.tolist()
 
 
-def _are_nan(array: np.ndarray) -> np.ndarray:
+def _is_nan(array: np.ndarray) -> np.ndarray:
     return np.isnan(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)
 
 
-def codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
+def to_codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
     """Return the number of each row's category, (n,) int64, given the numbers of categories by name.
 
     ValueError, beginning with `what` and naming the row, for a missing value or a category without a number.
     """
-    own, mine = categories(column, what)
-    check_missing(own < 0, what)
-    numbers = np.array([names.get(name, -1) for name in mine], np.int64)[own]
-    if (numbers < 0).any():
-        row = int((numbers < 0).argmax())
+    row_codes, found_names = to_categories(column, what)
+    check_missing(row_codes < 0, what)
+    result = np.array([names.get(name, -1) for name in found_names], np.int64)[row_codes]
+    if (result < 0).any():
+        row = int((result < 0).argmax())
         known = ", ".join([*map(repr, list(names)[:10]), *["…"] * (len(names) > 10)])
-        raise ValueError(f"{what} has {mine[own[row]]!r} in row {row}, which is not among its categories {known}")
-    return numbers
+        raise ValueError(f"{what} has {found_names[row_codes[row]]!r} in row {row}, which is not among its categories {known}")
+    return result
 
 
 def check_missing(missing: np.ndarray, what: Any) -> None:
     """Raise ValueError naming the first row that is True, if there is one."""
     if missing.any():
-        others = np.count_nonzero(missing) - 1
+        rest = np.count_nonzero(missing) - 1
         raise ValueError(
-            f"{what} has a missing value in row {missing.argmax()}{f' and {others:,} others' if others else ''}: "
+            f"{what} has a missing value in row {missing.argmax()}{f' and {rest:,} others' if rest else ''}: "
             "fill it, or leave the row out"
         )
 
 
-def all_missing(column: Any) -> bool:
+def is_all_missing(column: Any) -> bool:
     """Return whether a column holds no value at all."""
     if isinstance(column, Categories):
         return bool((column.codes < 0).all())
-    if is_of(column, "polars", "Series"):
+    if is_instance(column, "polars", "Series"):
         return column.null_count() == len(column)
     if is_series(column):
         return bool(column.isna().all())
     return all(map(is_missing, column.tolist()))
 
 
-def content(column: Any) -> str:
+def describe_content(column: Any) -> str:
     """Describe the content of a column without numbers."""
-    if holds_categories(column):
+    if is_categorical(column):
         return "categories"
-    value = _first(column)
+    value = _first_value(column)
     if isinstance(value, str):
         return f"words such as {value!r}"
     return f"{column.dtype}" if value is None or column.dtype != object else f"objects such as {reprlib.repr(value)}"
 
 
-def _way_out(column: Any) -> str:
+def _number_hint(column: Any) -> str:
     """Return a hint for such a column if numbers are expected."""
-    if holds_categories(column) or isinstance(_first(column), str):
+    if is_categorical(column) or isinstance(_first_value(column), str):
         return (
             ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
             "a DataGenerator; for labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
         )
-    return DATES if _holds_dates(column) else ""
+    return DATES_HINT if _has_dates(column) else ""
 
 
-DATES = ": make numbers of what counts, such as the month, or the days since a day"
+DATES_HINT = ": make numbers of what counts, such as the month, or the days since a day"
 
 
-def holds_words(column: Any) -> bool:
+def has_words(column: Any) -> bool:
     """Return whether a column is of a type for words or categories, also if none is there."""
-    return holds_categories(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
+    return is_categorical(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
 
 
-def holds_categories(column: Any) -> bool:
+def is_categorical(column: Any) -> bool:
     """Return whether a column is of a type for categories."""
     return isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum"))
 
 
-def _holds_dates(column: Any) -> bool:
+def _has_dates(column: Any) -> bool:
     return str(column.dtype).lower().startswith(("date", "time", "duration", "period"))
 
 
-def _first(column: Any) -> Any:
+def _first_value(column: Any) -> Any:
     """Return the first word in a column. Without words, return the first value that is not missing, or None."""
     values = [x for x in (column.to_list() if hasattr(column, "to_list") else column.tolist()) if x is not None]
     return next((x for x in values if isinstance(x, str)), values[0] if values else None)

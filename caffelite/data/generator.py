@@ -13,22 +13,22 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, boolean, positive_integer, random_stream
+from caffelite.core.arrays import as_array, check_bool, check_positive_integer, make_rng
 from caffelite.core.sparse import SparseRows, is_sparse
 from caffelite.data import frames, out_of_core
-from caffelite.data.augment import drawing
+from caffelite.data.augment import augmentation_key
 from caffelite.data.conversion import (
-    are_several,
+    is_multi_target,
     as_rows,
     as_weights,
-    from_library,
-    in_order,
-    named_targets,
-    same_length,
-    way_to_several,
+    from_dataframe,
+    to_contiguous,
+    name_targets,
+    count_rows,
+    tuple_hint,
 )
 from caffelite.data.out_of_core import Blocks, Source
-from caffelite.data.prefetch import Call, in_background, raise_
+from caffelite.data.prefetch import Call, prefetch, raise_error
 
 Transform = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -62,15 +62,15 @@ class Layout(NamedTuple):
 
     inputs: int
     targets: int
-    weighted: bool
+    has_weights: bool
 
     def batch(self, columns: Sequence[Any]) -> Batch:
         """Return the Batch of these columns, in the order of `Batch.columns`."""
         first, last = self.inputs, self.inputs + self.targets
-        return Batch(tuple(columns[:first]), tuple(columns[first:last]), columns[last] if self.weighted else None)
+        return Batch(tuple(columns[:first]), tuple(columns[first:last]), columns[last] if self.has_weights else None)
 
 
-def alone_or_all(arrays: tuple[Any, ...]) -> Any:
+def unpack_single(arrays: tuple[Any, ...]) -> Any:
     """Return the only array of a tuple, or the tuple if there are several. So users get inputs and targets."""
     return arrays[0] if len(arrays) == 1 else arrays
 
@@ -114,7 +114,7 @@ class DataGenerator:
     Exceptions of a source are passed on.
     """
 
-    in_dtype_of_model = False  # whether x, y and weights are already converted to a model's dtype
+    has_model_dtype = False  # whether x, y and weights are already converted to a model's dtype
 
     def __init__(
         self,
@@ -128,78 +128,78 @@ class DataGenerator:
         sample_weight: Any = None,
         transform: Transform | Sequence[Transform] | None = None,
     ) -> None:
-        self.columns = frames.names_of_inputs(x)
+        self.columns = frames.input_column_names(x)
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
-        named = {} if y is None else {name: as_rows(name, from_library(a, name)) for name, a in named_targets(y, "y")}
-        self.y = tuple(named.values()) if are_several(y) else named.get("y")
-        self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
+        named = {} if y is None else {name: as_rows(name, from_dataframe(a, name)) for name, a in name_targets(y, "y")}
+        self.y = tuple(named.values()) if is_multi_target(y) else named.get("y")
+        self.rows = rows = count_rows("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         for name, a in named.items():
             if len(a) != rows:
                 shapes = ", ".join([str(a.shape) for a in (*self._inputs(), *named.values())])
-                raise ValueError(f"x has {rows} rows and {name} has {len(a)}: shapes {shapes}{way_to_several(x)}")
+                raise ValueError(f"x has {rows} rows and {name} has {len(a)}: shapes {shapes}{tuple_hint(x)}")
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y, because the weights belong to the loss")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
         self.transform = _as_transforms(transform)
         if self.transform and y is None:
             raise ValueError("transform needs y: it takes x and y and returns them")
-        self._begin(batch_size, shuffle, drop_last, seed)
+        self._set_up(batch_size, shuffle, drop_last, seed)
 
     @classmethod
-    def of(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
+    def from_batch(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
         """Make batches of rows that are already checked and in a model's dtype."""
         self = cls.__new__(cls)
-        self.columns, self.transform, self.in_dtype_of_model = None, (), True
-        self.x, self.y = (alone_or_all(tuple(map(in_order, arrays))) for arrays in (data.inputs, data.targets))
+        self.columns, self.transform, self.has_model_dtype = None, (), True
+        self.x, self.y = (unpack_single(tuple(map(to_contiguous, arrays))) for arrays in (data.inputs, data.targets))
         self.sample_weight, self.rows = data.weights, data.rows
-        self._begin(batch_size, shuffle, False, seed)
+        self._set_up(batch_size, shuffle, False, seed)
         return self
 
-    def _begin(self, batch_size: int, shuffle: bool, drop_last: bool, seed: Any) -> None:
+    def _set_up(self, batch_size: int, shuffle: bool, drop_last: bool, seed: Any) -> None:
         rows = self.rows
-        self.batch_size = positive_integer("batch_size", batch_size)
-        self.shuffle, self.drop_last = boolean("shuffle", shuffle), boolean("drop_last", drop_last)
+        self.batch_size = check_positive_integer("batch_size", batch_size)
+        self.shuffle, self.drop_last = check_bool("shuffle", shuffle), check_bool("drop_last", drop_last)
         if drop_last and rows < self.batch_size:
             raise ValueError(f"drop_last leaves no batch of {rows} rows in batches of {self.batch_size}")
         columns = self._columns()
-        is_read = Source in map(type, columns)
-        if is_read and SparseRows in map(type, columns):
+        is_out_of_core = Source in map(type, columns)
+        if is_out_of_core and SparseRows in map(type, columns):
             raise ValueError("x is sparse, and so in memory; expected y in memory, too: np.array(y)")
         #: How the rows are read, if not all of them are in memory.
-        self.blocks = Blocks(columns, rows, self.batch_size) if is_read else None
+        self.blocks = Blocks(columns, rows, self.batch_size) if is_out_of_core else None
         # The order of the last epoch, which the next one shuffles further; and the state of the shuffle's generator.
-        self._order = np.arange(0 if is_read else rows, dtype=np.int64)
-        self._state = _four_words(random_stream("seed", seed))
+        self._order = np.arange(0 if is_out_of_core else rows, dtype=np.int64)
+        self._state = _draw_words(make_rng("seed", seed))
         # The seed of augmentations and of the order of blocks; and the number of epochs begun.
         self._numbers = np.array([int(self._state[0]) >> 1, 0], np.int64)
-        self._joins = False  # see `without_single_rows`
-        self._least = self.batch_size  # with `drop_last`, the rows of a batch that is not left out
+        self._merges_last = False  # see `merge_single_rows`
+        self._min_rows = self.batch_size  # with `drop_last`, the rows of a batch that is not left out
 
-    def only(self, rows: np.ndarray) -> DataGenerator:
+    def restrict(self, rows: np.ndarray) -> DataGenerator:
         """Restrict the generator, before its first epoch, to these rows, int64 (m,), in this order. Return it."""
         self._order, self.rows = rows.copy(), len(rows)
         return self
 
-    def joined(self, count: int) -> DataGenerator:
+    def join_batches(self, count: int) -> DataGenerator:
         """Return the same rows in batches that join `count` of these, from the same place in the sequence of orders.
 
         `drop_last` leaves out the same rows.
         """
-        joined = copy.copy(self)  # shares the arrays that an epoch changes
-        joined.batch_size *= count
-        joined.blocks = None if self.blocks is None else Blocks(self._columns(), self.rows, joined.batch_size)
-        return joined
+        generator = copy.copy(self)  # shares the arrays that an epoch changes
+        generator.batch_size *= count
+        generator.blocks = None if self.blocks is None else Blocks(self._columns(), self.rows, generator.batch_size)
+        return generator
 
     def __len__(self) -> int:
-        full, last = self.sizes(self.rows)
+        full, last = self.batch_sizes(self.rows)
         return full + (last > 0)
 
-    def sizes(self, rows: int) -> tuple[int, int]:
+    def batch_sizes(self, rows: int) -> tuple[int, int]:
         """Return the number of batches of `batch_size`, and the rows of a last batch of another size; 0 for none."""
         if self.drop_last:
-            rows -= rows % self._least
+            rows -= rows % self._min_rows
         full, last = divmod(rows, self.batch_size)
-        return (full - 1, self.batch_size + 1) if self._joins and last == 1 and full else (full, last)
+        return (full - 1, self.batch_size + 1) if self._merges_last and last == 1 and full else (full, last)
 
     @property
     def _seed(self) -> int:
@@ -210,7 +210,7 @@ class DataGenerator:
         return int(self._numbers[1])
 
     def __iter__(self) -> Iterator[Any]:
-        return _made(self.epoch())
+        return _run_calls(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """Return the batches of a new epoch, from batch `first` on, as calls that make them.
@@ -227,23 +227,23 @@ class DataGenerator:
     def _read_batches(self, first: int) -> Iterator[Call]:
         assert self.blocks is not None
         columns = self._columns()
-        with closing(self.buffers(columns, self.memory_for(columns), first // self.blocks.batches)) as buffers:
+        with closing(self.buffers(columns, self.allocate_buffers(columns), first // self.blocks.batches)) as buffers:
             epoch, number = self._epochs, first
             for read in buffers:
                 try:
                     buffer = read()
                 except StopIteration as error:  # of a user's source
-                    yield functools.partial(raise_, error)
+                    yield functools.partial(raise_error, error)
                     return
-                full, last = self.sizes(len(buffer.order))
+                full, last = self.batch_sizes(len(buffer.order))
                 for i in range(number % self.blocks.batches, full + (last > 0)):
                     yield functools.partial(self._batch, buffer.columns, buffer.order, epoch, number, i)
                     number += 1
 
-    def memory_for(self, columns: list[Any]) -> list[list[np.ndarray]]:
+    def allocate_buffers(self, columns: list[Any]) -> list[list[np.ndarray]]:
         """Allocate two buffers for these columns: one in use, one that is being read."""
         assert self.blocks is not None
-        size = min(self.blocks.buffer + self._joins, self.rows)
+        size = min(self.blocks.buffer + self._merges_last, self.rows)
         return [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(2)]
 
     def begin(self) -> int:
@@ -261,29 +261,29 @@ class DataGenerator:
         one: its memory is used again. This call begins the first epoch. To go on to a later epoch, call `begin`.
         """
         assert self.blocks is not None
-        blocks, begun = self.blocks, self.begin()
-        full, last = self.sizes(self.rows)
+        blocks, first_epoch = self.blocks, self.begin()
+        full, last = self.batch_sizes(self.rows)
         rows = full * self.batch_size + last
         count = -(-len(self) // blocks.batches)
-        left = threading.Event()
+        closed = threading.Event()
 
-        def buffer(epoch: int, ranges: np.ndarray, number: int, room: list[np.ndarray]) -> Buffer:
+        def buffer(epoch: int, ranges: np.ndarray, number: int, buffer_memory: list[np.ndarray]) -> Buffer:
             pieces = blocks.pieces(ranges, number, rows, is_last=number == count - 1)
             order = np.arange(sum(stop - start for start, stop in pieces))
-            into = [array[: len(order)] for array in room]
-            out_of_core.read(columns, pieces, into, left.is_set)
+            arrays = [array[: len(order)] for array in buffer_memory]
+            out_of_core.read(columns, pieces, arrays, closed.is_set)
             if self.shuffle:
                 kernels.shuffle(order, self._words(epoch, number))
-            return Buffer(into, order, pieces)
+            return Buffer(arrays, order, pieces)
 
         def calls() -> Iterator[Call]:
-            rooms = itertools.cycle(memory)
-            for epoch in range(begun, begun + epochs):
+            memories = itertools.cycle(memory)
+            for epoch in range(first_epoch, first_epoch + epochs):
                 ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
-                for number in range(first if epoch == begun else 0, count):
-                    yield functools.partial(buffer, epoch, ranges, number, next(rooms))
+                for number in range(first if epoch == first_epoch else 0, count):
+                    yield functools.partial(buffer, epoch, ranges, number, next(memories))
 
-        return in_background(calls(), 1, left.set)
+        return prefetch(calls(), 1, closed.set)
 
     def _words(self, *numbers: int) -> np.ndarray:
         """Return random bits for an epoch, or for a buffer in it, from the seed."""
@@ -295,8 +295,8 @@ class DataGenerator:
 
     def check(self, state: dict[str, np.ndarray]) -> None:
         """Raise ValueError if this can't be the `state()` of a generator of as many rows."""
-        mine = self.state()
-        if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in mine.items()):
+        own_state = self.state()
+        if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in own_state.items()):
             raise ValueError("expected the state of a DataGenerator with as many rows")
         if not np.array_equal(np.sort(state["order"]), np.sort(self._order)) or (state["numbers"] < 0).any():
             raise ValueError("expected the state of a DataGenerator, whose order has each row once")
@@ -318,14 +318,14 @@ class DataGenerator:
     def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
         """Make batch i of columns in this order. `number` counts the batches of the epoch."""
         first, stop = i * self.batch_size, (i + 1) * self.batch_size
-        rows = order[first : stop if i < self.sizes(len(order))[0] else None]
-        taken = iter([_taken(column, rows) for column in columns])
-        x, y = _like(self.x, taken), _like(self.y, taken)
+        rows = order[first : stop if i < self.batch_sizes(len(order))[0] else None]
+        arrays = iter([_take_rows(column, rows) for column in columns])
+        x, y = _repack(self.x, arrays), _repack(self.y, arrays)
         if self.transform:
-            with drawing(self._seed, (epoch << 32) + number):
+            with augmentation_key(self._seed, (epoch << 32) + number):
                 for transform in self.transform:
-                    x, y = _pair(transform(x, y), len(rows))
-        return x if self.y is None else (x, y, *taken)
+                    x, y = _check_pair(transform(x, y), len(rows))
+        return x if self.y is None else (x, y, *arrays)
 
 
 class Buffer(NamedTuple):
@@ -366,86 +366,86 @@ class Prefetch:
     def __init__(self, batches: Iterable, depth: int = 2) -> None:
         if not isinstance(batches, Iterable):
             raise TypeError(f"Prefetch takes an iterable of batches, got {type(batches).__name__}")
-        self.batches, self.depth = batches, positive_integer("depth", depth)
+        self.batches, self.depth = batches, check_positive_integer("depth", depth)
 
     def __len__(self) -> int:
         return len(self.batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        return _made(self.epoch())
+        return _run_calls(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """Return the batches of a pass, from batch `first` on, each as a call."""
-        return in_background(epoch_of(self.batches, first, copied=True), self.depth)
+        return prefetch(start_epoch(self.batches, first, copy_batches=True), self.depth)
 
 
-def without_single_rows(batches: Any) -> Any:
+def merge_single_rows(batches: Any) -> Any:
     """Return the same batches, but a last batch of one row joins the one before it.
 
     This is for training a BatchNorm, which needs more than one row. The new batches start at the same place in the same
     sequence of orders. Batches that are not caffelite's stay as they are.
     """
     if type(batches) is Prefetch:
-        return Prefetch(without_single_rows(batches.batches), batches.depth)
+        return Prefetch(merge_single_rows(batches.batches), batches.depth)
     if type(batches) is not DataGenerator:
         return batches
-    joining = copy.copy(batches)  # shares the arrays that an epoch changes
-    joining._joins = True
-    return joining
+    generator = copy.copy(batches)  # shares the arrays that an epoch changes
+    generator._merges_last = True
+    return generator
 
 
-def _made(batches: Any) -> Iterator[Any]:
+def _run_calls(batches: Any) -> Iterator[Any]:
     """Yield the result of each call. If a call raises, the thread that makes batches ends."""
     with closing(batches):
         for batch in batches:
             yield batch()
 
 
-def epoch_of(batches: Iterable, first: int = 0, copied: bool = False) -> Iterator[Call]:
+def start_epoch(batches: Iterable, first: int = 0, copy_batches: bool = False) -> Iterator[Call]:
     """Return the batches of an epoch, from batch `first` on, as calls that make them; see `DataGenerator.epoch`.
 
-    An iterable that is not caffelite's makes the first ones too, which are then left out. With `copied`, the calls
+    An iterable that is not caffelite's makes the first ones too, which are left out. With `copy_batches`, the calls
     return copies of its batches.
     """
     if type(batches) is DataGenerator or type(batches) is Prefetch:
         return batches.epoch(first)
-    return _given(iter(batches), first, _copied if copied else lambda batch: batch)
+    return _lazy_batches(iter(batches), first, _copy_batch if copy_batches else lambda batch: batch)
 
 
-def _given(batches: Iterator, first: int, change: Callable[[Any], Any]) -> Iterator[Call]:
+def _lazy_batches(batches: Iterator, first: int, change: Callable[[Any], Any]) -> Iterator[Call]:
     for batch in itertools.islice(batches, first, None):
         yield functools.partial(change, batch)
 
 
-def _copied(batch: Any) -> Any:
+def _copy_batch(batch: Any) -> Any:
     """Return a batch with copies of its arrays."""
     if isinstance(batch, tuple | list):
-        return type(batch)(map(_copied, batch)) if type(batch) in (tuple, list) else batch
+        return type(batch)(map(_copy_batch, batch)) if type(batch) in (tuple, list) else batch
     return batch.copy() if isinstance(batch, np.ndarray) else batch
 
 
-def _as_transforms(given: Any) -> tuple[Transform, ...]:
+def _as_transforms(argument: Any) -> tuple[Transform, ...]:
     """Return a transform, or a list of them, or None, as a tuple. TypeError for anything that can't be called."""
-    transforms = tuple(given) if isinstance(given, list | tuple) else () if given is None else (given,)
+    transforms = tuple(argument) if isinstance(argument, list | tuple) else () if argument is None else (argument,)
     for i, transform in enumerate(transforms):
         if not callable(transform):
-            where = f"[{i}]" if isinstance(given, list | tuple) else ""
+            where = f"[{i}]" if isinstance(argument, list | tuple) else ""
             raise TypeError(f"transform{where}: expected a callable (x, y) -> (x, y), got {transform!r}")
     return transforms
 
 
-def _pair(given: Any, rows: int) -> tuple[Any, Any]:
+def _check_pair(result: Any, rows: int) -> tuple[Any, Any]:
     """Return the result of a transform as arrays.
 
     TypeError unless it is a pair (x, y), ValueError unless both have this number of rows.
     """
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        what = f"{len(result)} parts" if isinstance(result, tuple | list) else type(result).__name__
         raise TypeError(f"transform: expected a pair (x, y) back, got {what}")
-    x, y = given
-    x = tuple([_transformed(a) for a in x]) if isinstance(x, tuple) else _transformed(x)
-    targets = tuple([as_array(a, f"transform's {name}") for name, a in named_targets(y, "y")])
-    y = targets if are_several(y) else targets[0]
+    x, y = result
+    x = tuple([_check_array(a) for a in x]) if isinstance(x, tuple) else _check_array(x)
+    targets = tuple([as_array(a, f"transform's {name}") for name, a in name_targets(y, "y")])
+    y = targets if is_multi_target(y) else targets[0]
     arrays = (*(x if isinstance(x, tuple) else (x,)), *targets)
     if any(a.shape[:1] != (rows,) for a in arrays):
         shapes = ", ".join(str(a.shape) for a in arrays)
@@ -453,23 +453,23 @@ def _pair(given: Any, rows: int) -> tuple[Any, Any]:
     return x, y
 
 
-def _transformed(x: Any) -> Any:
+def _check_array(x: Any) -> Any:
     return x if is_sparse(x) else as_array(x, "transform's x")
 
 
-def _like(given: Any, arrays: Iterator[Any]) -> Any:
+def _repack(template: Any, arrays: Iterator[Any]) -> Any:
     """Return the next arrays as the user gave theirs: one, a tuple of as many, or None."""
-    if isinstance(given, tuple):
-        return tuple(itertools.islice(arrays, len(given)))
-    return None if given is None else next(arrays)
+    if isinstance(template, tuple):
+        return tuple(itertools.islice(arrays, len(template)))
+    return None if template is None else next(arrays)
 
 
-def _taken(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:
+def _take_rows(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:
     """Return these rows as new arrays, or as a new matrix."""
     return x[rows].tocsr() if isinstance(x, SparseRows) else kernels.take(x, rows)
 
 
-def _four_words(rng: np.random.Generator) -> np.ndarray:
+def _draw_words(rng: np.random.Generator) -> np.ndarray:
     """Draw 64 random bits, four times."""
     if type(rng.bit_generator) is np.random.PCG64:  # the same words, in a third of the time
         return rng.bit_generator.random_raw(4)

@@ -24,7 +24,7 @@ from caffelite.core.tensor import Tensor
 
 BUFFER = 64 * 2**20  # bytes; there are two buffers: one in use, one being read
 BLOCK = BUFFER // 64  # bytes of neighbouring rows that are read together
-SAMPLED = 64  # places that a source's hash reads
+HASH_SAMPLES = 64  # places that a source's hash reads
 
 
 def is_source(x: Any) -> bool:
@@ -55,10 +55,10 @@ class Source:
     def __init__(self, data: Any, name: str, dtype: Any = None) -> None:
         self.data, self.name = data, name
         self.shape: tuple[int, ...] = tuple(map(int, data.shape))
-        self.stored = np.dtype(data.dtype)
-        self.dtype = self.stored if dtype is None else np.dtype(dtype)
-        self.file = _File(data) if isinstance(data, np.memmap) and data._mmap is not None else None  # type: ignore
-        self.extent = _extent(data)
+        self.stored_dtype = np.dtype(data.dtype)
+        self.dtype = self.stored_dtype if dtype is None else np.dtype(dtype)
+        self.file = _MappedFile(data) if isinstance(data, np.memmap) and data._mmap is not None else None  # type: ignore
+        self.region = _find_region(data)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -73,7 +73,7 @@ class Source:
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
     @property
-    def blank(self) -> np.ndarray:
+    def empty(self) -> np.ndarray:
         """An array without rows, of this shape and dtype."""
         return np.empty((0, *self.shape[1:]), self.dtype)
 
@@ -81,13 +81,13 @@ class Source:
         """Return the same rows, read as another dtype."""
         return Source(self.data, self.name, dtype)
 
-    def expect(self, pieces: Sequence[tuple[int, int]]) -> None:
+    def prefetch(self, pieces: Sequence[tuple[int, int]]) -> None:
         """Announce that all rows in these ranges will be read. Then the disk may fetch many at once."""
         if isinstance(self.data, Ranges):
-            self.data.expect(pieces)
-        elif self.extent is not None:
+            self.data.prefetch(pieces)
+        elif self.region is not None:
             for start, stop in pieces:
-                self.extent.expect(start, stop)
+                self.region.prefetch(start, stop)
 
     def read(self, start: int, stop: int, into: np.ndarray) -> None:
         """Read these rows into an array."""
@@ -97,15 +97,15 @@ class Source:
         if self.file is not None:
             self.file.check(self.name)
         rows = np.asarray(self.data[start:stop])
-        if (rows.shape, rows.dtype) != ((stop - start, *self.shape[1:]), self.stored):
+        if (rows.shape, rows.dtype) != ((stop - start, *self.shape[1:]), self.stored_dtype):
             raise ValueError(
                 f"{self.name}: rows {start:,} … {stop - 1:,} came as {rows.dtype} of shape {rows.shape}; expected "
-                f"{self.stored} of shape {(stop - start, *self.shape[1:])}, as the source declares"
+                f"{self.stored_dtype} of shape {(stop - start, *self.shape[1:])}, as the source declares"
             )
         with np.errstate(all="ignore"):
             np.copyto(into, rows, casting="unsafe")
-        if self.extent is not None:
-            self.extent.forget(start, stop)
+        if self.region is not None:
+            self.region.release(start, stop)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return these rows in a new array."""
@@ -115,13 +115,13 @@ class Source:
 
     def digest(self) -> str:
         """Return a hash of rows from all over the source, or of all rows if they are few."""
-        found, step = hashlib.blake2b(), max(1, BLOCK // 16 // max(self.row_bytes, 1))
-        for start in dict.fromkeys(np.linspace(0, max(len(self) - step, 0), SAMPLED).astype(int).tolist()):
-            found.update(self.rows(start, min(start + step, len(self))).data)
-        return found.hexdigest()[:32]
+        digest, step = hashlib.blake2b(), max(1, BLOCK // 16 // max(self.row_bytes, 1))
+        for start in dict.fromkeys(np.linspace(0, max(len(self) - step, 0), HASH_SAMPLES).astype(int).tolist()):
+            digest.update(self.rows(start, min(start + step, len(self))).data)
+        return digest.hexdigest()[:32]
 
 
-class _File:
+class _MappedFile:
     """The file that an array is mapped from."""
 
     def __init__(self, array: np.memmap) -> None:
@@ -136,19 +136,19 @@ class _File:
             raise ValueError(f"{name}: its file has {size:,} bytes now, and {self.end:,} were mapped")
 
 
-def _extent(data: Any) -> _Mapped | _InFile | None:
+def _find_region(data: Any) -> _MappedRegion | _FileRegion | None:
     """Return the part of a file that holds these rows one after the other, if there is one."""
     if isinstance(data, np.memmap):
         in_file = data._mmap is not None and data.mode != "c"  # type: ignore[attr-defined]  # c: private
-        return _Mapped(data) if in_file and data.flags.c_contiguous and data.size else None
+        return _MappedRegion(data) if in_file and data.flags.c_contiguous and data.size else None
     try:  # an h5py dataset knows its offset, unless it is stored in chunks
         offset, file = data.id.get_offset(), data.file.id.get_vfd_handle()
-        return None if offset is None else _InFile(file, offset, data.nbytes // len(data))
+        return None if offset is None else _FileRegion(file, offset, data.nbytes // len(data))
     except Exception:  # not an h5py dataset
         return None
 
 
-class _Mapped:
+class _MappedRegion:
     """The part of a mapped file that holds the rows of an array one after the other.
 
     Rows that have been read are dropped from the process's memory, where they would otherwise stay as long as there is
@@ -163,11 +163,11 @@ class _Mapped:
         begin = np.frombuffer(self.map, np.uint8).__array_interface__["data"][0]
         self.offset, self.row_bytes = array.__array_interface__["data"][0] - begin, array.nbytes // len(array)
 
-    def expect(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:
         """Announce that all these rows will be read."""
         self._advise("MADV_WILLNEED", start, stop)
 
-    def forget(self, start: int, stop: int) -> None:
+    def release(self, start: int, stop: int) -> None:
         """Note that these rows have been read."""
         self._advise("MADV_DONTNEED", start, stop)
 
@@ -178,19 +178,19 @@ class _Mapped:
             self.map.madvise(self.advice[advice], begin, end - begin)
 
 
-class _InFile:
+class _FileRegion:
     """The part of an open file that holds rows one after the other; `file` is its descriptor."""
 
     def __init__(self, file: int, offset: int, row_bytes: int) -> None:
         self.file, self.offset, self.row_bytes = file, offset, row_bytes
 
-    def expect(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:
         """Announce that all these rows will be read."""
         with suppress(OSError, AttributeError):  # some systems don't take this advice
             begin, count = self.offset + start * self.row_bytes, (stop - start) * self.row_bytes
             os.posix_fadvise(self.file, begin, count, os.POSIX_FADV_WILLNEED)
 
-    def forget(self, start: int, stop: int) -> None:
+    def release(self, start: int, stop: int) -> None:
         """Do nothing: rows that were read are only in the system's cache, which frees them itself."""
 
 
@@ -202,18 +202,18 @@ class Ranges:
         self.shape = (int((ranges[:, 1] - ranges[:, 0]).sum()), *source.shape[1:])
         self.dtype = source.dtype
 
-    def expect(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """As `Source.expect`, for places in the ranges."""
-        self.source.expect([inner for start, stop in pieces for inner in _pieces(self.ranges, start, stop)])
+    def prefetch(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """As `Source.prefetch`, for places in the ranges."""
+        self.source.prefetch([inner for start, stop in pieces for inner in _slice_ranges(self.ranges, start, stop)])
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        pieces = list(_pieces(self.ranges, rows.start, rows.stop))
-        rooms = [np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)]
-        read([self.source], pieces, rooms)
-        return rooms[0]
+        pieces = list(_slice_ranges(self.ranges, rows.start, rows.stop))
+        arrays = [np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)]
+        read([self.source], pieces, arrays)
+        return arrays[0]
 
 
-def _pieces(ranges: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _slice_ranges(ranges: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of rows at places start … stop − 1, counted through these ranges."""
     ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
     for i in range(int(np.searchsorted(ends, start, "right")), len(ranges)):
@@ -228,26 +228,26 @@ def read(
     columns: Sequence[Any],
     pieces: Sequence[tuple[int, int]],
     into: Sequence[np.ndarray],
-    left: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
     """Read the rows in these ranges of all columns, sources or arrays, one after the other into arrays.
 
-    It ends early if `left()` is True: then the rows are no longer needed.
+    It ends early if `is_cancelled()` is True: then the rows are no longer needed.
     """
     for column in columns:
         if isinstance(column, Source):
-            column.expect(pieces)
-    place = 0
+            column.prefetch(pieces)
+    row = 0
     for start, stop in pieces:
-        if left():
+        if is_cancelled():
             return
-        for column, room in zip(columns, into, strict=True):
-            rows = room[place : place + stop - start]
+        for column, array in zip(columns, into, strict=True):
+            rows = array[row : row + stop - start]
             if isinstance(column, Source):
                 column.read(start, stop, rows)
             else:
                 rows[...] = column[start:stop]
-        place += stop - start
+        row += stop - start
 
 
 class Blocks:
@@ -278,9 +278,9 @@ class Blocks:
 
     def pieces(self, ranges: np.ndarray, number: int, rows: int, is_last: bool) -> list[tuple[int, int]]:
         """Return the ranges that buffer `number` reads, in ascending order. `rows` is the number of rows in all."""
-        return sorted(_pieces(ranges, number * self.buffer, rows if is_last else (number + 1) * self.buffer))
+        return sorted(_slice_ranges(ranges, number * self.buffer, rows if is_last else (number + 1) * self.buffer))
 
-    def held_out(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def hold_out(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw `count` rows at random, block by block. Return the ranges of the other rows and of these, ascending."""
         ranges = self.ranges()
         order = rng.permutation(len(ranges))
@@ -288,11 +288,11 @@ class Blocks:
         lengths = (ranges[:, 1] - ranges[:, 0])[order]
         shares[order] = np.clip(count - (np.cumsum(lengths) - lengths), 0, lengths)
         cuts = ranges[:, 0] + shares
-        kept, out = np.stack([cuts, ranges[:, 1]], axis=1), np.stack([ranges[:, 0], cuts], axis=1)
-        return kept[kept[:, 0] < kept[:, 1]], out[out[:, 0] < out[:, 1]]
+        rest, held_out = np.stack([cuts, ranges[:, 1]], axis=1), np.stack([ranges[:, 0], cuts], axis=1)
+        return rest[rest[:, 0] < rest[:, 1]], held_out[held_out[:, 0] < held_out[:, 1]]
 
 
-def part(column: Any, ranges: np.ndarray) -> Any:
+def select_ranges(column: Any, ranges: np.ndarray) -> Any:
     """Return the rows of a source or an array in these ranges."""
     if isinstance(column, Source):
         return Source(Ranges(column, ranges), column.name)

@@ -12,7 +12,7 @@ from typing import Any
 Call = Callable[[], Any]
 
 
-class _Shared:
+class _SharedState:
     """State that the thread that makes results shares with the thread that uses them."""
 
     def __init__(self, depth: int) -> None:
@@ -21,14 +21,14 @@ class _Shared:
         self.stopped = False
 
 
-def in_background(made: Iterator[Call], depth: int, left: Callable[[], object] | None = None) -> Generator[Call]:
+def prefetch(calls: Iterator[Call], depth: int, on_close: Callable[[], object] | None = None) -> Generator[Call]:
     """Yield the results of these calls, in order, made by a thread. Each is a call that returns it or raises its error.
 
     At most `depth` results are ready or in the making. The last result that was taken does not count. When the
-    generator ends or is closed, it calls `left`, which may shorten the current call, and waits for the thread.
+    generator ends or is closed, it calls `on_close`, which may shorten the current call, and waits for the thread.
     """
-    shared, process = _Shared(depth), os.getpid()
-    thread = threading.Thread(target=_make, args=(made, shared), name="caffelite prefetch", daemon=True)
+    shared, process = _SharedState(depth), os.getpid()
+    thread = threading.Thread(target=_run_calls, args=(calls, shared), name="caffelite prefetch", daemon=True)
     thread.start()
     try:
         while True:
@@ -46,39 +46,39 @@ def in_background(made: Iterator[Call], depth: int, left: Callable[[], object] |
     finally:
         if os.getpid() == process:
             shared.stopped = True
-            if left is not None:
-                left()
+            if on_close is not None:
+                on_close()
             shared.free.release()
             thread.join()
 
 
-def _make(made: Iterator[Call], shared: _Shared) -> None:
+def _run_calls(calls: Iterator[Call], shared: _SharedState) -> None:
     while True:
         shared.free.acquire()
         if shared.stopped:
             break
         try:
-            call = next(made, None)
+            call = next(calls, None)
         except BaseException as error:
-            call = functools.partial(raise_, error)
-        result = None if call is None else _result(call)
+            call = functools.partial(raise_error, error)
+        result = None if call is None else _run(call)
         shared.results.append(result)
         shared.ready.release()
         if result is None:
             break
-    if hasattr(made, "close"):
-        made.close()
+    if hasattr(calls, "close"):
+        calls.close()
 
 
-def _result(call: Call) -> Call:
+def _run(call: Call) -> Call:
     """Make the result of this call now. Return a call that gives it."""
     try:
         value = call()
         return lambda: value
     except BaseException as error:
-        return functools.partial(raise_, error)
+        return functools.partial(raise_error, error)
 
 
-def raise_(error: BaseException) -> None:
+def raise_error(error: BaseException) -> None:
     """Raise this exception."""
     raise error

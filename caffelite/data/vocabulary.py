@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.core.arrays import as_indices, boolean, positive_integer
+from caffelite.core.arrays import as_indices, check_bool, check_positive_integer
 
 WORD = re.compile(r"\w+(?:['’]\w+)*")
 
@@ -41,17 +41,17 @@ class Vocabulary:
     """
 
     def __init__(self, texts: Iterable[Any], size: int | None = None, *, characters: bool = False) -> None:
-        self.characters = boolean("Vocabulary: characters", characters)
-        counts = Counter(word for text in self._divided(texts) for word in text)
+        self.characters = check_bool("Vocabulary: characters", characters)
+        counts = Counter(word for text in self._tokenize(texts) for word in text)
         words = sorted(counts, key=lambda word: (-counts[word], word))
         if size is not None:
-            if positive_integer("Vocabulary: size", size) < 3:
+            if check_positive_integer("Vocabulary: size", size) < 3:
                 raise ValueError(f"Vocabulary: size must be 3 or more, two for padding and unknown words, got {size}")
             words = words[: size - 2]
         self._set(words)
 
     @classmethod
-    def of(cls, words: list[str], characters: bool = False) -> Vocabulary:
+    def from_words(cls, words: list[str], characters: bool = False) -> Vocabulary:
         """Make a vocabulary of these words, in this order."""
         self = cls.__new__(cls)
         self.characters = characters
@@ -62,7 +62,7 @@ class Vocabulary:
         if not words:
             raise ValueError("Vocabulary: there are no words in the texts")
         self.words = words
-        self._places = {word: i for i, word in enumerate(words, start=2)}
+        self._indices = {word: i for i, word in enumerate(words, start=2)}
 
     def __len__(self) -> int:
         return len(self.words) + 2
@@ -76,10 +76,10 @@ class Vocabulary:
         """
         if isinstance(texts, str):
             return self.encode([texts], length)[0][0]
-        most = None if length is None else positive_integer("Vocabulary: length", length)
-        rows = [[self._places.get(word, 1) for word in text[:most]] or [1] for text in self._divided(texts)]
+        max_length = None if length is None else check_positive_integer("Vocabulary: length", length)
+        rows = [[self._indices.get(word, 1) for word in text[:max_length]] or [1] for text in self._tokenize(texts)]
         lengths = np.array([len(row) for row in rows], np.int64)
-        indices = np.zeros((len(rows), max(lengths, default=0) if most is None else most), np.int64)
+        indices = np.zeros((len(rows), max(lengths, default=0) if max_length is None else max_length), np.int64)
         indices[np.arange(indices.shape[1]) < lengths[:, None]] = [index for row in rows for index in row]
         return indices, lengths
 
@@ -99,7 +99,7 @@ class Vocabulary:
         words = [unknown if i == 1 else self.words[i - 2] for i in array.reshape(-1).tolist() if i != 0]
         return ("" if self.characters else " ").join(words)
 
-    def _divided(self, texts: Any) -> Iterable[list[str]]:
+    def _tokenize(self, texts: Any) -> Iterable[list[str]]:
         """Yield the words of each text."""
         for i, text in enumerate([texts] if isinstance(texts, str) else texts):
             if isinstance(text, str):

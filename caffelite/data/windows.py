@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from caffelite.core.arrays import NUMBERS, as_array, boolean, positive_integer
+from caffelite.core.arrays import NUMBERS, as_array, check_bool, check_positive_integer
 from caffelite.data import frames
 
 
-class Rows:
+class WindowRows:
     """Rows that overlap in memory, as a source: `shape`, `dtype` and slices. `np.asarray` makes an array of it."""
 
     def __init__(self, view: np.ndarray) -> None:
@@ -27,7 +27,7 @@ class Rows:
         return np.array(self.view, dtype, copy=copy)
 
     def __repr__(self) -> str:
-        return f"Rows{self.shape}"
+        return f"WindowRows{self.shape}"
 
 
 class Windows:
@@ -71,11 +71,11 @@ class Windows:
     def __init__(
         self, series: Any, length: int, horizon: int = 1, *, targets: Any = None, channels_first: bool = False
     ) -> None:
-        self.length = positive_integer("Windows: length", length)
-        self.horizon = positive_integer("Windows: horizon", horizon)
-        self.channels_first = boolean("Windows: channels_first", channels_first)
-        self.series = _numbers(series, "series")
-        self.targets = self.series if targets is None else _numbers(_named(series, targets), "targets")
+        self.length = check_positive_integer("Windows: length", length)
+        self.horizon = check_positive_integer("Windows: horizon", horizon)
+        self.channels_first = check_bool("Windows: channels_first", channels_first)
+        self.series = _to_numbers(series, "series")
+        self.targets = self.series if targets is None else _to_numbers(_select_targets(series, targets), "targets")
         n = len(self.series)
         if len(self.targets) != n:
             raise ValueError(
@@ -91,8 +91,8 @@ class Windows:
         features = self.series.reshape(n, -1) if self.series.ndim == 1 else self.series
         x = sliding_window_view(features, self.length, axis=0)[: self.rows]  # (rows, features, length)
         y = sliding_window_view(self.targets[self.length :], self.horizon, axis=0)
-        self.x = Rows(x if self.channels_first else x.swapaxes(1, 2))
-        self.y = Rows(y if y.ndim == 2 else y.swapaxes(1, 2))
+        self.x = WindowRows(x if self.channels_first else x.swapaxes(1, 2))
+        self.y = WindowRows(y if y.ndim == 2 else y.swapaxes(1, 2))
 
     def __len__(self) -> int:
         return self.rows
@@ -112,7 +112,7 @@ class Windows:
             raise ValueError(f"split: expected a share above 0 and below 1, got {share!r}")
         n = len(self.series)
         cut = n - round(n * share)
-        return self._part(0, cut), self._part(max(cut - self.length * boolean("split: overlap", overlap), 0), n)
+        return self._part(0, cut), self._part(max(cut - self.length * check_bool("split: overlap", overlap), 0), n)
 
     def _part(self, first: int, stop: int) -> Windows:
         targets = None if self.targets is self.series else self.targets[first:stop]
@@ -124,7 +124,7 @@ class Windows:
         return f"Windows({self.rows:,} rows: x {self.x.shape[1:]}, y {self.y.shape[1:]})"
 
 
-def _named(series: Any, targets: Any) -> Any:
+def _select_targets(series: Any, targets: Any) -> Any:
     """Return the columns of a frame that targets name, and other targets as they are."""
     names = [targets] if isinstance(targets, str) else targets
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -133,11 +133,11 @@ def _named(series: Any, targets: Any) -> Any:
         raise TypeError(
             f"Windows: targets: expected numbers, got {targets!r}, and the series is not a frame with names"
         )
-    chosen = frames.columns(frames.select(series, names, "Windows: targets"), "Windows: targets")
-    return chosen[targets] if isinstance(targets, str) else chosen
+    columns = frames.get_columns(frames.select(series, names, "Windows: targets"), "Windows: targets")
+    return columns[targets] if isinstance(targets, str) else columns
 
 
-def _numbers(data: Any, what: str) -> np.ndarray:
+def _to_numbers(data: Any, what: str) -> np.ndarray:
     """Return a series (n,) or (n, k) as an array in native byte order. It may be mapped from a file."""
     name = f"Windows: {what}"
     is_named = frames.is_frame(data) or frames.is_series(data)

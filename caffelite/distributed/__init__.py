@@ -14,6 +14,6 @@ The rest of caffelite deals with ranks only at these places:
 
 - `caffelite.mpi.DataParallel` wraps an optimizer and has a team; `fit` takes both (`training.team.optimizer_and_team`).
 - A training calls its team, `training.team.Team`, wherever several processes act differently from one.
-- Each step runs with the rows of this rank as `core.rows.rows_here()`. A few Functions use it.
+- Each step runs with the rows of this rank as `core.rows.current_shard()`. A few Functions use it.
 - A replayed step calls Python (`core.recording.call_python`) to add up or gather arrays.
 """

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import PythonCall, call_python
+from caffelite.core.recording import PythonCallback, call_python
 from caffelite.core.tensor import Tensor
 from caffelite.distributed.mpi import Ranks, RowsOfRank
 from caffelite.distributed.stop_signal import Stop
 from caffelite.optimizers import Optimizer
-from caffelite.optimizers.segments import Run
+from caffelite.optimizers.segments import Segment
 
 # Gradients of at most this many elements are copied into one float64 message, with the loss and metrics. Up to this
 # size a second message costs more than the copies. Longer gradients are added up in place.
@@ -40,12 +40,12 @@ class Summation:
         self.cursor["sums"] = kernels.address(self.own)
         self.value, self.means, self.weights = np.zeros(1), np.zeros(quantities), np.zeros(quantities)
 
-    def of(self, runs: list[Run], parameters: Sequence[Tensor], equal: bool) -> None:
+    def of(self, runs: list[Segment], parameters: Sequence[Tensor], equal: bool) -> None:
         """Set the gradients to add up. `equal`: all rows have equal weights."""
         self.equal = equal  # then the sum of the weights is the size of the batch
-        self.listed = [run for run in runs if run.used is not None]
+        self.listed = [run for run in runs if run.used_rows is not None]
         self.widths = [parameters[run.parameters.start].shape[1:] for run in self.listed]
-        pieces = [piece for run in runs if run.used is None for piece in _pieces(run, parameters)]
+        pieces = [piece for run in runs if run.used_rows is None for piece in _pieces(run, parameters)]
         self.early = [piece for piece in pieces if piece.size > LARGE]
         self.in_place = [piece for piece in pieces if COPIED < piece.size <= LARGE]
         self.copied = [piece for piece in pieces if piece.size <= COPIED]
@@ -65,13 +65,13 @@ class Summation:
         order = sorted(range(len(places)), key=places.__getitem__)
         self.early = [self.early[i] for i in order]
         for i in reversed(range(len(order))):
-            call = PythonCall("begin to add up", functools.partial(self.begin, i), (), ())
+            call = PythonCallback("begin to add up", functools.partial(self.begin, i), (), ())
             call.outputs = [None]
             recording.entries.insert(places[order[i]] + 1, call)
 
     def begin(self, i: int) -> None:
         """Begin to add up a large gradient."""
-        if not self.part.counted:
+        if not self.part.is_counted:
             self.early[i][...] = 0
         self.begun[i] = self.part.ranks.begin_to_add_up(self.early[i])
 
@@ -79,7 +79,7 @@ class Summation:
         """Add up. `value` is the loss of this rank's rows, and `weight` their share of the mean."""
         ranks, message, n = self.part.ranks, self.message, 3 + self.own.size
         counts = float(weight.reshape(-1)[0])
-        if not self.part.counted:
+        if not self.part.is_counted:
             for gradient in (*self.copied, *self.in_place, *[run.gradient for run in self.listed]):
                 gradient[...] = 0
         for i in range(len(self.early)):
@@ -104,20 +104,20 @@ class Summation:
         self.stop.read(message[1], message[2])
         totals, self.weights[:] = message[3:n:2], message[4:n:2]
         np.divide(totals, self.weights, out=self.means, where=self.weights != 0)
-        if self.equal and self.weights[0] != self.part.whole:
+        if self.equal and self.weights[0] != self.part.batch_size:
             raise RuntimeError(
-                f"rank {ranks.rank} has a batch of {self.part.whole} rows, and the ranks have computed "
+                f"rank {ranks.rank} has a batch of {self.part.batch_size} rows, and the ranks have computed "
                 f"{self.weights[0]:g} together: they did not get the same batches"
             )
 
 
 def average_gradients(ranks: Ranks, optimizer: Optimizer) -> None:
     """Replace each gradient of an optimizer's parameters by the mean of all ranks' gradients."""
-    gradients = [(run, optimizer.parameters[run.parameters.start].shape[1:]) for run in optimizer.runs()]
+    gradients = [(run, optimizer.parameters[run.parameters.start].shape[1:]) for run in optimizer.segments()]
 
     def average() -> None:
         for run, width in gradients:
-            if run.used is None:
+            if run.used_rows is None:
                 ranks.add_up(run.gradient)
                 run.gradient[...] /= ranks.size
             else:
@@ -127,16 +127,16 @@ def average_gradients(ranks: Ranks, optimizer: Optimizer) -> None:
     call_python("average over ranks", average)
 
 
-def add_up_rows(ranks: Ranks, run: Run, width: tuple[int, ...]) -> np.ndarray:
+def add_up_rows(ranks: Ranks, run: Segment, width: tuple[int, ...]) -> np.ndarray:
     """Add up a gradient with only some rows used on each rank. Return the rows that any rank has used."""
-    used = run.used
+    used = run.used_rows
     assert used is not None
     rows = (len(used) - 1) // 2
     gradient = run.gradient.reshape(rows, -1)
     mine = np.arange(rows) if used[0] == rows else used[1 : 1 + used[0]]
-    lists = np.full(int(ranks.gathered(np.array([len(mine)])).max()), -1)
+    lists = np.full(int(ranks.all_gather(np.array([len(mine)])).max()), -1)
     lists[: len(mine)] = mine
-    listed = np.unique(ranks.gathered(lists))
+    listed = np.unique(ranks.all_gather(lists))
     listed = listed[listed >= 0]
     values = gradient[listed]
     ranks.add_up(values)
@@ -146,7 +146,7 @@ def add_up_rows(ranks: Ranks, run: Run, width: tuple[int, ...]) -> np.ndarray:
     return listed
 
 
-def _pieces(run: Run, parameters: Sequence[Tensor]) -> list[np.ndarray]:
+def _pieces(run: Segment, parameters: Sequence[Tensor]) -> list[np.ndarray]:
     """Return a run's gradient in pieces: one for each large parameter, and one for all parameters between two."""
     cuts, place = [0], 0
     for p in parameters[run.parameters]:
@@ -160,7 +160,7 @@ def _last_write(entries: list[Any], gradient: np.ndarray) -> int:
     """Return the place of the last call that may have written to a gradient, or -1."""
     for i in reversed(range(len(entries))):
         entry = entries[i]
-        if isinstance(entry, PythonCall):
+        if isinstance(entry, PythonCallback):
             if entry.gradients:
                 return i
         elif any(entry.kernel.writes >> j & 1 and np.may_share_memory(a, gradient) for j, a in enumerate(entry.arrays)):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.recording import call_python
-from caffelite.core.shard import SomeRows
+from caffelite.core.shard import PartialShard
 
 
 class Ranks(ABC):
@@ -31,7 +31,7 @@ class Ranks(ABC):
         """Begin `add_up`. This rank can compute meanwhile. Call the returned function to wait for the sum."""
 
     @abstractmethod
-    def gathered(self, array: np.ndarray) -> np.ndarray:
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
         """Return the arrays of all ranks: (ranks, …). They must have the same shape and dtype."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Ranks(ABC):
     def entered(self) -> AbstractContextManager[None]:
         """A context in which all ranks train. If one leaves by an exception and others wait for it, all end."""
 
-    def total(self, array: np.ndarray) -> np.ndarray:
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of all ranks' arrays. For bools, return whether any is True."""
         of_numbers = array.view(np.uint8) if array.dtype == np.bool_ else array
         found = np.array(of_numbers, order="C")
@@ -54,7 +54,7 @@ class Ranks(ABC):
         return found.astype(np.bool_) if array.dtype == np.bool_ else found
 
 
-class RowsOfRank(SomeRows):
+class RowsOfRank(PartialShard):
     """The rows of a batch that this rank computes. Ranks have equal parts, as far as the number of rows allows.
 
     If a batch has fewer rows than ranks, a rank without rows computes a row that is not counted. So its step is like
@@ -66,11 +66,11 @@ class RowsOfRank(SomeRows):
         if first < end:
             super().__init__(first, end - first, whole)
         else:
-            super().__init__(min(first, whole - 1), 1, whole, counted=False)
+            super().__init__(min(first, whole - 1), 1, whole, is_counted=False)
         self.ranks = ranks
 
-    def total(self, array: np.ndarray) -> np.ndarray:
-        return call_python("add up", self.ranks.total, array)
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
+        return call_python("add up", self.ranks.all_reduce, array)
 
-    def gathered(self, array: np.ndarray) -> np.ndarray:
-        return call_python("gather", self.ranks.gathered, array)
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
+        return call_python("gather", self.ranks.all_gather, array)

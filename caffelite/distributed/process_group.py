@@ -100,7 +100,7 @@ class TeamOfRanks(Team):
     # ---- between steps ------------------------------------------------------------------------------------------
 
     def agreed(self, value: float) -> float:
-        return float(self.ranks.gathered(np.array([value], np.float64))[0, 0])  # rank 0's value
+        return float(self.ranks.all_gather(np.array([value], np.float64))[0, 0])  # rank 0's value
 
     def stop_flag(self, interrupts: Any) -> np.ndarray:
         return self.stop.flag
@@ -131,13 +131,13 @@ class TeamOfRanks(Team):
     # ---- outputs, targets and sums ------------------------------------------------------------------------------
 
     def all_rows(self, rows: np.ndarray) -> np.ndarray:
-        return self.ranks.total(rows)
+        return self.ranks.all_reduce(rows)
 
     def own_rows(self, rows: np.ndarray) -> np.ndarray:
         return rows if self.leads else np.zeros_like(rows)
 
     def all_sums(self, step: Step, sums: np.ndarray) -> np.ndarray:
-        return sums if step.trains else self.ranks.total(sums)  # a training step has added them up
+        return sums if step.trains else self.ranks.all_reduce(sums)  # a training step has added them up
 
     def forget(self, rows: list[np.ndarray]) -> None:
         for kept in rows:  # the rows of other ranks must stay 0
@@ -171,7 +171,7 @@ class TeamOfRanks(Team):
     def check_alike(self, model: Any, epoch: int) -> None:
         """Raise RuntimeError unless all ranks have the same parameters and buffers, to the bit."""
         arrays = [p._data for p in model.parameters()] + list(model.buffers().values())
-        sums = self.ranks.gathered(np.array([_checksum(arrays)], np.int64))[:, 0]
+        sums = self.ranks.all_gather(np.array([_checksum(arrays)], np.int64))[:, 0]
         if (sums != sums[0]).any():
             rank = int((sums != sums[0]).argmax())
             raise RuntimeError(
@@ -187,7 +187,7 @@ class TeamOfRanks(Team):
         that no other rank sends.
         """
         frozen = _checksum([p.requires_grad for p in model.parameters()])
-        found = self.ranks.gathered(np.array([frozen, here], np.int64))
+        found = self.ranks.all_gather(np.array([frozen, here], np.int64))
         rank = int((found[:, 0] != found[0, 0]).argmax())
         if rank > 0:
             raise RuntimeError(

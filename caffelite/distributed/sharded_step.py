@@ -10,7 +10,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.core.recording import call_python
-from caffelite.core.shard import rows_here
+from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
 from caffelite.distributed.allreduce import Summation
@@ -39,7 +39,7 @@ class StepOfPart(Step):
         self.ranks, self.stop = ranks, stop
 
     def __call__(self, batch: Batch) -> Any:
-        part = rows_here()
+        part = current_shard()
         assert isinstance(part, RowsOfRank)
         self.optimizer.zero_grad()
         outputs = self.model(*batch.inputs)
@@ -47,10 +47,10 @@ class StepOfPart(Step):
         self.summation = summation = Summation(part, self.stop, self.objective.quantities)
         loss.backward(weight)
         are_equal = self.objective.terms[0].weights(batch) is None
-        summation.of(self.optimizer.runs(), self.optimizer.parameters, equal=are_equal)
+        summation.of(self.optimizer.segments(), self.optimizer.parameters, equal=are_equal)
         summation.begin_early()
         kernels.copy(summation.nothing, summation.own)
-        if part.counted:
+        if part.is_counted:
             self.objective.measure(summation.cursor, outputs, batch)
         call_python("add up over ranks", summation, loss.data, weight)
         check_finite(summation.value)
@@ -75,8 +75,8 @@ class EvaluationOfPart(EvaluationStep):
         self.ranks = ranks
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
-        part = rows_here()
-        if not isinstance(part, RowsOfRank) or part.counted:
+        part = current_shard()
+        if not isinstance(part, RowsOfRank) or part.is_counted:
             super().measure(cursor, outputs, batch)
 
     def used(self) -> tuple[Any, ...]:
@@ -89,11 +89,11 @@ def weight_of_part(part: RowsOfRank, weight: np.ndarray | None, like: np.ndarray
     `weight`, a single element, is the sum of this rank's weights. It is None if all rows have equal weights.
     """
     if weight is None:
-        return kernels.full(like.shape, part.size / part.whole if part.counted else 0.0, like.dtype)
+        return kernels.full(like.shape, part.size / part.batch_size if part.is_counted else 0.0, like.dtype)
 
     def divided(weight: np.ndarray) -> np.ndarray:
-        own = weight.astype(np.float64).reshape(1) * part.counted
-        whole = float(part.ranks.total(own)[0])
+        own = weight.astype(np.float64).reshape(1) * part.is_counted
+        whole = float(part.ranks.all_reduce(own)[0])
         if not 0 < whole < math.inf:
             raise ValueError("the weights of the rows that count sum up to 0 or infinity: there is no mean")
         return np.full(like.shape, own[0] / whole, like.dtype)
@@ -124,7 +124,7 @@ class ObjectiveOfPart(Objective):
         if not isinstance(self.loss, Losses):
             return loss, shares[0]
         parts = [Shared()(term.value, share) for term, share in zip(self.terms, shares, strict=True)]
-        return self.loss.total(*parts), kernels.full(loss.shape, float(part.counted), loss.dtype)
+        return self.loss.total(*parts), kernels.full(loss.shape, float(part.is_counted), loss.dtype)
 
     def judged(self, loss: Any, outputs: Any, batch: Batch) -> Any:
         if batch.weights is None or (isinstance(loss, Loss) and not loss.runs_in_python):

@@ -47,7 +47,7 @@ class Stop:
         """A context in which Ctrl-C takes effect on all ranks after the same step."""
         before, self.interrupts, self._interrupted = self.interrupts, interrupts, False
         try:
-            with interrupts.held():
+            with interrupts.defer():
                 yield
         finally:
             self.interrupts = before

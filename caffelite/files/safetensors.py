@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.text_table import shortened
+from caffelite._support.text_table import shorten
 
 #: The dtypes of arrays, by their names in the format.
 DTYPES = {
@@ -37,38 +37,38 @@ DTYPES = {
 }
 
 
-MOST_SAID = 500  # characters of a message about a file
-OF_TRAINING = "training:"  # in a checkpoint, names of arrays that are not the model's begin with this
-OF_TEXTS = "text:caffelite."  # names of arrays that are long texts begin with this
-LONGEST_TEXT = 2**16  # bytes; a longer text is not in the header
+MAX_MESSAGE = 500  # characters of a message about a file
+TRAINING_PREFIX = "training:"  # in a checkpoint, names of arrays that are not the model's begin with this
+TEXT_PREFIX = "text:caffelite."  # names of arrays that are long texts begin with this
+MAX_TEXT = 2**16  # bytes; a longer text is not in the header
 
 
-class Form(NamedTuple):
+class TensorSpec(NamedTuple):
     """The shape and dtype of an array in a file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
-def longest_header(size: int) -> int:
+def max_header_bytes(size: int) -> int:
     """The bytes that a header may have in a file of this size. Python needs up to 25 times as many to read it."""
     return 2**20 + size // 16
 
 
-def most_values(size: int) -> int:
+def max_values(size: int) -> int:
     """The number of values in a long JSON text in a file of this size. Python needs up to 100 bytes for each."""
     return 2**19 + size // 6
 
 
 def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> None:
-    """Write arrays and texts by name to a file, and replace an older one; see `replace`.
+    """Write arrays and texts by name to a file, and replace an older one; see `replace_file`.
 
-    Raises OSError as `replace` does, and ValueError as `content` does.
+    Raises OSError as `replace_file` does, and ValueError as `content` does.
     """
-    replace(path, content(path, arrays, texts))
+    replace_file(path, content(path, arrays, texts))
 
 
-class TooLong(ValueError):
+class HeaderTooLong(ValueError):
     """The names and texts are so long that `File` would not read them."""
 
 
@@ -79,7 +79,7 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
     is not in `DTYPES`.
     """
     encoded = {name: text.encode() for name, text in texts.items()}
-    long = {name for name, text in encoded.items() if len(text) > LONGEST_TEXT and f"text:{name}".startswith(OF_TEXTS)}
+    long = {name for name, text in encoded.items() if len(text) > MAX_TEXT and f"text:{name}".startswith(TEXT_PREFIX)}
     texts = {name: text for name, text in texts.items() if name not in long}
     parts = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     parts |= {f"text:{name}": np.frombuffer(encoded[name], np.uint8) for name in encoded if name in long}
@@ -89,12 +89,12 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
     parts = dict(sorted(parts.items(), key=lambda part: -part[1].itemsize))  # then every array is aligned
     header = _header(parts, texts)
     size = len(header) + sum(array.nbytes for array in parts.values())
-    if len(header) > longest_header(size) or any(_values(encoded[name]) > most_values(size) for name in long):
-        raise TooLong(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
+    if len(header) > max_header_bytes(size) or any(_count_values(encoded[name]) > max_values(size) for name in long):
+        raise HeaderTooLong(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
     return [len(header).to_bytes(8, "little"), header, *parts.values()]
 
 
-def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
+def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     """Write bytes and contiguous arrays, one after the other, to a file, and replace an older one.
 
     The content goes to a new file in the same folder, with a random name that ends in `.part`. Once it is on the disk,
@@ -102,37 +102,37 @@ def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     mode of the older file and, if the system allows it, its owner. If the path is a link, the link stays, and its
     target is replaced. New files that killed programs left in the folder are removed.
 
-    Raises OSError with the path if the file cannot be written, and in all cases of `check_place`. Then the older file
+    Raises OSError with the path if the file cannot be written, and in all cases of `check_writable`. Then the old file
     does not change.
     """
     target = os.path.realpath(path)
-    beside = ""
+    temporary = ""
     try:
-        older = _older(path)
+        old_status = _stat_target(path)
         _remove_leftovers(target)
-        with _new_beside(target, 0o666 if older is None else 0o600) as file:
-            beside = file.name
-            if older is not None:
-                _keep_owner_and_mode(file.fileno(), older)
+        with _create_temporary(target, 0o666 if old_status is None else 0o600) as file:
+            temporary = file.name
+            if old_status is not None:
+                _keep_owner_and_mode(file.fileno(), old_status)
             for part in parts:
                 _write_all(file, _bytes(part))
             os.fsync(file.fileno())
-            os.replace(beside, target)
+            os.replace(temporary, target)
     except OSError as error:
-        if beside:
+        if temporary:
             with suppress(OSError):
-                os.remove(beside)
+                os.remove(temporary)
         raise OSError(error.errno, f"nothing was written: {error.strerror}", os.fspath(path)) from None
 
 
-def check_place(path: str | os.PathLike) -> None:
+def check_writable(path: str | os.PathLike) -> None:
     """Raise OSError with the path if no file can be written there.
 
     The reason may be that the folder does not exist, that it or the older file is read-only, or that the path is a
     folder, a FIFO or a device. These are never opened.
     """
     try:
-        _older(path)
+        _stat_target(path)
         folder = os.path.dirname(os.path.realpath(path))
         if not os.access(folder, os.W_OK):
             is_there = os.path.isdir(folder)
@@ -142,21 +142,21 @@ def check_place(path: str | os.PathLike) -> None:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
-def _older(path: str | os.PathLike) -> os.stat_result | None:
+def _stat_target(path: str | os.PathLike) -> os.stat_result | None:
     """The status of the file that will be replaced; None if there is none. OSError if it can't be replaced."""
     try:
-        older = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(older.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    _check_kind(older, path)
+    _check_is_file(status, path)
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "the file that is there is read-only")
-    return older
+    return status
 
 
-class NoFile(OSError):
+class NotAFileError(OSError):
     """The path of a file is a FIFO, a socket or a device."""
 
 
@@ -166,22 +166,22 @@ def open_file(path: Any, flags: int) -> int:
     Raises NoFile for one, before opening it.
     """
     with suppress(FileNotFoundError):
-        _check_kind(os.stat(path), path)
+        _check_is_file(os.stat(path), path)
     file = os.open(path, flags | os.O_NONBLOCK, 0o666)
     try:
-        _check_kind(os.fstat(file), path)  # since the first check, one may have replaced the file
-    except NoFile:
+        _check_is_file(os.fstat(file), path)  # since the first check, one may have replaced the file
+    except NotAFileError:
         os.close(file)
         raise
     return file
 
 
-def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
+def _check_is_file(status: os.stat_result, path: str | os.PathLike) -> None:
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # for a folder, Python raises
-        raise NoFile(errno.EINVAL, "expected a file, and there is a FIFO, a socket or a device", os.fspath(path))
+        raise NotAFileError(errno.EINVAL, "expected a file, and there is a FIFO, a socket or a device", os.fspath(path))
 
 
-def _new_beside(target: str, mode: int) -> Any:
+def _create_temporary(target: str, mode: int) -> Any:
     """A new file beside the target, with a random name that nobody can guess. It is locked while it is written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
@@ -207,12 +207,12 @@ def _remove_leftovers(target: str) -> None:
                     os.remove(path)
 
 
-def _keep_owner_and_mode(file: int, older: os.stat_result) -> None:
+def _keep_owner_and_mode(file: int, old: os.stat_result) -> None:
     new = os.fstat(file)
-    if (older.st_uid, older.st_gid) != (new.st_uid, new.st_gid):
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         with suppress(OSError):
-            os.fchown(file, older.st_uid, older.st_gid)
-    os.fchmod(file, stat.S_IMODE(older.st_mode))
+            os.fchown(file, old.st_uid, old.st_gid)
+    os.fchmod(file, stat.S_IMODE(old.st_mode))
 
 
 def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
@@ -227,13 +227,13 @@ def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
     return header + b" " * (-len(header) % 8)
 
 
-def refusal(path: str | os.PathLike, why: Any) -> ValueError:
+def file_error(path: str | os.PathLike, why: Any) -> ValueError:
     """A ValueError that says what is wrong with a file."""
-    return ValueError(f"{path}: {shortened(str(why), MOST_SAID)}")
+    return ValueError(f"{path}: {shorten(str(why), MAX_MESSAGE)}")
 
 
 class File:
-    """An open safetensors file of any program: its `texts`, and the `forms` of its arrays, by name.
+    """An open safetensors file of any program: its `texts`, and the `specs` of its arrays, by name.
 
     An array of bfloat16 is read as float32, because NumPy has no bfloat16. Raises OSError if the path can't be read.
     Raises ValueError with the reason if it is not a safetensors file. The arrays come from this file even if another
@@ -244,15 +244,15 @@ class File:
         self.path = os.fspath(path)
         try:
             self._file = open(path, "rb", buffering=0, opener=open_file)  # noqa: SIM115 (see `__exit__`)
-        except NoFile as error:
-            raise self.refuse(error.strerror) from None
+        except NotAFileError as error:
+            raise self.error(error.strerror) from None
         try:
             header = self._header()
             self._check_sizes()
             self.texts: dict[str, str] = header.pop("__metadata__", None) or {}
-            self.forms = {name: Form(tuple(x["shape"]), self._dtype(name, x["dtype"])) for name, x in header.items()}
-            self._starts = {name: x["data_offsets"][0] for name, x in header.items()}
-            self._halves = {name for name, x in header.items() if x["dtype"] == "BF16"}
+            self.specs = {name: TensorSpec(tuple(x["shape"]), self._dtype(name, x["dtype"])) for name, x in header.items()}
+            self._offsets = {name: x["data_offsets"][0] for name, x in header.items()}
+            self._bfloat16 = {name for name, x in header.items() if x["dtype"] == "BF16"}
             self.texts |= self._long_texts()
         except BaseException:
             self._file.close()
@@ -264,14 +264,14 @@ class File:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def refuse(self, why: Any) -> ValueError:
+    def error(self, why: Any) -> ValueError:
         """A ValueError that says what is wrong with this file."""
-        return refusal(self.path, why)
+        return file_error(self.path, why)
 
-    def refuse_pytorchs(self) -> None:
+    def check_not_pytorch(self) -> None:
         """Raise ValueError if PyTorch wrote the file: its weights are transposed, which a square one would not show."""
         if self.texts.get("format") == "pt":
-            raise self.refuse(
+            raise self.error(
                 "is a file of PyTorch, which has other names and layouts: caffelite.pytorch.load_state_dict(model, "
                 "safetensors.torch.load_file(path)) loads it"
             )
@@ -281,14 +281,14 @@ class File:
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 10 or length > size - 8:
-            raise self.refuse(f"{size} bytes are not a complete safetensors file")
-        if length > longest_header(size):
-            raise self.refuse(f"a header of {length} bytes, in a file of {size}, is too long")
+            raise self.error(f"{size} bytes are not a complete safetensors file")
+        if length > max_header_bytes(size):
+            raise self.error(f"a header of {length} bytes, in a file of {size}, is too long")
         self._data = 8 + length
         try:
             header = strict_json(self._file.read(length).decode("utf-8"))
         except ValueError as error:
-            raise self.refuse(f"not a safetensors file: its header is not JSON: {error}") from None
+            raise self.error(f"not a safetensors file: its header is not JSON: {error}") from None
         return header
 
     def _check_sizes(self) -> None:
@@ -299,45 +299,45 @@ class File:
         try:
             safe_open(opened if os.path.exists(opened) else self.path, "numpy")
         except SafetensorError as error:
-            raise self.refuse(f"not a safetensors file: {error}") from None
+            raise self.error(f"not a safetensors file: {error}") from None
 
     def _long_texts(self) -> dict[str, str]:
-        """Read the texts that are arrays of bytes, and remove these from `forms`."""
-        names = [name for name in self.forms if name.startswith(OF_TEXTS)]
-        found = {name: array.tobytes() for name, array in self.arrays(names).items()}
+        """Read the texts that are arrays of bytes, and remove these from `specs`."""
+        names = [name for name in self.specs if name.startswith(TEXT_PREFIX)]
+        contents = {name: array.tobytes() for name, array in self.arrays(names).items()}
         size = os.fstat(self._file.fileno()).st_size
         for name in names:
-            if self.forms.pop(name).dtype != np.uint8 or _values(found[name]) > most_values(size):
-                raise self.refuse(f"{name} is not a text, or has too many values for a file of {size} bytes")
+            if self.specs.pop(name).dtype != np.uint8 or _count_values(contents[name]) > max_values(size):
+                raise self.error(f"{name} is not a text, or has too many values for a file of {size} bytes")
         try:
-            return {name.partition(":")[2]: text.decode() for name, text in found.items()}
+            return {name.partition(":")[2]: text.decode() for name, text in contents.items()}
         except UnicodeDecodeError as error:
-            raise self.refuse(f"a text is not UTF-8: {error}") from None
+            raise self.error(f"a text is not UTF-8: {error}") from None
 
     def _dtype(self, name: str, dtype: str) -> np.dtype:
         if dtype == "BF16":
             return np.dtype(np.float32)
         if dtype not in DTYPES:
-            raise self.refuse(f"{name} is of dtype {dtype}; expected one of {', '.join(DTYPES)}")
+            raise self.error(f"{name} is of dtype {dtype}; expected one of {', '.join(DTYPES)}")
         return DTYPES[dtype]
 
-    def check(self, forms: Mapping[str, Form], found: Mapping[str, Form], exactly: bool) -> None:
+    def check(self, expected: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec], exactly: bool) -> None:
         """Raise ValueError unless the arrays have these names, shapes and dtypes; kinds suffice if not `exactly`."""
-        if missing := [name for name in forms if name not in found]:
-            raise self.refuse(f"has no {', '.join(missing[:10])}, which the model has")
-        if unknown := [name for name in found if name not in forms]:
-            raise self.refuse(f"has {', '.join(unknown[:10])}, which the model does not have")
-        for name, (shape, dtype) in forms.items():
+        if missing := [name for name in expected if name not in found]:
+            raise self.error(f"has no {', '.join(missing[:10])}, which the model has")
+        if unknown := [name for name in found if name not in expected]:
+            raise self.error(f"has {', '.join(unknown[:10])}, which the model does not have")
+        for name, (shape, dtype) in expected.items():
             if found[name].shape != shape:
-                raise self.refuse(f"{name} has shape {found[name].shape}; the model's has {shape}")
+                raise self.error(f"{name} has shape {found[name].shape}; the model's has {shape}")
             other = found[name].dtype
             if other != dtype if exactly else other.kind != dtype.kind:
-                raise self.refuse(f"{name} is {other}; the model's is {dtype}")
+                raise self.error(f"{name} is {other}; the model's is {dtype}")
 
     def read(self, into: Mapping[str, np.ndarray]) -> None:
         """Read arrays by name into given contiguous arrays of the same shape and dtype."""
         for name, array in into.items():
-            if name in self._halves:  # bfloat16 is the upper half of a float32
+            if name in self._bfloat16:  # bfloat16 is the upper half of a float32
                 halves = np.empty(array.shape, np.uint16)
                 self._read(name, halves)
                 array[...] = (halves.astype(np.uint32) << 16).view(np.float32)
@@ -345,19 +345,19 @@ class File:
                 self._read(name, array)
 
     def _read(self, name: str, array: np.ndarray) -> None:
-        self._file.seek(self._data + self._starts[name])
+        self._file.seek(self._data + self._offsets[name])
         rest = _bytes(array)
         while rest:
             count = self._file.readinto(rest)
             if not count:
-                raise self.refuse(f"ends before the end of {name}")
+                raise self.error(f"ends before the end of {name}")
             rest = rest[count:]
 
     def arrays(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Read the arrays with these names. This allocates memory, so call `check` first."""
-        found = {name: np.empty(*self.forms[name]) for name in names}
-        self.read(found)
-        return found
+        arrays = {name: np.empty(*self.specs[name]) for name in names}
+        self.read(arrays)
+        return arrays
 
 
 def _bytes(content: Any) -> Any:
@@ -365,7 +365,7 @@ def _bytes(content: Any) -> Any:
     return np.frombuffer(content, np.uint8).data if memoryview(content).nbytes else b""
 
 
-def _values(text: bytes) -> int:
+def _count_values(text: bytes) -> int:
     """An upper limit of the number of values in a JSON text, without the names in objects."""
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
@@ -383,15 +383,15 @@ def strict_json(text: str, finite: bool = True) -> Any:
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        result = dict(pairs)
+        if len(result) < len(pairs):
             raise ValueError("a name comes twice")
-        return found
+        return result
 
-    def refuse(constant: str) -> None:
+    def reject(constant: str) -> None:
         raise ValueError(f"{constant} is not a number in JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse if finite else None)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=reject if finite else None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

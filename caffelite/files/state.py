@@ -48,10 +48,10 @@ def load_state_dict(model: Any, state: dict[str, Any]) -> None:
         if isinstance(old, Tensor) or old.dtype in FLOATS:
             new[name] = as_real(state[name], old.dtype, what)
         else:
-            given = as_array(state[name], what)
-            new[name] = given.astype(old.dtype)
-            if not np.array_equal(new[name], given):
-                raise ValueError(f"{what}: expected values that {old.dtype} holds, got {given.dtype}")
+            values = as_array(state[name], what)
+            new[name] = values.astype(old.dtype)
+            if not np.array_equal(new[name], values):
+                raise ValueError(f"{what}: expected values that {old.dtype} holds, got {values.dtype}")
         if new[name].shape != old.shape:
             raise ValueError(f"load_state_dict: {name} has shape {old.shape}, got {new[name].shape}")
     for name, p in parameters.items():
@@ -62,8 +62,8 @@ def load_state_dict(model: Any, state: dict[str, Any]) -> None:
 
 def save(model: Any, path: str | os.PathLike) -> None:
     """Write the model to a safetensors file; see `Model.save`."""
-    texts = texts_of(model)
-    files.write(path, arrays_of(model), texts)
+    texts = make_texts(model)
+    files.write(path, state_arrays(model), texts)
     if reason := texts.get("caffelite.unwritten"):
         warn(f"{path} has values for `model.load`; caffelite.load can't make the model from it: {reason}", UserWarning)
 
@@ -71,18 +71,18 @@ def save(model: Any, path: str | os.PathLike) -> None:
 def load(model: Any, path: str | os.PathLike) -> None:
     """Set parameters and buffers from a file; see `Model.load`."""
     with files.File(path) as file:
-        found = found_in(file, forms_of(model), exactly=False)
-        model.load_state_dict(file.arrays(found))
+        specs = match_specs(file, state_specs(model), exactly=False)
+        model.load_state_dict(file.arrays(specs))
 
 
 def fill(model: Any, file: files.File) -> None:
-    """Set all values from a file, in a model that was made `without_values`."""
+    """Set all values from a file, in a model that was made inside `meta_init()`."""
     parameters, buffers = named_state(model)
-    expected, exact = _forms(model, parameters | buffers), exact_buffers(model._descendants())
+    expected, exact = _specs(model, parameters | buffers), float64_buffers(model._descendants())
     exact_names = {name for name, x in buffers.items() if id(x) in exact}
-    older = {name for name in exact_names if name in file.forms and file.forms[name].dtype == model.dtype}
+    older = {name for name in exact_names if name in file.specs and file.specs[name].dtype == model.dtype}
     expected.update({name: expected[name]._replace(dtype=model.dtype) for name in older})
-    found_in(file, expected, exactly=True)
+    match_specs(file, expected, exactly=True)
     model._own.allocate(model, model._descendants())
     now = {name: p._data for name, p in parameters.items()} | model.buffers()
     rounded = {name: np.empty_like(now[name], model.dtype) for name in older}
@@ -90,60 +90,60 @@ def fill(model: Any, file: files.File) -> None:
     for name, values in rounded.items():
         now[name][...] = values
     for p in parameters.values():
-        p._note_change()
+        p._bump_version()
 
 
-def arrays_of(model: Any) -> dict[str, np.ndarray]:
+def state_arrays(model: Any) -> dict[str, np.ndarray]:
     """The arrays of parameters and buffers by name, not copied."""
     parameters, buffers = named_state(model)
     return {name: p.data for name, p in parameters.items()} | buffers
 
 
-def forms_of(model: Any) -> dict[str, files.Form]:
-    """Shape and dtype of parameters and buffers, by name. Also for a model that was made `without_values`."""
+def state_specs(model: Any) -> dict[str, files.TensorSpec]:
+    """Shape and dtype of parameters and buffers, by name. Also for a model made inside `meta_init()`."""
     parameters, buffers = named_state(model)
-    return _forms(model, parameters | buffers)
+    return _specs(model, parameters | buffers)
 
 
-def _forms(model: Any, state: dict[str, Any]) -> dict[str, files.Form]:
+def _specs(model: Any, state: dict[str, Any]) -> dict[str, files.TensorSpec]:
     """Shape and dtype that these parameters and buffers have in a file."""
-    exact = exact_buffers(model._descendants())
+    exact = float64_buffers(model._descendants())
     return {
-        name: files.Form(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
+        name: files.TensorSpec(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
         for name, x in state.items()
     }
 
 
-def found_in(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
+def match_specs(file: files.File, expected: dict[str, files.TensorSpec], exactly: bool) -> dict[str, files.TensorSpec]:
     """The names and forms of the model's arrays in a file. ValueError unless the file has all that the model has."""
-    file.refuse_pytorchs()
-    found = {name: form for name, form in file.forms.items() if not name.startswith(files.OF_TRAINING)}
-    file.check(forms, found, exactly)
-    return found
+    file.check_not_pytorch()
+    specs_in_file = {name: form for name, form in file.specs.items() if not name.startswith(files.TRAINING_PREFIX)}
+    file.check(expected, specs_in_file, exactly)
+    return specs_in_file
 
 
-def exact_buffers(functions: Iterable[Function]) -> set[int]:
+def float64_buffers(functions: Iterable[Function]) -> set[int]:
     """The ids of the buffers that stay float64 in any model: the buffers of Columns and Splines."""
     return {id(a) for f in functions if isinstance(f, Columns) for a in f.buffers().values()}
 
 
-def texts_of(model: Any) -> dict[str, str]:
+def make_texts(model: Any) -> dict[str, str]:
     """The texts of a file: structure, or why it can't be written, frozen parameters, names of columns, vocabularies."""
     frozen = [name for name, p in model.named_parameters().items() if not p.requires_grad]
-    found = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
+    texts = {"caffelite.frozen": structure.to_json(frozen)} if frozen else {}
     if model._own.column_names is not None:
-        found["caffelite.columns"] = structure.as_text(model._own.column_names)
-    if vocabularies := vocabularies_of(model):
-        found["caffelite.vocabularies"] = structure.as_text(
+        texts["caffelite.columns"] = structure.to_json(model._own.column_names)
+    if vocabularies := find_vocabularies(model):
+        texts["caffelite.vocabularies"] = structure.to_json(
             {name: {"words": x.words, "characters": x.characters} for name, x in vocabularies.items()}
         )
     try:
-        return {"caffelite.structure": structure.as_text(structure.described(model)), **found}
-    except structure.Unwritable as error:
-        return {"caffelite.unwritten": str(error), **found}
+        return {"caffelite.structure": structure.to_json(structure.describe(model)), **texts}
+    except structure.UnwritableError as error:
+        return {"caffelite.unwritten": str(error), **texts}
 
 
-def frozen_in(model: Any, texts: Mapping[str, str]) -> set[str]:
+def read_frozen(model: Any, texts: Mapping[str, str]) -> set[str]:
     """The names of frozen parameters in the texts of a file. ValueError if the model does not have one of them."""
     frozen = files.strict_json(texts.get("caffelite.frozen", "[]"))
     if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
@@ -153,37 +153,37 @@ def frozen_in(model: Any, texts: Mapping[str, str]) -> set[str]:
     return set(frozen)
 
 
-def columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
+def read_columns(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
     """The names of columns, for each input, in the texts of a file. ValueError if they are not such names."""
-    given = files.strict_json(texts.get("caffelite.columns", "null"))
-    inputs = [] if given is None else given
+    columns = files.strict_json(texts.get("caffelite.columns", "null"))
+    inputs = [] if columns is None else columns
     if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
-        raise ValueError(f"expected the names of columns, for each input, got {given!r}")
+        raise ValueError(f"expected the names of columns, for each input, got {columns!r}")
     if not all(isinstance(name, str | int) for names in inputs for name in names or ()):
-        raise ValueError(f"expected names of columns that are words or integers, got {given!r}")
-    return given
+        raise ValueError(f"expected names of columns that are words or integers, got {columns!r}")
+    return columns
 
 
-def vocabularies_of(model: Any) -> dict[str, Vocabulary]:
+def find_vocabularies(model: Any) -> dict[str, Vocabulary]:
     """The vocabularies in attributes of a model and of the Functions in it: `vocabulary`, `reader.vocabulary`."""
     return {
         f"{path}{name}": x
-        for path, function in _named_functions(model).items()
+        for path, function in _functions_by_path(model).items()
         for name, x in vars(function).items()
         if type(x) is Vocabulary
     }
 
 
-def vocabularies_in(model: Any, texts: Mapping[str, str]) -> list[tuple[Function, str, Vocabulary]]:
+def read_vocabularies(model: Any, texts: Mapping[str, str]) -> list[tuple[Function, str, Vocabulary]]:
     """The vocabularies in the texts of a file, each with the Function and the attribute that it belongs to.
 
     ValueError if they can't be the model's.
     """
-    given = files.strict_json(texts.get("caffelite.vocabularies", "{}"))
-    if not isinstance(given, dict):
-        raise ValueError(f"expected vocabularies by name, got {given!r:.80}")
-    functions, found = _named_functions(model), []
-    for name, x in given.items():
+    vocabularies = files.strict_json(texts.get("caffelite.vocabularies", "{}"))
+    if not isinstance(vocabularies, dict):
+        raise ValueError(f"expected vocabularies by name, got {vocabularies!r:.80}")
+    functions, result = _functions_by_path(model), []
+    for name, x in vocabularies.items():
         path, attribute = name[: name.rfind(".") + 1], name[name.rfind(".") + 1 :]
         owner = functions.get(path)
         is_free = type(getattr(owner, attribute, None)) in (type(None), Vocabulary)
@@ -196,23 +196,23 @@ def vocabularies_in(model: Any, texts: Mapping[str, str]) -> list[tuple[Function
             raise ValueError(f"expected a list of the words of the vocabulary {name}, got {words!r:.80}")
         if len(set(words)) < len(words):
             raise ValueError(f"the vocabulary {name} has a word twice")
-        found.append((owner, attribute, Vocabulary.of(words, x["characters"])))
-    return found
+        result.append((owner, attribute, Vocabulary.from_words(words, x["characters"])))
+    return result
 
 
-def _named_functions(model: Any) -> dict[str, Function]:
+def _functions_by_path(model: Any) -> dict[str, Function]:
     """The model and all Functions in it, each once, by the beginnings of their attributes' names: "", "blocks.2."."""
-    found, seen = {"": model}, {id(model)}
+    functions, seen = {"": model}, {id(model)}
 
     def add(function: Function, path: str) -> None:
         for name, child in function._named_children():
             if id(child) not in seen:
                 seen.add(id(child))
-                found[f"{path}{name}."] = child
+                functions[f"{path}{name}."] = child
                 add(child, f"{path}{name}.")
 
     add(model, "")
-    return found
+    return functions
 
 
 def freeze(model: Any, names: set[str]) -> None:

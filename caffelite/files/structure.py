@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite._support.reprs import attributes_of, signature_of
+from caffelite._support.reprs import init_arguments, init_signature
 from caffelite.core import initializers
 from caffelite.core.function import Function
 
@@ -34,37 +34,37 @@ NAMES: dict[str, Any] = {
     **{name: getattr(initializers, name) for name in ("normal", "uniform", "orthogonal", "zeros")},
 }
 
-MOST_FUNCTIONS = 10_000  # a Function in two places counts twice
-DEEPEST = 50  # levels of Functions in Functions
+MAX_FUNCTIONS = 10_000  # a Function in two places counts twice
+MAX_DEPTH = 50  # levels of Functions in Functions
 
 
-class Unwritable(TypeError):
+class UnwritableError(TypeError):
     """A structure that can't be written as data."""
 
 
-def described(whole: Function) -> list[dict[str, Any]]:
-    """The structure of a Function. Raises `Unwritable` with the part that can't be written."""
+def describe(root: Function) -> list[dict[str, Any]]:
+    """The structure of a Function. Raises `UnwritableError` with the part that can't be written."""
     try:
-        entries = _entries(whole)
-        _check_extent(entries)
+        entries = _entries(root)
+        _check_entries(entries)
     except (ValueError, RecursionError) as error:
-        raise Unwritable(str(error)) from None
+        raise UnwritableError(str(error)) from None
     return entries
 
 
-def _entries(whole: Function) -> list[dict[str, Any]]:
+def _entries(root: Function) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
-    places: dict[int, int | None] = {}  # indices in `entries`, by id; None: the entry is not complete yet
+    indices: dict[int, int | None] = {}  # indices in `entries`, by id; None: the entry is not complete yet
 
-    def place(x: Any) -> int:
-        if id(x) not in places:
-            places[id(x)] = None
+    def add(x: Any) -> int:
+        if id(x) not in indices:
+            indices[id(x)] = None
             entries.append(entry(x))
-            places[id(x)] = len(entries) - 1
-        found = places[id(x)]
-        if found is None:
-            raise Unwritable(f"{type(x).__name__} is among its own arguments")
-        return found
+            indices[id(x)] = len(entries) - 1
+        index = indices[id(x)]
+        if index is None:
+            raise UnwritableError(f"{type(x).__name__} is among its own arguments")
+        return index
 
     def entry(x: Any) -> dict[str, Any]:
         kind = x if isinstance(x, FunctionType) else type(x)
@@ -72,9 +72,9 @@ def _entries(whole: Function) -> list[dict[str, Any]]:
         if kind is x:
             return name
         try:
-            arguments = x.arguments() if hasattr(x, "arguments") else attributes_of(x)
+            arguments = x.arguments() if hasattr(x, "arguments") else init_arguments(x)
         except TypeError as error:
-            raise Unwritable(str(error)) from None
+            raise UnwritableError(str(error)) from None
         values = {key: value(argument, f"{kind.__name__}'s {key}") for key, argument in arguments.items()}
         return {**name, "arguments": values}
 
@@ -90,71 +90,71 @@ def _entries(whole: Function) -> list[dict[str, Any]]:
         if isinstance(x, dict) and all(isinstance(key, str) for key in x) and x.keys() != {"#"}:
             return {key: value(item, where) for key, item in x.items()}
         if hasattr(x, "arguments") or isinstance(x, FunctionType | initializers.normal | initializers.uniform):
-            return {"#": place(x)}
-        raise Unwritable(f"{where}, {type(x).__name__}, is not a value of JSON")
+            return {"#": add(x)}
+        raise UnwritableError(f"{where}, {type(x).__name__}, is not a value of JSON")
 
-    place(whole)
+    add(root)
     return entries
 
 
-def as_text(entries: Any) -> str:
+def to_json(entries: Any) -> str:
     """A structure as JSON."""
     return json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
 
 
-def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> Any:
+def build(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> Any:
     """Make the object of a structure, that is, of its last entry. The structure may be from an unknown file.
 
     Raises ValueError with the reason if it is not a structure, or if a name is neither in `names` nor in `custom`.
-    Inside `without_values()`, the parameters take no memory.
+    Inside `meta_init()`, the parameters take no memory.
     """
-    _check_extent(entries)
-    found: list[Any] = []
+    _check_entries(entries)
+    objects: list[Any] = []
 
-    def value(x: Any, listed: type) -> Any:
+    def value(x: Any, sequence: type) -> Any:
         if isinstance(x, dict):
-            return found[x["#"]] if x.keys() == {"#"} else {key: value(item, listed) for key, item in x.items()}
-        return listed([value(item, listed) for item in x]) if isinstance(x, list) else x
+            return objects[x["#"]] if x.keys() == {"#"} else {key: value(item, sequence) for key, item in x.items()}
+        return sequence([value(item, sequence) for item in x]) if isinstance(x, list) else x
 
     for entry in entries:
-        own = "name" in entry
-        name = entry["name" if own else "custom"]
-        if name not in (names if own else custom):
+        is_builtin = "name" in entry
+        name = entry["name" if is_builtin else "custom"]
+        if name not in (names if is_builtin else custom):
             hint = (
-                "which caffelite does not have" if own else f"which you have to give: load(…, custom={{{name!r}: …}})"
+                "which caffelite does not have" if is_builtin else f"which you have to give: load(…, custom={{{name!r}: …}})"
             )
             raise ValueError(f"there is a {name} in it, {hint}")
-        kind = (names if own else custom)[name]
+        kind = (names if is_builtin else custom)[name]
         if ("arguments" in entry) != isinstance(kind, type):
             what = "a class, but its entry has no" if isinstance(kind, type) else "a function, but its entry has"
             raise ValueError(f"{name} is {what} arguments")
         if isinstance(kind, type):
-            arguments = {key: value(x, tuple if own else list) for key, x in entry["arguments"].items()}
-            if own and arguments.get("dtype", "float32") not in ("float32", "float64"):
+            arguments = {key: value(x, tuple if is_builtin else list) for key, x in entry["arguments"].items()}
+            if is_builtin and arguments.get("dtype", "float32") not in ("float32", "float64"):
                 raise ValueError(f"{name} has no dtype {arguments['dtype']!r}")
-            found.append(_instance(kind, arguments, own))
+            objects.append(_construct(kind, arguments, is_builtin))
         else:
-            found.append(kind)
+            objects.append(kind)
     try:
-        made_again = as_text(_entries(found[-1]))
-    except Unwritable as error:
+        rebuilt = to_json(_entries(objects[-1]))
+    except UnwritableError as error:
         raise ValueError(f"the Function that its structure makes has no structure: {error}") from None
-    if made_again != as_text(entries):
+    if rebuilt != to_json(entries):
         raise ValueError("the Function that its structure makes has another structure")
-    return found[-1]
+    return objects[-1]
 
 
-def _instance(kind: type, arguments: dict[str, Any], own: bool) -> Any:
+def _construct(kind: type, arguments: dict[str, Any], is_builtin: bool) -> Any:
     # caffelite's own constructors may raise any exception for arguments that caffelite did not write.
-    expected = (Exception,) if own else (TypeError, ValueError)
+    expected = (Exception,) if is_builtin else (TypeError, ValueError)
     try:
-        bound = inspect.BoundArguments(signature_of(kind), arguments)
+        bound = inspect.BoundArguments(init_signature(kind), arguments)
         return kind(*bound.args, **bound.kwargs)
     except expected as error:
         raise ValueError(f"{kind.__name__} can't be made as its structure says: {error}") from error
 
 
-def _check_extent(entries: Any) -> None:
+def _check_entries(entries: Any) -> None:
     """Raise ValueError unless these are entries that refer to earlier ones, all needed, not too many or too deep."""
     if not isinstance(entries, list) or not entries:
         raise ValueError("a structure is a list of entries")
@@ -174,9 +174,9 @@ def _check_extent(entries: Any) -> None:
         sizes.append(1 + sum(sizes[j] for j in references))
         depths.append(1 + max([depths[j] for j in references], default=0))
         used.update(references)
-        if sizes[i] > MOST_FUNCTIONS or depths[i] > DEEPEST:
+        if sizes[i] > MAX_FUNCTIONS or depths[i] > MAX_DEPTH:
             raise ValueError(
-                f"more than {MOST_FUNCTIONS:,} Functions, or Functions in Functions more than {DEEPEST} deep"
+                f"more than {MAX_FUNCTIONS:,} Functions, or Functions in Functions more than {MAX_DEPTH} deep"
             )
     if len(used) < len(entries):
         raise ValueError("the structure has entries that no other entry refers to")

@@ -4,7 +4,7 @@ The names in a family's `__all__` are in caffelite, too: `cl.ReLU`, `cl.relu`. T
 functions have their names here only.
 """
 
-from caffelite._support.migration_hints import hint_at_arguments
+from caffelite._support.migration_hints import add_argument_hints
 from caffelite.functions import (
     activation,
     attention,
@@ -84,4 +84,4 @@ __all__ += shape.__all__
 __all__ += splines.__all__
 
 # Of these families, users make the layers themselves. The others have functions that make a Function at each call.
-hint_at_arguments(attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent)
+add_argument_hints(attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import nonnegative, normalized_axes, positive_integer
-from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.arrays import check_nonnegative, normalize_axes, check_positive_integer
+from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
-from caffelite.core.tensor import Tensor, parameter
+from caffelite.core.tensor import Tensor, make_parameter
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.functions.normalization import no_moments
+from caffelite.functions.normalization import standard_moments
 
 __all__ = [
     "ELU",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-class ReLU(Function, recordable=True, by_row=True):
+class ReLU(Function, recordable=True, rowwise=True):
     """The rectified linear unit, elementwise:  y = max(x, 0),  dx = dy where x > 0, else 0.
 
     V. Nair and G. Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
@@ -54,7 +54,7 @@ class ReLU(Function, recordable=True, by_row=True):
         return kernels.relu_grad(dy, self.y)
 
 
-class LeakyReLU(Function, recordable=True, by_row=True):
+class LeakyReLU(Function, recordable=True, rowwise=True):
     """The leaky ReLU, y = x where x > 0, else slope · x, elementwise, with dy/dx = 1 or slope; slope at 0.
 
     slope is not below 0. A. Maas, A. Hannun and A. Ng, "Rectifier nonlinearities improve neural network acoustic
@@ -62,7 +62,7 @@ class LeakyReLU(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, slope: float = 0.01) -> None:
-        self.slope = nonnegative("LeakyReLU: slope", slope)
+        self.slope = check_nonnegative("LeakyReLU: slope", slope)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.y = kernels.leaky_relu(x, self.slope)
@@ -75,7 +75,7 @@ class LeakyReLU(Function, recordable=True, by_row=True):
         return f"LeakyReLU({self.slope})"
 
 
-class PReLU(Function, recordable=True, by_row=True):
+class PReLU(Function, recordable=True, rowwise=True):
     """A leaky ReLU that learns its `slope`, y = x where x > 0, else slope · x: one slope, or one for each channel.
 
         dx = dy where x > 0, else dy slope,  dslope = Σ dy min(x, 0)
@@ -88,9 +88,9 @@ class PReLU(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, channels: int = 1) -> None:
-        self.channels = positive_integer("PReLU: channels", channels)
-        self.slope = parameter("slope", self.channels)
-        self._set_first_values()
+        self.channels = check_positive_integer("PReLU: channels", channels)
+        self.slope = make_parameter("slope", self.channels)
+        self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         """Set `slope` to 0.25. Nothing is drawn."""
@@ -99,7 +99,7 @@ class PReLU(Function, recordable=True, by_row=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         if self.channels > 1 and (len(shape) < 2 or shape[1] not in (None, self.channels)):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, {self.channels}, …)")
+            raise ValueError(f"{self!r} got shape {format_shape(shape)}; expected (n, {self.channels}, …)")
         return shape if self.channels == 1 else (shape[0], self.channels, *shape[2:])
 
     def formula(self, x: Tensor) -> Tensor:
@@ -111,26 +111,26 @@ class PReLU(Function, recordable=True, by_row=True):
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.output_shape(x.shape)
-        self.x, self.along_channels = x, self.slope.data.reshape(self._slope_shape(x.ndim))
-        return kernels.prelu(x, self.along_channels)
+        self.x, self.broadcast_slope = x, self.slope.data.reshape(self._slope_shape(x.ndim))
+        return kernels.prelu(x, self.broadcast_slope)
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         below = kernels.minimum(self.x, 0.0)
         if self.channels == 1:
             dslope = kernels.sum(kernels.multiply(dy, below)).reshape(1)
         else:
-            sums = kernels.batch_norm_sums(dy, below, no_moments(self.channels))
+            sums = kernels.batch_norm_sums(dy, below, standard_moments(self.channels))
             dslope = kernels.convert(sums[1], self.slope.dtype)
         self.slope.add_grad(dslope)
         if not self.wants_gradient(0):
             return None
-        return kernels.prelu_grad(dy, self.x, self.along_channels)
+        return kernels.prelu_grad(dy, self.x, self.broadcast_slope)
 
     def __repr__(self) -> str:
         return f"PReLU({'' if self.channels == 1 else self.channels})"
 
 
-class ELU(Function, recordable=True, by_row=True):
+class ELU(Function, recordable=True, rowwise=True):
     """The exponential linear unit, y = x where x > 0, else alpha (exp x − 1), elementwise.
 
     dy/dx is 1 where x > 0, else y + alpha; alpha at 0. alpha is not below 0. D.-A. Clevert, T. Unterthiner and
@@ -138,7 +138,7 @@ class ELU(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = nonnegative("ELU: alpha", alpha)
+        self.alpha = check_nonnegative("ELU: alpha", alpha)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.y = kernels.elu(x, self.alpha)
@@ -151,7 +151,7 @@ class ELU(Function, recordable=True, by_row=True):
         return f"ELU({self.alpha})"
 
 
-class GELU(Function, recordable=True, by_row=True):
+class GELU(Function, recordable=True, rowwise=True):
     """The Gaussian error linear unit, y = x Φ(x), Φ the normal distribution, elementwise.
 
     dy/dx = Φ(x) + x exp(−x²/2) / √(2π). With `approximate`, y = x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. NaN at
@@ -162,24 +162,24 @@ class GELU(Function, recordable=True, by_row=True):
         self.approximate = bool(approximate)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        y, self.slope = self._with_slope(x, is_training())
+        y, self.slope = self._value_and_slope(x, is_training())
         self.x = x if self.slope is None else None
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         if self.x is not None:
-            _, self.slope = self._with_slope(self.x, True)
+            _, self.slope = self._value_and_slope(self.x, True)
         return kernels.multiply(dy, self.slope)
 
-    def _with_slope(self, x: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    def _value_and_slope(self, x: np.ndarray, needs_slope: bool) -> tuple[np.ndarray, np.ndarray | None]:
         kernel = kernels.gelu_tanh if self.approximate else kernels.gelu
-        return kernel(x, slope=wanted)
+        return kernel(x, slope=needs_slope)
 
     def __repr__(self) -> str:
         return f"GELU({'approximate=True' if self.approximate else ''})"
 
 
-class Softplus(Function, recordable=True, by_row=True):
+class Softplus(Function, recordable=True, rowwise=True):
     """A smooth ReLU, y = log(1 + exp x), elementwise, with dy/dx = 1 / (1 + exp(−x)).
 
     C. Dugas et al., "Incorporating second-order functional knowledge for better option pricing", NIPS 2000.
@@ -193,7 +193,7 @@ class Softplus(Function, recordable=True, by_row=True):
         return kernels.softplus_grad(dy, self.x)
 
 
-class Tanh(Function, recordable=True, by_row=True):
+class Tanh(Function, recordable=True, rowwise=True):
     """The hyperbolic tangent, y = tanh x, elementwise, with dy/dx = 1 − y²."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -204,7 +204,7 @@ class Tanh(Function, recordable=True, by_row=True):
         return kernels.tanh_grad(dy, self.y)
 
 
-class Sigmoid(Function, recordable=True, by_row=True):
+class Sigmoid(Function, recordable=True, rowwise=True):
     """The logistic sigmoid, y = 1 / (1 + exp(−x)), elementwise, with dy/dx = y (1 − y)."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -215,7 +215,7 @@ class Sigmoid(Function, recordable=True, by_row=True):
         return kernels.sigmoid_grad(dy, self.y)
 
 
-class SiLU(Function, recordable=True, by_row=True):
+class SiLU(Function, recordable=True, rowwise=True):
     """The sigmoid linear unit, y = x s, s = 1 / (1 + exp(−x)), elementwise, with dy/dx = s (1 + x (1 − s)).
 
     NaN at −infinity. S. Elfwing, E. Uchibe and K. Doya, "Sigmoid-weighted linear units for neural network function
@@ -233,7 +233,7 @@ class SiLU(Function, recordable=True, by_row=True):
         return kernels.silu_grad(dy, self.x)
 
 
-class Mish(Function, recordable=True, by_row=True):
+class Mish(Function, recordable=True, rowwise=True):
     """The activation Mish, y = x t, t = tanh(log(1 + exp x)), elementwise, with dy/dx = t + x (1 − t²) / (1 + exp(−x)).
 
     NaN at −infinity. D. Misra, "Mish: a self regularized non-monotonic activation function", 2019.
@@ -250,7 +250,7 @@ class Mish(Function, recordable=True, by_row=True):
         return kernels.mish_grad(dy, self.x)
 
 
-class AlongAxis(Function):
+class AxisFunction(Function):
     """A Function along one axis, which keeps its length."""
 
     def __init__(self, axis: int = -1) -> None:
@@ -258,17 +258,17 @@ class AlongAxis(Function):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        normalized_axes(operator.index(self.axis), len(shape))
+        normalize_axes(operator.index(self.axis), len(shape))
         return shape
 
-    def is_by_row(self) -> bool:
-        return super().is_by_row() and self.axis in (-1, 1, 2, 3)  # other axes may be the rows
+    def is_rowwise(self) -> bool:
+        return super().is_rowwise() and self.axis in (-1, 1, 2, 3)  # other axes may be the rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.axis == -1 else self.axis})"
 
 
-class Softmax(AlongAxis, recordable=True, by_row=True):
+class Softmax(AxisFunction, recordable=True, rowwise=True):
     """The softmax, yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -279,7 +279,7 @@ class Softmax(AlongAxis, recordable=True, by_row=True):
         return kernels.softmax_grad(dy, self.y, self.axis)
 
 
-class LogSoftmax(AlongAxis, recordable=True, by_row=True):
+class LogSoftmax(AxisFunction, recordable=True, rowwise=True):
     """The logarithm of the softmax, yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -292,57 +292,57 @@ class LogSoftmax(AlongAxis, recordable=True, by_row=True):
 
 def relu(x: Any) -> Tensor:
     """max(x, 0), elementwise."""
-    return ReLU().applied_to(as_tensor(x))
+    return ReLU().apply_once(as_tensor(x))
 
 
 def leaky_relu(x: Any, slope: float = 0.01) -> Tensor:
     """x where it is above 0, else slope · x."""
-    return LeakyReLU(slope).applied_to(as_tensor(x))
+    return LeakyReLU(slope).apply_once(as_tensor(x))
 
 
 def elu(x: Any, alpha: float = 1.0) -> Tensor:
     """x where it is above 0, else alpha (exp x − 1)."""
-    return ELU(alpha).applied_to(as_tensor(x))
+    return ELU(alpha).apply_once(as_tensor(x))
 
 
 def gelu(x: Any, approximate: bool = False) -> Tensor:
     """x Φ(x), Φ the normal distribution, elementwise; or its form with tanh."""
-    return GELU(approximate).applied_to(as_tensor(x))
+    return GELU(approximate).apply_once(as_tensor(x))
 
 
 def softplus(x: Any) -> Tensor:
     """log(1 + exp x), elementwise."""
-    return Softplus().applied_to(as_tensor(x))
+    return Softplus().apply_once(as_tensor(x))
 
 
 def tanh(x: Any) -> Tensor:
     """The hyperbolic tangent, elementwise."""
-    return Tanh().applied_to(as_tensor(x))
+    return Tanh().apply_once(as_tensor(x))
 
 
 def sigmoid(x: Any) -> Tensor:
     """1 / (1 + exp(−x)), elementwise."""
-    return Sigmoid().applied_to(as_tensor(x))
+    return Sigmoid().apply_once(as_tensor(x))
 
 
 def silu(x: Any) -> Tensor:
     """x / (1 + exp(−x)), elementwise."""
-    return SiLU().applied_to(as_tensor(x))
+    return SiLU().apply_once(as_tensor(x))
 
 
 def mish(x: Any) -> Tensor:
     """x tanh(log(1 + exp x)), elementwise."""
-    return Mish().applied_to(as_tensor(x))
+    return Mish().apply_once(as_tensor(x))
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """exp x / Σ exp x along an axis."""
-    return Softmax(axis).applied_to(as_tensor(x))
+    return Softmax(axis).apply_once(as_tensor(x))
 
 
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """x − log Σ exp x along an axis."""
-    return LogSoftmax(axis).applied_to(as_tensor(x))
+    return LogSoftmax(axis).apply_once(as_tensor(x))
 
 
 Tensor.relu = relu

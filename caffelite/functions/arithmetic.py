@@ -1,6 +1,6 @@
 """Arithmetic with NumPy's broadcasting, and Tensor's operators.
 
-A gradient has the shape that the operands were broadcast to. `reduced` sums it over the axes that were repeated.
+A gradient has the shape that the operands were broadcast to. `sum_to_shape` sums it over the axes that were repeated.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 
 Gradients = tuple[np.ndarray | None, np.ndarray | None]
-NUMBERS = (int, float)
+PYTHON_NUMBERS = (int, float)
 
 
-def shape_of(operand: Any) -> tuple[int, ...]:
+def operand_shape(value: Any) -> tuple[int, ...]:
     """The shape of an array, or of a number; NumPy's function takes three times as long."""
-    return getattr(operand, "shape", ())
+    return getattr(value, "shape", ())
 
 
-def reduced(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def sum_to_shape(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The gradient of an operand of the given shape, summed over the axes along which broadcasting repeated it."""
     if gradient.shape == shape:
         return gradient
-    added = gradient.ndim - len(shape)
-    repeated = tuple(i for i in range(added, gradient.ndim) if shape[i - added] != gradient.shape[i])
-    return kernels.sum(gradient, (*range(added), *repeated)).reshape(shape)
+    new_axes = gradient.ndim - len(shape)
+    repeated_axes = tuple(i for i in range(new_axes, gradient.ndim) if shape[i - new_axes] != gradient.shape[i])
+    return kernels.sum(gradient, (*range(new_axes), *repeated_axes)).reshape(shape)
 
 
 def common_length(lengths: Iterable[int | None]) -> int | None:
@@ -46,52 +46,52 @@ def common_length(lengths: Iterable[int | None]) -> int | None:
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     """The shape that these are broadcast to; None is an unknown length. ValueError if they can't be."""
-    lengths = [set(along) - {1} for along in itertools.zip_longest(*map(reversed, shapes), fillvalue=1)]
+    lengths = [set(axis_lengths) - {1} for axis_lengths in itertools.zip_longest(*map(reversed, shapes), fillvalue=1)]
     try:
-        return tuple([common_length(along) if along else 1 for along in reversed(lengths)])
+        return tuple([common_length(axis_lengths) if axis_lengths else 1 for axis_lengths in reversed(lengths)])
     except ValueError:
-        raise ValueError(f"shapes {listed(shapes)} don't broadcast") from None
+        raise ValueError(f"shapes {format_shapes(shapes)} don't broadcast") from None
 
 
-def listed(shapes: Iterable[Shape]) -> str:
+def format_shapes(shapes: Iterable[Shape]) -> str:
     """The different ones of these shapes, as text."""
     return ", ".join(map(str, dict.fromkeys(shapes)))
 
 
-class Broadcasting(Function):
+class BroadcastFunction(Function):
     """A Function whose inputs are broadcast to each other."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return broadcast_shape(input_shapes)
 
 
-class Add(Broadcasting, recordable=True):
+class Add(BroadcastFunction, recordable=True):
     """y = a + b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
-        self.a_shape, self.b_shape = shape_of(a), shape_of(b)
+        self.a_shape, self.b_shape = operand_shape(a), operand_shape(b)
         return kernels.add(a, b)
 
     def backward(self, dy: np.ndarray) -> Gradients:
-        da = reduced(dy, self.a_shape) if self.wants_gradient(0) else None
-        db = reduced(dy, self.b_shape) if self.wants_gradient(1) else None
+        da = sum_to_shape(dy, self.a_shape) if self.wants_gradient(0) else None
+        db = sum_to_shape(dy, self.b_shape) if self.wants_gradient(1) else None
         return da, db
 
 
-class Subtract(Broadcasting, recordable=True):
+class Subtract(BroadcastFunction, recordable=True):
     """y = a − b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
-        self.a_shape, self.b_shape = shape_of(a), shape_of(b)
+        self.a_shape, self.b_shape = operand_shape(a), operand_shape(b)
         return kernels.subtract(a, b)
 
     def backward(self, dy: np.ndarray) -> Gradients:
-        da = reduced(dy, self.a_shape) if self.wants_gradient(0) else None
-        db = reduced(kernels.negative(dy), self.b_shape) if self.wants_gradient(1) else None
+        da = sum_to_shape(dy, self.a_shape) if self.wants_gradient(0) else None
+        db = sum_to_shape(kernels.negative(dy), self.b_shape) if self.wants_gradient(1) else None
         return da, db
 
 
-class Multiply(Broadcasting, recordable=True):
+class Multiply(BroadcastFunction, recordable=True):
     """y = a · b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -99,16 +99,16 @@ class Multiply(Broadcasting, recordable=True):
         return kernels.multiply(a, b)
 
     def backward(self, dy: np.ndarray) -> Gradients:
-        da = reduced(kernels.multiply(dy, self.b), shape_of(self.a)) if self.wants_gradient(0) else None
-        db = reduced(kernels.multiply(dy, self.a), shape_of(self.b)) if self.wants_gradient(1) else None
+        da = sum_to_shape(kernels.multiply(dy, self.b), operand_shape(self.a)) if self.wants_gradient(0) else None
+        db = sum_to_shape(kernels.multiply(dy, self.a), operand_shape(self.b)) if self.wants_gradient(1) else None
         return da, db
 
 
-class Divide(Broadcasting, recordable=True):
+class Divide(BroadcastFunction, recordable=True):
     """y = a / b;  da = dy / b,  db = −dy y / b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
-        self.a_shape, self.b = shape_of(a), b
+        self.a_shape, self.b = operand_shape(a), b
         self.y = kernels.divide(a, b)
         return self.y
 
@@ -116,11 +116,11 @@ class Divide(Broadcasting, recordable=True):
         da = kernels.divide(dy, self.b)
         db = None
         if self.wants_gradient(1):
-            db = reduced(kernels.divide_grad(da, self.y), shape_of(self.b))
-        return reduced(da, self.a_shape) if self.wants_gradient(0) else None, db
+            db = sum_to_shape(kernels.divide_grad(da, self.y), operand_shape(self.b))
+        return sum_to_shape(da, self.a_shape) if self.wants_gradient(0) else None, db
 
 
-class Power(Broadcasting, recordable=True):
+class Power(BroadcastFunction, recordable=True):
     """y = a ** b;  da = dy b a ** (b − 1),  db = dy y log a."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -131,13 +131,13 @@ class Power(Broadcasting, recordable=True):
     def backward(self, dy: np.ndarray) -> Gradients:
         da = db = None
         if self.wants_gradient(0):
-            da = reduced(kernels.power_grad_base(dy, self.a, self.b), shape_of(self.a))
+            da = sum_to_shape(kernels.power_grad_base(dy, self.a, self.b), operand_shape(self.a))
         if self.wants_gradient(1):
-            db = reduced(kernels.power_grad_exponent(dy, self.a, self.y), shape_of(self.b))
+            db = sum_to_shape(kernels.power_grad_exponent(dy, self.a, self.y), operand_shape(self.b))
         return da, db
 
 
-class Negative(Function, recordable=True, by_row=True):
+class Negative(Function, recordable=True, rowwise=True):
     """y = −x."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def as_tensor(x: Any) -> Tensor:
     return x if isinstance(x, Tensor) else Tensor(x)
 
 
-def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
+def as_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     """The other operand of an operator as Functions take it: a Tensor, an array of the Tensor's dtype, or a number.
 
     Numbers and arrays become the Tensor's dtype. TypeError for a Tensor of another dtype, and for anything but numbers.
@@ -163,11 +163,11 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     if isinstance(value, Tensor):
         if value.dtype == tensor.dtype:
             return value
-        way_out = (
+        hint = (
             f"make the other one of Tensor(…, dtype=np.{tensor.dtype}), or, in a `forward`, use the Tensor's .data"
         )
-        raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {way_out}")
-    if isinstance(value, NUMBERS) or (isinstance(value, np.generic) and value.dtype.kind in "buif"):
+        raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {hint}")
+    if isinstance(value, PYTHON_NUMBERS) or (isinstance(value, np.generic) and value.dtype.kind in "buif"):
         try:
             return float(value)
         except OverflowError:
@@ -175,28 +175,28 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     return as_real(value, tensor.dtype, f"Tensor {symbol}")
 
 
-def operands(values: Sequence[Any], name: str) -> list[Any]:
-    """Each value as an `operand` beside the first Tensor. Without one, the first array of floats, or value, is it."""
+def as_operands(values: Sequence[Any], name: str) -> list[Any]:
+    """Convert each value by `as_operand`, for the first Tensor, or else for the first array of floats, or value."""
     tensors = (i for i, x in enumerate(values) if isinstance(x, Tensor))
     floats = (i for i, x in enumerate(values) if isinstance(x, np.ndarray) and x.dtype.kind == "f")
     first = next(itertools.chain(tensors, floats), 0)
     tensor = as_tensor(values[first])
-    return [operand(tensor if i == first else x, tensor, name) for i, x in enumerate(values)]
+    return [as_operand(tensor if i == first else x, tensor, name) for i, x in enumerate(values)]
 
 
-def operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
+def make_operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
     """Tensor's method for an operator's symbol; `swapped` if the Tensor is on the right."""
-    return binary_operator(function, symbol, operand, swapped)
+    return binary_operator(function, symbol, as_operand, swapped)
 
 
-Tensor.__add__ = operator(Add, "+")
-Tensor.__radd__ = operator(Add, "+", swapped=True)
-Tensor.__sub__ = operator(Subtract, "-")
-Tensor.__rsub__ = operator(Subtract, "-", swapped=True)
-Tensor.__mul__ = operator(Multiply, "*")
-Tensor.__rmul__ = operator(Multiply, "*", swapped=True)
-Tensor.__truediv__ = operator(Divide, "/")
-Tensor.__rtruediv__ = operator(Divide, "/", swapped=True)
-Tensor.__pow__ = operator(Power, "**")
-Tensor.__rpow__ = operator(Power, "**", swapped=True)
-Tensor.__neg__ = lambda self: Negative().applied_to(self)
+Tensor.__add__ = make_operator(Add, "+")
+Tensor.__radd__ = make_operator(Add, "+", swapped=True)
+Tensor.__sub__ = make_operator(Subtract, "-")
+Tensor.__rsub__ = make_operator(Subtract, "-", swapped=True)
+Tensor.__mul__ = make_operator(Multiply, "*")
+Tensor.__rmul__ = make_operator(Multiply, "*", swapped=True)
+Tensor.__truediv__ = make_operator(Divide, "/")
+Tensor.__rtruediv__ = make_operator(Divide, "/", swapped=True)
+Tensor.__pow__ = make_operator(Power, "**")
+Tensor.__rpow__ = make_operator(Power, "**", swapped=True)
+Tensor.__neg__ = lambda self: Negative().apply_once(self)

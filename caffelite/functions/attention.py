@@ -8,22 +8,22 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import as_array, nonnegative, positive_integer
-from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.init_random import note_drawn, stream_of_new
+from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
+from caffelite.core.function import Function, Shape, format_shape
+from caffelite.core.init_random import register_initialized, init_rng
 from caffelite.core.inputs import as_float
-from caffelite.core.modes import is_training, placeholders
-from caffelite.core.shard import rows_here
+from caffelite.core.modes import is_training, shape_inference
+from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
 from caffelite.functions.activation import GELU
-from caffelite.functions.dropout import Dropout, seed_of
+from caffelite.functions.dropout import Dropout, draw_seed
 from caffelite.functions.linear import Linear
 from caffelite.functions.normalization import LayerNorm
 
 __all__ = ["MultiHeadAttention", "TransformerBlock"]
 
 
-class MultiHeadAttention(Function, recordable=True, by_row=True):
+class MultiHeadAttention(Function, recordable=True, rowwise=True):
     """Attention: each position becomes a weighted mean over all positions. Keys that match its query weigh more:
 
             q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
@@ -77,7 +77,7 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         rotary: bool = False,
     ) -> None:
         self.size, self.heads = (
-            positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
+            check_positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
         )
         if self.size % self.heads != 0:
             raise ValueError(f"MultiHeadAttention: size must be a multiple of heads, got {size} and {heads}")
@@ -87,58 +87,58 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
                 "MultiHeadAttention: rotary turns pairs of numbers, so heads have an even size; got heads of "
                 f"{self.size // self.heads} numbers"
             )
-        self.dropout = nonnegative("MultiHeadAttention: dropout", dropout, 1.0)
+        self.dropout = check_nonnegative("MultiHeadAttention: dropout", dropout, 1.0)
         self.query = Linear(self.size, self.size, self.bias)
         self.key = Linear(self.size, self.size, self.bias)
         self.value = Linear(self.size, self.size, self.bias)
         self.output = Linear(self.size, self.size, self.bias)
-        self.random = np.array([seed_of(stream_of_new()), 0])  # the Linears are drawn already
-        note_drawn(self)
+        self.random = np.array([draw_seed(init_rng()), 0])  # the Linears are drawn already
+        register_initialized(self)
 
     def initialize(self, rng: Any) -> None:
         """Draw the Linears, take another seed, and count the masks from 0 again."""
         rng = np.random.default_rng(rng)
         super().initialize(rng)
-        self.random[:] = seed_of(rng), 0
+        self.random[:] = draw_seed(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
         """Return the seed and the number of masks so far, which are saved but not learned."""
         return {"random": self.random, **super().buffers()}
 
-    def cache(self, rows: int, max_length: int) -> Cache:
+    def cache(self, rows: int, max_length: int) -> KVCache:
         """Return an empty cache for rows of at most `max_length` positions. Raises ValueError unless causal."""
         if not self.causal:
             raise ValueError(f"{self!r} has no cache: it is not causal, so a new position changes the earlier ones")
-        return Cache(rows, max_length, self.size, self.query.weight.dtype)
+        return KVCache(rows, max_length, self.size, self.query.weight.dtype)
 
     @property
     def required_input_shape(self) -> Any:
         return (None, None, self.size)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        x, *others = input_shapes
+        x, *extra_shapes = input_shapes
         self.check_input_shape(x)
-        has_context = len(others) > 1 or (len(others) == 1 and len(others[0]) == 3 and others[0][2] == self.size)
-        if x[0] not in (1, None) and others == [(1, x[1], x[1])]:  # a mask of pairs, if size is the length
+        has_context = len(extra_shapes) > 1 or (len(extra_shapes) == 1 and len(extra_shapes[0]) == 3 and extra_shapes[0][2] == self.size)
+        if x[0] not in (1, None) and extra_shapes == [(1, x[1], x[1])]:  # a mask of pairs, if size is the length
             has_context = False
-        self._check_shapes(x, *(others if has_context else [None, *others]))
+        self._check_shapes(x, *(extra_shapes if has_context else [None, *extra_shapes]))
         return (*x[:2], self.size)
 
-    def _check_shapes(self, x: Shape, context: Shape | None = None, mask: Shape | None = None, before: int = 0) -> None:
-        """ValueError unless a context and a mask have shapes that fit x, with so many positions in a cache."""
-        if context is not None and not _fits(context, (x[0], None, self.size)):
+    def _check_shapes(self, x: Shape, context: Shape | None = None, mask: Shape | None = None, past_length: int = 0) -> None:
+        """ValueError unless a context and a mask have shapes that fit x, with `past_length` positions in a cache."""
+        if context is not None and not _is_compatible(context, (x[0], None, self.size)):
             raise ValueError(
-                f"{self!r} got a context of shape {shape_text(context)} for x of shape {shape_text(x)}; expected "
-                f"{shape_text((x[0], None, self.size))}"
+                f"{self!r} got a context of shape {format_shape(context)} for x of shape {format_shape(x)}; expected "
+                f"{format_shape((x[0], None, self.size))}"
             )
         n, length = x[:2]
         keys = (x if context is None else context)[1]
-        keys = None if keys is None else before + keys
+        keys = None if keys is None else past_length + keys
         allowed: list[Shape] = [(n, keys), (length, keys), (n, length, keys)]
-        if mask is not None and not any(_fits(mask, shape) for shape in [*allowed, (1, length, keys)]):
+        if mask is not None and not any(_is_compatible(mask, shape) for shape in [*allowed, (1, length, keys)]):
             raise ValueError(
-                f"{self!r} got a mask of shape {shape_text(mask)} for x of shape {shape_text(x)}; expected "
-                f"{shape_text(allowed[0])}, {shape_text(allowed[1])} or {shape_text(allowed[2])}"
+                f"{self!r} got a mask of shape {format_shape(mask)} for x of shape {format_shape(x)}; expected "
+                f"{format_shape(allowed[0])}, {format_shape(allowed[1])} or {format_shape(allowed[2])}"
             )
 
     def forward(
@@ -146,34 +146,34 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         x: np.ndarray,
         context: np.ndarray | None = None,
         mask: np.ndarray | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
     ) -> np.ndarray:
         self.check_input_shape(x.shape)
-        context, mask, cache = self._told_apart(x, context, mask, cache)
-        self.before = 0 if cache is None else cache.length
-        shape_of_context, shape_of_mask = (None if array is None else array.shape for array in (context, mask))
-        self._check_shapes(x.shape, shape_of_context, shape_of_mask, self.before)
-        self.has_context, seen = context is not None, x if context is None else context
-        self.mask = None if placeholders.is_on else mask
-        self.drawn_p = self.dropout if is_training() else 0.0
-        self.q, self.k, self.v = self.query.forward(x), self.key.forward(seen), self.value.forward(seen)
+        context, mask, cache = self._resolve_arguments(x, context, mask, cache)
+        self.past_length = 0 if cache is None else cache.length
+        context_shape, mask_shape = (None if array is None else array.shape for array in (context, mask))
+        self._check_shapes(x.shape, context_shape, mask_shape, self.past_length)
+        self.has_context, source = context is not None, x if context is None else context
+        self.mask = None if shape_inference.is_on else mask
+        self.active_p = self.dropout if is_training() else 0.0
+        self.q, self.k, self.v = self.query.forward(x), self.key.forward(source), self.value.forward(source)
         if self.rotary:
-            self.q, self.k = (kernels.rotary(a, self.heads, self.before) for a in (self.q, self.k))
+            self.q, self.k = (kernels.rotary(a, self.heads, self.past_length) for a in (self.q, self.k))
         if cache is not None:
-            self.k, self.v = cache.extended(self.k, self.v)
+            self.k, self.v = cache.update(self.k, self.v)
         pairs = len(x) * self.heads * x.shape[1] * self.k.shape[1]  # of queries and keys
-        self.first = rows_here().before(pairs) if self.drawn_p else 0
-        self.h, self.norms, self.drawn = kernels.attention(
+        self.offset = current_shard().offset(pairs) if self.active_p else 0
+        self.h, self.norms, self.rng_state = kernels.attention(
             *(self.q, self.k, self.v, self.heads, self.causal, self.mask),
-            *(self.random, self.drawn_p, self.first),
+            *(self.random, self.active_p, self.offset),
         )
         return self.output.forward(self.h)
 
-    def _told_apart(self, x: np.ndarray, context: Any, mask: Any, cache: Any) -> tuple[Any, Any, Any]:
+    def _resolve_arguments(self, x: np.ndarray, context: Any, mask: Any, cache: Any) -> tuple[Any, Any, Any]:
         """The context, mask and cache of a call. A mask or a cache may have come in the place before its own."""
-        if cache is None and isinstance(mask, Cache):
+        if cache is None and isinstance(mask, KVCache):
             mask, cache = None, mask
-        if not isinstance(cache, Cache | None):
+        if not isinstance(cache, KVCache | None):
             raise TypeError(f"{self!r} takes x, a mask and a cache made by its cache(), got {type(cache).__name__}")
         if context is not None:
             array = as_array(context, f"{self!r}: context or mask")
@@ -183,7 +183,7 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
                 context, mask = None, array
         if mask is not None:
             mask = as_array(mask, f"{self!r}: mask")
-            if mask.dtype != np.bool_ and not placeholders.is_on:
+            if mask.dtype != np.bool_ and not shape_inference.is_on:
                 raise TypeError(
                     f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}; a model leaves an "
                     "input of bools as it is, and makes floats of numbers"
@@ -196,7 +196,7 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
 
     def _is_mask(self, x: np.ndarray, array: np.ndarray) -> bool:
         """Whether an array beside x is a mask, and not a context. Placeholders have a context's dtype."""
-        if placeholders.is_on and array.ndim == 3 and array.shape[2] != self.size:
+        if shape_inference.is_on and array.ndim == 3 and array.shape[2] != self.size:
             return array.shape[1:] == (x.shape[1], x.shape[1])
         return array.dtype == np.bool_ or array.ndim == 2
 
@@ -204,10 +204,10 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         dh = self.output.backward(dy)
         dq, dk, dv = kernels.attention_grad(
             *(dh, self.q, self.k, self.v, self.h, self.norms),
-            *(self.heads, self.causal, self.mask, self.drawn, self.drawn_p, self.first),
+            *(self.heads, self.causal, self.mask, self.rng_state, self.active_p, self.offset),
         )
         if self.rotary:
-            dq, dk = (kernels.rotary(d, self.heads, self.before, True) for d in (dq, dk))
+            dq, dk = (kernels.rotary(d, self.heads, self.past_length, True) for d in (dq, dk))
         dx, dkey = self.query.backward(dq), self.key.backward(dk)
         if self.has_context:
             return dx, kernels.add(dkey, self.value.backward(dv))
@@ -218,12 +218,12 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         return as_code(self, self.size, self.heads, **options)
 
 
-def _fits(shape: Shape, expected: Shape) -> bool:
+def _is_compatible(shape: Shape, expected: Shape) -> bool:
     """Whether a shape is the expected one; None is any length."""
     return len(shape) == len(expected) and all(None in (a, b) or a == b for a, b in zip(shape, expected, strict=True))
 
 
-class TransformerBlock(Function, recordable=True, by_row=True):
+class TransformerBlock(Function, recordable=True, rowwise=True):
     """A layer of a transformer: attention, then a net of two layers at each position, each with a residual connection:
 
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
@@ -251,14 +251,14 @@ class TransformerBlock(Function, recordable=True, by_row=True):
         self.attention_dropout = Dropout(dropout)
         self.size, self.heads, self.causal = self.attention.size, self.attention.heads, self.attention.causal
         self.dropout, self.bias, self.rotary = self.attention.dropout, self.attention.bias, self.attention.rotary
-        self.hidden = 4 * self.size if hidden is None else positive_integer("TransformerBlock: hidden", hidden)
+        self.hidden = 4 * self.size if hidden is None else check_positive_integer("TransformerBlock: hidden", hidden)
         self.mlp_norm = LayerNorm(size, bias=bias)
         self.widen = Linear(self.size, self.hidden, bias)
         self.gelu = GELU()
         self.narrow = Linear(self.hidden, self.size, bias)
         self.mlp_dropout = Dropout(dropout)
 
-    def cache(self, rows: int, max_length: int) -> Cache:
+    def cache(self, rows: int, max_length: int) -> KVCache:
         """Return an empty cache of keys and values for `block(x, None, cache)`; see MultiHeadAttention."""
         return self.attention.cache(rows, max_length)
 
@@ -269,11 +269,11 @@ class TransformerBlock(Function, recordable=True, by_row=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.attention.output_shape(*input_shapes)
 
-    def formula(self, x: Tensor, mask: Any = None, cache: Cache | None = None) -> Tensor:
+    def formula(self, x: Tensor, mask: Any = None, cache: KVCache | None = None) -> Tensor:
         h = x + self.attention(self.attention_norm(x), mask=mask, cache=cache)
         return h + self.narrow(self.gelu(self.widen(self.mlp_norm(h))))
 
-    def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
+    def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: KVCache | None = None) -> np.ndarray:
         self.output_shape(x.shape)
         branch = self.attention.forward(self.attention_norm.forward(x), None, mask, cache)
         h = kernels.add(x, self.attention_dropout.forward(branch))
@@ -293,7 +293,7 @@ class TransformerBlock(Function, recordable=True, by_row=True):
         return as_code(self, self.size, self.heads, hidden=hidden, **options)
 
 
-class Cache:
+class KVCache:
     """The keys and values of the positions so far, for sampling. `attention.cache(rows, max_length)` makes one.
 
     `keys` and `values` (rows, max_length, size) are written in place. `length` is the number of positions. Set it to a
@@ -301,10 +301,10 @@ class Cache:
     """
 
     def __init__(self, rows: int, max_length: int, size: int, dtype: np.dtype) -> None:
-        shape = (positive_integer("cache: rows", rows), positive_integer("cache: max_length", max_length), size)
+        shape = (check_positive_integer("cache: rows", rows), check_positive_integer("cache: max_length", max_length), size)
         self.keys, self.values, self.length = np.zeros(shape, dtype), np.zeros(shape, dtype), 0
 
-    def extended(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def update(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add the keys and values of further positions, k and v (rows, more, size), and return all of them."""
         rows, max_length = self.keys.shape[:2]
         if len(k) != rows:

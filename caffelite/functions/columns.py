@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, boolean, integers, native, positive_integer
-from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.modes import without_values
-from caffelite.core.tensor import uninitialized
+from caffelite.core.arrays import as_real, check_bool, check_integers, native_dtype, check_positive_integer
+from caffelite.core.function import Function, Shape, format_shape
+from caffelite.core.modes import meta_init
+from caffelite.core.tensor import empty_array
 from caffelite.data import columns as kinds
 from caffelite.data import frames
 from caffelite.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
@@ -22,11 +22,11 @@ from caffelite.functions.indexing import Concatenate
 
 __all__ = ["Columns"]
 
-LIMIT = 3.0
-NARROWEST = 1e-5  # the width of a bin, as a share of the distance of the quartiles, for float32 to tell it
+Z_LIMIT = 3.0
+MIN_BIN_WIDTH = 1e-5  # the width of a bin, as a share of the distance of the quartiles, for float32 to tell it
 
 
-class Columns(Function, recordable=True, by_row=True):
+class Columns(Function, recordable=True, rowwise=True):
     """The columns of a table as rows of features: numbers are standardized, each category has an Embedding.
 
         y = [(x − center) / scale, gaps, bins, W₁[c₁], W₂[c₂], …]
@@ -89,35 +89,35 @@ class Columns(Function, recordable=True, by_row=True):
         min_frequency: int = 1,
     ) -> None:
         what = type(self).__name__
-        self.size, self.robust = positive_integer(f"{what}: size", size), boolean(f"{what}: robust", robust)
-        least, is_frame = positive_integer(f"{what}: min_frequency", min_frequency), frames.is_frame(columns)
-        self.columns = tuple(kinds.learned(columns, categories, what, least) if is_frame else _from_file(columns, what))
+        self.size, self.robust = check_positive_integer(f"{what}: size", size), check_bool(f"{what}: robust", robust)
+        min_rows, is_frame = check_positive_integer(f"{what}: min_frequency", min_frequency), frames.is_frame(columns)
+        self.columns = tuple(kinds.infer_columns(columns, categories, what, min_rows) if is_frame else _parse_columns(columns, what))
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or not names:
             raise ValueError(f"{what}: expected one column or more, of different names, got {names}")
-        self.numbers = [feature for column in self._numeric() for feature in column.features]
+        self.numbers = [feature for column in self._numeric_columns() for feature in column.features]
         if len(set(self.numbers)) < len(self.numbers):
-            twice = next(name for name in self.numbers if self.numbers.count(name) > 1)
-            raise ValueError(f"{what}: a part of a date has the name of a column, {twice!r}: rename the column")
+            duplicate = next(name for name in self.numbers if self.numbers.count(name) > 1)
+            raise ValueError(f"{what}: a part of a date has the name of a column, {duplicate!r}: rename the column")
         self.categories = {c.name: c.categories for c in self.columns if isinstance(c, CategoryColumn)}
         self.center, self.scale = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
         self.dtype: Any = None  # of y: the model's dtype, or without a model the dtype of the embeddings or of x
-        counts = integers(f"{what}: bins", bins, len(self.numbers), least=0) if self.numbers else ()
+        counts = check_integers(f"{what}: bins", bins, len(self.numbers), min_value=0) if self.numbers else ()
         self.bins = [*counts]
         if is_frame and self.numbers:
             numbers = self._numbers(columns, what)
-            self._learn_numbers(numbers)
-            edges = [edges_of(x, count) for x, count in zip(numbers.T, counts, strict=True)]
-            self.edges, self.bins = np.concatenate(edges), [len(of_column) - 1 for of_column in edges]
+            self._fit_numbers(numbers)
+            edges = [bin_edges(x, count) for x, count in zip(numbers.T, counts, strict=True)]
+            self.edges, self.bins = np.concatenate(edges), [len(column_edges) - 1 for column_edges in edges]
         else:
-            self.edges = uninitialized(sum(self.bins) + len(self.bins), np.float64)
-            if not without_values.is_on:
+            self.edges = empty_array(sum(self.bins) + len(self.bins), np.float64)
+            if not meta_init.is_on:
                 self.edges[:] = np.arange(len(self.edges))
         self.starts = np.cumsum([0, *[count + 1 for count in self.bins]], dtype=np.int64)
-        first = np.cumsum([0, *[len(column.features) for column in self._numeric()]]).tolist()
-        self.gaps = np.array([i for i, column in zip(first, self._numeric(), strict=False) if column.gaps], np.int64)
+        offsets = np.cumsum([0, *[len(column.features) for column in self._numeric_columns()]]).tolist()
+        self.gaps = np.array([i for i, column in zip(offsets, self._numeric_columns(), strict=False) if column.gaps], np.int64)
         self._make_parameters()
-        self._set_first_values()
+        self._set_initial_values()
 
     def _make_parameters(self) -> None:
         self.embeddings = [Embedding(len(k) + 2, max(1, min(self.size, len(k)))) for k in self.categories.values()]
@@ -129,12 +129,12 @@ class Columns(Function, recordable=True, by_row=True):
         for embedding in self.embeddings:
             embedding.weight.data = np.concatenate([embedding.weight.data[:-2], np.zeros((2, embedding.size))])
 
-    def _numeric(self) -> list[NumberColumn | DateColumn]:
+    def _numeric_columns(self) -> list[NumberColumn | DateColumn]:
         return [column for column in self.columns if not isinstance(column, CategoryColumn)]
 
-    def _learn_numbers(self, numbers: np.ndarray) -> None:
+    def _fit_numbers(self, numbers: np.ndarray) -> None:
         """Set center and scale, and note which columns have gaps, from numbers (n, k)."""
-        self.center, self.scale = quartiles_of(numbers) if self.robust else moments_of(numbers)
+        self.center, self.scale = median_and_spread(numbers) if self.robust else mean_and_deviation(numbers)
         has_gaps = dict(zip(self.numbers, np.isnan(numbers).any(axis=0).tolist(), strict=True))
         self.columns = tuple(
             [c._replace(gaps=has_gaps[c.name]) if isinstance(c, NumberColumn) else c for c in self.columns]
@@ -143,7 +143,7 @@ class Columns(Function, recordable=True, by_row=True):
     @property
     def limit(self) -> float:
         """y of a number stays within ± this."""
-        return LIMIT if self.robust else math.inf
+        return Z_LIMIT if self.robust else math.inf
 
     @property
     def takes_float64(self) -> bool:  # type: ignore[override]
@@ -151,7 +151,7 @@ class Columns(Function, recordable=True, by_row=True):
         return bool(self.numbers)
 
     def arguments(self) -> dict[str, Any]:
-        columns = [(column.name, column.described()) for column in self.columns]
+        columns = [(column.name, column.get_config()) for column in self.columns]
         return {"columns": columns, "size": self.size, "robust": self.robust, "bins": self.bins}
 
     def buffers(self) -> dict[str, np.ndarray]:
@@ -161,8 +161,8 @@ class Columns(Function, recordable=True, by_row=True):
     @property
     def features(self) -> int:
         """The number of features in a row of y."""
-        of_numbers = len(self.numbers) + len(self.gaps) + sum(self.bins)
-        return of_numbers + sum(embedding.size for embedding in self.embeddings)
+        number_features = len(self.numbers) + len(self.gaps) + sum(self.bins)
+        return number_features + sum(embedding.size for embedding in self.embeddings)
 
     def arrays(self, frame: Any, what: str | None = None) -> tuple[np.ndarray, ...]:
         """Return `numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, as a tuple of both or of one.
@@ -170,42 +170,42 @@ class Columns(Function, recordable=True, by_row=True):
         Columns are found by name. The class lists the errors. They begin with `what`.
         """
         what = type(self).__name__ if what is None else what
-        chosen = frames.select(frame, [column.name for column in self.columns], what)
+        selection = frames.select(frame, [column.name for column in self.columns], what)
         inputs = []
         if self.numbers:
-            inputs.append(self._numbers(chosen, what))
+            inputs.append(self._numbers(selection, what))
         if self.categories:
-            found = frames.columns(frames.select(chosen, list(self.categories), what), what)
-            codes = [c.array(found[c.name], _named(what, c)) for c in self.columns if isinstance(c, CategoryColumn)]
+            values = frames.get_columns(frames.select(selection, list(self.categories), what), what)
+            codes = [c.array(values[c.name], _column_label(what, c)) for c in self.columns if isinstance(c, CategoryColumn)]
             inputs.append(np.stack(codes, axis=1))
         return tuple(inputs)
 
-    def reads_as(self, other: Any) -> bool:
+    def is_equivalent(self, other: Any) -> bool:
         """Return True if other Columns convert a frame to the same arrays."""
         if self.columns == other.columns:
             return True
-        own, others = (
+        own_columns, other_columns = (
             [c._replace(gaps=False) if isinstance(c, NumberColumn) else c for c in columns]
             for columns in (self.columns, other.columns)
         )
-        return own == others
+        return own_columns == other_columns
 
     def _numbers(self, frame: Any, what: str) -> np.ndarray:
         """The numbers of a frame, (n, k) float64, NaN where one is missing. ValueError if one is infinite."""
-        plain = [column.name for column in self.columns if isinstance(column, NumberColumn)]
-        of_dates = [column for column in self.columns if isinstance(column, DateColumn)]
+        number_names = [column.name for column in self.columns if isinstance(column, NumberColumn)]
+        date_columns = [column for column in self.columns if isinstance(column, DateColumn)]
         parts = []
-        if plain:
-            array = frames.as_array(frames.select(frame, plain, what), what, gaps=True)
+        if number_names:
+            array = frames.as_array(frames.select(frame, number_names, what), what, allow_missing=True)
             parts.append(np.ascontiguousarray(array, np.float64))
-        if of_dates:
-            found = frames.columns(frames.select(frame, [column.name for column in of_dates], what), what)
-            parts += [column.arrays(found[column.name], _named(what, column)) for column in of_dates]
+        if date_columns:
+            values = frames.get_columns(frames.select(frame, [column.name for column in date_columns], what), what)
+            parts += [column.arrays(values[column.name], _column_label(what, column)) for column in date_columns]
         numbers = parts[0]
-        if of_dates:  # they are among the others in the order of the columns
-            names = plain + [feature for column in of_dates for feature in column.features]
-            places = {name: i for i, name in enumerate(names)}
-            numbers = np.concatenate(parts, axis=1)[:, [places[name] for name in self.numbers]]
+        if date_columns:  # they are among the others in the order of the columns
+            names = number_names + [feature for column in date_columns for feature in column.features]
+            positions = {name: i for i, name in enumerate(names)}
+            numbers = np.concatenate(parts, axis=1)[:, [positions[name] for name in self.numbers]]
             numbers = np.ascontiguousarray(numbers)
         if np.isinf(numbers).any():
             row, i = np.argwhere(np.isinf(numbers))[0]
@@ -216,9 +216,9 @@ class Columns(Function, recordable=True, by_row=True):
 
     def bin_bounds(self, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The column of numbers, the lower edge and the width of each bin, for an exported program."""
-        inside = np.ones(len(self.edges), bool)
-        inside[self.starts[1:] - 1] = False  # the last edge of each column begins no bin
-        lower = np.flatnonzero(inside)
+        is_lower_edge = np.ones(len(self.edges), bool)
+        is_lower_edge[self.starts[1:] - 1] = False  # the last edge of each column begins no bin
+        lower = np.flatnonzero(is_lower_edge)
         width = self.edges[np.minimum(lower + 1, len(self.edges) - 1)] - self.edges[lower]
         column = np.repeat(np.arange(len(self.bins)), self.bins)
         return column, self.edges[lower].astype(dtype), width.astype(dtype)
@@ -245,19 +245,19 @@ class Columns(Function, recordable=True, by_row=True):
 
     @property
     def required_input_shape(self) -> Any:
-        shapes = tuple([(None, len(given)) for given in (self.numbers, self.categories) if given])
+        shapes = tuple([(None, len(names)) for names in (self.numbers, self.categories) if names])
         return shapes if len(shapes) > 1 else shapes[0]
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        required = self.required_input_shape if len(self._kinds()) > 1 else (self.required_input_shape,)
+        required = self.required_input_shape if len(self._input_kinds()) > 1 else (self.required_input_shape,)
         fits = len(input_shapes) == len(required) and all(
             len(shape) == 2 and shape[1] in (None, k) for shape, (_, k) in zip(input_shapes, required, strict=True)
         )
         if not fits:
-            got = " and ".join(map(shape_text, input_shapes))
+            got = " and ".join(map(format_shape, input_shapes))
             is_row = any(len(shape) == 1 for shape in input_shapes)
             raise ValueError(
-                f"{self!r} got {got}; expected {self.expected}" + "; frame[i : i + 1] is a frame of one row" * is_row
+                f"{self!r} got {got}; expected {self.expected_inputs}" + "; frame[i : i + 1] is a frame of one row" * is_row
             )
         return (input_shapes[0][0], self.features)
 
@@ -267,26 +267,26 @@ class Columns(Function, recordable=True, by_row=True):
         return [names for names in (self.numbers, list(self.categories)) if names]
 
     @property
-    def expected(self) -> str:
+    def expected_inputs(self) -> str:
         """Describe the inputs of the Function for errors."""
         arrays = " and ".join(
-            f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
+            f"{kind} (n, {len(names)})" for kind, names in zip(self._input_kinds(), self.names, strict=True)
         )
-        named = frames.listed([column.name for column in self.columns])
+        columns = frames.join_names([column.name for column in self.columns])
         return (
-            f"{arrays}, or where it is first in a Model a frame with the columns {named}, such as {{name: [value], …}}"
+            f"{arrays}, or where it is first in a Model a frame with the columns {columns}, " f"such as {{name: [value], …}}"
         )
 
-    def _kinds(self) -> list[str]:
-        return [kind for kind, given in (("numbers", self.numbers), ("codes", self.categories)) if given]
+    def _input_kinds(self) -> list[str]:
+        return [kind for kind, names in (("numbers", self.numbers), ("codes", self.categories)) if names]
 
     def forward(self, *inputs: np.ndarray) -> np.ndarray:
         self.output_shape(*[np.shape(x) for x in inputs])
         parts = []
         if self.numbers:
-            self.x, self.x_dtype = as_real(inputs[0], np.float64, self), native(inputs[0])
-            of_embeddings = self.embeddings[0].weight.dtype if self.embeddings else self.x_dtype
-            dtype = self.dtype or of_embeddings
+            self.x, self.x_dtype = as_real(inputs[0], np.float64, self), native_dtype(inputs[0])
+            embedding_dtype = self.embeddings[0].weight.dtype if self.embeddings else self.x_dtype
+            dtype = self.dtype or embedding_dtype
             parts.append(kernels.standardize(self.x, self.center, self.scale, self.gaps, self.limit, dtype))
             if any(self.bins):
                 parts.append(kernels.piecewise(self.x, self.edges, self.starts, dtype))
@@ -306,49 +306,49 @@ class Columns(Function, recordable=True, by_row=True):
         return (dx, None) if self.numbers and self.categories else dx
 
     def __repr__(self) -> str:
-        shown = [f"{c.name}[{len(c.categories)}]" if isinstance(c, CategoryColumn) else c.name for c in self.columns]
-        return f"{type(self).__name__}({frames.listed(shown)})"
+        labels = [f"{c.name}[{len(c.categories)}]" if isinstance(c, CategoryColumn) else c.name for c in self.columns]
+        return f"{type(self).__name__}({frames.join_names(labels)})"
 
 
-def _from_file(columns: Any, what: str) -> list[Column]:
+def _parse_columns(columns: Any, what: str) -> list[Column]:
     """The columns that a file has as pairs (name, description)."""
     if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
         raise TypeError(f"{what} takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}")
-    return [kinds.from_file(name, described) for name, described in columns]
+    return [kinds.column_from_config(name, described) for name, described in columns]
 
 
-def _named(what: str, column: Column) -> str:
+def _column_label(what: str, column: Column) -> str:
     return f"{what}: column {column.name!r}"
 
 
-def moments_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def mean_and_deviation(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation, 1 in place of 0, of each column of numbers (n, k), leaving out NaN."""
-    there = ~np.isnan(numbers)
-    counts, filled = np.maximum(there.sum(axis=0), 1), np.where(there, numbers, 0.0)
+    is_present = ~np.isnan(numbers)
+    counts, filled = np.maximum(is_present.sum(axis=0), 1), np.where(is_present, numbers, 0.0)
     _, exponent = np.frexp(np.abs(filled).max(axis=0))
     scaled = np.ldexp(filled, -exponent)  # within ±1: no square is beyond float64
     mean = scaled.sum(axis=0) / counts
-    deviation = np.sqrt((np.where(there, scaled - mean, 0.0) ** 2).sum(axis=0) / counts)
-    least, most = (np.where(there, numbers, x).T for x in (np.inf, -np.inf))
-    is_constant = least.min(axis=1) >= most.max(axis=1)
-    mean = np.where(is_constant & there.any(axis=0), most.max(axis=1), np.ldexp(mean, exponent))
+    deviation = np.sqrt((np.where(is_present, scaled - mean, 0.0) ** 2).sum(axis=0) / counts)
+    low, high = (np.where(is_present, numbers, x).T for x in (np.inf, -np.inf))
+    is_constant = low.min(axis=1) >= high.max(axis=1)
+    mean = np.where(is_constant & is_present.any(axis=0), high.max(axis=1), np.ldexp(mean, exponent))
     return mean, np.where(is_constant | (deviation == 0), 1.0, np.ldexp(deviation, exponent))
 
 
-def edges_of(numbers: np.ndarray, bins: int) -> np.ndarray:
+def bin_edges(numbers: np.ndarray, bins: int) -> np.ndarray:
     """The edges of at most so many bins of equally many of these numbers (n,), leaving out NaN. No bin has one edge."""
-    there = numbers[~np.isnan(numbers)]
-    if bins == 0 or there.size == 0:
+    values = numbers[~np.isnan(numbers)]
+    if bins == 0 or values.size == 0:
         return np.zeros(1)
-    edges = np.unique(np.quantile(there, np.linspace(0, 1, bins + 1)))
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)))
     if len(edges) < 2:
         return edges
-    low, high = np.quantile(there, [0.25, 0.75])
+    low, high = np.quantile(values, [0.25, 0.75])
     spread = high - low if high > low else edges[-1] - edges[0]  # of the quartiles, as an outlier makes the range large
-    return edges[np.append(True, np.diff(edges) > NARROWEST * spread)]
+    return edges[np.append(True, np.diff(edges) > MIN_BIN_WIDTH * spread)]
 
 
-def quartiles_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def median_and_spread(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The median and the distance of the quartiles of each column of numbers (n, k), leaving out NaN.
 
     If the quartiles are equal, it is half of the range; if all numbers are equal, or all are missing, 1.
@@ -356,12 +356,12 @@ def quartiles_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ordered, counts = np.sort(numbers, axis=0), np.count_nonzero(~np.isnan(numbers), axis=0)
 
     def quantile(q: float) -> np.ndarray:
-        place = q * np.maximum(counts - 1, 0)
-        low, share = np.floor(place).astype(int), place % 1
+        position = q * np.maximum(counts - 1, 0)
+        low, share = np.floor(position).astype(int), position % 1
         high, columns = np.minimum(low + 1, np.maximum(counts - 1, 0)), np.arange(numbers.shape[1])
         return ordered[low, columns] * (1 - share) + ordered[high, columns] * share
 
-    least, low, center, high, most = map(quantile, (0.0, 0.25, 0.5, 0.75, 1.0))
-    scale = np.where(high > low, high / 2 - low / 2, most / 4 - least / 4) * 2
+    minimum, low, center, high, maximum = map(quantile, (0.0, 0.25, 0.5, 0.75, 1.0))
+    scale = np.where(high > low, high / 2 - low / 2, maximum / 4 - minimum / 4) * 2
     scale = np.where(np.isfinite(scale), scale, np.finfo(np.float64).max)
     return np.where(counts > 0, center, 0.0), np.where((counts > 0) & (scale > 0), scale, 1.0)

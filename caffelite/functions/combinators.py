@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.indexing import Concatenate
 
 __all__ = ["Parallel", "Residual"]
 
 
-class Residual(Function, recordable=True, by_row=True):
+class Residual(Function, recordable=True, rowwise=True):
     """A residual connection, y = x + f(x):  dx = dy + df(dy).
 
     Raises ValueError if f changes the shape.
@@ -24,7 +24,7 @@ class Residual(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, function: Function) -> None:
-        self.function = _checked("Residual", function)
+        self.function = _check_function("Residual", function)
 
     @property
     def required_input_shape(self) -> Any:
@@ -34,12 +34,12 @@ class Residual(Function, recordable=True, by_row=True):
         (shape,) = input_shapes
         fx = self.function.output_shape(shape)
         if len(fx) != len(shape) or any(None not in (n, m) and n != m for n, m in zip(fx, shape, strict=True)):
-            self._refuse(shape, fx)
+            self._raise_mismatch(shape, fx)
         return shape
 
-    def _refuse(self, x: Shape, fx: Shape) -> None:
+    def _raise_mismatch(self, x: Shape, fx: Shape) -> None:
         raise ValueError(
-            f"{self!r} got shape {shape_text(x)}, but the Function in it makes shape {shape_text(fx)} of it"
+            f"{self!r} got shape {format_shape(x)}, but the Function in it makes shape {format_shape(fx)} of it"
         )
 
     def formula(self, x: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Residual(Function, recordable=True, by_row=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         fx = self.function.forward(x)
         if fx.shape != x.shape:
-            self._refuse(x.shape, fx.shape)
+            self._raise_mismatch(x.shape, fx.shape)
         return kernels.add(x, fx)
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
@@ -58,19 +58,19 @@ class Residual(Function, recordable=True, by_row=True):
         return f"Residual({self.function!r})"
 
 
-class Parallel(Function, recordable=True, by_row=True):
+class Parallel(Function, recordable=True, rowwise=True):
     """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
     Each gets x, or all inputs if there are several. Raises ValueError without Functions, and if the outputs differ
     along other axes.
     """
 
-    not_recorded = frozenset({"_applied"})
+    not_recorded = frozenset({"_copies"})
 
     def __init__(self, functions: Iterable[Function], axis: int = -1) -> None:
         if isinstance(functions, Function):
             raise TypeError(f"Parallel takes a list of Functions, Parallel([Linear(2, 3), …]), got {functions!r}")
-        self.functions = [_checked("Parallel", function) for function in functions]
+        self.functions = [_check_function("Parallel", function) for function in functions]
         if not self.functions:
             raise ValueError("Parallel got no Functions")
         self.concatenate = Concatenate(axis)
@@ -102,22 +102,22 @@ class Parallel(Function, recordable=True, by_row=True):
         return self.concatenate(*[function(*xs) for function in self.functions])
 
     def forward(self, *xs: np.ndarray) -> np.ndarray:
-        self._applied = [function.copy() for function in self.functions]  # the same one may be in it twice
-        return self.concatenate.forward(*[function.forward(*xs) for function in self._applied])
+        self._copies = [function.copy() for function in self.functions]  # the same one may be in it twice
+        return self.concatenate.forward(*[function.forward(*xs) for function in self._copies])
 
     def backward(self, dy: np.ndarray) -> Any:
-        parts = zip(self._applied, self.concatenate.backward(dy), strict=True)
-        of_each = [function.backward(part) for function, part in parts]
-        if isinstance(of_each[0], tuple):
-            return tuple([_sum(gradients) for gradients in zip(*of_each, strict=True)])
-        return _sum(of_each)
+        parts = zip(self._copies, self.concatenate.backward(dy), strict=True)
+        branch_gradients = [function.backward(part) for function, part in parts]
+        if isinstance(branch_gradients[0], tuple):
+            return tuple([_sum_gradients(gradients) for gradients in zip(*branch_gradients, strict=True)])
+        return _sum_gradients(branch_gradients)
 
     def __repr__(self) -> str:
         axis = "" if self.concatenate.axis == -1 else f", axis={self.concatenate.axis}"
         return f"Parallel([{', '.join(map(repr, self.functions))}]{axis})"
 
 
-def _sum(gradients: Iterable[Any]) -> np.ndarray | None:
+def _sum_gradients(gradients: Iterable[Any]) -> np.ndarray | None:
     """The sum of the gradients, without None."""
     total = None
     for g in gradients:
@@ -125,7 +125,7 @@ def _sum(gradients: Iterable[Any]) -> np.ndarray | None:
     return total
 
 
-def _checked(name: str, function: Any) -> Function:
+def _check_function(name: str, function: Any) -> Function:
     if not isinstance(function, Function):
         raise TypeError(f"{name} takes Functions such as ReLU(), got {function!r}")
     return function

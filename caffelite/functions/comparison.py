@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_real, native
+from caffelite.core.arrays import as_array, as_real, native_dtype
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
-from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
+from caffelite.functions.arithmetic import BroadcastFunction, Gradients, as_tensor, as_operands, sum_to_shape, operand_shape
 
 __all__ = ["clip", "maximum", "minimum", "where"]
 
 
-class Clip(Function, recordable=True, by_row=True):
+class Clip(Function, recordable=True, rowwise=True):
     """y = min(max(x, low), high), elementwise; None means no bound. dx = dy where low ≤ x ≤ high, else 0.
 
     If low > high, y is high, as in NumPy.
@@ -46,7 +46,7 @@ class Clip(Function, recordable=True, by_row=True):
         return f"Clip({self.low}, {self.high})"
 
 
-class Maximum(Broadcasting, recordable=True):
+class Maximum(BroadcastFunction, recordable=True):
     """y = the larger of a and b, elementwise; NaN if one is NaN. The larger one gets dy; of equal ones, a does."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -56,13 +56,13 @@ class Maximum(Broadcasting, recordable=True):
     def backward(self, dy: np.ndarray) -> Gradients:
         da = db = None
         if self.wants_gradient(0):
-            da = reduced(kernels.maximum_grad(dy, self.a, self.b, False), shape_of(self.a))
+            da = sum_to_shape(kernels.maximum_grad(dy, self.a, self.b, False), operand_shape(self.a))
         if self.wants_gradient(1):
-            db = reduced(kernels.maximum_grad(dy, self.a, self.b, True), shape_of(self.b))
+            db = sum_to_shape(kernels.maximum_grad(dy, self.a, self.b, True), operand_shape(self.b))
         return da, db
 
 
-class Minimum(Broadcasting, recordable=True):
+class Minimum(BroadcastFunction, recordable=True):
     """y = the smaller of a and b, elementwise; NaN if one is NaN. The smaller one gets dy; of equal ones, a does."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -72,13 +72,13 @@ class Minimum(Broadcasting, recordable=True):
     def backward(self, dy: np.ndarray) -> Gradients:
         da = db = None
         if self.wants_gradient(0):
-            da = reduced(kernels.minimum_grad(dy, self.a, self.b, False), shape_of(self.a))
+            da = sum_to_shape(kernels.minimum_grad(dy, self.a, self.b, False), operand_shape(self.a))
         if self.wants_gradient(1):
-            db = reduced(kernels.minimum_grad(dy, self.a, self.b, True), shape_of(self.b))
+            db = sum_to_shape(kernels.minimum_grad(dy, self.a, self.b, True), operand_shape(self.b))
         return da, db
 
 
-class Where(Broadcasting, recordable=True):
+class Where(BroadcastFunction, recordable=True):
     """y = a where the condition is true, else b. The three are broadcast to each other.
 
     The condition is an array of bool, or of numbers, which are true if they are not 0. It comes last, without gradient.
@@ -87,20 +87,20 @@ class Where(Broadcasting, recordable=True):
     def forward(self, a: Any, b: Any, condition: Any) -> np.ndarray:
         if not isinstance(condition, np.ndarray):
             condition = as_real(condition, None, self)
-        self.a_shape, self.b_shape = shape_of(a), shape_of(b)
-        dtype = native(a if isinstance(a, np.ndarray) else b)
+        self.a_shape, self.b_shape = operand_shape(a), operand_shape(b)
+        dtype = native_dtype(a if isinstance(a, np.ndarray) else b)
         self.condition = as_mask(as_array(condition, f"{self!r}: condition"), dtype)
         return kernels.where(self.condition, a, b)
 
     def backward(self, dy: np.ndarray) -> Gradients:
-        da = reduced(kernels.where(self.condition, dy, 0), self.a_shape) if self.wants_gradient(0) else None
-        db = reduced(kernels.where(self.condition, 0, dy), self.b_shape) if self.wants_gradient(1) else None
+        da = sum_to_shape(kernels.where(self.condition, dy, 0), self.a_shape) if self.wants_gradient(0) else None
+        db = sum_to_shape(kernels.where(self.condition, 0, dy), self.b_shape) if self.wants_gradient(1) else None
         return da, db
 
 
 def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A condition as numbers of this dtype, 0 where it is false."""
-    if native(condition) == dtype:
+    if native_dtype(condition) == dtype:
         return condition
     if condition.dtype.kind == "f":  # in float32 a small float64 would become 0
         condition = kernels.equal(kernels.equal(condition, 0), 0)
@@ -109,17 +109,17 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def clip(x: Any, lo: float | None, hi: float | None) -> Tensor:
     """x, with lo where x is below lo and hi where it is above hi. None means that there is no bound."""
-    return Clip(lo, hi).applied_to(as_tensor(x))
+    return Clip(lo, hi).apply_once(as_tensor(x))
 
 
 def maximum(a: Any, b: Any) -> Tensor:
     """The larger of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast to each other."""
-    return Maximum().applied_to(*operands((a, b), "maximum"))
+    return Maximum().apply_once(*as_operands((a, b), "maximum"))
 
 
 def minimum(a: Any, b: Any) -> Tensor:
     """The smaller of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast to each other."""
-    return Minimum().applied_to(*operands((a, b), "minimum"))
+    return Minimum().apply_once(*as_operands((a, b), "minimum"))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
@@ -127,14 +127,14 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 
     Numbers in the condition are true if they are not 0.
     """
-    a, b = operands((a, b), "where")
+    a, b = as_operands((a, b), "where")
     if isinstance(condition, Tensor):
         condition = condition.detach()
     elif np.asarray(condition).dtype != np.bool_:
         condition = np.asanyarray(as_real(condition, None, "where") != 0)
     else:
         condition = np.asanyarray(condition)
-    return Where().applied_to(a, b, condition)
+    return Where().apply_once(a, b, condition)
 
 
 Tensor.clip = clip

@@ -10,10 +10,10 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import integers, positive_integer
-from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.initializers import Initializer, checked_initializer, draw
-from caffelite.core.tensor import parameter
+from caffelite.core.arrays import check_integers, check_positive_integer
+from caffelite.core.function import Function, Shape, format_shape
+from caffelite.core.initializers import Initializer, check_initializer, draw
+from caffelite.core.tensor import make_parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
 
@@ -41,27 +41,27 @@ class Convolution(Function):
         initializer: Initializer | None,
     ) -> None:
         name = type(self).__name__
-        self.in_channels = positive_integer(f"{name}: in_channels", in_channels)
-        self.out_channels = positive_integer(f"{name}: out_channels", out_channels)
-        self.groups = positive_integer(f"{name}: groups", groups)
+        self.in_channels = check_positive_integer(f"{name}: in_channels", in_channels)
+        self.out_channels = check_positive_integer(f"{name}: out_channels", out_channels)
+        self.groups = check_positive_integer(f"{name}: groups", groups)
         if in_channels % groups or out_channels % groups:
             raise ValueError(f"{name}: {in_channels} and {out_channels} channels can't be divided into {groups} groups")
         self.kernel_size = self._numbers("kernel_size", kernel_size)
         self.stride = self._numbers("stride", stride)
         self.dilation = self._numbers("dilation", dilation)
-        self.initializer = checked_initializer(name, initializer)
+        self.initializer = check_initializer(name, initializer)
 
     def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
         """One number for each axis."""
-        return integers(f"{type(self).__name__}: {what}", value, self.axes, least, most=2**31 - 1)
+        return check_integers(f"{type(self).__name__}: {what}", value, self.axes, least, max_value=2**31 - 1)
 
     def _set_parameters(self, shape: tuple[int, ...], bias: bool) -> None:
         try:
-            self.weight = parameter("weight", shape)
+            self.weight = make_parameter("weight", shape)
         except (MemoryError, ValueError):
             raise ValueError(f"{type(self).__name__}: there is no memory for weights of shape {shape}") from None
-        self.bias = parameter("bias", self.out_channels) if bias else None
-        self._set_first_values()
+        self.bias = make_parameter("bias", self.out_channels) if bias else None
+        self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         draw(self.weight, self.bias, self.initializer, rng)
@@ -73,9 +73,9 @@ class Convolution(Function):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         self.check_input_shape(shape)
-        return self._shape_of_y(shape)
+        return self._output_shape(shape)
 
-    def _shape_of_y(self, shape: Shape) -> Shape:
+    def _output_shape(self, shape: Shape) -> Shape:
         return (shape[0], self.out_channels, *[self._positions(shape, axis) for axis in range(self.axes)])
 
     @abstractmethod
@@ -92,16 +92,16 @@ class Convolution(Function):
 
     def _window(self) -> dict[str, Any]:
         """How the window moves, as kernels take it."""
-        return {"stride": self.stride, "padding": self.before, "dilation": self.dilation, "groups": self.groups}
+        return {"stride": self.stride, "padding": self.pads, "dilation": self.dilation, "groups": self.groups}
 
     def _prepare(self, x: np.ndarray) -> None:
         """Keep x, in the memory order in which the kernels read it, W, the pads, and the shapes of x and y."""
-        x = self.checked_input(x, self.weight)
-        self.x_shape, self.y_shape, self.W = x.shape, self._shape_of_y(x.shape), self.weight.data
-        self.before = self.pads_before(x.shape[2:])
+        x = self.check_input(x, self.weight)
+        self.x_shape, self.y_shape, self.W = x.shape, self._output_shape(x.shape), self.weight.data
+        self.pads = self.pads_before(x.shape[2:])
         self.x = kernels.laid_for(x, self.W, self.groups)
 
-    def _prepared_gradient(self, dy: np.ndarray) -> np.ndarray:
+    def _prepare_gradient(self, dy: np.ndarray) -> np.ndarray:
         """dy in the memory order in which the kernels read it; ValueError for another shape than y's."""
         if dy.shape != self.y_shape:
             raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
@@ -110,14 +110,14 @@ class Convolution(Function):
     def __repr__(self) -> str:
         window = {name: getattr(self, name) for name in ("stride", "padding", "dilation", "groups")}
         options = {**window, "bias": self.bias is not None, "initializer": self.initializer}
-        return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options, **self._more_options())
+        return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options, **self._extra_options())
 
-    def _more_options(self) -> dict[str, Any]:
+    def _extra_options(self) -> dict[str, Any]:
         """The other arguments of a subclass, by name, for its `repr`."""
         return {}
 
 
-class Conv2d(Convolution, recordable=True, by_row=True):
+class Conv2d(Convolution, recordable=True, rowwise=True):
     """A convolution of images: a window moves over them, and each output channel is a weighted sum of its pixels:
 
         y[n, o, i, j] = b[o] + Σ x[n, c, s i + d k − p, s j + d l − p] W[o, c, k, l]  over c, k, l
@@ -175,8 +175,8 @@ class Conv2d(Convolution, recordable=True, by_row=True):
         extents = [self._extent(axis) for axis in range(self.axes)]
         if self.padding == "causal":
             return tuple([extent - 1 for extent in extents])
-        along = zip(lengths, self.stride, extents, strict=True)
-        return tuple([max((-(-n // s) - 1) * s + extent - n, 0) // 2 for n, s, extent in along])
+        dimensions = zip(lengths, self.stride, extents, strict=True)
+        return tuple([max((-(-n // s) - 1) * s + extent - n, 0) // 2 for n, s, extent in dimensions])
 
     def _positions(self, shape: Shape, axis: int) -> int | None:
         length = shape[2 + axis]
@@ -184,13 +184,13 @@ class Conv2d(Convolution, recordable=True, by_row=True):
             return None
         if isinstance(self.padding, str):
             return -(-length // self.stride[axis])
-        room, extent = length + 2 * self.padding[axis], self._extent(axis)
-        if room < extent:
+        padded_length, extent = length + 2 * self.padding[axis], self._extent(axis)
+        if padded_length < extent:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}: a window of {extent} pixels does not fit into {length} "
+                f"{self!r} got shape {format_shape(shape)}: a window of {extent} pixels does not fit into {length} "
                 f"and {2 * self.padding[axis]} of padding"
             )
-        return (room - extent) // self.stride[axis] + 1
+        return (padded_length - extent) // self.stride[axis] + 1
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self._prepare(x)
@@ -198,7 +198,7 @@ class Conv2d(Convolution, recordable=True, by_row=True):
         return kernels.convolution(self.x, self.W, self.y_shape[2:], bias, **self._window())
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dy = self._prepared_gradient(dy)
+        dy = self._prepare_gradient(dy)
         self.weight.add_grad_of(kernels.convolution_weight_grad, self.x, dy, **self._window())
         if self.bias is not None:
             self.bias.add_grad_of(kernels.sum_of_channels, dy)
@@ -207,7 +207,7 @@ class Conv2d(Convolution, recordable=True, by_row=True):
         return kernels.transposed_convolution(dy, self.W, self.x_shape[2:], **self._window())
 
 
-class Conv1d(Conv2d, recordable=True, by_row=True):
+class Conv1d(Conv2d, recordable=True, rowwise=True):
     """A convolution of series: `Conv2d` along one axis.
 
     x (n, in_channels, L), W `weight` (out_channels, in_channels / groups, k), y (n, out_channels, L′).
@@ -223,7 +223,7 @@ class Conv1d(Conv2d, recordable=True, by_row=True):
     paddings = ("valid", "same", "causal")
 
 
-class ConvTranspose2d(Convolution, recordable=True, by_row=True):
+class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
     """A transposed convolution, from the positions of the window to the pixels that it covers. It enlarges images:
 
         y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  and b[o] to all
@@ -259,8 +259,8 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
         self._set_up(in_channels, out_channels, kernel_size, stride, dilation, groups, initializer)
         self.padding = self._numbers("padding", padding, least=0)
         self.output_padding = self._numbers("output_padding", output_padding, least=0)
-        for more, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
-            if more >= max(s, d):
+        for extra, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
+            if extra >= max(s, d):
                 raise ValueError(
                     f"{type(self).__name__}: output_padding must be less than stride or dilation, got "
                     f"{output_padding}, stride {stride}, dilation {dilation}"
@@ -276,7 +276,7 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
             return None
         y = (length - 1) * self.stride[axis] - 2 * self.padding[axis] + self._extent(axis) + self.output_padding[axis]
         if y < 1:
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}: padding leaves no pixel of the output")
+            raise ValueError(f"{self!r} got shape {format_shape(shape)}: padding leaves no pixel of the output")
         return y
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -285,7 +285,7 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
         return kernels.transposed_convolution(self.x, self.W, self.y_shape[2:], bias, **self._window())
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dy = self._prepared_gradient(dy)
+        dy = self._prepare_gradient(dy)
         self.weight.add_grad_of(kernels.convolution_weight_grad, dy, self.x, **self._window())
         if self.bias is not None:
             self.bias.add_grad_of(kernels.sum_of_channels, dy)
@@ -293,11 +293,11 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
             return None
         return kernels.convolution(dy, self.W, self.x_shape[2:], **self._window())
 
-    def _more_options(self) -> dict[str, Any]:
+    def _extra_options(self) -> dict[str, Any]:
         return {"output_padding": self.output_padding}
 
 
-class ConvTranspose1d(ConvTranspose2d, recordable=True, by_row=True):
+class ConvTranspose1d(ConvTranspose2d, recordable=True, rowwise=True):
     """A transposed convolution of series: `ConvTranspose2d` along one axis. It lengthens them.
 
     x (n, in_channels, L), W `weight` (in_channels, out_channels / groups, k), y (n, out_channels, L′).

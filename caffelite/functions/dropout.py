@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import nonnegative
+from caffelite.core.arrays import check_nonnegative
 from caffelite.core.function import Function
 from caffelite.core.modes import is_training
-from caffelite.core.shard import rows_here
+from caffelite.core.shard import current_shard
 from caffelite.core.sparse import is_sparse
 from caffelite.functions.linear import Linear
-from caffelite.functions.shape import as_rows, from_rows
+from caffelite.functions.shape import as_rows, restore_axes
 
 __all__ = ["DropConnect", "Dropout"]
 
 
-class Dropout(Function, recordable=True, by_row=True):
+class Dropout(Function, recordable=True, rowwise=True):
     """In training y = m ∘ x and dx = m ∘ dy, with m = 0 with probability p, else 1 / (1 − p).  In inference y = x.
 
     Each application in training draws another mask m. The mask depends on the layer's seed, on the number of masks
     before, and on the number of each element in C order (Philox counters). So backward draws it again instead of
     keeping it, and any number of threads draws the same. p is rounded to a multiple of 2⁻¹⁶. The buffer `random` is the
-    seed and the number of masks. `forward` keeps a copy of it, `drawn`, for backward.
+    seed and the number of masks. `forward` keeps a copy of it, `rng_state`, for backward.
 
     The seed comes from the operating system, or from a child of the stream that `initialize` gets. If you add a
     Dropout, the other layers are therefore drawn as before.
@@ -36,33 +36,33 @@ class Dropout(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        self.p = nonnegative("Dropout: p", p, 1.0)
+        self.p = check_nonnegative("Dropout: p", p, 1.0)
         self.random = np.zeros(2, np.int64)
         self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
         """Take another seed, and count the masks from 0 again."""
-        self.random[:] = seed_of(rng), 0
+        self.random[:] = draw_seed(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
         """Return the seed and the number of masks so far, which are saved but not learned."""
         return {"random": self.random}
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self.drawn = None
+        self.rng_state = None
         if is_training() and self.p > 0:
-            self.first = rows_here().before(x.size)
-            x, self.drawn = kernels.dropout(x, self.random, self.p, self.first)
+            self.offset = current_shard().offset(x.size)
+            x, self.rng_state = kernels.dropout(x, self.random, self.p, self.offset)
         return x
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return dy if self.drawn is None else kernels.dropout_grad(dy, self.drawn, self.p, self.first)
+        return dy if self.rng_state is None else kernels.dropout_grad(dy, self.rng_state, self.p, self.offset)
 
     def __repr__(self) -> str:
         return f"Dropout({self.p})"
 
 
-class DropConnect(Linear, recordable=True, by_row=True):
+class DropConnect(Linear, recordable=True, rowwise=True):
     """A Linear layer that drops weights in training as Dropout drops elements,  y = x V + b,  V = M ∘ W:
 
         dW = M ∘ (xᵀ dy),  db = Σ dy over the rows,  dx = dy Vᵀ,  M: 0 with probability p, else 1 / (1 − p)
@@ -75,7 +75,7 @@ class DropConnect(Linear, recordable=True, by_row=True):
     """
 
     def __init__(self, in_features: int, out_features: int, p: float = 0.5) -> None:
-        self.p = nonnegative("DropConnect: p", p, 1.0)
+        self.p = check_nonnegative("DropConnect: p", p, 1.0)
         self.random = np.zeros(2, np.int64)
         super().__init__(in_features, out_features)
 
@@ -83,38 +83,38 @@ class DropConnect(Linear, recordable=True, by_row=True):
         """Draw the parameters as Linear does, take another seed, and count the masks from 0 again."""
         rng = np.random.default_rng(rng)
         super().initialize(rng)
-        self.random[:] = seed_of(rng), 0
+        self.random[:] = draw_seed(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
         """Return the seed and the number of masks so far, which are saved but not learned."""
         return {"random": self.random}
 
     def forward(self, x: Any) -> np.ndarray:
-        x = self.checked_input(x, self.weight, (self.in_features, self.out_features))
-        self.x, self.W, self.lengths, self.drawn = as_rows(x), self.weight.data, x.shape[:-1], None
+        x = self.check_input(x, self.weight, (self.in_features, self.out_features))
+        self.x, self.W, self.lengths, self.rng_state = as_rows(x), self.weight.data, x.shape[:-1], None
         if is_training() and self.p > 0:
-            self.W, self.drawn = kernels.dropout(self.W, self.random, self.p)  # V
+            self.W, self.rng_state = kernels.dropout(self.W, self.random, self.p)  # V
         y = kernels.matmul(self.x, self.W, bias=None if self.bias is None else self.bias.data)
-        return from_rows(y, self.lengths)
+        return restore_axes(y, self.lengths)
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        if self.drawn is None:
+        if self.rng_state is None:
             return super().backward(dy)
         dy = as_rows(dy)
         if self.weight.requires_grad:
             dV = kernels.matmul(self.x.T, dy)
-            self.weight.add_grad(kernels.dropout_grad(dV, self.drawn, self.p))
+            self.weight.add_grad(kernels.dropout_grad(dV, self.rng_state, self.p))
         if self.bias is not None:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
         if is_sparse(self.x) or not self.wants_gradient(0):
             return None
-        return from_rows(kernels.matmul(dy, self.W.T, kernels.output_like(self.x)), self.lengths)
+        return restore_axes(kernels.matmul(dy, self.W.T, kernels.output_like(self.x)), self.lengths)
 
     def __repr__(self) -> str:
         return f"DropConnect({self.in_features}, {self.out_features}, {self.p})"
 
 
-def seed_of(rng: Any) -> int:
+def draw_seed(rng: Any) -> int:
     """A seed of 63 bits from a child of a stream, a `numpy.random.Generator` or a seed of one; see Dropout."""
     (child,) = np.random.default_rng(rng).spawn(1)
     return int(child.integers(2**63))

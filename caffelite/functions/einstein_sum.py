@@ -8,7 +8,7 @@ from typing import Any
 
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.functions.indexing import in_one_dtype
+from caffelite.functions.indexing import to_common_dtype
 from caffelite.functions.linear import matmul
 
 __all__ = ["einsum"]
@@ -41,45 +41,45 @@ def einsum(subscripts: str, *operands: Any) -> Tensor:
             f"einsum takes one or two operands, and subscripts for each; got {len(operands)} operands and "
             f"{subscripts!r}"
         )
-    tensors = [as_tensor(x) for x in in_one_dtype(operands, "einsum")]
+    tensors = [as_tensor(x) for x in to_common_dtype(operands, "einsum")]
     counts = [x.ndim - len(term.replace("...", "", 1)) for x, term in zip(tensors, terms, strict=True)]
     for x, term, count in zip(tensors, terms, counts, strict=True):
         if count < 0 or (count and "..." not in term):
             raise ValueError(f"einsum got {term!r} for shape {x.shape}, which has {x.ndim} axes")
-    most = max(counts)
-    labels = [_labels(term, most - count, most) for term, count in zip(terms, counts, strict=True)]
-    result = _labels(output, 0, most) if arrow else _implied(labels, most)
-    _check_result(subscripts, result, labels, most)
-    found = [_diagonal(x, of_x) for x, of_x in zip(tensors, labels, strict=True)]
-    if len(found) == 2:
-        _check_lengths(found)
-        found = [_without_ones(*found[i], *found[1 - i]) for i in (0, 1)]
-    shared = set.intersection(*[set(of_x) for _, of_x in found]) if len(found) == 2 else set()
-    found = [_summed(x, of_x, {*result, *shared}) for x, of_x in found]
-    return _arranged(*found[0], result) if len(found) == 1 else _product(*found[0], *found[1], result)
+    ellipsis_ndim = max(counts)
+    labels = [_labels(term, ellipsis_ndim - count, ellipsis_ndim) for term, count in zip(terms, counts, strict=True)]
+    result = _labels(output, 0, ellipsis_ndim) if arrow else _implicit_output(labels, ellipsis_ndim)
+    _check_result(subscripts, result, labels, ellipsis_ndim)
+    factors = [_take_diagonal(x, x_labels) for x, x_labels in zip(tensors, labels, strict=True)]
+    if len(factors) == 2:
+        _check_lengths(factors)
+        factors = [_squeeze_broadcast(*factors[i], *factors[1 - i]) for i in (0, 1)]
+    shared = set.intersection(*[set(x_labels) for _, x_labels in factors]) if len(factors) == 2 else set()
+    factors = [_sum_axes(x, x_labels, {*result, *shared}) for x, x_labels in factors]
+    return _order_axes(*factors[0], result) if len(factors) == 1 else _product(*factors[0], *factors[1], result)
 
 
 def _labels(term: str, begin: int, end: int) -> Labels:
     """The labels of the axes of a term. "..." are the numbers begin … end − 1."""
-    before, dots, behind = term.partition("...")
-    return [*before, *(range(begin, end) if dots else ()), *behind]
+    head, dots, tail = term.partition("...")
+    return [*head, *(range(begin, end) if dots else ()), *tail]
 
 
-def _implied(labels: list[Labels], most: int) -> Labels:
+def _implicit_output(labels: list[Labels], ellipsis_ndim: int) -> Labels:
     """The result's labels without an arrow: what "..." stands for, then the letters that come once, in order."""
-    every = [label for of_x in labels for label in of_x]
-    return [*range(most), *sorted(label for label in every if isinstance(label, str) and every.count(label) == 1)]
+    all_labels = [label for x_labels in labels for label in x_labels]
+    return [*range(ellipsis_ndim), *sorted(label for label in all_labels if isinstance(label, str) and all_labels.count(label) == 1)]
 
 
-def _check_result(subscripts: str, result: Labels, labels: list[Labels], most: int) -> None:
-    known = {label for of_x in labels for label in of_x}
+def _check_result(subscripts: str, result: Labels, labels: list[Labels], ellipsis_ndim: int) -> None:
+    known = {label for x_labels in labels for label in x_labels}
     if len(set(result)) < len(result) or not known.issuperset(result):
         raise ValueError(f"einsum got {subscripts!r}; expected letters of the operands behind the arrow, each once")
-    if not set(range(most)).issubset(result):
-        raise ValueError(f"einsum got {subscripts!r}; expected ... behind the arrow, too: it stands for {most} axes")
+    if not set(range(ellipsis_ndim)).issubset(result):
+        raise ValueError(f"einsum got {subscripts!r}; expected ... behind the arrow, too: it stands for {ellipsis_ndim} axes")
 
 
-def _diagonal(x: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
+def _take_diagonal(x: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
     """x with each label once: the diagonal along axes that have the same."""
     for label in labels:
         axes = [i for i, other in enumerate(labels) if other == label]
@@ -89,73 +89,73 @@ def _diagonal(x: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
                 raise ValueError(
                     f"einsum got shape {x.shape}, with lengths {x.shape[i]} and {x.shape[j]} for {label!r}"
                 )
-            places, rest = list(range(x.shape[i])), [k for k in range(x.ndim) if k not in (i, j)]
-            return _diagonal(x.transpose(i, j, *rest)[places, places], [label, *[labels[k] for k in rest]])
+            indices, rest = list(range(x.shape[i])), [k for k in range(x.ndim) if k not in (i, j)]
+            return _take_diagonal(x.transpose(i, j, *rest)[indices, indices], [label, *[labels[k] for k in rest]])
     return x, labels
 
 
-def _check_lengths(found: list[tuple[Tensor, Labels]]) -> None:
-    (a, of_a), (b, of_b) = found
-    for label in of_a:
-        if label in of_b:
-            n, m = a.shape[of_a.index(label)], b.shape[of_b.index(label)]
+def _check_lengths(factors: list[tuple[Tensor, Labels]]) -> None:
+    (a, a_labels), (b, b_labels) = factors
+    for label in a_labels:
+        if label in b_labels:
+            n, m = a.shape[a_labels.index(label)], b.shape[b_labels.index(label)]
             if n != m and 1 not in (n, m):
                 axis = f"for {label!r}" if isinstance(label, str) else "for an axis of ..."
                 raise ValueError(f"einsum got shapes {a.shape} and {b.shape}, with lengths {n} and {m} {axis}")
 
 
-def _without_ones(x: Tensor, labels: Labels, other: Tensor, of_other: Labels) -> tuple[Tensor, Labels]:
+def _squeeze_broadcast(x: Tensor, labels: Labels, other: Tensor, other_labels: Labels) -> tuple[Tensor, Labels]:
     """x without the axes of length 1 that are broadcast to the other operand."""
-    kept = [
+    axes = [
         i
         for i, label in enumerate(labels)
-        if not (x.shape[i] == 1 and label in of_other and other.shape[of_other.index(label)] != 1)
+        if not (x.shape[i] == 1 and label in other_labels and other.shape[other_labels.index(label)] != 1)
     ]
-    if len(kept) == len(labels):
+    if len(axes) == len(labels):
         return x, labels
-    return x.reshape([x.shape[i] for i in kept]), [labels[i] for i in kept]
+    return x.reshape([x.shape[i] for i in axes]), [labels[i] for i in axes]
 
 
-def _summed(x: Tensor, labels: Labels, kept: set[Label]) -> tuple[Tensor, Labels]:
+def _sum_axes(x: Tensor, labels: Labels, kept_labels: set[Label]) -> tuple[Tensor, Labels]:
     """x summed over the axes whose labels are not kept."""
-    axes = tuple([i for i, label in enumerate(labels) if label not in kept])
-    return (x.sum(axes), [label for label in labels if label in kept]) if axes else (x, labels)
+    axes = tuple([i for i, label in enumerate(labels) if label not in kept_labels])
+    return (x.sum(axes), [label for label in labels if label in kept_labels]) if axes else (x, labels)
 
 
-def _arranged(x: Tensor, labels: Labels, order: Labels) -> Tensor:
+def _order_axes(x: Tensor, labels: Labels, order: Labels) -> Tensor:
     """x with its axes in the order of these labels."""
     return x if labels == order else x.transpose([labels.index(label) for label in order])
 
 
-def _product(a: Tensor, of_a: Labels, b: Tensor, of_b: Labels, result: Labels) -> Tensor:
+def _product(a: Tensor, a_labels: Labels, b: Tensor, b_labels: Labels, result: Labels) -> Tensor:
     """The sum of products over the labels that both have and the result does not. All other labels are the result's."""
-    both = [label for label in of_a if label in of_b]
-    stack, inner = [label for label in both if label in result], [label for label in both if label not in result]
-    rows, columns = [label for label in of_a if label not in of_b], [label for label in of_b if label not in of_a]
+    shared = [label for label in a_labels if label in b_labels]
+    stack, inner = [label for label in shared if label in result], [label for label in shared if label not in result]
+    rows, columns = [label for label in a_labels if label not in b_labels], [label for label in b_labels if label not in a_labels]
     if not inner:
-        return _spread(a, of_a, result) * _spread(b, of_b, result)
+        return _insert_axes(a, a_labels, result) * _insert_axes(b, b_labels, result)
     if stack and not rows and not columns:
-        a, b = _arranged(a, of_a, both), _arranged(b, of_b, both)
-        y = (a * b).sum(tuple([i for i, label in enumerate(both) if label in inner]))
-        return _arranged(y, stack, result)
-    lengths = dict(zip([*of_a, *of_b], [*a.shape, *b.shape], strict=True))
-    left, right = _merged(a, of_a, [stack, rows, inner]), _merged(b, of_b, [stack, inner, columns])
+        a, b = _order_axes(a, a_labels, shared), _order_axes(b, b_labels, shared)
+        y = (a * b).sum(tuple([i for i, label in enumerate(shared) if label in inner]))
+        return _order_axes(y, stack, result)
+    lengths = dict(zip([*a_labels, *b_labels], [*a.shape, *b.shape], strict=True))
+    left, right = _merge_axes(a, a_labels, [stack, rows, inner]), _merge_axes(b, b_labels, [stack, inner, columns])
     y = matmul(left, right).reshape([lengths[label] for label in (*stack, *rows, *columns)])
-    return _arranged(y, [*stack, *rows, *columns], result)
+    return _order_axes(y, [*stack, *rows, *columns], result)
 
 
-def _spread(x: Tensor, labels: Labels, result: Labels) -> Tensor:
+def _insert_axes(x: Tensor, labels: Labels, result: Labels) -> Tensor:
     """x with an axis for each label of the result, of length 1 for a label that x does not have."""
-    x = _arranged(x, labels, [label for label in result if label in labels])
+    x = _order_axes(x, labels, [label for label in result if label in labels])
     if len(labels) == len(result):
         return x
     lengths = iter(x.shape)
     return x.reshape([next(lengths) if label in labels else 1 for label in result])
 
 
-def _merged(x: Tensor, labels: Labels, groups: list[Labels]) -> Tensor:
+def _merge_axes(x: Tensor, labels: Labels, groups: list[Labels]) -> Tensor:
     """x as a matrix, or as a stack of matrices: one axis for each group of labels, the stack's only if it has any."""
     lengths = dict(zip(labels, x.shape, strict=True))
-    x = _arranged(x, labels, [label for group in groups for label in group])
+    x = _order_axes(x, labels, [label for group in groups for label in group])
     shape = [math.prod(lengths[label] for label in group) for group in groups]
     return x.reshape(shape if groups[0] else shape[1:])

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_indices, flat_int64, own_copy, positive_integer, refuse_indices
+from caffelite.core.arrays import as_array, as_indices, flat_int64, private_copy, check_positive_integer, raise_bad_index
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import normal
-from caffelite.core.tensor import parameter
+from caffelite.core.tensor import make_parameter
 from caffelite.functions.shape import as_rows
 
 __all__ = ["Embedding", "PositionalEncoding"]
 
 
-class Embedding(Function, recordable=True, by_row=True):
+class Embedding(Function, recordable=True, rowwise=True):
     """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
 
     x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as in
@@ -32,11 +32,11 @@ class Embedding(Function, recordable=True, by_row=True):
     required_input_shape = (None, ...)
 
     def __init__(self, count: int, size: int, sparse: bool = False) -> None:
-        self.count = self.index_count = positive_integer("Embedding: count", count)
-        self.size = positive_integer("Embedding: size", size)
+        self.count = self.index_count = check_positive_integer("Embedding: count", count)
+        self.size = check_positive_integer("Embedding: size", size)
         self.sparse = bool(sparse)
-        self.weight = parameter("weight", (self.count, self.size), sparse=self.sparse)
-        self._set_first_values()
+        self.weight = make_parameter("weight", (self.count, self.size), sparse=self.sparse)
+        self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         """Draw the table from a seed or a `numpy.random.Generator`."""
@@ -48,20 +48,20 @@ class Embedding(Function, recordable=True, by_row=True):
         return (*shape, self.size)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        given = as_array(x, self)
-        y_shape: Any = self.output_shape(given.shape)
-        refuse = functools.partial(refuse_indices, repr(self), np.uint64(self.count - 1), given.shape, given.dtype)
-        self.order = flat_int64(as_indices(own_copy(given), self))
-        return kernels.take(self.weight.data, self.order, on_stop=refuse).reshape(y_shape)
+        indices = as_array(x, self)
+        y_shape: Any = self.output_shape(indices.shape)
+        raise_error = functools.partial(raise_bad_index, repr(self), np.uint64(self.count - 1), indices.shape, indices.dtype)
+        self.indices = flat_int64(as_indices(private_copy(indices), self))
+        return kernels.take(self.weight.data, self.indices, on_stop=raise_error).reshape(y_shape)
 
     def backward(self, dy: np.ndarray) -> None:
-        self.weight.add_grad_of(kernels.take_grad, as_rows(dy), self.order, self.count, rows=self.order)
+        self.weight.add_grad_of(kernels.take_grad, as_rows(dy), self.indices, self.count, rows=self.indices)
 
     def __repr__(self) -> str:
         return f"Embedding({self.count}, {self.size}{', sparse=True' if self.sparse else ''})"
 
 
-class PositionalEncoding(Function, recordable=True, by_row=True):
+class PositionalEncoding(Function, recordable=True, rowwise=True):
     """Adds sines and cosines of its place p to each vector of a sequence,  y = x + P[p],  dx = dy:
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
@@ -75,16 +75,16 @@ class PositionalEncoding(Function, recordable=True, by_row=True):
     not_recorded = frozenset({"_tables"})
 
     def __init__(self, size: int, max_length: int) -> None:
-        self.size = positive_integer("PositionalEncoding: size", size)
-        self.max_length = positive_integer("PositionalEncoding: max_length", max_length)
+        self.size = check_positive_integer("PositionalEncoding: size", size)
+        self.max_length = check_positive_integer("PositionalEncoding: max_length", max_length)
         self._tables: dict[np.dtype, np.ndarray] = {}  # by dtype; made when needed, since a file may ask for any size
 
     def table(self, dtype: Any) -> np.ndarray:
         """P (max_length, size), float32 or float64."""
         dtype = np.dtype(dtype)
         if dtype not in self._tables:
-            places, waves = np.arange(self.max_length)[:, None], np.arange(self.size)
-            angles = places / 10_000 ** (waves // 2 * 2 / self.size)
+            positions, waves = np.arange(self.max_length)[:, None], np.arange(self.size)
+            angles = positions / 10_000 ** (waves // 2 * 2 / self.size)
             table = np.where(waves % 2 == 0, np.sin(angles), np.cos(angles))
             self._tables.setdefault(dtype, table.astype(dtype))
         return self._tables[dtype]
@@ -101,7 +101,7 @@ class PositionalEncoding(Function, recordable=True, by_row=True):
         return shape
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        x = self.checked_input(x)
+        x = self.check_input(x)
         self.output_shape(x.shape)
         return kernels.add(x, self.table(x.dtype)[: x.shape[1]])
 

@@ -16,21 +16,21 @@ from caffelite.core.arrays import (
     as_indices,
     as_real,
     flat_int64,
-    integers_in,
-    native,
-    normalized_axes,
-    positive_integer,
-    refuse_indices,
+    to_integers,
+    native_dtype,
+    normalize_axes,
+    check_positive_integer,
+    raise_bad_index,
 )
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
-from caffelite.functions.arithmetic import as_tensor, broadcast_shape, common_length, listed, operands, reduced
-from caffelite.functions.shape import reshaped
+from caffelite.functions.arithmetic import as_tensor, broadcast_shape, common_length, format_shapes, as_operands, sum_to_shape
+from caffelite.functions.shape import reshape_array
 
 __all__ = ["concatenate", "one_hot", "split", "stack", "take_along_axis"]
 
-WHOLE = slice(None)
-Numbers = np.ndarray | Sequence[int] | int
+FULL_SLICE = slice(None)
+IndexArray = np.ndarray | Sequence[int] | int
 
 
 class Index(Function, recordable=True):
@@ -49,24 +49,24 @@ class Index(Function, recordable=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         try:
-            slices, numbers, side_by_side = _parted(self.index, shape)
+            slices, numbers, side_by_side = _split_index(self.index, shape)
             lengths = iter(shape)
-            view = [1 if entry is None else _length(entry, next(lengths)) for entry in slices]
+            view = [1 if entry is None else _slice_length(entry, next(lengths)) for entry in slices]
             for axis, array in numbers.items():
                 if (n := view[axis]) is not None:
                     kernels.ravel_index((n,), array)  # raises for what is out of bounds
-            places = np.broadcast_shapes(*map(np.shape, numbers.values()))
+            positions = np.broadcast_shapes(*map(np.shape, numbers.values()))
         except (IndexError, ValueError) as error:
             raise ValueError(f"{self!r} got shape {shape}: {error}") from None
         row = [n for axis, n in enumerate(view) if axis not in numbers]
         first = next(iter(numbers), 0) if side_by_side else 0
-        return (*row[:first], *places, *row[first:])
+        return (*row[:first], *positions, *row[first:])
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.shape = x.shape
         if all(_is_basic(entry) for entry in self.index):
             self.slices = self.index if any(entry is ... for entry in self.index) else (*self.index, ...)
-            self.places = None
+            self.positions = None
             try:
                 return x[self.slices]
             except (OverflowError, IndexError):
@@ -77,33 +77,33 @@ class Index(Function, recordable=True):
         # Slices and numbers select a view. Its axes that arrays index are moved to the front and become one axis, of
         # rows to take. In y, the axes of the arrays are where NumPy has them: at the place of the first of those axes,
         # or in front if slices are between them.
-        self.slices, numbers, side_by_side = _parted(self.index, x.shape)
+        self.slices, numbers, side_by_side = _split_index(self.index, x.shape)
         self.axes, self.front = list(numbers), list(range(len(numbers)))
-        view = _moved(x[self.slices], self.axes, self.front)
+        view = _move_axes(x[self.slices], self.axes, self.front)
         self.view_shape, lengths, row = view.shape, view.shape[: len(numbers)], view.shape[len(numbers) :]
-        self.places = kernels.ravel_index(lengths, *numbers.values())
-        rows = reshaped(view, (math.prod(lengths), *row))
+        self.positions = kernels.ravel_index(lengths, *numbers.values())
+        rows = reshape_array(view, (math.prod(lengths), *row))
         rows = rows if rows.flags.c_contiguous else kernels.copy(rows)
-        y = kernels.take(rows, self.places.reshape(-1)).reshape(self.places.shape + row)
+        y = kernels.take(rows, self.positions.reshape(-1)).reshape(self.positions.shape + row)
         first = self.axes[0] if side_by_side else 0
-        self.y_axes, self.y_front = [first + i for i in range(self.places.ndim)], list(range(self.places.ndim))
-        return _moved(y, self.y_front, self.y_axes)
+        self.y_axes, self.y_front = [first + i for i in range(self.positions.ndim)], list(range(self.positions.ndim))
+        return _move_axes(y, self.y_front, self.y_axes)
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        if self.places is not None:
-            dy = _moved(dy, self.y_axes, self.y_front)
-            rows = reshaped(dy, (self.places.size, *dy.shape[self.places.ndim :]))
+        if self.positions is not None:
+            dy = _move_axes(dy, self.y_axes, self.y_front)
+            rows = reshape_array(dy, (self.positions.size, *dy.shape[self.positions.ndim :]))
             count = math.prod(self.view_shape[: len(self.axes)])
-            dview = kernels.take_grad(rows, self.places.reshape(-1), count).reshape(self.view_shape)
-            dy = _moved(dview, self.front, self.axes)
-            if all(entry == WHOLE for entry in self.slices):
+            dview = kernels.take_grad(rows, self.positions.reshape(-1), count).reshape(self.view_shape)
+            dy = _move_axes(dview, self.front, self.axes)
+            if all(entry == FULL_SLICE for entry in self.slices):
                 return dy
-        dx = kernels.full(self.shape, 0, native(dy))
+        dx = kernels.full(self.shape, 0, native_dtype(dy))
         kernels.copy(dy, dx[self.slices])
         return dx
 
     def __repr__(self) -> str:
-        return f"Index[{', '.join(map(_text, self.index))}]"
+        return f"Index[{', '.join(map(_format_entry, self.index))}]"
 
 
 def _is_basic(entry: Any) -> bool:
@@ -113,35 +113,35 @@ def _is_basic(entry: Any) -> bool:
     return entry is None or entry is ... or isinstance(entry, slice)
 
 
-def _length(entry: slice, n: int | None) -> int | None:
+def _slice_length(entry: slice, n: int | None) -> int | None:
     """The length of a slice of an axis of length n, None = unknown."""
     return None if n is None else len(range(n)[entry])
 
 
-def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool]:
+def _split_index(index: tuple, shape: Shape) -> tuple[tuple, dict[int, IndexArray], bool]:
     """Split an index into slices, numbers, and whether the numbers are side by side.
 
     The slices, one for each axis of x, select a view. The numbers are by axes of this view. They are side by side if
     there is no slice, None or `...` between them.
     """
     index = index if any(entry is ... for entry in index) else (*index, ...)
-    arrays = [None if entry is None or entry is ... or isinstance(entry, slice) else _array(entry) for entry in index]
-    used = sum(isinstance(entry, slice) for entry in index)
-    used += sum(array.ndim if array.dtype == np.bool_ else 1 for array in arrays if array is not None)
-    if used > len(shape) or sum(entry is ... for entry in index) > 1:
+    arrays = [None if entry is None or entry is ... or isinstance(entry, slice) else _index_array(entry) for entry in index]
+    used_axes = sum(isinstance(entry, slice) for entry in index)
+    used_axes += sum(array.ndim if array.dtype == np.bool_ else 1 for array in arrays if array is not None)
+    if used_axes > len(shape) or sum(entry is ... for entry in index) > 1:
         raise IndexError(f"an array of shape {shape} has {len(shape)} axes, and an index at most one ...: got {index}")
 
     slices: list[slice | None] = []
-    numbers: dict[int, Numbers] = {}
+    numbers: dict[int, IndexArray] = {}
     for entry, array in zip(index, arrays, strict=True):
         if entry is ...:
-            slices += [WHOLE] * (len(shape) - used)
+            slices += [FULL_SLICE] * (len(shape) - used_axes)
         elif array is None:
             slices.append(entry)
         elif array.dtype != np.bool_:
             # A list as it is: a constant, where a step is recorded.
             numbers[len(slices)] = int(entry) if isinstance(entry, np.integer) else entry
-            slices.append(WHOLE)
+            slices.append(FULL_SLICE)
         elif array.ndim == 0:  # a new axis, of length 1 or 0
             numbers[len(slices)] = [0] * int(array)
             slices.append(None)
@@ -156,12 +156,12 @@ def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool
                 )
             for part in array.nonzero():
                 numbers[len(slices)] = part if array is entry else part.tolist()
-                slices.append(WHOLE)
-    taken = [i for i, array in enumerate(arrays) if array is not None]
-    return tuple(slices), numbers, not taken or taken[-1] - taken[0] + 1 == len(taken)
+                slices.append(FULL_SLICE)
+    index_positions = [i for i, array in enumerate(arrays) if array is not None]
+    return tuple(slices), numbers, not index_positions or index_positions[-1] - index_positions[0] + 1 == len(index_positions)
 
 
-def _array(entry: Any) -> np.ndarray:
+def _index_array(entry: Any) -> np.ndarray:
     """An entry of an index as an array of integers or of bool; IndexError for anything else."""
     array = entry if isinstance(entry, np.ndarray) else np.asarray(entry)
     if array.dtype.kind not in "iub" and not (array.size == 0 and isinstance(entry, list)):
@@ -171,12 +171,12 @@ def _array(entry: Any) -> np.ndarray:
     return array
 
 
-def _moved(x: np.ndarray, source: list[int], destination: list[int]) -> np.ndarray:
+def _move_axes(x: np.ndarray, source: list[int], destination: list[int]) -> np.ndarray:
     """x with axes moved, as numpy.moveaxis does, which is slow if there is nothing to move."""
     return x if source == destination else np.moveaxis(x, source, destination)
 
 
-def _text(entry: Any) -> str:
+def _format_entry(entry: Any) -> str:
     """An entry of an index as code; dtype and shape for an array."""
     if isinstance(entry, slice):
         parts = [entry.start, entry.stop, *([] if entry.step is None else [entry.step])]
@@ -200,27 +200,27 @@ class TakeAlongAxis(Function, recordable=True):
         x, index = input_shapes
         if len(x) != len(index):
             raise ValueError(f"take_along_axis got shapes {x} and {index}; expected as many axes")
-        (axis,) = normalized_axes((self.axis,), len(x))
-        others = broadcast_shape([(*shape[:axis], 1, *shape[axis + 1 :]) for shape in input_shapes])
-        return (*others[:axis], index[axis], *others[axis + 1 :])
+        (axis,) = normalize_axes((self.axis,), len(x))
+        common_shape = broadcast_shape([(*shape[:axis], 1, *shape[axis + 1 :]) for shape in input_shapes])
+        return (*common_shape[:axis], index[axis], *common_shape[axis + 1 :])
 
     def forward(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-        given, index = index, as_indices(index, "take_along_axis")
+        original, index = index, as_indices(index, "take_along_axis")
         y_shape: Any = self.output_shape(x.shape, index.shape)
         axis = self.axis % x.ndim
         before, m, after = y_shape[:axis], y_shape[axis], y_shape[axis + 1 :]
-        self.x_shape, self.whole, n = x.shape, (*before, x.shape[axis], *after), x.shape[axis]
-        rows = reshaped(np.broadcast_to(x, self.whole), (math.prod(self.whole),))
-        taken = flat_int64(np.broadcast_to(index, y_shape)).reshape(math.prod(before), m, math.prod(after))
-        refuse = functools.partial(refuse_indices, "take_along_axis", n - 1, y_shape, given.dtype, least=-n)
+        self.x_shape, self.expanded_shape, n = x.shape, (*before, x.shape[axis], *after), x.shape[axis]
+        rows = reshape_array(np.broadcast_to(x, self.expanded_shape), (math.prod(self.expanded_shape),))
+        flat_index = flat_int64(np.broadcast_to(index, y_shape)).reshape(math.prod(before), m, math.prod(after))
+        raise_error = functools.partial(raise_bad_index, "take_along_axis", n - 1, y_shape, original.dtype, min_index=-n)
         lengths = math.prod(before), n, math.prod(after)
-        self.places = kernels.ravel_index(lengths, None, taken, None, on_stop=refuse).reshape(-1)
+        self.positions = kernels.ravel_index(lengths, None, flat_index, None, on_stop=raise_error).reshape(-1)
         rows = rows if rows.flags.c_contiguous else kernels.copy(rows)
-        return kernels.take(rows, self.places).reshape(y_shape)
+        return kernels.take(rows, self.positions).reshape(y_shape)
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        dx = kernels.take_grad(reshaped(dy, (dy.size,)), self.places, math.prod(self.whole))
-        return reduced(dx.reshape(self.whole), self.x_shape)
+        dx = kernels.take_grad(reshape_array(dy, (dy.size,)), self.positions, math.prod(self.expanded_shape))
+        return sum_to_shape(dx.reshape(self.expanded_shape), self.x_shape)
 
     def __repr__(self) -> str:
         return f"TakeAlongAxis({self.axis})"
@@ -247,7 +247,7 @@ class Split(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Any:
         (shape,) = input_shapes
-        (axis,) = normalized_axes((self.axis,), len(shape))
+        (axis,) = normalize_axes((self.axis,), len(shape))
         lengths = [None if end is None or begin is None else end - begin for begin, end in self.spans(shape[axis])]
         return tuple([(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths])
 
@@ -256,13 +256,13 @@ class Split(Function, recordable=True):
         return tuple([x[part] for part in self.indices(x.shape)])
 
     def backward(self, dys: tuple[np.ndarray | None, ...]) -> np.ndarray:
-        axis, dtype = self.axis % len(self.x_shape), next(native(dy) for dy in dys if dy is not None)
+        axis, dtype = self.axis % len(self.x_shape), next(native_dtype(dy) for dy in dys if dy is not None)
         spans = self.spans(self.x_shape[axis])
-        follow = [end for _, end in ((0, 0), *spans)] == [*[begin for begin, _ in spans], self.x_shape[axis]]
-        covers = follow and all(dy is not None for dy in dys)
-        dx = kernels.output(self.x_shape, dtype) if covers else kernels.full(self.x_shape, 0, dtype)
+        is_contiguous = [end for _, end in ((0, 0), *spans)] == [*[begin for begin, _ in spans], self.x_shape[axis]]
+        covers_all = is_contiguous and all(dy is not None for dy in dys)
+        dx = kernels.output(self.x_shape, dtype) if covers_all else kernels.full(self.x_shape, 0, dtype)
         for part, dy in zip(self.indices(self.x_shape), dys, strict=True):
-            if dy is not None and follow:
+            if dy is not None and is_contiguous:
                 kernels.copy(dy, dx[part])
             elif dy is not None:  # parts may overlap, if places are not in order
                 kernels.add(dx[part], dy, dx[part])
@@ -270,36 +270,36 @@ class Split(Function, recordable=True):
 
     def indices(self, shape: tuple[int, ...]) -> list[tuple]:
         """The index of each part in an array of this shape."""
-        (axis,) = normalized_axes((self.axis,), len(shape))
-        return [(*[WHOLE] * axis, slice(begin, end)) for begin, end in self.spans(shape[axis])]
+        (axis,) = normalize_axes((self.axis,), len(shape))
+        return [(*[FULL_SLICE] * axis, slice(begin, end)) for begin, end in self.spans(shape[axis])]
 
     def __repr__(self) -> str:
         return f"Split({self.parts}{f', axis={self.axis}' if self.axis else ''})"
 
 
-class Concatenate(Function, recordable=True, by_row=True):
+class Concatenate(Function, recordable=True, rowwise=True):
     """y = the inputs one after the other along an axis. ValueError unless their other lengths are the same."""
 
     def __init__(self, axis: int = 0) -> None:
         self.axis = axis
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        (axis,) = normalized_axes((self.axis,), len(input_shapes[0]))
+        (axis,) = normalize_axes((self.axis,), len(input_shapes[0]))
         try:
-            by_axis = list(zip(*input_shapes, strict=True))
-            others = [0 if i == axis else common_length(along) for i, along in enumerate(by_axis)]
+            lengths = list(zip(*input_shapes, strict=True))
+            other_lengths = [0 if i == axis else common_length(axis_lengths) for i, axis_lengths in enumerate(lengths)]
         except ValueError:
             raise ValueError(
-                f"concatenate along axis {axis} got shapes {listed(input_shapes)}, which differ along other axes, too"
+                f"concatenate along axis {axis} got shapes {format_shapes(input_shapes)}, " "which differ along other axes, too"
             ) from None
-        length = None if None in by_axis[axis] else sum(by_axis[axis])
-        return (*others[:axis], length, *others[axis + 1 :])
+        length = None if None in lengths[axis] else sum(lengths[axis])
+        return (*other_lengths[:axis], length, *other_lengths[axis + 1 :])
 
-    def is_by_row(self) -> bool:
-        return super().is_by_row() and self.axis in (-1, 1, 2, 3)  # other axes may be the rows
+    def is_rowwise(self) -> bool:
+        return super().is_rowwise() and self.axis in (-1, 1, 2, 3)  # other axes may be the rows
 
     def forward(self, *arrays: np.ndarray) -> np.ndarray:
-        dtype = native(arrays[0])
+        dtype = native_dtype(arrays[0])
         arrays = tuple([x if isinstance(x, np.ndarray) else as_real(x, dtype, self) for x in arrays])
         shapes = [x.shape for x in arrays]
         shape: Any = self.output_shape(*shapes)
@@ -315,7 +315,7 @@ class Concatenate(Function, recordable=True, by_row=True):
     def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
         """The part of y that each input is, for inputs of these shapes."""
         ends = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
-        return [(*[WHOLE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
+        return [(*[FULL_SLICE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.axis or ''})"
@@ -325,15 +325,15 @@ class Stack(Concatenate, recordable=True):
     """y = the inputs one after the other along a new axis. ValueError unless their shapes are the same."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        (axis,) = normalized_axes((self.axis,), len(input_shapes[0]) + 1)
+        (axis,) = normalize_axes((self.axis,), len(input_shapes[0]) + 1)
         try:
-            shape = [common_length(along) for along in zip(*input_shapes, strict=True)]
+            shape = [common_length(axis_lengths) for axis_lengths in zip(*input_shapes, strict=True)]
         except ValueError:
-            raise ValueError(f"stack got shapes {listed(input_shapes)}; expected all the same") from None
+            raise ValueError(f"stack got shapes {format_shapes(input_shapes)}; expected all the same") from None
         return (*shape[:axis], len(input_shapes), *shape[axis:])
 
     def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
-        return [(*[WHOLE] * axis, i, ...) for i in range(len(shapes))]
+        return [(*[FULL_SLICE] * axis, i, ...) for i in range(len(shapes))]
 
 
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
@@ -351,7 +351,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
         x, axis = x.reshape(-1), 0
     if isinstance(indices, Tensor):
         raise TypeError(f"take_along_axis takes integers as indices, got a Tensor of {indices.dtype}")
-    return TakeAlongAxis(axis).applied_to(x, as_indices(indices, "take_along_axis"))
+    return TakeAlongAxis(axis).apply_once(x, as_indices(indices, "take_along_axis"))
 
 
 def one_hot(indices: Any, classes: int) -> np.ndarray:
@@ -362,15 +362,15 @@ def one_hot(indices: Any, classes: int) -> np.ndarray:
     Raises IndexError, with the row, for an index that is not in 0 … classes − 1. Raises TypeError unless indices are
     integers.
     """
-    classes = positive_integer("one_hot: classes", classes)
+    classes = check_positive_integer("one_hot: classes", classes)
     if isinstance(indices, Tensor):
         raise TypeError(f"one_hot takes integers as indices, got a Tensor of {indices.dtype}")
     index = as_indices(indices, "one_hot")
-    refuse = functools.partial(refuse_indices, "one_hot", classes - 1, index.shape, index.dtype)
+    raise_error = functools.partial(raise_bad_index, "one_hot", classes - 1, index.shape, index.dtype)
     rows = flat_int64(index).reshape(-1, 1)
-    places = kernels.ravel_index((index.size, classes), None, rows, wraps=False, on_stop=refuse)
+    positions = kernels.ravel_index((index.size, classes), None, rows, wraps=False, on_stop=raise_error)
     ones = kernels.full((index.size,), 1, np.float32)
-    return kernels.take_grad(ones, places.reshape(-1), index.size * classes).reshape(*index.shape, classes)
+    return kernels.take_grad(ones, positions.reshape(-1), index.size * classes).reshape(*index.shape, classes)
 
 
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
@@ -380,30 +380,30 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     ValueError if the parts would not have the same length. Raises TypeError unless the number or the places are
     integers.
     """
-    places = integers_in("split", indices_or_sections)
+    positions = to_integers("split", indices_or_sections)
     if np.ndim(indices_or_sections):
-        return list(Split(places, axis).applied_to(as_tensor(x)))
-    return list(Split(positive_integer("split: the number of parts", places[0]), axis).applied_to(as_tensor(x)))
+        return list(Split(positions, axis).apply_once(as_tensor(x)))
+    return list(Split(check_positive_integer("split: the number of parts", positions[0]), axis).apply_once(as_tensor(x)))
 
 
 def concatenate(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Tensors, or arrays, one after the other along an axis."""
-    return Concatenate(axis).applied_to(*in_one_dtype(tensors, "concatenate"))
+    return Concatenate(axis).apply_once(*to_common_dtype(tensors, "concatenate"))
 
 
 def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Tensors, or arrays, of one shape, one after the other along a new axis."""
-    return Stack(axis).applied_to(*in_one_dtype(tensors, "stack"))
+    return Stack(axis).apply_once(*to_common_dtype(tensors, "stack"))
 
 
-def in_one_dtype(tensors: Iterable[Any], name: str) -> list[Any]:
+def to_common_dtype(tensors: Iterable[Any], name: str) -> list[Any]:
     """The values in the dtype of the first Tensor or array of floats. TypeError for floats of another dtype."""
     values = list(tensors)
     if not values:
         raise ValueError(f"{name} got no Tensors")
-    values = operands(values, name)
+    values = as_operands(values, name)
     dtype = next(x.dtype for x in values if not isinstance(x, float))
     return [as_real(x, dtype, name) if isinstance(x, float) else x for x in values]
 
 
-Tensor.__getitem__ = lambda self, index: Index(index).applied_to(self)
+Tensor.__getitem__ = lambda self, index: Index(index).apply_once(self)

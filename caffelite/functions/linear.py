@@ -9,26 +9,26 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import native, positive_integer
+from caffelite.core.arrays import native_dtype, check_positive_integer
 from caffelite.core.function import Function, Shape
-from caffelite.core.initializers import Initializer, checked_initializer, draw
+from caffelite.core.initializers import Initializer, check_initializer, draw
 from caffelite.core.sparse import is_sparse
-from caffelite.core.tensor import Tensor, parameter
+from caffelite.core.tensor import Tensor, make_parameter
 from caffelite.functions.arithmetic import (
     Gradients,
     broadcast_shape,
     common_length,
-    operands,
-    operator,
-    reduced,
-    shape_of,
+    as_operands,
+    make_operator,
+    sum_to_shape,
+    operand_shape,
 )
-from caffelite.functions.shape import as_rows, from_rows, reshaped
+from caffelite.functions.shape import as_rows, restore_axes, reshape_array
 
 __all__ = ["Linear", "matmul"]
 
 
-class Linear(Function, recordable=True, by_row=True):
+class Linear(Function, recordable=True, rowwise=True):
     """A fully connected layer, y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ.
 
     x is (n, …, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, …, out_features).
@@ -45,12 +45,12 @@ class Linear(Function, recordable=True, by_row=True):
         self, in_features: int, out_features: int, bias: bool = True, *, initializer: Initializer | None = None
     ) -> None:
         name = type(self).__name__
-        self.in_features = positive_integer(f"{name}: in_features", in_features)
-        self.out_features = positive_integer(f"{name}: out_features", out_features)
-        self.initializer = checked_initializer(name, initializer)
-        self.weight = parameter("weight", (self.in_features, self.out_features))
-        self.bias = parameter("bias", self.out_features) if bias else None
-        self._set_first_values()
+        self.in_features = check_positive_integer(f"{name}: in_features", in_features)
+        self.out_features = check_positive_integer(f"{name}: out_features", out_features)
+        self.initializer = check_initializer(name, initializer)
+        self.weight = make_parameter("weight", (self.in_features, self.out_features))
+        self.bias = make_parameter("bias", self.out_features) if bias else None
+        self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         draw(self.weight, self.bias, self.initializer, rng)
@@ -65,10 +65,10 @@ class Linear(Function, recordable=True, by_row=True):
         return (*shape[:-1], self.out_features)
 
     def forward(self, x: Any) -> np.ndarray:
-        x = self.checked_input(x, self.weight, (self.in_features, self.out_features))
+        x = self.check_input(x, self.weight, (self.in_features, self.out_features))
         self.x, self.W, self.lengths = as_rows(x), self.weight.data, x.shape[:-1]
         y = kernels.matmul(self.x, self.W, bias=None if self.bias is None else self.bias.data)
-        return from_rows(y, self.lengths)
+        return restore_axes(y, self.lengths)
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         dy = as_rows(dy)
@@ -77,7 +77,7 @@ class Linear(Function, recordable=True, by_row=True):
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
         if is_sparse(self.x) or not self.wants_gradient(0):
             return None
-        return from_rows(kernels.matmul(dy, self.W.T, kernels.output_like(self.x)), self.lengths)
+        return restore_axes(kernels.matmul(dy, self.W.T, kernels.output_like(self.x)), self.lengths)
 
     def __repr__(self) -> str:
         options = {"bias": self.bias is not None, "initializer": self.initializer}
@@ -103,37 +103,37 @@ class MatMul(Function, recordable=True):
         return stack + a[-2:-1] + (b[-1:] if len(b) > 1 else ())
 
     def forward(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        self.a_shape, self.b_shape = shape_of(a), shape_of(b)
+        self.a_shape, self.b_shape = operand_shape(a), operand_shape(b)
         if len(self.a_shape) == len(self.b_shape) == 2:
             self.a, self.b, self.y_shape = a, b, (a.shape[0], b.shape[1])
             return kernels.matmul(a, b)
         shape: Any = self.output_shape(self.a_shape, self.b_shape)
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
         if a.ndim == 1 or self.b.ndim == 2:  # one row, or a stack whose rows are all multiplied by the same b
-            self.a = reshaped(a, (math.prod(a.shape[:-1]), a.shape[-1]))
+            self.a = reshape_array(a, (math.prod(a.shape[:-1]), a.shape[-1]))
         else:
             self.a = a
-        y = stacked_product(self.a, self.b)
+        y = batched_matmul(self.a, self.b)
         self.y_shape = y.shape
         return y.reshape(shape)
 
     def backward(self, dy: np.ndarray) -> Gradients:
         da = db = None
-        dy = reshaped(dy, self.y_shape)
+        dy = reshape_array(dy, self.y_shape)
         if self.wants_gradient(0):
-            da = reduced(stacked_product(dy, self.b.swapaxes(-1, -2)), self.a.shape).reshape(self.a_shape)
+            da = sum_to_shape(batched_matmul(dy, self.b.swapaxes(-1, -2)), self.a.shape).reshape(self.a_shape)
         if self.wants_gradient(1):
-            db = reduced(stacked_product(self.a.swapaxes(-1, -2), dy), self.b.shape).reshape(self.b_shape)
+            db = sum_to_shape(batched_matmul(self.a.swapaxes(-1, -2), dy), self.b.shape).reshape(self.b_shape)
         return da, db
 
 
-def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def batched_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a b for matrices, or for stacks of matrices, which are broadcast to each other."""
     if a.ndim == b.ndim == 2:
         return kernels.matmul(a, b)
     stack: Any = broadcast_shape((a.shape[:-2], b.shape[:-2]))
     as_, bs = (x if x.shape[:-2] == stack else np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, b))
-    y = kernels.output((*stack, a.shape[-2], b.shape[-1]), native(a))
+    y = kernels.output((*stack, a.shape[-2], b.shape[-1]), native_dtype(a))
     for i in np.ndindex(stack[:-1]):
         kernels.matmul_stack(as_[i], bs[i], y[i])
     return y
@@ -141,8 +141,8 @@ def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def matmul(a: Any, b: Any) -> Tensor:
     """The matrix product a @ b."""
-    return MatMul().applied_to(*operands((a, b), "@"))
+    return MatMul().apply_once(*as_operands((a, b), "@"))
 
 
-Tensor.matmul = Tensor.__matmul__ = operator(MatMul, "@")
-Tensor.__rmatmul__ = operator(MatMul, "@", swapped=True)
+Tensor.matmul = Tensor.__matmul__ = make_operator(MatMul, "@")
+Tensor.__rmatmul__ = make_operator(MatMul, "@", swapped=True)

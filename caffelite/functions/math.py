@@ -12,7 +12,7 @@ from caffelite.functions.arithmetic import as_tensor
 __all__ = ["abs", "cos", "exp", "log", "sin", "sqrt"]
 
 
-class Exp(Function, recordable=True, by_row=True):
+class Exp(Function, recordable=True, rowwise=True):
     """y = eˣ, elementwise, with dy/dx = y."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -23,7 +23,7 @@ class Exp(Function, recordable=True, by_row=True):
         return kernels.multiply(dy, self.y)
 
 
-class Log(Function, recordable=True, by_row=True):
+class Log(Function, recordable=True, rowwise=True):
     """y = ln x, the natural logarithm, elementwise, with dy/dx = 1 / x; −inf for 0, NaN below."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -34,7 +34,7 @@ class Log(Function, recordable=True, by_row=True):
         return kernels.divide(dy, self.x)
 
 
-class Sqrt(Function, recordable=True, by_row=True):
+class Sqrt(Function, recordable=True, rowwise=True):
     """y = √x, elementwise, with dy/dx = 1 / 2y; NaN below 0."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ class Sqrt(Function, recordable=True, by_row=True):
         return kernels.sqrt_grad(dy, self.y)
 
 
-class Abs(Function, recordable=True, by_row=True):
+class Abs(Function, recordable=True, rowwise=True):
     """y = |x|, elementwise, with dy/dx = the sign of x; 0 at 0."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ class Abs(Function, recordable=True, by_row=True):
         return kernels.abs_grad(dy, self.x)
 
 
-class Sin(Function, recordable=True, by_row=True):
+class Sin(Function, recordable=True, rowwise=True):
     """y = sin x, x in radians, elementwise, with dy/dx = cos x; NaN for ±inf."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -67,7 +67,7 @@ class Sin(Function, recordable=True, by_row=True):
         return kernels.sin_grad(dy, self.x)
 
 
-class Cos(Function, recordable=True, by_row=True):
+class Cos(Function, recordable=True, rowwise=True):
     """y = cos x, x in radians, elementwise, with dy/dx = −sin x; NaN for ±inf."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -80,32 +80,32 @@ class Cos(Function, recordable=True, by_row=True):
 
 def exp(x: Any) -> Tensor:
     """eˣ, elementwise."""
-    return Exp().applied_to(as_tensor(x))
+    return Exp().apply_once(as_tensor(x))
 
 
 def log(x: Any) -> Tensor:
     """ln x, elementwise."""
-    return Log().applied_to(as_tensor(x))
+    return Log().apply_once(as_tensor(x))
 
 
 def sqrt(x: Any) -> Tensor:
     """√x, elementwise."""
-    return Sqrt().applied_to(as_tensor(x))
+    return Sqrt().apply_once(as_tensor(x))
 
 
 def abs(x: Any) -> Tensor:
     """|x|, elementwise."""
-    return Abs().applied_to(as_tensor(x))
+    return Abs().apply_once(as_tensor(x))
 
 
 def sin(x: Any) -> Tensor:
     """sin x, elementwise, x in radians."""
-    return Sin().applied_to(as_tensor(x))
+    return Sin().apply_once(as_tensor(x))
 
 
 def cos(x: Any) -> Tensor:
     """cos x, elementwise, x in radians."""
-    return Cos().applied_to(as_tensor(x))
+    return Cos().apply_once(as_tensor(x))
 
 
 Tensor.exp = exp

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import nonnegative, positive_integer
-from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.arrays import check_nonnegative, check_positive_integer
+from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
-from caffelite.core.shard import rows_here
-from caffelite.core.tensor import Tensor, parameter, uninitialized
-from caffelite.functions.shape import reshaped
+from caffelite.core.shard import current_shard
+from caffelite.core.tensor import Tensor, make_parameter, empty_array
+from caffelite.functions.shape import reshape_array
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
 
-class LayerNorm(Function, recordable=True, by_row=True):
+class LayerNorm(Function, recordable=True, rowwise=True):
     """Gives each row mean 0 and variance 1, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the row
@@ -34,10 +34,10 @@ class LayerNorm(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, features: int, eps: float = 1e-5, bias: bool = True) -> None:
-        self.features, self.eps = _checked("LayerNorm", features, eps)
-        self.scale = parameter("scale", self.features)
-        self.shift = parameter("shift", self.features) if bias else None
-        self._set_first_values()
+        self.features, self.eps = _check_options("LayerNorm", features, eps)
+        self.scale = make_parameter("scale", self.features)
+        self.shift = make_parameter("shift", self.features) if bias else None
+        self._set_initial_values()
 
     def arguments(self) -> dict[str, Any]:
         return {"features": self.features, "eps": self.eps, "bias": self.shift is not None}
@@ -74,7 +74,7 @@ class LayerNorm(Function, recordable=True, by_row=True):
         return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
 
 
-class RMSNorm(Function, recordable=True, by_row=True):
+class RMSNorm(Function, recordable=True, rowwise=True):
     """Divides each row by the root of the mean of its squares, then scales it:
 
         x̂ = x / √(q + ε),  y = x̂ scale,  q = Σ x² / features, for each row
@@ -89,10 +89,10 @@ class RMSNorm(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, features: int, eps: float | None = None) -> None:
-        self.features = positive_integer("RMSNorm: features", features)
-        self.eps = None if eps is None else nonnegative("RMSNorm: eps", eps)
-        self.scale = parameter("scale", self.features)
-        self._set_first_values()
+        self.features = check_positive_integer("RMSNorm: features", features)
+        self.eps = None if eps is None else check_nonnegative("RMSNorm: eps", eps)
+        self.scale = make_parameter("scale", self.features)
+        self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         """Set `scale` to ones. Nothing is drawn."""
@@ -103,17 +103,17 @@ class RMSNorm(Function, recordable=True, by_row=True):
         _check_features(self, shape)
         return (*shape[:-1], self.features)
 
-    def added(self) -> float:
+    def epsilon(self) -> float:
         """The number ε."""
-        return _epsilon_of(self.scale.dtype) if self.eps is None else self.eps
+        return _machine_epsilon(self.scale.dtype) if self.eps is None else self.eps
 
     def formula(self, x: Tensor) -> Tensor:
-        return x / ((x * x).mean(axis=-1, keepdims=True) + self.added()).sqrt() * self.scale
+        return x / ((x * x).mean(axis=-1, keepdims=True) + self.epsilon()).sqrt() * self.scale
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         _check_features(self, x.shape)
         self.x = x
-        y, self.moments = kernels.layer_norm(x, self.scale.data, None, self.added(), centered=False)
+        y, self.moments = kernels.layer_norm(x, self.scale.data, None, self.epsilon(), centered=False)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
@@ -127,7 +127,7 @@ class RMSNorm(Function, recordable=True, by_row=True):
         return f"RMSNorm({self.features}{'' if self.eps is None else f', eps={self.eps}'})"
 
 
-class GroupNorm(Function, recordable=True, by_row=True):
+class GroupNorm(Function, recordable=True, rowwise=True):
     """Gives each group of channels of a row mean 0 and variance 1, then scales and shifts each channel:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the group
@@ -141,16 +141,16 @@ class GroupNorm(Function, recordable=True, by_row=True):
     Y. Wu and K. He, "Group normalization", ECCV 2018.
     """
 
-    fewest_axes = 2  # of x
+    min_ndim = 2  # of x
 
     def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
         name = type(self).__name__
-        self.channels = positive_integer(f"{name}: channels", channels)
-        self.groups, self.eps = positive_integer(f"{name}: groups", groups), nonnegative(f"{name}: eps", eps)
+        self.channels = check_positive_integer(f"{name}: channels", channels)
+        self.groups, self.eps = check_positive_integer(f"{name}: groups", groups), check_nonnegative(f"{name}: eps", eps)
         if self.channels % self.groups:
             raise ValueError(f"{name}: {self.channels} channels can't be divided into {self.groups} equal groups")
-        self.scale, self.shift = parameter("scale", self.channels), parameter("shift", self.channels)
-        self._set_first_values()
+        self.scale, self.shift = make_parameter("scale", self.channels), make_parameter("shift", self.channels)
+        self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         """Set `scale` to ones and `shift` to zeros. Nothing is drawn."""
@@ -158,7 +158,7 @@ class GroupNorm(Function, recordable=True, by_row=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        _check_channels(self, shape, self.channels, self.fewest_axes)
+        _check_channels(self, shape, self.channels, self.min_ndim)
         return (shape[0], self.channels, *shape[2:])
 
     def formula(self, x: Tensor) -> Tensor:
@@ -166,32 +166,32 @@ class GroupNorm(Function, recordable=True, by_row=True):
         centered = groups - groups.mean(axis=2, keepdims=True)
         variance = (centered * centered).mean(axis=2, keepdims=True)
         normalized = (centered / (variance + self.eps).sqrt()).reshape(x.shape)
-        of_channels = (self.channels, *[1] * (x.ndim - 2))
-        return normalized * self.scale.reshape(of_channels) + self.shift.reshape(of_channels)
+        channel_shape = (self.channels, *[1] * (x.ndim - 2))
+        return normalized * self.scale.reshape(channel_shape) + self.shift.reshape(channel_shape)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        _check_channels(self, x.shape, self.channels, self.fewest_axes)
-        self.x = reshaped(x, (len(x) * self.groups, math.prod(x.shape[1:]) // self.groups))
+        _check_channels(self, x.shape, self.channels, self.min_ndim)
+        self.x = reshape_array(x, (len(x) * self.groups, math.prod(x.shape[1:]) // self.groups))
         self.ones = _ones(self.x.shape[1], x.dtype)
         normalized, self.moments = kernels.layer_norm(self.x, self.ones, None, self.eps)
         self.normalized = normalized.reshape(x.shape)
-        return kernels.batch_norm_fixed(self.normalized, self.scale.data, self.shift.data, no_moments(self.channels))
+        return kernels.batch_norm_fixed(self.normalized, self.scale.data, self.shift.data, standard_moments(self.channels))
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        moments = no_moments(self.channels)
+        moments = standard_moments(self.channels)
         g, dscale, dshift = kernels.batch_norm_grad(dy, self.normalized, self.scale.data, moments, fixed=True)
         self.scale.add_grad(dscale)
         self.shift.add_grad(dshift)
         if not self.wants_gradient(0):
             return None
-        dx = kernels.layer_norm_grad(reshaped(g, self.x.shape), self.x, self.ones, self.moments)
+        dx = kernels.layer_norm_grad(reshape_array(g, self.x.shape), self.x, self.ones, self.moments)
         return dx.reshape(dy.shape)
 
     def __repr__(self) -> str:
         return f"GroupNorm({self.groups}, {self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
 
 
-class InstanceNorm(GroupNorm, recordable=True, by_row=True):
+class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
     """Gives each channel of a row mean 0 and variance 1, then scales and shifts it: `GroupNorm` with groups of one.
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the channel's places
@@ -204,7 +204,7 @@ class InstanceNorm(GroupNorm, recordable=True, by_row=True):
     2016, arXiv:1607.08022.
     """
 
-    fewest_axes = 3
+    min_ndim = 3
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__(channels, channels, eps)
@@ -213,7 +213,7 @@ class InstanceNorm(GroupNorm, recordable=True, by_row=True):
         return f"InstanceNorm({self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
 
 
-class BatchNorm(Function, recordable=True, by_row=True):
+class BatchNorm(Function, recordable=True, rowwise=True):
     """Gives each feature mean 0 and variance 1 over all rows and places, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy
@@ -239,13 +239,13 @@ class BatchNorm(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, features: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
-        self.features, self.eps = _checked("BatchNorm", features, eps)
+        self.features, self.eps = _check_options("BatchNorm", features, eps)
         if not 0 <= momentum <= 1:
             raise ValueError(f"BatchNorm: momentum must be in 0 … 1, got {momentum}")
         self.momentum = float(momentum)
-        self.scale, self.shift = parameter("scale", self.features), parameter("shift", self.features)
-        self.mean, self.variance = uninitialized(self.features), uninitialized(self.features)
-        self._set_first_values()
+        self.scale, self.shift = make_parameter("scale", self.features), make_parameter("shift", self.features)
+        self.mean, self.variance = empty_array(self.features), empty_array(self.features)
+        self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         """Set parameters and buffers to their first values. Nothing is drawn."""
@@ -261,39 +261,39 @@ class BatchNorm(Function, recordable=True, by_row=True):
         _check_channels(self, shape, self.features)
         return (shape[0], self.features, *shape[2:])
 
-    def is_trained(self) -> bool:
+    def uses_batch_moments(self) -> bool:
         """Whether the batch's own moments are used: in training, unless the parameters are frozen."""
         return is_training() and (self.scale.requires_grad or self.shift.requires_grad)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         _check_channels(self, x.shape, self.features)
-        self.x, self.fixed, scale, shift = x, not self.is_trained(), self.scale.data, self.shift.data
+        self.x, self.fixed, scale, shift = x, not self.uses_batch_moments(), self.scale.data, self.shift.data
         if self.fixed:
             self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
             return kernels.batch_norm_fixed(x, scale, shift, self.moments)
-        rows = rows_here()
-        self.count = rows.in_batch(x.size // self.features)
+        rows = current_shard()
+        self.count = rows.batch_count(x.size // self.features)
         if self.count < 2:
             raise ValueError(
                 f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature: give "
                 "batches of 2 rows or more, or freeze the layer with requires_grad = False"
             )
-        if rows.are_all:
+        if rows.is_whole:
             y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
         else:
-            self.moments = kernels.joined_moments(rows.gathered(kernels.feature_sums(x, rows.counted)), self.eps)
+            self.moments = kernels.joined_moments(rows.all_gather(kernels.feature_sums(x, rows.is_counted)), self.eps)
             y = kernels.batch_norm_fixed(x, scale, shift, self.moments)
         kernels.follow_moments(self.mean, self.variance, self.moments, self.count, self.momentum)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         scale, moments = self.scale.data, self.moments
-        if self.fixed or rows_here().are_all:
+        if self.fixed or current_shard().is_whole:
             dx, dscale, dshift = kernels.batch_norm_grad(dy, self.x, scale, moments, self.fixed)
         else:
             sums = kernels.batch_norm_sums(dy, self.x, moments)
-            of_batch = rows_here().total(sums)
-            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, of_batch, self.count)
+            batch_sums = current_shard().all_reduce(sums)
+            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, batch_sums, self.count)
         self.scale.add_grad(dscale)
         self.shift.add_grad(dshift)
         return dx
@@ -309,13 +309,13 @@ def _ones(count: int, dtype: np.dtype) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def no_moments(features: int) -> np.ndarray:
+def standard_moments(features: int) -> np.ndarray:
     """The moments that `kernels.batch_norm` returns for features that have mean 0 and variance 1 already."""
     return np.repeat([[0.0], [1.0], [1.0]], features, axis=1)
 
 
 @functools.lru_cache(maxsize=2)
-def _epsilon_of(dtype: np.dtype) -> float:
+def _machine_epsilon(dtype: np.dtype) -> float:
     """The difference between 1 and the next number of this dtype."""
     return float(np.finfo(dtype).eps)
 
@@ -323,16 +323,16 @@ def _epsilon_of(dtype: np.dtype) -> float:
 def _check_features(layer: LayerNorm | RMSNorm, shape: Shape) -> None:
     """Raise ValueError unless a shape is (…, features)."""
     if not shape or shape[-1] not in (None, layer.features):
-        raise ValueError(f"{layer!r} got shape {shape_text(shape)}; expected (…, {layer.features})")
+        raise ValueError(f"{layer!r} got shape {format_shape(shape)}; expected (…, {layer.features})")
 
 
-def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, fewest_axes: int = 2) -> None:
-    """Raise ValueError unless a shape is (n, channels, …) with so many axes or more."""
-    if len(shape) < fewest_axes or shape[1] not in (None, channels):
-        places = "" if fewest_axes == 2 else " with an axis of places or more"
-        raise ValueError(f"{layer!r} got shape {shape_text(shape)}; expected (n, {channels}, …){places}")
+def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, min_ndim: int = 2) -> None:
+    """Raise ValueError unless a shape is (n, channels, …) with at least `min_ndim` axes."""
+    if len(shape) < min_ndim or shape[1] not in (None, channels):
+        places = "" if min_ndim == 2 else " with an axis of places or more"
+        raise ValueError(f"{layer!r} got shape {format_shape(shape)}; expected (n, {channels}, …){places}")
 
 
-def _checked(name: str, features: int, eps: float) -> tuple[int, float]:
+def _check_options(name: str, features: int, eps: float) -> tuple[int, float]:
     """Both as numbers; TypeError or ValueError unless `features` is an integer above 0 and `eps` at least 0."""
-    return positive_integer(f"{name}: features", features), nonnegative(f"{name}: eps", eps)
+    return check_positive_integer(f"{name}: features", features), check_nonnegative(f"{name}: eps", eps)

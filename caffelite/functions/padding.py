@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import NUMBERS, integers_in, native, normalized_axes
-from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.arrays import NUMBERS, to_integers, native_dtype, normalize_axes
+from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.tensor import Tensor
-from caffelite.functions.arithmetic import as_tensor, reduced
+from caffelite.functions.arithmetic import as_tensor, sum_to_shape
 
 __all__ = ["Pad", "pad"]
 
@@ -34,14 +34,14 @@ class PadAxes(Function, recordable=True):
             raise ValueError(f"{self.name} knows the modes {', '.join(self.modes)}, got {mode!r}")
         if isinstance(value, bool) or not isinstance(value, NUMBERS):
             raise TypeError(f"{self.name}: constant_values must be a number, got {value!r}")
-        self.widths, self.mode, self.value = self.checked(widths), mode, float(value)
+        self.widths, self.mode, self.value = self.check_widths(widths), mode, float(value)
 
-    def checked(self, widths: Any) -> Any:
+    def check_widths(self, widths: Any) -> Any:
         """The widths as integers, or as tuples of them. TypeError unless they are integers, ValueError below 0."""
         widths = widths.tolist() if isinstance(widths, np.ndarray) else widths
         if isinstance(widths, list | tuple):
-            return tuple([self.checked(width) for width in widths])
-        (width,) = integers_in(f"{self.name}: widths", widths)
+            return tuple([self.check_widths(width) for width in widths])
+        (width,) = to_integers(f"{self.name}: widths", widths)
         if width < 0:
             raise ValueError(f"{self.name}: widths must be 0 or more, got {width}")
         return width
@@ -57,19 +57,19 @@ class PadAxes(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        along = list(zip(shape, self.pairs(len(shape)), strict=True))
-        if self.modes[self.mode] != "constant" and any(n == 0 and any(pair) for n, pair in along):
+        axes = list(zip(shape, self.pairs(len(shape)), strict=True))
+        if self.modes[self.mode] != "constant" and any(n == 0 and any(pair) for n, pair in axes):
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}: there is nothing to copy along an axis of length 0"
+                f"{self!r} got shape {format_shape(shape)}: there is nothing to copy along an axis of length 0"
             )
-        return tuple([None if n is None else before + n + after for n, (before, after) in along])
+        return tuple([None if n is None else before + n + after for n, (before, after) in axes])
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         shape: Any = self.output_shape(x.shape)
         pairs = self.pairs(x.ndim)
         self.inner: Any = tuple([slice(before, before + n) for n, (before, _) in zip(x.shape, pairs, strict=True)])
-        self.copies = [] if self.modes[self.mode] == "constant" else list(self.borders(x.shape, pairs))
-        y = kernels.output(shape, native(x)) if self.copies else kernels.full(shape, self.value, native(x))
+        self.copies = [] if self.modes[self.mode] == "constant" else list(self.border_copies(x.shape, pairs))
+        y = kernels.output(shape, native_dtype(x)) if self.copies else kernels.full(shape, self.value, native_dtype(x))
         kernels.copy(x, y[(*self.inner, ...)])
         for source, target in self.copies:
             kernels.copy(y[source], y[target])
@@ -80,50 +80,50 @@ class PadAxes(Function, recordable=True):
             dy = kernels.copy(dy)
         for source, target in reversed(self.copies):
             dsource = dy[source]
-            kernels.add(dsource, reduced(dy[target], dsource.shape), dsource)
+            kernels.add(dsource, sum_to_shape(dy[target], dsource.shape), dsource)
         return dy[(*self.inner, ...)]
 
-    def borders(self, shape: tuple[int, ...], pairs: Pairs) -> Iterator[tuple[Part, Part]]:
+    def border_copies(self, shape: tuple[int, ...], pairs: Pairs) -> Iterator[tuple[Part, Part]]:
         """The copies that fill the borders, in order: pairs of parts of y, the source and the target.
 
         Along each axis they span what earlier copies have filled along the axes before it, so they fill corners, too.
         """
         for axis, (n, (before, after)) in enumerate(zip(shape, pairs, strict=True)):
             filled, inner = (slice(None),) * axis, self.inner[axis + 1 :]
-            for source, target in self.copies_along(n, before, after):
+            for source, target in self.axis_copies(n, before, after):
                 yield (*filled, source, *inner), (*filled, target, *inner)
 
-    def copies_along(self, n: int, before: int, after: int) -> list[tuple[slice, slice]]:
+    def axis_copies(self, n: int, before: int, after: int) -> list[tuple[slice, slice]]:
         """The copies along an axis of length n: sources and targets.
 
         If a border is longer than its mirror image, several copies fill it. Each mirrors all elements so far.
         """
         begin, end, length = before, before + n, before + n + after
         if self.modes[self.mode] == "edge" or n == 1:  # a single element has no mirror image, so NumPy repeats it
-            found = [(slice(begin, begin + 1), slice(begin)), (slice(end - 1, end), slice(end, length))]
-            return [copy for copy, width in zip(found, (before, after), strict=True) if width]
-        found = []
+            copies = [(slice(begin, begin + 1), slice(begin)), (slice(end - 1, end), slice(end, length))]
+            return [copy for copy, width in zip(copies, (before, after), strict=True) if width]
+        copies = []
         while begin > 0:
             width = min(begin, end - 1 - begin)
-            found.append((_backwards(begin + 1, begin + 1 + width), slice(begin - width, begin)))
+            copies.append((_reversed_slice(begin + 1, begin + 1 + width), slice(begin - width, begin)))
             begin -= width
         while end < length:
             width = min(length - end, end - 1 - before)
-            found.append((_backwards(end - 1 - width, end - 1), slice(end, end + width)))
+            copies.append((_reversed_slice(end - 1 - width, end - 1), slice(end, end + width)))
             end += width
-        return found
+        return copies
 
     def __repr__(self) -> str:
         options = ("" if self.mode == "constant" else f", {self.mode!r}", f", value={self.value}" if self.value else "")
         return f"PadAxes({self.widths}{''.join(options)})"
 
 
-def _backwards(begin: int, end: int) -> slice:
+def _reversed_slice(begin: int, end: int) -> slice:
     """The places begin … end − 1 in reverse order."""
     return slice(end - 1, begin - 1 if begin else None, -1)
 
 
-class Pad(PadAxes, recordable=True, by_row=True):
+class Pad(PadAxes, recordable=True, rowwise=True):
     """More elements around images (n, C, height, width) or series (n, C, length).
 
     They are added along all axes from 2 on. `widths` is how many on each side, or a pair for each of these axes:
@@ -156,8 +156,8 @@ class Pad(PadAxes, recordable=True, by_row=True):
 
     def pairs(self, ndim: int) -> Pairs:
         widths = self.widths
-        of_axes = ((widths, widths),) * (ndim - 2) if isinstance(widths, int) else widths
-        return ((0, 0), (0, 0), *of_axes)
+        axis_pairs = ((widths, widths),) * (ndim - 2) if isinstance(widths, int) else widths
+        return ((0, 0), (0, 0), *axis_pairs)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -183,7 +183,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: floa
     """
     x = as_tensor(x)
     if isinstance(pad_width, Mapping):
-        given, pad_width = pad_width, [(0, 0)] * x.ndim
-        for axis, width in given.items():
-            pad_width[normalized_axes(axis, x.ndim)[0]] = width if isinstance(width, list | tuple) else (width, width)
-    return PadAxes(pad_width, mode, constant_values).applied_to(x)
+        widths, pad_width = pad_width, [(0, 0)] * x.ndim
+        for axis, width in widths.items():
+            pad_width[normalize_axes(axis, x.ndim)[0]] = width if isinstance(width, list | tuple) else (width, width)
+    return PadAxes(pad_width, mode, constant_values).apply_once(x)

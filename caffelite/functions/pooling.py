@@ -14,9 +14,9 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import boolean, integers
-from caffelite.core.function import Function, Shape, shape_text
-from caffelite.functions.shape import reshaped
+from caffelite.core.arrays import check_bool, check_integers
+from caffelite.core.function import Function, Shape, format_shape
+from caffelite.functions.shape import reshape_array
 
 __all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "GlobalMaxPool", "MaxPool1d", "MaxPool2d", "Upsample"]
 
@@ -27,11 +27,11 @@ class Pool(Function):
     ceil = False  # whether a last window may go beyond the pads
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
-        self.kernel_size = integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes))
+        self.kernel_size = check_integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes))
         self.stride = self.kernel_size
         if stride is not None:
-            self.stride = integers(f"{type(self).__name__}: stride", stride, len(self.axes))
-        self.padding = integers(f"{type(self).__name__}: padding", padding, len(self.axes), 0)
+            self.stride = check_integers(f"{type(self).__name__}: stride", stride, len(self.axes))
+        self.padding = check_integers(f"{type(self).__name__}: padding", padding, len(self.axes), 0)
         if any(2 * p > k for p, k in zip(self.padding, self.kernel_size, strict=True)):
             raise ValueError(f"{self!r}: padding must be at most half of kernel_size")
 
@@ -44,11 +44,11 @@ class Pool(Function):
         (shape,) = input_shapes
         if len(shape) != 2 + len(self.axes) or 0 in shape[2:]:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}). Only n, C may be 0"
+                f"{self!r} got shape {format_shape(shape)}; expected (n, C, {', '.join(self.axes)}). Only n, C may be 0"
             )
         counts = [self._positions(n, axis) for axis, n in enumerate(shape[2:])]
         if any(count is not None and count < 1 for count in counts):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}: its windows are larger than the padded images")
+            raise ValueError(f"{self!r} got shape {format_shape(shape)}: its windows are larger than the padded images")
         return (*shape[:2], *counts)
 
     def _positions(self, length: int | None, axis: int) -> int | None:
@@ -56,10 +56,10 @@ class Pool(Function):
         if length is None:
             return None
         stride, padding = self.stride[axis], self.padding[axis]
-        room = length + 2 * padding - self.kernel_size[axis]
+        span = length + 2 * padding - self.kernel_size[axis]
         if not self.ceil:
-            return room // stride + 1
-        last = -(-room // stride)
+            return span // stride + 1
+        last = -(-span // stride)
         return last if last * stride >= length + padding else last + 1  # it has to begin before the pads
 
     def windows(self) -> tuple[tuple[int, ...], ...]:
@@ -74,24 +74,24 @@ class Pool(Function):
         return as_code(self, self.kernel_size, stride=stride, padding=self.padding, **ceil)
 
 
-class MaxPool(Pool, recordable=True, by_row=True):
+class MaxPool(Pool, recordable=True, rowwise=True):
     """y = the largest element of each window; see `Pool`."""
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil: bool = False) -> None:
         super().__init__(kernel_size, stride, padding)
-        self.ceil = boolean(f"{type(self).__name__}: ceil", ceil)
+        self.ceil = check_bool(f"{type(self).__name__}: ceil", ceil)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.output_shape(x.shape)
-        y, self.places = kernels.max_pool(x, *self.windows(), self.ceil)
+        y, self.indices = kernels.max_pool(x, *self.windows(), self.ceil)
         self.x = x
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.max_pool_grad(dy, self.places, self.x, *self.windows(), self.ceil)
+        return kernels.max_pool_grad(dy, self.indices, self.x, *self.windows(), self.ceil)
 
 
-class MaxPool1d(MaxPool, recordable=True, by_row=True):
+class MaxPool1d(MaxPool, recordable=True, rowwise=True):
     """y[i] = the largest element of window i of x, channel by channel; NaN if the window has one. x (n, C, L).
 
     dx = Σ dy over the windows in which the element is the largest: the first of equals, or the first NaN. Pads are
@@ -108,7 +108,7 @@ class MaxPool1d(MaxPool, recordable=True, by_row=True):
     axes = "L"
 
 
-class MaxPool2d(MaxPool, recordable=True, by_row=True):
+class MaxPool2d(MaxPool, recordable=True, rowwise=True):
     """y[i, j] = the largest element of a window of x, channel by channel; NaN if the window has one. x (n, C, H, W).
 
     As `MaxPool1d`, along rows and along columns: `kernel_size`, `stride` and `padding` are integers, or pairs for rows
@@ -118,7 +118,7 @@ class MaxPool2d(MaxPool, recordable=True, by_row=True):
     axes = "HW"
 
 
-class AvgPool(Pool, recordable=True, by_row=True):
+class AvgPool(Pool, recordable=True, rowwise=True):
     """y = the mean of each window; see `Pool`."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -130,7 +130,7 @@ class AvgPool(Pool, recordable=True, by_row=True):
         return kernels.average_pool_grad(dy, self.x, *self.windows())
 
 
-class AvgPool1d(AvgPool, recordable=True, by_row=True):
+class AvgPool1d(AvgPool, recordable=True, rowwise=True):
     """y[i] = the mean of window i of x, channel by channel, in which pads count as zeros. x (n, C, L).
 
     dx = Σ dy / kernel_size over the windows that an element is in. The windows are the same as in `MaxPool1d`.
@@ -139,7 +139,7 @@ class AvgPool1d(AvgPool, recordable=True, by_row=True):
     axes = "L"
 
 
-class AvgPool2d(AvgPool, recordable=True, by_row=True):
+class AvgPool2d(AvgPool, recordable=True, rowwise=True):
     """y[i, j] = the mean of a window of x, channel by channel, in which pads count as zeros. x (n, C, H, W).
 
     dx = Σ dy / (elements of a window) over the windows that an element is in. The windows are the same as in
@@ -156,7 +156,7 @@ class GlobalPool(Function):
         (shape,) = input_shapes
         if len(shape) < 3 or 0 in shape[2:]:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; expected (n, C, …) with an axis of places or more, none of "
+                f"{self!r} got shape {format_shape(shape)}; expected (n, C, …) with an axis of places or more, none of "
                 "length 0 but n and C"
             )
         return shape[:2]
@@ -164,14 +164,14 @@ class GlobalPool(Function):
     def _keep(self, x: np.ndarray) -> None:
         """Keep x with all places on one axis, and the shape of x."""
         self.output_shape(x.shape)
-        self.x, self.shape = reshaped(x, (*x.shape[:2], math.prod(x.shape[2:]))), x.shape
+        self.x, self.shape = reshape_array(x, (*x.shape[:2], math.prod(x.shape[2:]))), x.shape
 
     def windows(self) -> tuple[tuple[int, int], ...]:
         """Kernel size, stride and padding of the one window."""
         return (1, self.x.shape[2]), (1, 1), (0, 0)
 
 
-class GlobalAvgPool(GlobalPool, recordable=True, by_row=True):
+class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
     """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
 
     Raises ValueError for x without positions, (n, C), and for channels without elements.
@@ -186,7 +186,7 @@ class GlobalAvgPool(GlobalPool, recordable=True, by_row=True):
         return dx.reshape(self.shape)
 
 
-class GlobalMaxPool(GlobalPool, recordable=True, by_row=True):
+class GlobalMaxPool(GlobalPool, recordable=True, rowwise=True):
     """y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
 
     dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. Raises ValueError
@@ -195,15 +195,15 @@ class GlobalMaxPool(GlobalPool, recordable=True, by_row=True):
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self._keep(x)
-        y, self.places = kernels.max_pool(self.x, *self.windows())
+        y, self.indices = kernels.max_pool(self.x, *self.windows())
         return y.reshape(x.shape[:2])
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        dx = kernels.max_pool_grad(dy.reshape(*dy.shape, 1), self.places, self.x, *self.windows())
+        dx = kernels.max_pool_grad(dy.reshape(*dy.shape, 1), self.indices, self.x, *self.windows())
         return dx.reshape(self.shape)
 
 
-class Upsample(Function, recordable=True, by_row=True):
+class Upsample(Function, recordable=True, rowwise=True):
     """Repeats each element in a block: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
 
     x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair for rows and columns. y and dx have the
@@ -211,18 +211,18 @@ class Upsample(Function, recordable=True, by_row=True):
     """
 
     def __init__(self, scale: Any) -> None:
-        self.scale = integers("Upsample: scale", scale, 2)
+        self.scale = check_integers("Upsample: scale", scale, 2)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         if len(shape) != 4 and not (len(shape) == 3 and self.scale[0] == self.scale[1]):
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; expected (n, C, H, W), or with one scale (n, C, L)"
+                f"{self!r} got shape {format_shape(shape)}; expected (n, C, H, W), or with one scale (n, C, L)"
             )
         y = (*shape[:2], *[None if n is None else n * s for n, s in zip(shape[2:], self.scale, strict=False)])
         if math.prod(n for n in y if n is not None) > sys.maxsize // 8:
             raise ValueError(
-                f"{self!r} got shape {shape_text(shape)}; there is no memory for an array of shape {shape_text(y)}"
+                f"{self!r} got shape {format_shape(shape)}; there is no memory for an array of shape {format_shape(y)}"
             )
         return y
 

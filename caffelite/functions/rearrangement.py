@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import integers_in, native, normalized_axes
+from caffelite.core.arrays import to_integers, native_dtype, normalize_axes
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
@@ -27,18 +27,18 @@ class Flip(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        normalized_axes(self.axis, len(shape))
+        normalize_axes(self.axis, len(shape))
         return shape
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        return x[self.reverse(x.ndim)]
+        return x[self.reversing_index(x.ndim)]
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return dy[self.reverse(dy.ndim)]
+        return dy[self.reversing_index(dy.ndim)]
 
-    def reverse(self, ndim: int) -> tuple:
+    def reversing_index(self, ndim: int) -> tuple:
         """The index that reverses the axes; of no axes, the whole array."""
-        axes = normalized_axes(self.axis, ndim)
+        axes = normalize_axes(self.axis, ndim)
         return (*[slice(None, None, -1 if i in axes else None) for i in range(ndim)], ...)
 
     def __repr__(self) -> str:
@@ -57,26 +57,26 @@ class Roll(Function, recordable=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         for axis in self.axes:
-            normalized_axes(axis, len(shape))
+            normalize_axes(axis, len(shape))
         return shape
 
     def formula(self, x: Tensor) -> Tensor:
         for axis, shift in self.moves(x.shape).items():
-            before = (slice(None),) * axis
-            x = concatenate([x[(*before, slice(-shift, None))], x[(*before, slice(None, -shift))]], axis)
+            leading = (slice(None),) * axis
+            x = concatenate([x[(*leading, slice(-shift, None))], x[(*leading, slice(None, -shift))]], axis)
         return x
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        return rolled(x, self.moves(x.shape))
+        return roll_array(x, self.moves(x.shape))
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return rolled(dy, {axis: dy.shape[axis] - shift for axis, shift in self.moves(dy.shape).items()})
+        return roll_array(dy, {axis: dy.shape[axis] - shift for axis, shift in self.moves(dy.shape).items()})
 
     def moves(self, shape: tuple[int, ...]) -> dict[int, int]:
         """How far elements move, 1 … n − 1, by axis. Other axes are left out."""
         total = dict.fromkeys(range(len(shape)), 0)
         for axis, shift in zip(self.axes, self.shifts, strict=True):
-            (i,) = normalized_axes(axis, len(shape))
+            (i,) = normalize_axes(axis, len(shape))
             total[i] += shift
         return {i: shift % shape[i] for i, shift in total.items() if shape[i] and shift % shape[i]}
 
@@ -84,9 +84,9 @@ class Roll(Function, recordable=True):
         return f"Roll({self.shifts}, {self.axes})"
 
 
-def rolled(x: np.ndarray, moves: dict[int, int]) -> np.ndarray:
+def roll_array(x: np.ndarray, moves: dict[int, int]) -> np.ndarray:
     """A copy of x, its elements moved by 1 … n − 1 places along these axes: block by block, two along each axis."""
-    y = kernels.output(x.shape, native(x))
+    y = kernels.output(x.shape, native_dtype(x))
     parts = []
     for axis, n in enumerate(x.shape):
         shift = moves.get(axis, 0)
@@ -105,26 +105,26 @@ class Repeat(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        (axis,) = normalized_axes(self.axis, len(shape))
+        (axis,) = normalize_axes(self.axis, len(shape))
         n = shape[axis]
         return (*shape[:axis], None if n is None else n * self.repeats, *shape[axis + 1 :])
 
     def formula(self, x: Tensor) -> Tensor:
         shape: Any = self.output_shape(x.shape)
-        behind = (self.axis % x.ndim) + 1
-        times = np.ones((self.repeats, *[1] * (x.ndim - behind)), x.dtype)
-        return (expand_dims(x, behind) * times).reshape(shape)
+        new_axis = (self.axis % x.ndim) + 1
+        times = np.ones((self.repeats, *[1] * (x.ndim - new_axis)), x.dtype)
+        return (expand_dims(x, new_axis) * times).reshape(shape)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         shape: Any = self.output_shape(x.shape)
-        behind = (self.axis % x.ndim) + 1
-        y = kernels.output(shape, native(x))
-        kernels.copy(np.expand_dims(x, behind), y.reshape(*x.shape[:behind], self.repeats, *x.shape[behind:]))
-        self.apart, self.along = (*x.shape[:behind], self.repeats, *x.shape[behind:]), behind
+        new_axis = (self.axis % x.ndim) + 1
+        y = kernels.output(shape, native_dtype(x))
+        kernels.copy(np.expand_dims(x, new_axis), y.reshape(*x.shape[:new_axis], self.repeats, *x.shape[new_axis:]))
+        self.repeated_shape, self.repeated_axis = (*x.shape[:new_axis], self.repeats, *x.shape[new_axis:]), new_axis
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.sum(dy.reshape(self.apart), self.along)
+        return kernels.sum(dy.reshape(self.repeated_shape), self.repeated_axis)
 
     def __repr__(self) -> str:
         return f"Repeat({self.repeats}, {self.axis})"
@@ -135,7 +135,7 @@ def flip(x: Any, axis: Any = None) -> Tensor:
 
     Raises ValueError for an axis that x does not have.
     """
-    return Flip(axis).applied_to(as_tensor(x))
+    return Flip(axis).apply_once(as_tensor(x))
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
@@ -148,11 +148,11 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
     x = as_tensor(x)
     if axis is None:
         return roll(x.reshape(-1), shift, 0).reshape(x.shape)
-    shifts, axes = integers_in("roll", shift), integers_in("roll", axis)
+    shifts, axes = to_integers("roll", shift), to_integers("roll", axis)
     if 1 not in (len(shifts), len(axes)) and len(shifts) != len(axes):
         raise ValueError(f"roll got {len(shifts)} shifts for {len(axes)} axes: {shift} and {axis}")
     count = max(len(shifts), len(axes)) if shifts and axes else 0
-    return Roll(*(values if len(values) == count else values * count for values in (shifts, axes))).applied_to(x)
+    return Roll(*(values if len(values) == count else values * count for values in (shifts, axes))).apply_once(x)
 
 
 def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
@@ -164,17 +164,17 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
     x = as_tensor(x)
     if axis is None:
         return repeat(x.reshape(-1), repeats, 0)
-    (axis,) = normalized_axes((axis,), x.ndim)
-    counts = integers_in("repeat", repeats)
+    (axis,) = normalize_axes((axis,), x.ndim)
+    counts = to_integers("repeat", repeats)
     if any(n < 0 for n in counts) or len(counts) not in (1, x.shape[axis]):
         raise ValueError(
             f"repeat takes an integer of 0 or more, or one for each of the {x.shape[axis]} elements along axis {axis}, "
             f"got {repeats}"
         )
     if len(counts) == 1:
-        return Repeat(counts[0], axis).applied_to(x)
-    places = [place for place, count in enumerate(counts) for _ in range(count)]
-    return x[(*[slice(None)] * axis, places)]
+        return Repeat(counts[0], axis).apply_once(x)
+    positions = [place for place, count in enumerate(counts) for _ in range(count)]
+    return x[(*[slice(None)] * axis, positions)]
 
 
 Tensor.repeat = repeat

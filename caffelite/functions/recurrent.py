@@ -12,54 +12,54 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import KEEP_INTEGERS, as_array, first_outside, nonnegative, positive_integer
-from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.arrays import INDICES_HINT, as_array, find_outside, check_nonnegative, check_positive_integer
+from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.initializers import uniform
 from caffelite.core.inputs import as_float
-from caffelite.core.modes import is_training, placeholders
-from caffelite.core.shard import rows_here
-from caffelite.core.tensor import Tensor, parameter
-from caffelite.functions.dropout import seed_of
+from caffelite.core.modes import is_training, shape_inference
+from caffelite.core.shard import current_shard
+from caffelite.core.tensor import Tensor, make_parameter
+from caffelite.functions.dropout import draw_seed
 from caffelite.functions.indexing import Concatenate, Stack
-from caffelite.functions.shape import reshaped
+from caffelite.functions.shape import reshape_array
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
-PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the parameters of one layer in one direction
-MOST_LAYERS = 1000  # a forged file cannot ask for more parameters than this allows
+PARAMETER_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the parameters of one layer in one direction
+MAX_LAYERS = 1000  # a forged file cannot ask for more parameters than this allows
 
 
 class Recurrent(Function, recordable=True):
     """The base of recurrent layers: parameters, checks, stacks and directions.
 
-    A subclass sets `gates`, the number of its gates of `hidden` units, its states, and the `Pass` that computes them.
+    A subclass sets `gates`, the number of its gates of `hidden` units, its states, and the `RecurrentPass` for them.
     """
 
     gates: int
     axis_names = ("n", "length")
     state_names: tuple[str, ...] = ("h",)
-    kind: type[Pass]
+    pass_type: type[RecurrentPass]
     weight_ih: Tensor
 
     def __init__(
         self, in_features: int, hidden: int, sequences: bool, layers: int, dropout: float, bidirectional: bool
     ) -> None:
         name = type(self).__name__
-        self.in_features = positive_integer(f"{name}: in_features", in_features)
-        self.hidden = positive_integer(f"{name}: hidden", hidden)
+        self.in_features = check_positive_integer(f"{name}: in_features", in_features)
+        self.hidden = check_positive_integer(f"{name}: hidden", hidden)
         self.sequences, self.bidirectional = bool(sequences), bool(bidirectional)
-        self.layers = positive_integer(f"{name}: layers", layers, MOST_LAYERS)
-        self.dropout = nonnegative(f"{name}: dropout", dropout, 1.0)
+        self.layers = check_positive_integer(f"{name}: layers", layers, MAX_LAYERS)
+        self.dropout = check_nonnegative(f"{name}: dropout", dropout, 1.0)
         rows = self.gates * self.hidden
         for layer in range(self.layers):
             features = self.in_features if layer == 0 else self.directions * self.hidden
             for suffix in self._suffixes(layer):
                 shapes = ((rows, features), (rows, self.hidden), (rows,), (rows,))
-                for part, shape in zip(PARTS, shapes, strict=True):
-                    setattr(self, part + suffix, parameter(part + suffix, shape))
+                for part, shape in zip(PARAMETER_NAMES, shapes, strict=True):
+                    setattr(self, part + suffix, make_parameter(part + suffix, shape))
         if self.layers > 1:
             self.random = np.zeros(2, np.int64)
-        self._set_first_values()
+        self._set_initial_values()
 
     @property
     def directions(self) -> int:
@@ -76,7 +76,7 @@ class Recurrent(Function, recordable=True):
         for p in self.parameters():
             p.data = uniform(1 / math.sqrt(self.hidden))(p.shape, rng)
         if self.layers > 1:
-            self.random[:] = seed_of(rng), 0
+            self.random[:] = draw_seed(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
         """In a stack: the seed of dropout, and how many masks were drawn. They are kept but not learned."""
@@ -91,117 +91,117 @@ class Recurrent(Function, recordable=True):
         self.check_input_shape(x)
         self._check_states(x, states)
         y = (*(x[:2] if self.sequences else x[:1]), self.directions * self.hidden)
-        return (y, *[self._state(x) for _ in self.state_names]) if states else y
+        return (y, *[self._state_shape(x) for _ in self.state_names]) if states else y
 
-    def _state(self, x: Shape) -> Shape:
+    def _state_shape(self, x: Shape) -> Shape:
         """The shape of a state."""
         count = self.layers * self.directions
         return (x[0], self.hidden) if count == 1 else (count, x[0], self.hidden)
 
     def _check_states(self, x: Shape, shapes: Sequence[Shape]) -> None:
         """ValueError unless states of these shapes fit x."""
-        expected = self._state(x)
+        expected = self._state_shape(x)
         for name, shape in zip(self.state_names, shapes, strict=False):
             if len(shape) != len(expected) or any(
                 len({a, b} - {None}) > 1 for a, b in zip(shape, expected, strict=True)
             ):
                 raise ValueError(
-                    f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(expected)}"
+                    f"{self!r} got a state {name} of shape {format_shape(shape)}; expected {format_shape(expected)}"
                 )
 
     def _forward(self, x: np.ndarray, states: tuple[Any, ...], lengths: Any) -> Any:
-        given = [state for state in states if state is not None]
-        if given and len(given) < len(states):
+        initial_states = [state for state in states if state is not None]
+        if initial_states and len(initial_states) < len(states):
             raise TypeError(f"{self!r} takes both states, {' and '.join(self.state_names)}, or none")
         self.check_input_shape(x.shape)
-        self._check_states(x.shape, [np.shape(state) for state in given])
-        arrays, names = (x, *given), ("x", *self.state_names)
-        x, *given = [as_float(self, a, self.weight_ih.dtype, name) for a, name in zip(arrays, names, strict=False)]
+        self._check_states(x.shape, [np.shape(state) for state in initial_states])
+        arrays, names = (x, *initial_states), ("x", *self.state_names)
+        x, *initial_states = [as_float(self, a, self.weight_ih.dtype, name) for a, name in zip(arrays, names, strict=False)]
         n, steps, _ = self.shape = x.shape
-        counts = None if lengths is None or placeholders.is_on else self._checked(lengths, n, steps)
+        counts = None if lengths is None or shape_inference.is_on else self._check_lengths(lengths, n, steps)
         if counts is not None:
-            x = kernels.cut(x, counts, functools.partial(_refuse_lengths, self, steps, np.asarray(lengths).dtype))
-        y, last = self._run_stack(x, given, counts)
+            x = kernels.cut(x, counts, functools.partial(_raise_bad_length, self, steps, np.asarray(lengths).dtype))
+        y, last = self._run_stack(x, initial_states, counts)
         if not self.sequences:
-            y = _side_by_side([h for h, *_ in last[-self.directions :]])
-        self.with_state = bool(given)
-        if not self.with_state:
+            y = _concat_directions([h for h, *_ in last[-self.directions :]])
+        self.has_state = bool(initial_states)
+        if not self.has_state:
             return y
         if len(last) == 1 and not self.sequences:
             y = kernels.copy(y)  # for the last state is an output of its own
-        return (y, *[_stacked(states) for states in zip(*last, strict=True)])
+        return (y, *[_stack_states(states) for states in zip(*last, strict=True)])
 
-    def _run_stack(self, x: Any, given: list[np.ndarray], lengths: Any) -> tuple[Any, list[Any]]:
+    def _run_stack(self, x: Any, initial_states: list[np.ndarray], lengths: Any) -> tuple[Any, list[Any]]:
         """Return the states of the top layer at all steps (if `sequences`), and the last states of each pass."""
-        self.passes: list[Pass] = []
-        self.drawn: list[Any] = []  # the states of dropout's draws, between each layer and the next
+        self.passes: list[RecurrentPass] = []
+        self.rng_states: list[Any] = []  # of dropout's masks, between each layer and the next
         last: list[Any] = []
-        first = list(zip(*map(self._by_pass, given), strict=True))
+        pass_states = list(zip(*map(self._split_by_pass, initial_states), strict=True))
         for layer in range(self.layers):
             if layer > 0:
-                x = self._dropped(x)
+                x = self._apply_dropout(x)
             all_steps, results = self.sequences or layer < self.layers - 1, []
             for suffix in self._suffixes(layer):
-                one = self.kind(self, suffix, lengths, all_steps)
-                states = first[len(last)] if given else one.zeros(len(x))
-                y, *ends = one.forward(x, *states)
-                self.passes.append(one)
+                layer_pass = self.pass_type(self, suffix, lengths, all_steps)
+                states = pass_states[len(last)] if initial_states else layer_pass.zeros(len(x))
+                y, *ends = layer_pass.forward(x, *states)
+                self.passes.append(layer_pass)
                 results.append(y)
                 last.append(ends)
-            x = _side_by_side(results) if all_steps else None
+            x = _concat_directions(results) if all_steps else None
         return x, last
 
-    def _dropped(self, y: np.ndarray) -> np.ndarray:
+    def _apply_dropout(self, y: np.ndarray) -> np.ndarray:
         """The states that the next layer gets. In training, some are dropped."""
-        self.drawn.append(None)
+        self.rng_states.append(None)
         if is_training() and self.dropout > 0:
-            self.drawn_p, self.first = self.dropout, rows_here().before(y.size)
-            y, self.drawn[-1] = kernels.dropout(y, self.random, self.drawn_p, self.first)
+            self.active_p, self.offset = self.dropout, current_shard().offset(y.size)
+            y, self.rng_states[-1] = kernels.dropout(y, self.random, self.active_p, self.offset)
         return y
 
     def backward(self, dy: Any) -> Any:
-        dy, *dlast = dy if self.with_state else (dy, *[None] * len(self.state_names))
-        dlast = [self._by_pass(d) for d in dlast]
-        by_direction = self._by_direction(dy)
+        dy, *dlast = dy if self.has_state else (dy, *[None] * len(self.state_names))
+        dlast = [self._split_by_pass(d) for d in dlast]
+        direction_dys = self._split_by_direction(dy)
         if not self.sequences:
-            dlast[0][-self.directions :] = map(_sum_of_given, by_direction, dlast[0][-self.directions :])
-            by_direction = [None] * self.directions
+            dlast[0][-self.directions :] = map(_add_gradients, direction_dys, dlast[0][-self.directions :])
+            direction_dys = [None] * self.directions
         dfirst: list[Any] = []  # from the last pass to the first
         for layer in range(self.layers - 1, -1, -1):
             dx = None
             for direction in range(self.directions - 1, -1, -1):
                 i = layer * self.directions + direction
                 wants_dx = layer > 0 or self.wants_gradient(0)
-                of_pass, *dstates = self.passes[i].backward(wants_dx, by_direction[direction], *[d[i] for d in dlast])
-                dx = _sum_of_given(of_pass, dx)
+                dx_pass, *dstates = self.passes[i].backward(wants_dx, direction_dys[direction], *[d[i] for d in dlast])
+                dx = _add_gradients(dx_pass, dx)
                 dfirst.append(dstates)
             if layer > 0:
-                drawn = self.drawn[layer - 1]
-                dx = dx if drawn is None else kernels.dropout_grad(dx, drawn, self.drawn_p, self.first)
-                by_direction = self._by_direction(dx)
-        return (dx, *[_stacked(states[::-1]) for states in zip(*dfirst, strict=True)]) if self.with_state else dx
+                rng_state = self.rng_states[layer - 1]
+                dx = dx if rng_state is None else kernels.dropout_grad(dx, rng_state, self.active_p, self.offset)
+                direction_dys = self._split_by_direction(dx)
+        return (dx, *[_stack_states(states[::-1]) for states in zip(*dfirst, strict=True)]) if self.has_state else dx
 
-    def _by_pass(self, states: Any) -> list[Any]:
+    def _split_by_pass(self, states: Any) -> list[Any]:
         """The state of each pass, or its gradient; None for each if there is none."""
         count = self.layers * self.directions
         return [states] if count == 1 else [None if states is None else states[i] for i in range(count)]
 
-    def _by_direction(self, dy: Any) -> list[Any]:
+    def _split_by_direction(self, dy: Any) -> list[Any]:
         """The columns of a gradient that belong to each direction; None for each if there is none."""
         if self.directions == 1:
             return [dy]
         columns = slice(self.hidden), slice(self.hidden, None)
         return [None if dy is None else dy[..., part] for part in columns]
 
-    def _checked(self, lengths: Any, rows: int, steps: int) -> np.ndarray:
+    def _check_lengths(self, lengths: Any, rows: int, steps: int) -> np.ndarray:
         """The lengths as int64. TypeError unless they are integers, ValueError unless there is one for each row."""
         array = as_array(lengths, f"{self!r}: lengths")
         if array.dtype.kind not in "iu":
-            row, value = first_outside(lengths, 1, steps)
+            row, value = find_outside(lengths, 1, steps)
             where = "" if row < 0 else f": {value!r} in row {row}"
-            way_out = f"; {KEEP_INTEGERS}" if array.dtype.kind == "f" else ""
+            hint = f"; {INDICES_HINT}" if array.dtype.kind == "f" else ""
             raise TypeError(
-                f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}{way_out}"
+                f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}{hint}"
             )
         if array.shape != (rows,):
             raise ValueError(f"{self!r} got lengths of shape {array.shape} for {rows} rows; expected ({rows},)")
@@ -212,22 +212,22 @@ class Recurrent(Function, recordable=True):
         return as_code(self, self.in_features, self.hidden, sequences=self.sequences, **options)
 
 
-def _sum_of_given(a: Any, b: Any) -> Any:
+def _add_gradients(a: Any, b: Any) -> Any:
     """The sum of two gradients; None is 0."""
     return b if a is None else a if b is None else kernels.add(a, b)
 
 
-def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
+def _concat_directions(arrays: list[np.ndarray]) -> np.ndarray:
     """Join the arrays of both directions: first the features of the first, then the features of the second."""
     return arrays[0] if len(arrays) == 1 else Concatenate(-1).forward(*arrays)
 
 
-def _stacked(states: Sequence[np.ndarray]) -> np.ndarray:
+def _stack_states(states: Sequence[np.ndarray]) -> np.ndarray:
     """The states of all passes as one array (layers · directions, n, hidden); of a single pass (n, hidden)."""
     return states[0] if len(states) == 1 else Stack().forward(*states)
 
 
-def _refuse_lengths(layer: Recurrent, steps: int, dtype: np.dtype, lengths: np.ndarray) -> None:
+def _raise_bad_length(layer: Recurrent, steps: int, dtype: np.dtype, lengths: np.ndarray) -> None:
     """Raise ValueError for the first of these lengths, int64 made of this dtype, that is not in 1 … steps."""
     row = int(((lengths < 1) | (lengths > steps)).argmax())
     raise ValueError(f"{layer!r}: length {lengths.astype(dtype)[row]} in row {row} is not in 1 … {steps}")
@@ -236,18 +236,18 @@ def _refuse_lengths(layer: Recurrent, steps: int, dtype: np.dtype, lengths: np.n
 # ---- one layer in one direction --------------------------------------------------------------------------------------
 
 
-class Pass(ABC):
+class RecurrentPass(ABC):
     """One layer of a stack in one direction: its parameters, and what `backward` needs.
 
     It computes the gates' inputs from x by one product for all steps. A subclass computes the rest: `run` the states
-    from the inputs of the gates, step by step, and `run_back` the gradients.
+    from the inputs of the gates, step by step, and `run_backward` the gradients.
     """
 
     state_count = 1
     previous: np.ndarray  # after `run`: the states before each step (n, length, hidden)
 
     def __init__(self, layer: Recurrent, suffix: str, lengths: Any, all_steps: bool) -> None:
-        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = (getattr(layer, p + suffix) for p in PARTS)
+        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = (getattr(layer, p + suffix) for p in PARAMETER_NAMES)
         self.hidden, self.lengths, self.all_steps = layer.hidden, lengths, all_steps
         self.reverse = suffix.endswith("_reverse")
 
@@ -258,13 +258,13 @@ class Pass(ABC):
     def forward(self, x: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
         """Return the states of all steps (if `all_steps`), and then the last state of each kind."""
         n, steps, features = self.shape = x.shape
-        self.x = reshaped(x, (n * steps, features))
+        self.x = reshape_array(x, (n * steps, features))
         inputs = kernels.matmul(self.x, self.weight_ih.data.T, bias=self.bias_ih.data)
         return self.run(inputs.reshape(n, steps, self.bias_ih.size), *states)
 
     def backward(self, wants_dx: bool, dy: Any, *dlast: Any) -> tuple[Any, ...]:
         """Return the gradients of x (None unless wanted) and of the first states."""
-        dinputs, *dstates = self.run_back(dy, *dlast)
+        dinputs, *dstates = self.run_backward(dy, *dlast)
         dinputs = dinputs.reshape(len(self.x), self.bias_ih.size)
         self.weight_ih.add_grad_of(kernels.matmul, dinputs.T, self.x)
         dbias = kernels.sum(dinputs, axis=0)
@@ -282,11 +282,11 @@ class Pass(ABC):
         """Return what `forward` returns. `gates` are the inputs of the gates that come from x. Sets `previous`."""
 
     @abstractmethod
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+    def run_backward(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
         """Return the gradients of `gates` and of the first states, given the gradients of the results of `run`."""
 
 
-class RNNPass(Pass):
+class RNNPass(RecurrentPass):
     """One layer of an RNN in one direction."""
 
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
@@ -295,23 +295,23 @@ class RNNPass(Pass):
         self.previous, last = kernels.rnn(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
         return gates, last
 
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+    def run_backward(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
         return kernels.rnn_grad(self.states, self.weight_hh.data, dy, *dlast, self.lengths, self.reverse)
 
 
-class GRUPass(Pass):
+class GRUPass(RecurrentPass):
     """One layer of a GRU in one direction."""
 
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
         self.activations = gates
         options = self.lengths, self.all_steps, self.reverse
-        found = kernels.gru(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
-        self.previous, last, self.reset, y = found
+        results = kernels.gru(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
+        self.previous, last, self.reset, y = results
         return y, last
 
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        kept = self.activations, self.weight_hh.data, self.previous, self.reset
-        dinputs, self.dreset, dh = kernels.gru_grad(*kept, dy, *dlast, self.lengths, self.reverse)
+    def run_backward(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        saved_arrays = self.activations, self.weight_hh.data, self.previous, self.reset
+        dinputs, self.dreset, dh = kernels.gru_grad(*saved_arrays, dy, *dlast, self.lengths, self.reverse)
         return dinputs, dh
 
     def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
@@ -326,7 +326,7 @@ class GRUPass(Pass):
         self.bias_hh.add_grad(dbias_hh)
 
 
-class LSTMPass(Pass):
+class LSTMPass(RecurrentPass):
     """One layer of an LSTM in one direction."""
 
     state_count = 2
@@ -334,19 +334,19 @@ class LSTMPass(Pass):
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
         self.activations, self.first_cells = gates, states[1]
         options = self.lengths, self.all_steps, self.reverse
-        found = kernels.lstm(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
-        self.previous, h, self.cells, c, y = found
+        results = kernels.lstm(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
+        self.previous, h, self.cells, c, y = results
         return y, h, c
 
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        kept = self.activations, self.weight_hh.data, self.cells, self.first_cells
-        return kernels.lstm_grad(*kept, dy, *dlast, self.lengths, self.reverse)
+    def run_backward(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        saved_arrays = self.activations, self.weight_hh.data, self.cells, self.first_cells
+        return kernels.lstm_grad(*saved_arrays, dy, *dlast, self.lengths, self.reverse)
 
 
 # ---- the layers ------------------------------------------------------------------------------------------------------
 
 
-class RNN(Recurrent, recordable=True, by_row=True):
+class RNN(Recurrent, recordable=True, rowwise=True):
     """A recurrent layer,  h[t] = tanh(W x[t] + b + U h[t − 1] + c):  a state that changes with every step.
 
         da[t] = dh[t] (1 − h[t]²),  dh[t − 1] += Uᵀ da[t],  dx[t] = Wᵀ da[t]
@@ -378,7 +378,7 @@ class RNN(Recurrent, recordable=True, by_row=True):
     """
 
     gates = 1
-    kind = RNNPass
+    pass_type = RNNPass
 
     def __init__(
         self,
@@ -395,7 +395,7 @@ class RNN(Recurrent, recordable=True, by_row=True):
         return self._forward(x, (h,), lengths)
 
 
-class GRU(Recurrent, recordable=True, by_row=True):
+class GRU(Recurrent, recordable=True, rowwise=True):
     """A layer of gated recurrent units, which learn when to forget and when to keep their state:
 
         r = σ(Wᵣ x[t] + bᵣ + Uᵣ h[t − 1] + cᵣ),  z alike,  n = tanh(Wₙ x[t] + bₙ + r (Uₙ h[t − 1] + cₙ))
@@ -416,7 +416,7 @@ class GRU(Recurrent, recordable=True, by_row=True):
     """
 
     gates = 3
-    kind = GRUPass
+    pass_type = GRUPass
 
     def __init__(
         self,
@@ -433,7 +433,7 @@ class GRU(Recurrent, recordable=True, by_row=True):
         return self._forward(x, (h,), lengths)
 
 
-class LSTM(Recurrent, recordable=True, by_row=True):
+class LSTM(Recurrent, recordable=True, rowwise=True):
     """A layer of long short-term memory: cells c, with gates that write into them, keep them and read them.
 
         i = σ(Wᵢ x[t] + bᵢ + Uᵢ h[t − 1] + cᵢ),  f and o alike,  g with tanh for σ
@@ -455,7 +455,7 @@ class LSTM(Recurrent, recordable=True, by_row=True):
     """
 
     gates = 4
-    kind = LSTMPass
+    pass_type = LSTMPass
     state_names = ("h", "c")
 
     def __init__(

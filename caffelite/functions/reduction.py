@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import NUMBERS, normalized_axes
+from caffelite.core.arrays import NUMBERS, normalize_axes
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.functions.shape import reshaped
+from caffelite.functions.shape import reshape_array
 
 __all__ = ["argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "prod", "std", "sum", "var"]
 
@@ -26,7 +26,7 @@ class Reduction(Function):
         self.axis, self.keepdims = axis, keepdims
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        return normalized_axes(self.axis, ndim)
+        return normalize_axes(self.axis, ndim)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -34,9 +34,9 @@ class Reduction(Function):
         return tuple([1 if i in axes else n for i, n in enumerate(shape) if self.keepdims or i not in axes])
 
     def __repr__(self) -> str:
-        given = [] if self.axis is None else [str(self.axis)]
-        given += ["keepdims=True"] if self.keepdims else []
-        return f"{type(self).__name__}({', '.join(given)})"
+        arguments = [] if self.axis is None else [str(self.axis)]
+        arguments += ["keepdims=True"] if self.keepdims else []
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 class Sum(Reduction, recordable=True):
@@ -53,8 +53,8 @@ class Sum(Reduction, recordable=True):
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         axes = self.axes(len(self.shape))
-        kept = tuple(1 if i in axes else n for i, n in enumerate(self.shape))
-        return kernels.multiply(dy.reshape(kept), self.factor, kernels.output(self.shape, self.dtype))
+        keepdims_shape = tuple(1 if i in axes else n for i, n in enumerate(self.shape))
+        return kernels.multiply(dy.reshape(keepdims_shape), self.factor, kernels.output(self.shape, self.dtype))
 
 
 class Mean(Sum, recordable=True):
@@ -75,11 +75,11 @@ class Max(Reduction, recordable=True):
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.shape = x.shape
-        y, self.first = kernels.largest(x, self.axis, self.keepdims)
+        y, self.indices = kernels.largest(x, self.axis, self.keepdims)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.extreme_grad(dy, self.first, self.shape, self.axis)
+        return kernels.extreme_grad(dy, self.indices, self.shape, self.axis)
 
 
 class Min(Reduction, recordable=True):
@@ -87,11 +87,11 @@ class Min(Reduction, recordable=True):
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.shape = x.shape
-        y, self.first = kernels.smallest(x, self.axis, self.keepdims)
+        y, self.indices = kernels.smallest(x, self.axis, self.keepdims)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.extreme_grad(dy, self.first, self.shape, self.axis)
+        return kernels.extreme_grad(dy, self.indices, self.shape, self.axis)
 
 
 class Prod(Reduction, recordable=True):
@@ -133,9 +133,9 @@ class Var(Reduction, recordable=True):
         return kernels.variance_grad(dy, self.x, self.axis, scale=self.factor)
 
     def __repr__(self) -> str:
-        given = super().__repr__()[:-1]
-        between = "" if given.endswith("(") else ", "
-        return f"{given}{f'{between}ddof={self.ddof:g}' if self.ddof else ''})"
+        text = super().__repr__()[:-1]
+        separator = "" if text.endswith("(") else ", "
+        return f"{text}{f'{separator}ddof={self.ddof:g}' if self.ddof else ''})"
 
 
 class Std(Var, recordable=True):
@@ -172,7 +172,7 @@ class CumSum(Function, recordable=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         if self.axis is not None:
-            normalized_axes((self.axis,), len(shape))
+            normalize_axes((self.axis,), len(shape))
             return shape
         return (None if None in shape else math.prod([n for n in shape if n is not None]),)
 
@@ -185,7 +185,7 @@ class CumSum(Function, recordable=True):
 
     def elements(self, x: np.ndarray) -> tuple[np.ndarray, int]:
         """The elements to sum, and along which axis."""
-        return (reshaped(x, (x.size,)), 0) if self.axis is None else (x, self.axis)
+        return (reshape_array(x, (x.size,)), 0) if self.axis is None else (x, self.axis)
 
     def __repr__(self) -> str:
         return f"CumSum({'' if self.axis is None else self.axis})"
@@ -193,47 +193,47 @@ class CumSum(Function, recordable=True):
 
 def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over `axis`: one, a tuple of them, or all (None)."""
-    return Sum(axis, keepdims).applied_to(as_tensor(x))
+    return Sum(axis, keepdims).apply_once(as_tensor(x))
 
 
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The mean over `axis`: one, a tuple of them, or all (None)."""
-    return Mean(axis, keepdims).applied_to(as_tensor(x))
+    return Mean(axis, keepdims).apply_once(as_tensor(x))
 
 
 def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The largest element over `axis`: one, a tuple of them, or all (None)."""
-    return Max(axis, keepdims).applied_to(as_tensor(x))
+    return Max(axis, keepdims).apply_once(as_tensor(x))
 
 
 def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The smallest element over `axis`: one, a tuple of them, or all (None)."""
-    return Min(axis, keepdims).applied_to(as_tensor(x))
+    return Min(axis, keepdims).apply_once(as_tensor(x))
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The product over `axis`: one, a tuple of them, or all (None)."""
-    return Prod(axis, keepdims).applied_to(as_tensor(x))
+    return Prod(axis, keepdims).apply_once(as_tensor(x))
 
 
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
     """The variance over `axis`, Σ (x − mean)² / (n − ddof): one, a tuple of them, or all (None)."""
-    return Var(axis, keepdims, ddof).applied_to(as_tensor(x))
+    return Var(axis, keepdims, ddof).apply_once(as_tensor(x))
 
 
 def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
     """The standard deviation over `axis`, the square root of `var`."""
-    return Std(axis, keepdims, ddof).applied_to(as_tensor(x))
+    return Std(axis, keepdims, ddof).apply_once(as_tensor(x))
 
 
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """log Σ exp x over `axis`: one, a tuple of them, or all (None). No exponential overflows."""
-    return LogSumExp(axis, keepdims).applied_to(as_tensor(x))
+    return LogSumExp(axis, keepdims).apply_once(as_tensor(x))
 
 
 def cumsum(x: Any, axis: int | None = None) -> Tensor:
     """The sums of the first 1, 2, … elements along `axis`. If it is None, of all elements, in one axis."""
-    return CumSum(axis).applied_to(as_tensor(x))
+    return CumSum(axis).apply_once(as_tensor(x))
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
@@ -242,15 +242,15 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarra
     It is the first of equal ones, or the first NaN. A place has no gradient. Raises ValueError if there are no
     elements.
     """
-    return _place(kernels.largest, "argmax", x, axis, keepdims)
+    return _arg_extremum(kernels.largest, "argmax", x, axis, keepdims)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
     """The place of the smallest element along `axis`, as `argmax`."""
-    return _place(kernels.smallest, "argmin", x, axis, keepdims)
+    return _arg_extremum(kernels.smallest, "argmin", x, axis, keepdims)
 
 
-def _place(kernel: Any, name: str, x: Any, axis: int | None, keepdims: bool) -> np.ndarray:
+def _arg_extremum(kernel: Any, name: str, x: Any, axis: int | None, keepdims: bool) -> np.ndarray:
     if isinstance(axis, tuple):
         raise TypeError(f"{name} takes one axis or None, got {axis}")
     return kernel(as_tensor(x).data, axis, keepdims)[1]

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_indices, as_real, native, own_copy, refuse_indices
-from caffelite.core.modes import without_values
-from caffelite.core.tensor import parameter, uninitialized
-from caffelite.functions.columns import LIMIT, Columns
+from caffelite.core.arrays import as_array, as_indices, as_real, native_dtype, private_copy, raise_bad_index
+from caffelite.core.modes import meta_init
+from caffelite.core.tensor import make_parameter, empty_array
+from caffelite.functions.columns import Z_LIMIT, Columns
 
 __all__ = ["Splines"]
 
-WIGGLE = 0.7  # the initial deviation of a spline from its line, relative to the line's
-FARTHEST = 1e9  # of z, whose square is finite
+INITIAL_DEVIATION = 0.7  # the initial deviation of a spline from its line, relative to the line's
+MAX_Z = 1e9  # of z, whose square is finite
 
 
-class Splines(Columns, recordable=True, by_row=True):
+class Splines(Columns, recordable=True, rowwise=True):
     """The columns of a table as a sum of functions of one column each, with `size` outputs:
 
         y = b + Σⱼ sⱼ fⱼ(xⱼ) + Σⱼ sⱼ Wⱼ[cⱼ],    fⱼ(x) = z(x) vⱼ + Σₜ wⱼₜ codeₜ(x)
@@ -78,15 +78,15 @@ class Splines(Columns, recordable=True, by_row=True):
         # The beginning of each column in weight and table. In the weight a number has as many rows as edges.
         self.rows = np.concatenate([self.starts, self.starts[-1] + codes])
         self.knots = self.rows + np.minimum(np.arange(k + m + 1), k)
-        self.weight = parameter("weight", (int(self.rows[-1]), self.size))
-        self.slope = parameter("slope", (k, self.size)) if k else None
-        self.column_scale, self.bias = parameter("column_scale", k + m), parameter("bias", self.size)
-        self.z = uninitialized(len(self.edges), np.float64)
-        if not without_values.is_on:
+        self.weight = make_parameter("weight", (int(self.rows[-1]), self.size))
+        self.slope = make_parameter("slope", (k, self.size)) if k else None
+        self.column_scale, self.bias = make_parameter("column_scale", k + m), make_parameter("bias", self.size)
+        self.z = empty_array(len(self.edges), np.float64)
+        if not meta_init.is_on:
             column = np.repeat(np.arange(k), np.diff(self.starts))
             with np.errstate(over="ignore"):
-                z = np.clip((self.edges - self.center[column]) / self.scale[column], -FARTHEST, FARTHEST)
-            self.z[:] = z / np.sqrt(1 + (z / LIMIT) ** 2)
+                z = np.clip((self.edges - self.center[column]) / self.scale[column], -MAX_Z, MAX_Z)
+            self.z[:] = z / np.sqrt(1 + (z / Z_LIMIT) ** 2)
 
     def initialize(self, rng: Any) -> None:
         """Draw slopes, weights of bins and biases from a seed or a `numpy.random.Generator`."""
@@ -96,8 +96,8 @@ class Splines(Columns, recordable=True, by_row=True):
             self.slope.data = deviation * rng.standard_normal(self.slope.shape)
         weight = np.zeros(self.weight.shape)
         for first, bins in zip(self.rows, self.bins, strict=False):
-            of_bins = WIGGLE * deviation * max(bins, 1) ** -0.5
-            weight[first : first + bins] = of_bins * rng.standard_normal((bins, self.size))
+            bin_deviation = INITIAL_DEVIATION * deviation * max(bins, 1) ** -0.5
+            weight[first : first + bins] = bin_deviation * rng.standard_normal((bins, self.size))
         self.weight.data, self.column_scale.data = weight, np.ones(self.column_scale.shape)
         self.bias.data = rng.uniform(-0.5, 0.5, self.size)
 
@@ -115,34 +115,34 @@ class Splines(Columns, recordable=True, by_row=True):
 
     def table(self) -> np.ndarray:
         """The knots of each number, with the row of a missing one after them; then the vectors of the categories."""
-        return kernels.spline_table(*self._learned(), self.z, self.rows)
+        return kernels.spline_table(*self._parameter_arrays(), self.z, self.rows)
 
-    def _learned(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _parameter_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         slope = np.zeros((0, self.size), self.weight.dtype) if self.slope is None else self.slope.data
         return self.weight.data, slope, self.column_scale.data
 
     def forward(self, *inputs: np.ndarray) -> np.ndarray:
         self.output_shape(*[np.shape(x) for x in inputs])
-        self.places = self.codes = refuse = None
+        self.places = self.codes = raise_error = None
         if self.numbers:
-            self.x_dtype = native(inputs[0])
+            self.x_dtype = native_dtype(inputs[0])
             x = as_real(inputs[0], np.float64, self)
             self.places = kernels.places(x, self.edges, self.starts, self.weight.dtype)
         if self.categories:
-            given, most = as_array(inputs[-1], self), np.diff(self.rows[len(self.numbers) :]).astype(np.uint64) - 1
-            refuse = functools.partial(refuse_indices, repr(self), most, given.shape, given.dtype)
-            self.codes = as_indices(own_copy(given), self)
-        self.learned = self._learned()
-        self.T = kernels.spline_table(*self.learned, self.z, self.rows)
-        return kernels.splines(self.T, self.bias.data, self.places, self.codes, self.knots, refuse)
+            codes, max_codes = as_array(inputs[-1], self), np.diff(self.rows[len(self.numbers) :]).astype(np.uint64) - 1
+            raise_error = functools.partial(raise_bad_index, repr(self), max_codes, codes.shape, codes.dtype)
+            self.codes = as_indices(private_copy(codes), self)
+        self.parameter_arrays = self._parameter_arrays()
+        self.T = kernels.spline_table(*self.parameter_arrays, self.z, self.rows)
+        return kernels.splines(self.T, self.bias.data, self.places, self.codes, self.knots, raise_error)
 
     def backward(self, dy: np.ndarray) -> Any:
         dT = kernels.splines_grad(dy, self.places, self.codes, self.knots)
-        of_weight, of_slope, of_scale = kernels.spline_table_grad(dT, *self.learned, self.z, self.rows)
-        self.weight.add_grad(of_weight)
+        dweight, dslope, dscale = kernels.spline_table_grad(dT, *self.parameter_arrays, self.z, self.rows)
+        self.weight.add_grad(dweight)
         if self.slope is not None:
-            self.slope.add_grad(of_slope)
-        self.column_scale.add_grad_of(kernels.sum, of_scale, axis=1)
+            self.slope.add_grad(dslope)
+        self.column_scale.add_grad_of(kernels.sum, dscale, axis=1)
         self.bias.add_grad_of(kernels.sum, dy, axis=0)
         dx = None
         if self.numbers and self.wants_gradient(0):

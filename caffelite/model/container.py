@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import attributes_of, given_to, signature_of
+from caffelite._support.reprs import init_arguments, unstored_arguments, init_signature
 from caffelite.core.function import Function, Shape
-from caffelite.core.init_random import construction
+from caffelite.core.init_random import init_scope
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.model import shapes
@@ -31,16 +31,16 @@ class _Complete(ABCMeta):
     @property
     def __signature__(cls) -> inspect.Signature:
         """The signature that `help` shows: the one of `__init__`, not of `__call__` below."""
-        return signature_of(cls)
+        return init_signature(cls)
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        with construction():
+        with init_scope():
             container = super().__call__(*arguments, **options)
             if "functions" not in vars(container):
                 raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
             container.all_functions()
         if not cls.__module__.startswith("caffelite."):
-            container._own.given = given_to(container, arguments, options)
+            container._own.given = unstored_arguments(container, arguments, options)
         return container
 
 
@@ -98,7 +98,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
         If `__init__` did not put an argument into an attribute of its name, it is what was given. The container
         remembers that if it consists of numbers, texts and Functions.
         """
-        return attributes_of(self, self._own.given)
+        return init_arguments(self, self._own.given)
 
     # ---- a sequence, as a list ----------------------------------------------------------------------------------
 
@@ -174,10 +174,10 @@ class Container(Function, recordable=True, metaclass=_Complete):
         """Whether the input may be sparse. The first Function decides; in `call`, each Function that gets it checks."""
         return not self.is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
 
-    def _first_input(self, x: Any) -> Any:
+    def _convert_first_input(self, x: Any) -> Any:
         if is_sparse(x) and self.is_sequence() and self.functions:
-            return self.functions[0]._first_input(x)
-        return super()._first_input(x)
+            return self.functions[0]._convert_first_input(x)
+        return super()._convert_first_input(x)
 
     @property
     def required_input_shape(self) -> Any:

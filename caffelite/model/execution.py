@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, as_indices, as_real, is_foreign_array
-from caffelite.core.autograd import holds_tensors, propagate
+from caffelite.core.autograd import has_tensors, propagate
 from caffelite.core.modes import mode
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
@@ -25,7 +25,7 @@ class Chain:
     def forward(self, *inputs: Any) -> Any:
         """Apply one Function after the other."""
         if is_sparse(inputs[0]) and self.functions:
-            inputs = (self.functions[0]._first_input(inputs[0]),)
+            inputs = (self.functions[0]._convert_first_input(inputs[0]),)
         for function in self.functions:
             inputs = (function.forward(*inputs),)
             if inputs[0] is None:
@@ -88,7 +88,7 @@ def as_input(model: Any, x: Any) -> Any:
     """Return x as `call` gets it: floats as a Tensor, everything else as it is."""
     if is_sparse(x):
         return as_sparse(x)
-    if isinstance(x, list | tuple) and not holds_tensors(x):
+    if isinstance(x, list | tuple) and not has_tensors(x):
         x = as_indices(x, model) if model.takes_indices is True else as_real(x, model.input_dtype, model)
     elif not isinstance(x, Tensor) and is_foreign_array(x):
         x = as_array(x, model)

@@ -20,11 +20,11 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
-from caffelite._support.text_table import shortened
-from caffelite.core.arrays import places_in
+from caffelite._support.text_table import shorten
+from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function
-from caffelite.core.recording import PythonCall
-from caffelite.files.state import arrays_of
+from caffelite.core.recording import PythonCallback
+from caffelite.files.state import state_arrays
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.recurrent import Recurrent
 from caffelite.model.model import Model
@@ -186,7 +186,7 @@ class _Flow:
                 self._follow(step)
         made = [(y, Result(k, i)) for k, step in enumerate(self.leaves()) for i, y in enumerate(step.outputs)]
         known: list[tuple[np.ndarray, Any]] = [(data_of(y), source) for y, source in made]
-        known += [(a, Stored(name)) for name, a in arrays_of(model).items()]
+        known += [(a, Stored(name)) for name, a in state_arrays(model).items()]
         known += [(x, Given(i)) for i, x in enumerate(self.given)]
         self._by_tensor: dict[int, Any] = {id(y): source for y, source in made}
         self._by_memory = {memory_of(a): source for a, source in known if a.size}
@@ -256,9 +256,9 @@ class _Flow:
     @functools.cached_property
     def _computed(self) -> set[int]:
         """The ids of the arrays that kernels compute from the inputs, or from what the model stores."""
-        found = {id(owner_of(a)) for a in (*self.given, *arrays_of(self.trace.model).values())}
+        found = {id(owner_of(a)) for a in (*self.given, *state_arrays(self.trace.model).values())}
         for call in self.trace.entries:
-            if isinstance(call, PythonCall):
+            if isinstance(call, PythonCallback):
                 read, made = [*call.arguments], call.outputs
             else:
                 read = [a for i, a in enumerate(call.arrays) if call.reads >> i & 1]
@@ -299,7 +299,7 @@ def _is_followed_by_call(kind: type[Function]) -> bool:
 
 def _columns(array: np.ndarray, given: np.ndarray) -> np.ndarray:
     """Return the elements of each row that a view of a given array takes; ValueError if its rows differ."""
-    used, row = places_in(given, array), given[0].size
+    used, row = positions_in(given, array), given[0].size
     if len(used) != len(given) or any((used[i] != used[0] + i * row).any() for i in range(len(used))):
         raise ValueError(f"an array of shape {array.shape} that does not have one row for each row of an input")
     return used[0].copy()
@@ -363,7 +363,7 @@ def merged(values: Sequence[Any], what: str) -> Any:
         found = Rows(scale, int(first) - scale * ROWS[0])
         if all(x == found.scale * n + found.offset for x, n in zip(values, ROWS, strict=True)):
             return found
-    texts = ", ".join([shortened(str(x), MOST_SAID) for x in values])
+    texts = ", ".join([shorten(str(x), MOST_SAID) for x in values])
     raise ValueError(f"{what} depends on the number of rows: {texts} for {', '.join(map(str, ROWS))}")
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 from caffelite._support.interrupts import InterruptsBetweenSteps
-from caffelite.core.arrays import positive, positive_integer
+from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.core.function import Function
-from caffelite.data.frames import names_of_inputs
+from caffelite.data.frames import input_column_names
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
@@ -34,7 +34,7 @@ try:
     from scipy.optimize import OptimizeResult
     from scipy.optimize import minimize as scipy_minimize
 except ImportError as error:
-    raise ImportError(f"minimize needs SciPy: {how_to_install('scipy')}") from error
+    raise ImportError(f"minimize needs SciPy: {install_command('scipy')}") from error
 
 
 class Minimization(History):
@@ -111,23 +111,23 @@ def minimize(
     """
     if not isinstance(model, Model):
         raise TypeError(f"minimize takes a Model, got {model!r}")
-    max_iterations = positive_integer("max_iterations", max_iterations)
-    max_evaluations = positive_integer("max_evaluations", max_evaluations)
-    tolerance, called = positive("tolerance", tolerance), Callbacks(callbacks)
+    max_iterations = check_positive_integer("max_iterations", max_iterations)
+    max_evaluations = check_positive_integer("max_evaluations", max_evaluations)
+    tolerance, called = check_positive("tolerance", tolerance), Callbacks(callbacks)
     for callback in called.callbacks:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, and {type(callback).__name__} needs one; use fit")
     loss = inputs.as_loss(loss)
     # All rows as one batch.
     (batch,) = inputs.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
-    inputs.remember_columns(model, names_of_inputs(x))
+    inputs.remember_columns(model, input_column_names(x))
     objective = Objective(model, loss, batch)
     history = Minimization({"loss": []})
     shown = Progress(verbose, max_iterations, None, of="iteration")
     options = {"maxiter": max_iterations, "maxfun": max_evaluations, "gtol": tolerance}
     with InterruptsBetweenSteps() as interrupts, called.during(Training(model, None, loss, history)), shown:
         try:
-            with interrupts.held():
+            with interrupts.defer():
                 objective.check_repeatable()
             result, ended = _search(objective, interrupts, history, called, shown, options)
         except TrainingDiverged as error:
@@ -138,7 +138,7 @@ def minimize(
             error.history = history  # type: ignore[attr-defined]
             raise
         finally:
-            with interrupts.held():
+            with interrupts.defer():
                 objective.restore()
     history.objective, history.converged = float(result.fun), bool(result.success)
     history.message, history.evaluations = "a callback ended it" if ended else str(result.message), int(result.nfev)
@@ -199,7 +199,7 @@ class Objective:
 
     def evaluate(self, vector: np.ndarray, interrupts: InterruptsBetweenSteps) -> tuple[float, np.ndarray]:
         """Return the loss with its penalties, and the gradient; TrainingDiverged if they are not finite."""
-        with interrupts.held():
+        with interrupts.defer():
             self._set(vector)
             return self._compute()
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from caffelite.core.modes import without_values
+from caffelite.core.modes import meta_init
 from caffelite.files import structure
 from caffelite.files.safetensors import File, strict_json
-from caffelite.files.state import columns_in, fill, freeze, frozen_in, vocabularies_in
+from caffelite.files.state import read_columns, fill, freeze, read_frozen, read_vocabularies
 from caffelite.model.model import Model
 from caffelite.model.table import TableModel
 from caffelite.training import inputs
@@ -30,20 +30,20 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
     if not isinstance(custom, Mapping) or not all(callable(x) for x in custom.values()):
         raise TypeError(f'custom: expected classes by name, {{"Swish": Swish}}, got {custom!r}')
     with File(path) as file:
-        file.refuse_pytorchs()
+        file.check_not_pytorch()
         if "caffelite.structure" not in file.texts:
             reason = file.texts.get("caffelite.unwritten", "its structure was not written")
-            raise file.refuse(f"has parameters and no structure ({reason}): make the model, and call `model.load`")
+            raise file.error(f"has parameters and no structure ({reason}): make the model, and call `model.load`")
         try:
-            with without_values():
+            with meta_init():
                 entries = strict_json(file.texts["caffelite.structure"])
-                model = structure.made(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
+                model = structure.build(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
                 if not isinstance(model, Model):
                     raise ValueError(f"expected a Model, but its structure is of a {type(model).__name__}")
-                frozen, columns = frozen_in(model, file.texts), columns_in(file.texts)
-                vocabularies = vocabularies_in(model, file.texts)
+                frozen, columns = read_frozen(model, file.texts), read_columns(file.texts)
+                vocabularies = read_vocabularies(model, file.texts)
         except (ValueError, RecursionError, MemoryError) as error:
-            raise file.refuse(error) from error
+            raise file.error(error) from error
         fill(model, file)
         freeze(model, frozen)
         inputs.remember_columns(model, columns)

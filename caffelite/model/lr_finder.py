@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.core.arrays import positive, positive_integer
+from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.core.function import Function
-from caffelite.data.generator import DataGenerator, without_single_rows
+from caffelite.data.generator import DataGenerator, merge_single_rows
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged, schedules
 from caffelite.training import inputs
@@ -89,7 +89,7 @@ def find_lr(
 
     Raises the errors of `fit` for data that cannot be used, and ValueError unless 0 < low < high and steps > 1.
     """
-    low, high, steps = positive("low", low), positive("high", high), positive_integer("steps", steps)
+    low, high, steps = check_positive("low", low), check_positive("high", high), check_positive_integer("steps", steps)
     if low >= high or steps < 2:
         raise ValueError(f"find_lr takes 2 or more steps from low to high rates, got {steps} from {low} to {high}")
     loss = inputs.as_loss(loss)
@@ -103,7 +103,7 @@ def find_lr(
     given = {"batch_size": batch_size}
     batches = inputs.batches(model, "x", x, y, None, loss, given, batch_size=32, shuffle=True, seed=0)
     if inputs.trains_batch_norm(model):
-        batches = without_single_rows(batches)
+        batches = merge_single_rows(batches)
     rates = schedules.exponential(low, steps - 1, high)
     optimizer.lr = rates
     try:

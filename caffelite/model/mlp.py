@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.core.arrays import positive_integer
+from caffelite.core.arrays import check_positive_integer
 from caffelite.core.function import Function
 from caffelite.functions import Linear, ReLU
 from caffelite.model.model import Model
@@ -43,8 +43,8 @@ def MLP(
         raise TypeError(f"MLP takes the sizes of its layers in a list, MLP(2, [100, 3]), got {sizes!r}")
     if isinstance(activation, Function) or not callable(activation):
         raise TypeError(f"MLP: activation must be a class or a callable that makes a Function, got {activation!r}")
-    inputs = positive_integer("MLP: inputs", inputs)
-    sizes = [positive_integer(f"MLP: sizes[{i}]", size) for i, size in enumerate(sizes)]
+    inputs = check_positive_integer("MLP: inputs", inputs)
+    sizes = [check_positive_integer(f"MLP: sizes[{i}]", size) for i, size in enumerate(sizes)]
     if not sizes:
         raise ValueError("MLP needs the size of at least one layer, got none")
     model = Model([Linear(inputs, sizes[0])], seed=seed, dtype=dtype)

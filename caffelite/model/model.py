@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.migration_hints import NotToSet, elsewhere
-from caffelite._support.text_table import Table
-from caffelite.core.arrays import FLOATS, positive_integer, random_stream
+from caffelite._support.migration_hints import ForeignSetting, foreign_attributes
+from caffelite._support.text_table import TextTable
+from caffelite.core.arrays import FLOATS, check_positive_integer, make_rng
 from caffelite.core.function import Function
-from caffelite.core.init_random import draw_from
-from caffelite.core.modes import precision_of
+from caffelite.core.init_random import set_init_source
+from caffelite.core.modes import model_precision
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import predict as predicting
@@ -38,7 +38,7 @@ from caffelite.training.process_group import OfTeam
 from caffelite.training.step import EvaluationStep
 
 
-@elsewhere(
+@foreign_attributes(
     "add_loss",
     "compile",
     "count_params",
@@ -86,7 +86,7 @@ class Model(Container, recordable=True):
     """
 
     not_recorded = frozenset({"_own", "_applied"})
-    stop_training = NotToSet("stop_training")
+    stop_training = ForeignSetting("stop_training")
     _applied: Any = None  # the result of the last `forward`, for `backward`
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
@@ -94,9 +94,9 @@ class Model(Container, recordable=True):
         if self.dtype not in FLOATS:
             raise TypeError(f"Model: expected dtype float32 or float64, got {self.dtype}")
         self.functions: list[Function] = []
-        self._own = Own(self, seed is not None, random_stream("seed", seed))
+        self._own = Own(self, seed is not None, make_rng("seed", seed))
         if seed is not None:
-            draw_from(self._own)
+            set_init_source(self._own)
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
         self._extend(functions)
@@ -132,15 +132,15 @@ class Model(Container, recordable=True):
         """Return whether the model applies `functions` one after the other."""
         return type(self).call is Model.call
 
-    def is_by_row(self) -> bool:
+    def is_rowwise(self) -> bool:
         """Return whether it applies `functions` one after the other and does nothing else, or its class declares it."""
         own = type(self)
         is_plain = self.is_sequence() and own.forward is Model.forward and own.__call__ is Model.__call__
-        return is_plain or super().is_by_row()
+        return is_plain or super().is_rowwise()
 
     # ---- forward and backward -----------------------------------------------------------------------------------
 
-    def decider(self) -> Callable[..., Any]:
+    def python_code(self) -> Callable[..., Any]:
         return self.call
 
     def call(self, *inputs: Any) -> Any:
@@ -159,7 +159,7 @@ class Model(Container, recordable=True):
         """
         self.all_functions()
         if named:
-            inputs = self._in_order(inputs, named)
+            inputs = self._order_inputs(inputs, named)
         if type(self).forward is not Model.forward and self.is_sequence():
             return super().__call__(*inputs)  # the subclass has a `forward` of its own
         recording = kernels.recorder()
@@ -323,10 +323,10 @@ class Model(Container, recordable=True):
         Raises ValueError for no rows or rows of another shape. Raises TypeError if x does not hold numbers, and
         IndexError if an index is not in its table.
         """
-        batch_size = positive_integer("batch_size", batch_size)
+        batch_size = check_positive_integer("batch_size", batch_size)
         if precision is None:  # a context that changes nothing would take 4 % of the time of a row
             return predicting.outputs_for(self, x, batch_size)
-        with precision_of(self, precision):
+        with model_precision(self, precision):
             return predicting.outputs_for(self, x, batch_size)
 
     def evaluate(
@@ -350,10 +350,10 @@ class Model(Container, recordable=True):
         given = {"batch_size": batch_size}
         batches = door.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
         step = EvaluationStep(self, Objective(loss, measures, self._own.programs.warned_of))
-        with precision_of(self, precision):
+        with model_precision(self, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 
-    def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:
+    def summary(self, input_shape: tuple[Any, ...] | None = None) -> TextTable:
         """Return a table of the Functions: the shapes of their outputs, their parameters, and their costs.
 
         `input_shape` is the shape of one row, without the batch axis, or a tuple of shapes for several inputs. Give it

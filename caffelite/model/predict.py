@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.modes import inference
-from caffelite.data.conversion import same_length
+from caffelite.data.conversion import count_rows
 from caffelite.data.generator import DataGenerator
 from caffelite.data.out_of_core import Source
 from caffelite.model.shapes import listed
@@ -26,7 +26,7 @@ def outputs_for(model: Any, x: Any, batch_size: int) -> Any:
 
 def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """Return the outputs for all rows of the inputs, computed in batches of `batch_size` rows."""
-    rows = same_length("predict", inputs)
+    rows = count_rows("predict", inputs)
     if Source in map(type, inputs):
         return _outputs_of_source(model, inputs, batch_size)
     try:
@@ -48,7 +48,7 @@ def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> 
     outputs: Any = None
     generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
     columns, place = list(inputs), 0
-    with closing(generator.buffers(columns, generator.memory_for(columns))) as buffers:
+    with closing(generator.buffers(columns, generator.allocate_buffers(columns))) as buffers:
         for read in buffers:
             rows, order, _ = read()
             try:
@@ -70,7 +70,7 @@ def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> 
     """
     functions, own = model.all_functions(), model._own
     has_features = inputs[0].ndim > 1 or model.takes_indices  # otherwise the axis of rows may be an axis of features
-    if has_features and own.is_by_row(model):
+    if has_features and own.is_rowwise(model):
         blocks = own.programs.find(Blocks, functions, "outputs", own.structure, forms_of_rows(inputs))
         program = blocks.programs.get(rows)
         if program is None:

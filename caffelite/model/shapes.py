@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import places_in
-from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.modes import inference, placeholders
-from caffelite.core.recording import is_of_package
-from caffelite.core.sparse import array_of, is_sparse, rows_from
+from caffelite.core.arrays import positions_in
+from caffelite.core.function import Function, Shape, format_shape
+from caffelite.core.modes import inference, shape_inference
+from caffelite.core.recording import is_internal
+from caffelite.core.sparse import to_row_array, is_sparse, from_row_array
 from caffelite.core.tensor import Tensor
 from caffelite.model.tracing import Applied, Trace, data_of
 from caffelite.program.ir import owner_of
@@ -85,7 +85,7 @@ def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
         if count != 1 and not (model.functions and takes(type(model.functions[0]).forward, count)):
             raise ValueError(
                 f"{type(model).__name__} is a sequence of Functions, which takes one input, got {count} "
-                f"of shapes {', '.join(map(shape_text, input_shapes))}; for several, write `call`"
+                f"of shapes {', '.join(map(format_shape, input_shapes))}; for several, write `call`"
             )
         shapes: Any = input_shapes
         for function in model.functions:
@@ -121,7 +121,7 @@ def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, 
 def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
     """Return inputs of these shapes: zeros, masks that are True everywhere, or empty sparse rows."""
     return [
-        rows_from(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
+        from_row_array(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
         for shape, dtype in zip(shapes, dtypes, strict=True)
     ]
 
@@ -138,7 +138,7 @@ def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, .
 
 def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
     """Return the dtype in which the model gets each of these inputs; for sparse inputs, the dtype of a row."""
-    dtypes = dtypes_of_inputs(model, [array_of(x).dtype == np.bool_ for x in inputs])
+    dtypes = dtypes_of_inputs(model, [to_row_array(x).dtype == np.bool_ for x in inputs])
     pairs = zip(inputs, dtypes, strict=True)
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
@@ -150,7 +150,7 @@ def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any
         with applying_to_zeros(model):
             other: Any = model._shallow_copy()  # since `call` may store something in the model
             found = find(other)
-        own = {k: x for k, x in model._attributes_used(other).items() if k not in model.not_recorded}
+        own = {k: x for k, x in model._used_attributes(other).items() if k not in model.not_recorded}
         model._own.keep_found(key, (kernels.Attributes(model, own), found))
     return found
 
@@ -162,18 +162,18 @@ def applying_to_zeros(model: Any) -> Iterator[None]:
     It makes no graph, records nothing and warns of nothing. At the end, the counters and random streams of a user's
     `call` or `forward` are set back.
     """
-    with inference(), placeholders(), kernels.Paused(), np.errstate(all="ignore"), _users_unchanged(model):
+    with inference(), shape_inference(), kernels.Paused(), np.errstate(all="ignore"), _users_unchanged(model):
         yield
 
 
 def _users_unchanged(model: Any) -> AbstractContextManager[None]:
     """Reset at the end the counters and random streams of the user's Functions in the model."""
-    users = [f for f in (model, *model._own.functions) if not is_of_package(f.decider())]
+    users = [f for f in (model, *model._own.functions) if not is_internal(f.python_code())]
     if not users:
         return nullcontext()
-    from caffelite.core.surroundings import undisturbed  # few models need it
+    from caffelite.core.surroundings import preserve_state  # few models need it
 
-    return undisturbed(users)
+    return preserve_state(users)
 
 
 def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
@@ -191,7 +191,7 @@ def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
             if None in shape[1:]:
                 example = tuple([28 if n is None else n for n in shape[1:]])
                 raise ValueError(
-                    f"export has to know the shape of a row, and knows only {shape_text(shape)}: give "
+                    f"export has to know the shape of a row, and knows only {format_shape(shape)}: give "
                     f"input_shape, such as {example}"
                 )
         return [shape[1:] for shape in found]
@@ -234,6 +234,6 @@ def _largest_indices(steps: list[Applied], given: np.ndarray) -> np.ndarray | No
         count = step.function.index_count
         x = None if count is None else data_of(step.inputs[0])
         if isinstance(x, np.ndarray) and owner_of(x) is given and given.size:
-            used = places_in(given, x) % most.size
+            used = positions_in(given, x) % most.size
             most[used] = np.minimum(most[used], np.uint64(count - 1))  # type: ignore[operator]
     return most.reshape(given.shape[1:]) if (most < UNLIMITED).any() else None

@@ -13,15 +13,15 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.fork import renew_in_children
-from caffelite.core.arrays import ARRAY_TYPES, FLOATS, random_stream
-from caffelite.core.autograd import parameters_of, parameters_so_far
+from caffelite._support.fork import reset_after_fork
+from caffelite.core.arrays import ARRAY_TYPES, FLOATS, make_rng
+from caffelite.core.autograd import as_parameters, parameter_count
 from caffelite.core.function import Function
-from caffelite.core.modes import without_values
+from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
-from caffelite.files.state import exact_buffers
+from caffelite.files.state import float64_buffers
 from caffelite.functions import BatchNorm, Columns
-from caffelite.optimizers.segments import joined
+from caffelite.optimizers.segments import join_views
 from caffelite.program.cache import Programs, are_same
 
 MAX_FOUND = 64  # results of `found_by_applying` that a model keeps at most
@@ -32,7 +32,7 @@ class _Adopting:
 
     def __init__(self) -> None:
         self._after_fork()
-        renew_in_children(self)
+        reset_after_fork(self)
 
     def _after_fork(self) -> None:
         self.lock = threading.RLock()
@@ -69,12 +69,12 @@ class Own:
         self.parameters: list[Tensor] = []
         self.parameters_found = -1  # how many parameters existed in the process when they were found
         self.structure: tuple = ()  # how the Functions follow and contain each other
-        self.separates_rows: bool | None = None  # the last result of is_by_row, until a Function changes
+        self.separates_rows: bool | None = None  # the last result of is_rowwise, until a Function changes
         self.tree: list[kernels.Attributes] = []  # the attributes in which the Functions were found
         self.is_adopting = False
         self.adopted_before: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
         self.found_before: dict[tuple, tuple[kernels.Attributes, Any]] = {}  # results of `found_by_applying`
-        renew_in_children(self)
+        reset_after_fork(self)
 
     def _after_fork(self) -> None:
         """Reset after a fork: in the child, no other thread draws from the stream or adopts Functions."""
@@ -88,7 +88,7 @@ class Own:
 
     def restart_stream(self, seed: Any) -> np.random.Generator:
         """Return the stream of a seed, which is now the model's. A Generator is returned unchanged."""
-        rng = random_stream("seed", seed)
+        rng = make_rng("seed", seed)
         if rng is not seed:
             self.rng, self.splits = rng, {}
         return rng
@@ -140,21 +140,21 @@ class Own:
 
     def has_parameters(self, model: Any) -> bool:
         """Return whether `parameters` is up to date for this model. For a copy it never is."""
-        return not self.is_adopting and self.parameters_found == parameters_so_far() and self.is_of(model)
+        return not self.is_adopting and self.parameters_found == parameter_count() and self.is_of(model)
 
     def remember_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
         """Note that these are the model's own, until one of their attributes changes."""
-        self.parameters_found = parameters_so_far()
+        self.parameters_found = parameter_count()
         self.functions, self.parameters = functions, Function.parameters(model)
         self.batch_norms = [f for f in functions if isinstance(f, BatchNorm)]
         self.structure = _structure_of(model)
         self.separates_rows = None
         self.tree = [_attributes(f) for f in (model, *functions)]
 
-    def is_by_row(self, model: Any) -> bool:
+    def is_rowwise(self, model: Any) -> bool:
         """Whether each row of the outputs is known to depend on the same row of the inputs only."""
         if self.separates_rows is None:
-            self.separates_rows = all(f.is_by_row() for f in (model, *self.functions))
+            self.separates_rows = all(f.is_rowwise() for f in (model, *self.functions))
         return self.separates_rows
 
     def note_adopted(self, functions: Iterable[Function]) -> None:
@@ -181,14 +181,14 @@ class Own:
                     m._own.remember_functions(m, _all_within(m))
                     m._own.note_adopted(m._own.functions)
             self.found_before.clear()
-            if not without_values.is_on:
+            if not meta_init.is_on:
                 self.allocate(model, functions)
                 if self.seeded:
                     drawn.update(id(f) for f in functions if not all(p._has_initial_values() for p in f.parameters()))
                     model._draw_children(self.rng, drawn)
             self.note_adopted(functions)
         if recording is not None:
-            recording.look_again()
+            recording.refresh_arrays()
 
     def _drawn(self, functions: tuple[Function, ...], models: list[Any]) -> set[int]:
         """Return the ids of the Functions that the model, or a model in it, has adopted before."""
@@ -203,7 +203,7 @@ class Own:
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def allocate(self, model: Any, functions: Iterable[Function]) -> None:
-        """Move parameters and buffers to memory of the model's dtype. They may have been made `without_values`."""
+        """Move parameters and buffers to memory of the model's dtype. They may have been made `meta_init`."""
         _convert_buffers(model, [model, *functions])
         _into_one_vector(model)
 
@@ -251,7 +251,7 @@ def _attributes(function: Function) -> kernels.Attributes:
         for name, value in vars(function).items()
         if name not in function.not_recorded
         and type(value) not in ARRAY_TYPES
-        and (not isinstance(value, Tensor) or parameters_of(value))
+        and (not isinstance(value, Tensor) or as_parameters(value))
     }
     return kernels.Attributes(function, own, count=len(vars(function)))
 
@@ -261,7 +261,7 @@ def _convert_buffers(model: Any, functions: list[Function]) -> None:
     for function in model._descendants():
         if isinstance(function, Columns):
             function.dtype = model.dtype
-    exact = exact_buffers(functions)
+    exact = float64_buffers(functions)
     other = {
         id(a): a
         for a in model.buffers().values()
@@ -300,7 +300,7 @@ def _are_in_one_vector(parameters: list[Tensor], dtype: np.dtype) -> bool:
     if len(gradients) < len(parameters) or any(p.dtype != dtype or not p._data.flags.writeable for p in parameters):
         return False
     values = [p._data.reshape(-1) for p in parameters]
-    return all(joined(a, b) is not None for vectors in (values, gradients) for a, b in pairwise(vectors))
+    return all(join_views(a, b) is not None for vectors in (values, gradients) for a, b in pairwise(vectors))
 
 
 def _into_one_vector(model: Any) -> None:
@@ -322,6 +322,6 @@ def _into_one_vector(model: Any) -> None:
             gradients[here] = p._gradient.reshape(-1)
         p._data, p._gradient = data[here].reshape(p.shape), gradients[here].reshape(p.shape)
         if not p._has_gradient:
-            p._use_no_rows()
+            p._clear_used_rows()
         p._owns_data = True
         start += p.size

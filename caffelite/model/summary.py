@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.text_table import Table, bytes_text, table
-from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.recording import PythonCall
+from caffelite._support.text_table import TextTable, format_bytes, text_table
+from caffelite.core.function import Function, Shape, format_shape
+from caffelite.core.recording import PythonCallback
 from caffelite.core.tensor import Tensor
 from caffelite.model.shapes import (
     applying_to_zeros,
@@ -24,7 +24,7 @@ from caffelite.model.tracing import Applied, Trace, data_of
 from caffelite.program.ir import owner_of
 
 
-def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
+def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> TextTable:
     """Return the table of the Functions, their shapes and costs; see `Model.summary`."""
     if input_shape is not None and not isinstance(input_shape, tuple | list):
         raise TypeError(f"summary: expected the shape of a row, such as (64,), got {input_shape!r}")
@@ -56,7 +56,7 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
         where = ("", "frozen") if output == "total" else ("frozen", "")
         rows.append(("", *where, *_sizes(frozen), "", ""))
     head = ["", "function", "output", "parameters", "memory", "multiply-adds", "activations"]
-    return table(head, rows, "><<>>>>", cut=1)
+    return text_table(head, rows, "><<>>>>", cut=1)
 
 
 def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Applied]) -> list[tuple]:
@@ -77,7 +77,7 @@ def _parts_of_call(model: Any, steps: list[Applied], known: bool) -> list[tuple]
     parts = []
     for name, function in model._named_children():
         own = [step for step in steps if step.name == name]
-        shapes = [shape_text((None, *y.shape[1:])) for step in own[:1] for y in step.outputs]
+        shapes = [format_shape((None, *y.shape[1:])) for step in own[:1] for y in step.outputs]
         parts.append((name, function, ", ".join(shapes) if known else "?", own))
     return parts
 
@@ -96,14 +96,14 @@ def _applied_to_a_row(model: Any, shapes: list[Shape]) -> Trace | None:
 def _costs(function: Function, calls: list[Any], steps: list[Applied], known: bool) -> tuple[str, ...]:
     """Return the costs of a Function for one row: parameters, memory, multiply-adds, activations."""
     made = _multiply_adds(calls) if known else None
-    activations = bytes_text(_bytes_made(steps)) if known else "?"
+    activations = format_bytes(_bytes_made(steps)) if known else "?"
     return *_sizes(function.parameters()), "?" if made is None else f"{made:,}", activations
 
 
 def _multiply_adds(calls: Iterable[Any]) -> int | None:
     """Count the multiply-adds in products and convolutions; None if Python computes a part."""
     calls = list(calls)
-    if any(isinstance(call, PythonCall) for call in calls):
+    if any(isinstance(call, PythonCallback) for call in calls):
         return None
     return sum(call.flops or 0 for call in calls) // 2
 
@@ -120,9 +120,9 @@ def _bytes_made(steps: Iterable[Applied]) -> int:
 
 def _sizes(parameters: list[Tensor]) -> tuple[str, str]:
     """Return the number of all elements, and their memory."""
-    return f"{sum(p.size for p in parameters):,}", bytes_text(sum(p._data.nbytes for p in parameters))
+    return f"{sum(p.size for p in parameters):,}", format_bytes(sum(p._data.nbytes for p in parameters))
 
 
 def _text(shape: Any) -> str:
     """Write a shape; "?" if it is unknown."""
-    return "?" if shape is None else shape_text(shape)
+    return "?" if shape is None else format_shape(shape)

@@ -2,7 +2,7 @@
 
 A `Trace` is a recording that notes kernel calls and applied Functions (`Applied`). It learns of these in two ways:
 
-- A Function that is applied to Tensors tells the recording (`note_application`). So does an operator such as `+`.
+- A Function that is applied to Tensors tells the recording (`record_application`). So does an operator such as `+`.
 - A Function inside another one computes with arrays, by `forward`, and tells nobody. So a trace applies a copy of the
   model. In this copy each Function's class is replaced by a subclass. It computes the same, and notes the inputs, the
   outputs and, later, the outputs' gradients. A copy of a Function has the same class. So a trace also sees the copies
@@ -71,15 +71,15 @@ class Trace(Recording):
         """All steps, in the order in which they ended."""
         return [inner for step in self.steps for inner in step.all_steps()]
 
-    def note_copy(self, copy: Any, original: Any) -> None:
+    def record_copy(self, copy: Any, original: Any) -> None:
         """Note that a Function is copied: the copy's application begins."""
-        super().note_copy(copy, original)
+        super().record_copy(copy, original)
         self._begun[id(copy)] = self._noted_so_far()
 
-    def note_decider(self, decider: Any) -> None:
+    def guard_code(self, code: Any) -> None:
         """Ignore the code that decides what happens: nothing is replayed."""
 
-    def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
+    def record_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
         """Note that a Function was applied to Tensors. A Function of the model has noted its arrays before."""
         step = self._latest.get(id(function))
         if step is not None:

@@ -8,12 +8,12 @@
 It needs the `onnx` package: `pip install onnx`.
 """
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 
 try:
     import onnx as _onnx  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"caffelite.onnx needs the onnx package: {how_to_install('onnx')}") from error
+    raise ImportError(f"caffelite.onnx needs the onnx package: {install_command('onnx')}") from error
 
 from caffelite.onnx.exporting import export
 from caffelite.onnx.importing import load

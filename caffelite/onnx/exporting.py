@@ -33,4 +33,4 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     found = (
         pipelines.written(model, example) if pipelines.is_pipeline(model) else model_proto.written(model, input_shape)
     )
-    files.replace(path, [found.SerializeToString()])
+    files.replace_file(path, [found.SerializeToString()])

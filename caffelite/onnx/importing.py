@@ -17,9 +17,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from caffelite._support.text_table import shortened
+from caffelite._support.text_table import shorten
 from caffelite.core.arrays import FLOATS
-from caffelite.files.safetensors import NoFile, open_file
+from caffelite.files.safetensors import NotAFileError, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import axes_that_fit
@@ -55,7 +55,7 @@ def load(path: str | os.PathLike) -> Model:
     try:
         return Reader(converted(read(path)), Path(path).parent).model()
     except Refused as error:
-        raise ValueError(f"{os.fspath(path)}: {shortened(str(error), MOST_SAID)}") from error
+        raise ValueError(f"{os.fspath(path)}: {shorten(str(error), MOST_SAID)}") from error
 
 
 def read(path: str | os.PathLike) -> onnx.ModelProto:
@@ -63,7 +63,7 @@ def read(path: str | os.PathLike) -> onnx.ModelProto:
     try:
         with open(path, "rb", opener=open_file) as file:
             content = file.read()
-    except NoFile as error:
+    except NotAFileError as error:
         raise Refused(error.strerror) from None
     try:
         proto = onnx.ModelProto.FromString(content)

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from caffelite import functions
 from caffelite.core.function import Function, Shape
-from caffelite.files.structure import DEEPEST
+from caffelite.files.structure import MAX_DEPTH
 from caffelite.model.model import Model
 from caffelite.onnx.constraints import is_refused
 from caffelite.onnx.families import (
@@ -252,7 +252,7 @@ class Layers(Nodes):
             end = node.inputs[0]
         found.reverse()
         depth = max(self._depths.get(function, 1) for function in found) + (len(found) > 1)
-        if depth > DEEPEST - 2:  # it goes into a Function of the Model
+        if depth > MAX_DEPTH - 2:  # it goes into a Function of the Model
             raise ValueError(f"Functions in Functions {depth} deep")
         function = found[0] if len(found) == 1 else Model(found, dtype=self.reader.dtype)
         self._depths[function] = depth

@@ -14,7 +14,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
-from caffelite.core.modes import without_values
+from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
 
 MOST = 2**24  # numbers in an array that a file makes of a few bytes
@@ -201,7 +201,7 @@ class Nodes:
         initializers as another is the same one.
         """
         weights = weights or {}
-        with without_values(), node.blamed():
+        with meta_init(), node.blamed():
             function: Any = make if isinstance(make, Function) else make()
         key = (*weights.values(), repr(function)) if weights else tuple(node.outputs)  # the first may be ""
         if key not in self._layers:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, version_converter
 
-from caffelite._support.extras import pip_install
+from caffelite._support.extras import pip_command
 from caffelite.onnx import model_proto
 from caffelite.onnx.writing import OPSET
 
@@ -51,7 +51,7 @@ def _skl2onnx() -> Any:
     try:
         import skl2onnx
     except ImportError as error:
-        raise ImportError(f"the export of a Pipeline needs skl2onnx: {pip_install('skl2onnx')}") from error
+        raise ImportError(f"the export of a Pipeline needs skl2onnx: {pip_command('skl2onnx')}") from error
     return skl2onnx
 
 

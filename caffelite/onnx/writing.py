@@ -13,8 +13,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from caffelite.core.function import Function
-from caffelite.core.recording import PythonCall
-from caffelite.files.state import arrays_of
+from caffelite.core.recording import PythonCallback
+from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,
     Columns,
@@ -70,7 +70,7 @@ class Writer:
         self.graph, self.dtype, self._rule_of = graph, dtype, rule_of
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
-        self._stored = arrays_of(graph.model)
+        self._stored = state_arrays(graph.model)
         self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
         for name, own in self._stored.items():
             self._places.setdefault(memory_of(own), name)
@@ -275,7 +275,7 @@ def known_lengths(shape: Lengths) -> tuple[int | None, ...]:
 
 
 def _unwritable(application: Application) -> TypeError:
-    in_python = [call.name for call in application.steps[0].calls if isinstance(call, PythonCall)]
+    in_python = [call.name for call in application.steps[0].calls if isinstance(call, PythonCallback)]
     if in_python:
         what, where = f"{in_python[0]} computes in Python, and can't be exported", "in the `call` of a Model"
     else:

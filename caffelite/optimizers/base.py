@@ -1,7 +1,7 @@
 """Optimizer: the base class of all update rules.
 
 A Model keeps its parameters side by side in one vector, and their gradients in another. So an optimizer usually makes a
-single update. `Optimizer.runs` finds such neighbours, in a Model or elsewhere.
+single update. `Optimizer.segments` finds such neighbours, in a Model or elsewhere.
 
 The hyper-parameters, a row for each group of parameters, and the step t of a schedule are in arrays. Kernels read these
 at each step. So a step need not be recorded again if they change.
@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.migration_hints import NotToSet, no_attribute
-from caffelite.core.arrays import FLOATS, as_real, nonnegative, positive
-from caffelite.core.recording import in_python
+from caffelite._support.migration_hints import ForeignSetting, attribute_error
+from caffelite.core.arrays import FLOATS, as_real, check_nonnegative, check_positive
+from caffelite.core.recording import replay_in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
-from caffelite.optimizers.schedules import Followed, tabulated, writeable
-from caffelite.optimizers.segments import Run, find_runs
+from caffelite.optimizers.schedules import ScheduleState, tabulate, to_writeable
+from caffelite.optimizers.segments import Segment, find_segments
 
 INF = float("inf")
 
@@ -70,51 +70,51 @@ class Optimizer(ABC):
     changes_all: ClassVar[frozenset[str] | None] = frozenset()
     nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # the rule's vectors that are never below 0
 
-    not_recorded = frozenset({"_layout", "_runs"})  # see Function
-    _kept: dict[np.dtype, np.ndarray] | None = None  # for each dtype, a row for each vector
-    _kept_names: tuple[str, ...] = ()
-    _stays_0: frozenset[str] = frozenset()  # hyper-parameters whose vector is missing; see `keep`
-    learning_rate = NotToSet("learning_rate")
-    _layout: list[np.ndarray | None]  # the arrays from which `_runs` was made
-    _runs: list[Run]
+    not_recorded = frozenset({"_layout", "_segments"})  # see Function
+    _state_arrays: dict[np.dtype, np.ndarray] | None = None  # for each dtype, a row for each vector
+    _state_names: tuple[str, ...] = ()
+    _locked_at_zero: frozenset[str] = frozenset()  # hyper-parameters whose vector is missing; see `keep`
+    learning_rate = ForeignSetting("learning_rate")
+    _layout: list[np.ndarray | None]  # the arrays from which `_segments` was made
+    _segments: list[Segment]
 
     def __init__(self, parameters: Iterable[Any], lr: Any = 0.0, **hyper: Any) -> None:
         groups = as_groups(type(self).__name__, parameters, {"lr": lr, **hyper})
         self._parameters = Parameters(p for group in groups for p in group["parameters"])
-        self._group_of = tuple(i for i, group in enumerate(groups) for _ in group["parameters"])
-        self._followed, self._stays_0 = Followed(len(groups)), frozenset()
+        self._group_indices = tuple(i for i, group in enumerate(groups) for _ in group["parameters"])
+        self._schedule_state, self._locked_at_zero = ScheduleState(len(groups)), frozenset()
         rows = []
         for i, group in enumerate(groups):
             if callable(group["lr"]):
-                rates = tabulated(group["lr"])
-                self._followed.begin(i, rates)
+                rates = tabulate(group["lr"])
+                self._schedule_state.begin(i, rates)
                 group["lr"] = float(rates[0])
-            rows.append(self._checked(self._numbers(group), i))
+            rows.append(self._check_hyper(self._numbers(group), i))
         self.hyper_names = tuple(rows[0])
         self._hyper = np.array([list(row.values()) for row in rows])
-        self._forget_runs()
+        self._clear_segments()
 
     def __getattr__(self, name: str) -> Any:
         if "_parameters" not in vars(self) and not name.startswith("__"):
             raise TypeError(f"{type(self).__name__}.__init__ has to call super().__init__(parameters, lr)")
-        raise no_attribute(type(self), name)
+        raise attribute_error(type(self), name)
 
     def __repr__(self) -> str:
-        first, *others = self.groups
-        return f"{type(self).__name__}({', '.join(map(repr, self.groups)) if others else first.text()})"
+        first, *rest = self.groups
+        return f"{type(self).__name__}({', '.join(map(repr, self.groups)) if rest else first.text()})"
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         ran_in_python = cls.runs_in_python
-        own = {name for name, value in vars(cls).items() if not name.startswith("__") and hasattr(value, "__get__")}
-        overridden = {name for name in own if any(name in vars(base) for base in cls.__mro__[1:])}
+        methods = {name for name, value in vars(cls).items() if not name.startswith("__") and hasattr(value, "__get__")}
+        overridden = {name for name in methods if any(name in vars(base) for base in cls.__mro__[1:])}
         cls.recordable = recordable
-        cls.runs_in_python = not recordable and (ran_in_python or not overridden <= _NO_PART_OF_A_STEP)
-        if "step" in own or cls.runs_in_python > ran_in_python:
-            step = in_python(cls.step) if cls.runs_in_python else cls.step
-            cls.step = _guarded(step)  # type: ignore[assignment, method-assign]
-        if "zero_grad" in own and not recordable:
-            cls.zero_grad = _done_each_time(cls.zero_grad)  # type: ignore[assignment, method-assign]
+        cls.runs_in_python = not recordable and (ran_in_python or not overridden <= _METHODS_OUTSIDE_STEP)
+        if "step" in methods or cls.runs_in_python > ran_in_python:
+            step = replay_in_python(cls.step) if cls.runs_in_python else cls.step
+            cls.step = _wrap_step(step)  # type: ignore[assignment, method-assign]
+        if "zero_grad" in methods and not recordable:
+            cls.zero_grad = _wrap_zero_grad(cls.zero_grad)  # type: ignore[assignment, method-assign]
 
     @abstractmethod
     def step(self) -> None:
@@ -132,11 +132,11 @@ class Optimizer(ABC):
         Raises TrainingDiverged, before any write, if ‖g‖ is not finite. Raises ValueError unless norm is above 0.
         R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
         """
-        limit, of_all = positive("norm", norm), None
-        for run in self.runs():
-            of_all = kernels.norm(run.gradient, of_all, self._say_which_gradient, run.used)
-        for run in self.runs():
-            kernels.limit_norm(run.gradient, of_all, limit, run.used)
+        limit, total_norm = check_positive("norm", norm), None
+        for segment in self.segments():
+            total_norm = kernels.norm(segment.gradient, total_norm, self._raise_not_finite, segment.used_rows)
+        for segment in self.segments():
+            kernels.limit_norm(segment.gradient, total_norm, limit, segment.used_rows)
 
     @property
     def parameters(self) -> Parameters:
@@ -145,7 +145,7 @@ class Optimizer(ABC):
 
     @parameters.setter
     def parameters(self, parameters: Any) -> None:
-        self._parameters._refuse()
+        self._parameters._raise_immutable()
 
     # ---- hyper-parameters ---------------------------------------------------------------------------------------
 
@@ -177,97 +177,97 @@ class Optimizer(ABC):
     @lr.setter
     def lr(self, value: Any) -> None:
         for group in range(len(self.hyper)):
-            self._set(group, "lr", value)
+            self._set_hyper(group, "lr", value)
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the rates of all groups, and all rates of their schedules, by a factor.
 
         Raises ValueError if the factor is negative or not finite.
         """
-        self._refuse_in_recorded("lr")
-        factor = nonnegative("factor", factor)
+        self._raise_if_recording("lr")
+        factor = check_nonnegative("factor", factor)
         self.hyper[:, 0] *= factor
-        self._followed.scale(factor)
+        self._schedule_state.scale(factor)
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         """The hyper-parameters of a group by name, in the order that the rule's kernel needs."""
         numbers: dict[str, Any] = {}
         for name, value in group.items():
             if name in self.pairs:
-                numbers |= zip(self.pairs[name], _pair(name, value), strict=True)
+                numbers |= zip(self.pairs[name], _unpack_pair(name, value), strict=True)
             elif name != "parameters":
                 numbers[name] = float(bool(value)) if name in self.flags else value
         return numbers
 
-    def _checked(self, hyper: dict[str, Any], group: int) -> dict[str, float]:
+    def _check_hyper(self, hyper: dict[str, Any], group: int) -> dict[str, float]:
         """Check a group's hyper-parameters, and return them as floats. Raises TypeError or ValueError."""
-        floats = {name: nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
-        self._check(floats, group)
+        floats = {name: check_nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
+        self._check_combination(floats, group)
         return floats
 
-    def _check(self, hyper: dict[str, float], group: int) -> None:
+    def _check_combination(self, hyper: dict[str, float], group: int) -> None:
         """Raise ValueError if a group's hyper-parameters, except lr, contradict each other or the parameters."""
         rule = type(self).__name__
         for name, other in self.needs.items():
             if hyper[name] > 0 and hyper[other] == 0:
                 raise ValueError(f"{rule}: {name} needs {other} above 0")
-        for name in self._stays_0:
+        for name in self._locked_at_zero:
             if hyper[name] > 0:
                 raise ValueError(f"{rule}: {name} needs an optimizer that was made with {name} above 0")
-        for i, (p, its_group) in enumerate(zip(self._parameters, self._group_of, strict=True)):
-            if not p.is_sparse or its_group != group:
+        for i, (p, parameter_group) in enumerate(zip(self._parameters, self._group_indices, strict=True)):
+            if not p.is_sparse or parameter_group != group:
                 continue
-            which = f"parameter {i}, {p._description()}, is sparse"
+            label = f"parameter {i}, {p._description()}, is sparse"
             if self.changes_all is None:
-                raise ValueError(f"{which}: {rule} changes all rows; expected SGD, Adagrad or Adam")
+                raise ValueError(f"{label}: {rule} changes all rows; expected SGD, Adagrad or Adam")
             for name in self.changes_all:
                 if hyper[name] > 0:
-                    raise ValueError(f"{which}: {name} changes all rows; expected 0, got {hyper[name]:g}")
+                    raise ValueError(f"{label}: {name} changes all rows; expected 0, got {hyper[name]:g}")
 
-    def _hyper_of(self, group: int) -> dict[str, float]:
+    def _hyper_values(self, group: int) -> dict[str, float]:
         return dict(zip(self.hyper_names, self.hyper[group].tolist(), strict=True))
 
-    def _set(self, group: int, name: str, value: Any) -> None:
+    def _set_hyper(self, group: int, name: str, value: Any) -> None:
         """Check a value, and set a hyper-parameter of a group to it."""
-        self._refuse_in_recorded(name)
+        self._raise_if_recording(name)
         if name not in self.hyper_names:
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
-        rates = tabulated(value) if name == "lr" and callable(value) else None
+        rates = tabulate(value) if name == "lr" and callable(value) else None
         number = value if rates is None else float(rates[0])
-        number = nonnegative(name, number, self.limits.get(name, INF))
+        number = check_nonnegative(name, number, self.limits.get(name, INF))
         if name != "lr":
-            self._check({**self._hyper_of(group), name: number}, group)
+            self._check_combination({**self._hyper_values(group), name: number}, group)
         self.hyper[group, self.hyper_names.index(name)] = number
         if rates is not None:
-            self._followed.begin(group, rates)
+            self._schedule_state.begin(group, rates)
         elif name == "lr":
-            self._followed.end(group)
+            self._schedule_state.end(group)
 
     @staticmethod
-    def _refuse_in_recorded(name: str) -> None:
+    def _raise_if_recording(name: str) -> None:
         if kernels.recorder() is not None:
             raise TypeError(f"{name} was set inside a step that is being recorded; a replay would not repeat it")
 
     # ---- what a rule keeps, and the state -----------------------------------------------------------------------
 
     def keep(self, *names: str, **only_with: str) -> None:
-        """Keep a vector for each name, with an element for each element of the parameters, first 0 (`Run.state`).
+        """Keep a vector for each name, with an element for each element of the parameters, first 0 (`Segment.state`).
 
         `velocity="momentum"`: keep a velocity only if the momentum of a group is above 0. Otherwise momentum cannot be
         set later.
         """
-        above_0 = {name for name, values in zip(self.hyper_names, self.hyper.T, strict=True) if values.any()}
-        names += tuple([vector for vector, name in only_with.items() if name in above_0])
+        positive_names = {name for name, values in zip(self.hyper_names, self.hyper.T, strict=True) if values.any()}
+        names += tuple([vector for vector, name in only_with.items() if name in positive_names])
         sizes = {dtype: [p.size for p in self._parameters if p.dtype == dtype] for dtype in FLOATS}
-        self._stays_0 = frozenset(only_with.values()) - above_0
-        self._kept_names = names
-        self._kept = {dtype: np.zeros((len(names), sum(n)), dtype) for dtype, n in sizes.items() if n and names}
-        self._forget_runs()
+        self._locked_at_zero = frozenset(only_with.values()) - positive_names
+        self._state_names = names
+        self._state_arrays = {dtype: np.zeros((len(names), sum(n)), dtype) for dtype, n in sizes.items() if n and names}
+        self._clear_segments()
 
     def vectors(self) -> dict[str, np.ndarray]:
         """The rule's own vectors, such as velocities, by name. They and the hyper-parameters are its state."""
-        kept = (self._kept or {}).items()
-        return {f"{name}.{dtype.name}": rows[i] for dtype, rows in kept for i, name in enumerate(self._kept_names)}
+        arrays = (self._state_arrays or {}).items()
+        return {f"{name}.{dtype.name}": rows[i] for dtype, rows in arrays for i, name in enumerate(self._state_names)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state by name, to continue the training later: numbers, and copies of arrays.
@@ -279,61 +279,61 @@ class Optimizer(ABC):
         columns = self.hyper.T.copy() if len(self.hyper) > 1 else self.hyper[0].tolist()
         state = dict(zip(self.hyper_names, columns, strict=True))
         state |= {name: vector.copy() for name, vector in self.vectors().items()}
-        return state | self._followed.state()
+        return state | self._schedule_state.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a `state_dict`, its schedules included.
 
         Raises ValueError, before any write, for names, sizes and values that this optimizer cannot have.
         """
-        of_schedules = {name for names in self._followed.names() for name in names}
-        mine = {name: value for name, value in self.state_dict().items() if name not in of_schedules}
-        if mine.keys() != state.keys() - of_schedules:
-            raise ValueError(f"{type(self).__name__} has the state {sorted(mine)}, got {sorted(state)}")
-        new = {name: as_real(state[name], np.result_type(mine[name]), f"state {name!r}") for name in mine}
+        schedule_names = {name for names in self._schedule_state.names() for name in names}
+        current = {name: value for name, value in self.state_dict().items() if name not in schedule_names}
+        if current.keys() != state.keys() - schedule_names:
+            raise ValueError(f"{type(self).__name__} has the state {sorted(current)}, got {sorted(state)}")
+        new = {name: as_real(state[name], np.result_type(current[name]), f"state {name!r}") for name in current}
         for name, value in new.items():
-            if np.shape(mine[name]) != value.shape:
-                raise ValueError(f"state {name!r} has shape {np.shape(mine[name])}, got {value.shape}")
+            if np.shape(current[name]) != value.shape:
+                raise ValueError(f"state {name!r} has shape {np.shape(current[name])}, got {value.shape}")
             if name.partition(".")[0] in self.nonnegative_state and not ((value >= 0) & (value < np.inf)).all():
                 raise ValueError(f"state {name!r} must be finite and 0 or more everywhere")
         columns = np.array([new[name] for name in self.hyper_names]).reshape(len(self.hyper_names), -1)
-        named = [dict(zip(self.hyper_names, row, strict=True)) for row in columns.T.tolist()]
-        rows = [self._checked(row, group) for group, row in enumerate(named)]
-        schedules = self._followed.read(state)
+        hypers = [dict(zip(self.hyper_names, row, strict=True)) for row in columns.T.tolist()]
+        rows = [self._check_hyper(row, group) for group, row in enumerate(hypers)]
+        schedules = self._schedule_state.read(state)
         self.hyper[...] = [list(row.values()) for row in rows]
         for name, vector in self.vectors().items():
             vector[...] = new[name]
-        self._followed.load(schedules)
+        self._schedule_state.load(schedules)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_layout": [], "_runs": []}
+        return self.__dict__ | {"_layout": [], "_segments": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({name: writeable(value) for name, value in state.items()})
+        self.__dict__.update({name: to_writeable(value) for name, value in state.items()})
 
-    # ---- runs ---------------------------------------------------------------------------------------------------
+    # ---- segments -----------------------------------------------------------------------------------------------
 
     def _update(self, rule: str) -> None:
-        """Update every run by a rule of `kernels.update` that needs only the fields of a Run."""
-        for run in self.runs():
-            kernels.update(rule, run.data, run.gradient, run.state, run.hyper, used=run.used, is_sparse=run.is_sparse)
+        """Update every segment by a rule of `kernels.update` that needs only the fields of a Segment."""
+        for segment in self.segments():
+            kernels.update(rule, segment.data, segment.gradient, segment.state, segment.hyper, used=segment.used_rows, is_sparse=segment.is_sparse)
 
-    def runs(self) -> list[Run]:
-        """The parameters that have a gradient; neighbours in memory are one run."""
+    def segments(self) -> list[Segment]:
+        """The parameters that have a gradient; neighbours in memory are one segment."""
         layout = [array for p in self._parameters for array in (p._data, p._present_gradient(), p._used_rows)]
         if len(layout) != len(self._layout) or not all(map(operator.is_, layout, self._layout)):
             self._layout = layout
-            self._runs = find_runs(self._parameters, self._group_of, self.hyper, self._kept)
-        return self._runs
+            self._segments = find_segments(self._parameters, self._group_indices, self.hyper, self._state_arrays)
+        return self._segments
 
-    def _forget_runs(self) -> None:
-        self._layout, self._runs = [], []
+    def _clear_segments(self) -> None:
+        self._layout, self._segments = [], []
 
     def _check_gradients(self) -> None:
-        for run in self.runs():
-            kernels.all_finite(run.gradient, self._say_which_gradient, run.used)
+        for segment in self.segments():
+            kernels.all_finite(segment.gradient, self._raise_not_finite, segment.used_rows)
 
-    def _say_which_gradient(self, gradient: np.ndarray) -> None:
+    def _raise_not_finite(self, gradient: np.ndarray) -> None:
         for i, p in enumerate(self._parameters):
             if p._gradient is not None and not np.isfinite(p._gradient).all():
                 raise TrainingDiverged(f"the gradient of parameter {i}, {p.name or 'Tensor'} {p.shape}, is not finite")
@@ -341,19 +341,19 @@ class Optimizer(ABC):
 
 
 # If a class overrides only these methods, a replay need not call its `step` in Python.
-_NO_PART_OF_A_STEP = {"zero_grad", "vectors", "state_dict", "load_state_dict", "learning_rate"}
+_METHODS_OUTSIDE_STEP = {"zero_grad", "vectors", "state_dict", "load_state_dict", "learning_rate"}
 
 
-def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
+def _wrap_step(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
     """Wrap a step: check or clip the gradients before it, and note afterwards that the parameters have changed."""
 
     @functools.wraps(step)
-    def guarded(self: Optimizer, *, clip_norm: float | None = None) -> None:
+    def wrapper(self: Optimizer, *, clip_norm: float | None = None) -> None:
         recording = kernels.recorder()
         if recording is not None:
-            recording.note_optimizer(self._followed)
+            recording.record_optimizer(self._schedule_state)
             if not self.runs_in_python:
-                recording.note_optimizer(self)
+                recording.record_optimizer(self)
         if clip_norm is None:
             self._check_gradients()
         else:
@@ -362,28 +362,28 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
             step(self)
         finally:
             for p in self._parameters:
-                p._note_change()
-        if type(self).step is guarded:  # not if a subclass's step calls this one by super()
-            self._followed.move(self.hyper)
+                p._bump_version()
+        if type(self).step is wrapper:  # not if a subclass's step calls this one by super()
+            self._schedule_state.advance(self.hyper)
 
-    return guarded
+    return wrapper
 
 
-def _done_each_time(zero_grad: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
+def _wrap_zero_grad(zero_grad: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
     """Wrap a user's zero_grad: steps with it are recorded again each time, since it may leave some gradients."""
-    called_back = in_python(zero_grad)
+    callback = replay_in_python(zero_grad)
 
     @functools.wraps(zero_grad)
-    def done(self: Optimizer) -> None:
+    def wrapper(self: Optimizer) -> None:
         recording = kernels.recorder()
         if recording is not None:
-            recording.note_unrepeatable()
-        called_back(self)
+            recording.mark_unrepeatable()
+        callback(self)
 
-    return done
+    return wrapper
 
 
-def _pair(name: str, value: Any) -> tuple[Any, Any]:
+def _unpack_pair(name: str, value: Any) -> tuple[Any, Any]:
     """The two values of a pair. TypeError or ValueError if the value is not a pair."""
     try:
         first, second = value

@@ -12,11 +12,11 @@ from caffelite.core.tensor import Tensor
 class Parameters(tuple):
     """An optimizer's parameters, which cannot be changed: methods that would change a list raise TypeError."""
 
-    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
+    def _raise_immutable(self, *arguments: Any, **options: Any) -> NoReturn:
         raise TypeError("an optimizer's parameters cannot be changed; make another optimizer")
 
-    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = remove = pop = clear = sort = reverse = _raise_immutable
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _raise_immutable
 
 
 class Group(Mapping):
@@ -31,14 +31,14 @@ class Group(Mapping):
 
     def __getitem__(self, name: str) -> Any:
         if name == "parameters":
-            members = zip(self._optimizer.parameters, self._optimizer._group_of, strict=True)
+            members = zip(self._optimizer.parameters, self._optimizer._group_indices, strict=True)
             return Parameters(p for p, group in members if group == self._index)
-        return self._optimizer._hyper_of(self._index)[name]
+        return self._optimizer._hyper_values(self._index)[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == "parameters":
             self._optimizer.parameters = value
-        self._optimizer._set(self._index, name, value)
+        self._optimizer._set_hyper(self._index, name, value)
 
     def __iter__(self) -> Iterator[str]:
         return iter(("parameters", *self._optimizer.hyper_names))
@@ -59,13 +59,13 @@ def as_groups(rule: str, parameters: Any, defaults: Mapping[str, Any]) -> list[d
     """Convert the optimizer's argument to groups: dicts with a list of parameters and all hyper-parameters."""
     if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Function | Mapping):
         raise TypeError(f"{rule} takes a list of Tensors, such as model.parameters(), got {parameters!r}")
-    given = list(parameters)
-    if not given:
+    items = list(parameters)
+    if not items:
         raise ValueError(f"{rule} got no parameters; add the layers to the model first")
-    if not isinstance(given[0], Mapping):
-        given = [{"parameters": given}]
+    if not isinstance(items[0], Mapping):
+        items = [{"parameters": items}]
     groups = []
-    for i, group in enumerate(given):
+    for i, group in enumerate(items):
         members = group.get("parameters", ()) if isinstance(group, Mapping) else None
         if not isinstance(members, Iterable) or isinstance(members, Tensor):
             raise TypeError(f'{rule} takes groups such as {{"parameters": ps, "lr": 0.1}}, got {group!r}')

@@ -163,11 +163,11 @@ class Adam(Optimizer, recordable=True):
         return {"steps": self.steps[:, 1], **super().vectors()}
 
     def step(self) -> None:
-        for run in self.runs():
-            steps = self.steps[run.parameters]
+        for segment in self.segments():
+            steps = self.steps[segment.parameters]
             kernels.count_steps(steps)
-            state = run.data, run.gradient, run.state, run.hyper
-            kernels.update(self.rule, *state, steps, run.used, run.is_sparse)
+            state = segment.data, segment.gradient, segment.state, segment.hyper
+            kernels.update(self.rule, *state, steps, segment.used_rows, segment.is_sparse)
 
 
 class AdamW(Adam, recordable=True):
@@ -226,8 +226,8 @@ class NAdam(Adam, recordable=True):
         return {"momentum_product": self.steps[:, 2], **super().vectors()}
 
     def step(self) -> None:
-        for run in self.runs():
-            steps = self.steps[run.parameters]
-            kernels.count_steps(steps, run.hyper)
+        for segment in self.segments():
+            steps = self.steps[segment.parameters]
+            kernels.count_steps(steps, segment.hyper)
             # the formula above, for each element: `nadam` in _kernels/loops/update.pyx
-            kernels.update("nadam", run.data, run.gradient, run.state, run.hyper, steps)
+            kernels.update("nadam", segment.data, segment.gradient, segment.state, segment.hyper, steps)

@@ -15,7 +15,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import as_real, nonnegative, positive_integer
+from caffelite.core.arrays import as_real, check_nonnegative, check_positive_integer
 
 
 class Schedule:
@@ -43,12 +43,12 @@ def cosine(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule
 
     I. Loshchilov and F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
     """
-    return _after_warmup("cosine", lr, steps, warmup, end, lambda p: (1 + np.cos(np.pi * p)) / 2)
+    return _warmup_schedule("cosine", lr, steps, warmup, end, lambda p: (1 + np.cos(np.pi * p)) / 2)
 
 
 def linear(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
     """A line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p). p and errors are as in `cosine`."""
-    return _after_warmup("linear", lr, steps, warmup, end, lambda p: 1 - p)
+    return _warmup_schedule("linear", lr, steps, warmup, end, lambda p: 1 - p)
 
 
 def exponential(lr: float, steps: int, end: float) -> Schedule:
@@ -56,7 +56,7 @@ def exponential(lr: float, steps: int, end: float) -> Schedule:
 
     Raises ValueError unless lr and `end` are above 0.
     """
-    t, lr, end = _steps(steps), nonnegative("lr", lr), nonnegative("end", end)
+    t, lr, end = _step_range(steps), check_nonnegative("lr", lr), check_nonnegative("end", end)
     if lr == 0 or end == 0:
         raise ValueError(f"exponential: lr and end must be above 0, got {lr} and {end}")
     rates = np.exp(np.log(lr) + (np.log(end) - np.log(lr)) * t / t[-1])
@@ -66,9 +66,9 @@ def exponential(lr: float, steps: int, end: float) -> Schedule:
 
 def steps(lr: float, steps: int, every: int, factor: float) -> Schedule:
     """Multiply the rate by `factor` after every `every` steps: s = lr factor^⌊t / every⌋."""
-    t, lr, factor = _steps(steps), nonnegative("lr", lr), nonnegative("factor", factor)
+    t, lr, factor = _step_range(steps), check_nonnegative("lr", lr), check_nonnegative("factor", factor)
     with np.errstate(over="ignore", invalid="ignore"):
-        rates = lr * factor ** (t // min(positive_integer("every", every, math.inf), t.size))
+        rates = lr * factor ** (t // min(check_positive_integer("every", every, math.inf), t.size))
     return Schedule(f"steps({lr:g}, {steps}, every={every}, factor={factor:g})", rates)
 
 
@@ -78,7 +78,7 @@ def one_cycle(lr: float, steps: int) -> Schedule:
     The last step, t = steps − 1, has the lowest rate, as in PyTorch's OneCycleLR. L. N. Smith and N. Topin,
     "Super-convergence: very fast training of neural networks using large learning rates", 2017.
     """
-    t, lr = _steps(steps), nonnegative("lr", lr)
+    t, lr = _step_range(steps), check_nonnegative("lr", lr)
     peak, last = 0.3 * steps - 1, steps - 1
     rising, falling = (t / peak if peak > 0 else 0 * t), np.minimum((t - peak) / (last - peak), 1)
     low, lowest = lr / 25, lr / 250_000
@@ -87,11 +87,11 @@ def one_cycle(lr: float, steps: int) -> Schedule:
     return Schedule(f"one_cycle({lr:g}, {steps})", np.where(t <= peak, up, down))
 
 
-def _after_warmup(
+def _warmup_schedule(
     name: str, lr: float, steps: int, warmup: int, end: float, shape: Callable[[np.ndarray], np.ndarray]
 ) -> Schedule:
     """The schedule with a warm-up and then a shape: the rate is lr if the shape is 1, and `end` if it is 0."""
-    t, lr, end = _steps(steps), nonnegative("lr", lr), nonnegative("end", end)
+    t, lr, end = _step_range(steps), check_nonnegative("lr", lr), check_nonnegative("end", end)
     if isinstance(warmup, bool) or not isinstance(warmup, int | np.integer):
         raise TypeError(f"warmup must be an integer, got {warmup!r}")
     if not 0 <= warmup < steps:
@@ -102,15 +102,15 @@ def _after_warmup(
     return Schedule(f"{name}({lr:g}, {steps}, warmup={warmup}, end={end:g})", rates)
 
 
-def _steps(steps: int) -> np.ndarray:
+def _step_range(steps: int) -> np.ndarray:
     """0 … steps, in float64."""
-    return np.arange(positive_integer("steps", steps) + 1, dtype=np.float64)
+    return np.arange(check_positive_integer("steps", steps) + 1, dtype=np.float64)
 
 
 # ---- following them -------------------------------------------------------------------------------------------------
 
 
-def tabulated(schedule: Any) -> np.ndarray:
+def tabulate(schedule: Any) -> np.ndarray:
     """The rates of a schedule, s(0) … s(steps). TypeError if it is not a schedule, ValueError for a wrong rate."""
     if isinstance(schedule, Schedule):
         return schedule.rates
@@ -119,20 +119,20 @@ def tabulated(schedule: Any) -> np.ndarray:
             "lr must be a number or a schedule, such as schedules.cosine(0.1, steps=1000), or a function of the step "
             f"that has `steps`, got {schedule!r}. To change it after each epoch, set `optimizer.lr` in a callback"
         )
-    steps = positive_integer("the schedule's steps", schedule.steps)
-    return np.array([nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])
+    steps = check_positive_integer("the schedule's steps", schedule.steps)
+    return np.array([check_nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])
 
 
-def writeable(value: Any) -> Any:
+def to_writeable(value: Any) -> Any:
     """The value, with copies of its read-only arrays: unpickling may map arrays from a file, read-only."""
     if isinstance(value, np.ndarray):
         return value if value.flags.writeable else value.copy()
     if type(value) is dict:
-        return {name: writeable(x) for name, x in value.items()}
-    return tuple(map(writeable, value)) if type(value) is tuple else value
+        return {name: to_writeable(x) for name, x in value.items()}
+    return tuple(map(to_writeable, value)) if type(value) is tuple else value
 
 
-class Followed:
+class ScheduleState:
     """The schedules that an optimizer's groups follow, each with its next step."""
 
     # Recordings watch these attributes as an Optimizer's, because a recorded step depends on the schedules.
@@ -143,12 +143,12 @@ class Followed:
         self._rates_and_t: tuple[tuple[np.ndarray, np.ndarray] | None, ...] = (None,) * groups
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({name: writeable(value) for name, value in state.items()})
+        self.__dict__.update({name: to_writeable(value) for name, value in state.items()})
 
     def __getitem__(self, group: int) -> tuple[np.ndarray, int] | None:
         """The rates of a group's schedule and its next step; None if it follows none."""
-        followed = self._rates_and_t[group]
-        return None if followed is None or followed[1][0] < 0 else (followed[0], int(followed[1][0]))
+        entry = self._rates_and_t[group]
+        return None if entry is None or entry[1][0] < 0 else (entry[0], int(entry[1][0]))
 
     def begin(self, group: int, rates: np.ndarray, t: int = 0) -> None:
         """Let a group follow a schedule, from step t on."""
@@ -159,9 +159,9 @@ class Followed:
 
     def end(self, group: int) -> None:
         """End a group's schedule: its rate stays as it is. This changes an array, so recorded steps see it too."""
-        followed = self._rates_and_t[group]
-        if followed is not None:
-            followed[1][0] = -1
+        entry = self._rates_and_t[group]
+        if entry is not None:
+            entry[1][0] = -1
 
     def names(self) -> list[tuple[str, str]]:
         """The names in a state of each group's rates and next step."""
@@ -172,13 +172,13 @@ class Followed:
         """The rates and the next step of each schedule, by these names."""
         state: dict[str, Any] = {}
         for group, names in enumerate(self.names()):
-            if (followed := self[group]) is not None:
-                state |= zip(names, (followed[0].copy(), followed[1]), strict=True)
+            if (entry := self[group]) is not None:
+                state |= zip(names, (entry[0].copy(), entry[1]), strict=True)
         return state
 
     def read(self, state: dict[str, Any]) -> list[tuple[np.ndarray, int] | None]:
         """The rates and the next step of each group in a state. ValueError if they are not a possible schedule."""
-        return [_schedule_in(state, *names) for names in self.names()]
+        return [_read_schedule(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
         """Let each group follow its schedule from its step on. None: it follows no schedule."""
@@ -190,54 +190,54 @@ class Followed:
 
     def scale(self, factor: float) -> None:
         """Multiply the rates of all schedules. This changes arrays, so recorded steps see it too."""
-        for followed in self._rates_and_t:
-            if followed is not None:
-                followed[0][...] *= factor
+        for entry in self._rates_and_t:
+            if entry is not None:
+                entry[0][...] *= factor
 
     def warn_if_short(self, steps: int | None) -> None:
         """Warn if a schedule ends within the next `steps` steps. None: warn if it has ended with rate 0."""
-        for followed in self._rates_and_t:
-            if followed is None or followed[1][0] < 0:
+        for entry in self._rates_and_t:
+            if entry is None or entry[1][0] < 0:
                 continue
-            rates, done = followed[0], int(followed[1][0])
-            whole = len(rates) - 1
+            rates, t = entry[0], int(entry[1][0])
+            total = len(rates) - 1
             last = f"rate {rates[-1]:g}" + ("" if rates[-1] > 0 else " and change nothing")
-            if steps is None and done >= whole and rates[-1] == 0:
+            if steps is None and t >= total and rates[-1] == 0:
                 return warn(
-                    f"the schedule of the learning rate has ended: it has {whole} steps, and {done} are made. "
+                    f"the schedule of the learning rate has ended: it has {total} steps, and {t} are made. "
                     f"All further steps have {last}"
                 )
-            if steps is not None and done + steps > whole:
+            if steps is not None and t + steps > total:
                 return warn(
-                    f"the schedule of the learning rate has {whole} steps, but this training makes {steps}"
-                    f"{f' after {done}' if done else ''}: the last {min(done + steps - whole, steps)} have {last}. "
+                    f"the schedule of the learning rate has {total} steps, but this training makes {steps}"
+                    f"{f' after {t}' if t else ''}: the last {min(t + steps - total, steps)} have {last}. "
                     "Schedules count steps, a step for each batch, not epochs"
                 )
         return None
 
-    def watched(self, between_steps: Callable[[], None] | None) -> Callable[[], None] | None:
+    def add_end_warning(self, between_steps: Callable[[], None] | None) -> Callable[[], None] | None:
         """A function to call between steps of a training of unknown length. It warns once if a schedule ended at 0."""
-        ending = [f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1]
-        if not ending:
+        open_entries = [f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1]
+        if not open_entries:
             return between_steps
 
-        def warn_and_go_on() -> None:
-            if ending and any(t[0] >= len(rates) for rates, t in ending):
-                ending.clear()
+        def warn_at_end() -> None:
+            if open_entries and any(t[0] >= len(rates) for rates, t in open_entries):
+                open_entries.clear()
                 self.warn_if_short(None)
             if between_steps is not None:
                 between_steps()
 
-        return warn_and_go_on
+        return warn_at_end
 
-    def move(self, hyper: np.ndarray) -> None:
+    def advance(self, hyper: np.ndarray) -> None:
         """After a step, write the next step's rates into the first column of the groups' hyper-parameters."""
-        for group, followed in enumerate(self._rates_and_t):
-            if followed is not None:
-                kernels.follow(hyper[group], *followed)
+        for group, entry in enumerate(self._rates_and_t):
+            if entry is not None:
+                kernels.follow(hyper[group], *entry)
 
 
-def _schedule_in(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:
+def _read_schedule(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:
     """The rates and the step with these names in a state; None if the state does not have them."""
     if schedule not in state and t not in state:
         return None

@@ -1,4 +1,4 @@
-"""Runs: parameters that are neighbours in memory. An optimizer updates them together."""
+"""Segments: parameters that are neighbours in memory. An optimizer updates them together."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from caffelite.core.arrays import FLOATS
 from caffelite.core.tensor import Tensor
 
 
-class Run(NamedTuple):
+class Segment(NamedTuple):
     """Parameters of one group that are neighbours in memory, with their gradients; both as vectors."""
 
     data: np.ndarray
     gradient: np.ndarray
-    state: np.ndarray | None  # this run's part of the rule's vectors, one row each
+    state: np.ndarray | None  # this segment's part of the rule's vectors, one row each
     hyper: np.ndarray
-    # The gradient's rows that may not be 0, if the parameter notes them. Such a parameter is a run of its own.
-    used: np.ndarray | None
+    # The gradient's rows that may not be 0, if the parameter notes them. Such a parameter is a segment of its own.
+    used_rows: np.ndarray | None
     is_sparse: bool  # whether only the used rows change
     start: int  # the position of its first element among all elements of its dtype
     parameters: slice  # its parameters among the optimizer's
 
 
-def find_runs(
-    parameters: Sequence[Tensor], group_of: Sequence[int], hyper: np.ndarray, kept: dict[np.dtype, np.ndarray] | None
-) -> list[Run]:
+def find_segments(
+    parameters: Sequence[Tensor], group_indices: Sequence[int], hyper: np.ndarray, vectors: dict[np.dtype, np.ndarray] | None
+) -> list[Segment]:
     """Collect the parameters that have a gradient, and join those that are neighbours in memory.
 
-    `group_of` has the group of each parameter, which is its row of `hyper`. `kept` has the rule's vectors for each
+    `group_indices` has the group of each parameter, which is its row of `hyper`. `vectors` are the rule's for each
     dtype, as rows.
     """
-    runs: list[Run] = []
+    segments: list[Segment] = []
     position = dict.fromkeys(FLOATS, 0)
-    for i, (p, group) in enumerate(zip(parameters, group_of, strict=True)):
-        start, which = position[p.dtype], slice(i, i + 1)
+    for i, (p, group) in enumerate(zip(parameters, group_indices, strict=True)):
+        start, indices = position[p.dtype], slice(i, i + 1)
         position[p.dtype] += p.size
-        present = p._present_gradient()
-        if present is None:
+        present_gradient = p._present_gradient()
+        if present_gradient is None:
             continue
-        data, gradient = p._data.reshape(-1), present.reshape(-1)
-        last = runs[-1] if runs and runs[-1].used is None and p._used_rows is None else None
-        if last and last.data.dtype == p.dtype and last.parameters.stop == i and group_of[i - 1] == group:
-            both_data, both_gradients = joined(last.data, data), joined(last.gradient, gradient)
+        data, gradient = p._data.reshape(-1), present_gradient.reshape(-1)
+        last = segments[-1] if segments and segments[-1].used_rows is None and p._used_rows is None else None
+        if last and last.data.dtype == p.dtype and last.parameters.stop == i and group_indices[i - 1] == group:
+            both_data, both_gradients = join_views(last.data, data), join_views(last.gradient, gradient)
             if both_data is not None and both_gradients is not None:
                 data, gradient, start = both_data, both_gradients, last.start
-                which = slice(last.parameters.start, i + 1)
-                runs.pop()
-        state = None if not kept else kept[p.dtype][:, start : start + data.size]
-        runs.append(Run(data, gradient, state, hyper[group], p._used_rows, p.is_sparse, start, which))
-    return runs
+                indices = slice(last.parameters.start, i + 1)
+                segments.pop()
+        state = None if not vectors else vectors[p.dtype][:, start : start + data.size]
+        segments.append(Segment(data, gradient, state, hyper[group], p._used_rows, p.is_sparse, start, indices))
+    return segments
 
 
-def joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+def join_views(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     """The vector of a and b together, if b follows a in the same memory, otherwise None."""
     if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
         return None

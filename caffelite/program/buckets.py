@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.sparse import array_of
+from caffelite.core.sparse import to_row_array
 from caffelite.program.program import Program
 
 SIZES = (1024, 256, 64, 16, 4, 1)
@@ -80,7 +80,7 @@ class Blocks:
 
     def _in_blocks(self, function: Callable[..., Any], arrays: tuple[Any, ...], rows: int) -> Any:
         """Return the function's results, computed block by block."""
-        given, results, is_tuple = [*map(array_of, arrays)], list[np.ndarray](), False
+        given, results, is_tuple = [*map(to_row_array, arrays)], list[np.ndarray](), False
         try:
             for start, size in _blocks_of(rows):
                 program = self._of_size(size)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.fork import renew_in_children
+from caffelite._support.fork import reset_after_fork
 from caffelite.program.buckets import Blocks
 from caffelite.program.program import Program
 from caffelite.program.runner import Locked
@@ -41,7 +41,7 @@ class Programs:
         self._programs: dict[Any, Program | Blocks] = {}
         self._requests = 0
         self._after_fork()
-        renew_in_children(self)
+        reset_after_fork(self)
         self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
         self.cursor = self._memory.view(kernels.CURSOR)  # tells steps which batch is next, and where the sums are
         # The shapes and dtypes of the rows of outputs that a Program keeps for the metrics of an epoch.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import PythonCall
+from caffelite.core.recording import PythonCallback
 
 class Buffer:
     owner: weakref.ref[np.ndarray]
@@ -36,7 +36,7 @@ class Instruction:
     def placed(self) -> kernels.RecordedCall: ...
 
 class RecordedStep(NamedTuple):
-    instructions: list[Instruction | PythonCall]
+    instructions: list[Instruction | PythonCallback]
     memory: list[Any]
     def operands(self) -> list[tuple[int, Operand]]: ...
 

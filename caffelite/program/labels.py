@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from caffelite.core.recording import PythonCall
+from caffelite.core.recording import PythonCallback
 from caffelite.program.ir import Instruction
 
 
-def facts(instruction: Instruction | PythonCall) -> list[str]:
+def facts(instruction: Instruction | PythonCallback) -> list[str]:
     """Name, shapes, FLOPs and bytes of a call. Only matrix products have FLOPs here, because they have nearly all."""
-    if isinstance(instruction, PythonCall):
+    if isinstance(instruction, PythonCallback):
         shapes = [x.shape for x in instruction.arguments if isinstance(x, np.ndarray)]
         return [f"Python: {instruction.name}", " ".join(map(shape_text, shapes)), "", ""]
     operands, flops = [x for x in instruction.operands if x is not None], instruction.call.flops

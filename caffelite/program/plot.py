@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.colours import FAINT, INK, PALETTE
-from caffelite._support.text_table import bytes_text, drawn, shortened
+from caffelite._support.text_table import format_bytes, escape_tex, shorten
 from caffelite.program.ir import Buffer
 from caffelite.program.timeline import Timed
 
@@ -61,10 +61,10 @@ def _draw_kernels(axes: Any, stage: Timed, colours: dict[Buffer, str]) -> None:
     filled = [colours[b] if b is not None else GREY for b in stage.writes]
     axes.bar(begins, 1, ends - begins, align="edge", color=filled, edgecolor="white", linewidth=0.6)
     axes.set(ylim=(0, 4.6), yticks=[], xticks=[])
-    count, total = len(stage.calls), bytes_text(stage.size)
+    count, total = len(stage.calls), format_bytes(stage.size)
     kernels = f"{count:,} kernel{'s' * (count != 1)}"
     title = f"{stage.name}:  {kernels}, {ends[-1] if count else 0:.1f} µs, {total} of temporaries"
-    axes.set_title(drawn(title), fontsize=10, color=INK, loc="left")
+    axes.set_title(escape_tex(title), fontsize=10, color=INK, loc="left")
 
 
 def _draw_memory(axes: Any, stage: Timed, colours: dict[Buffer, str], highest: int) -> None:
@@ -81,7 +81,7 @@ def _draw_memory(axes: Any, stage: Timed, colours: dict[Buffer, str], highest: i
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.yaxis.set_major_locator(_ticks())
-    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0 ", " "))
+    axes.yaxis.set_major_formatter(lambda value, _: format_bytes(value).replace(".0 ", " "))
 
 
 def _ticks() -> Any:
@@ -103,12 +103,12 @@ def _label(figure: Any, stages: list[Timed], memories: Any) -> None:
         named = np.sort(np.argsort(-stage.seconds, kind="stable")[:MOST])
         for i, place in zip(named, spread(middles[named], BETWEEN * width, width / 1.03), strict=True):
             kernels.plot([middles[i], place], [1.02, 1.4], color=INK, linewidth=0.5)
-            name = drawn(shortened(stage.calls[i], LETTERS))
+            name = escape_tex(shorten(stage.calls[i], LETTERS))
             kernels.text(place, 1.5, name, rotation=SLANT, rotation_mode="anchor", **small)
         for bar in stage.bars:
             left, right = begins[bar.begin], ends[bar.end]
             middle = (left + right) / 2, bar.offset + bar.nbytes / 2
-            text = memory.text(*middle, drawn(bar.text), ha="center", va="center", **small)
+            text = memory.text(*middle, escape_tex(bar.text), ha="center", va="center", **small)
             (x0, y0), (x1, y1) = memory.transData.transform([(left, 0), (right, bar.nbytes)])
             extent = text.get_window_extent()
             if extent.width + 4 > x1 - x0 or 1.3 * extent.height > y1 - y0:

@@ -20,12 +20,12 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import InterruptsBetweenSteps
-from caffelite._support.text_table import Table, table
+from caffelite._support.text_table import TextTable, text_table
 from caffelite._support.warnings import NotRecorded, warn
-from caffelite.core.arrays import positive_integer
-from caffelite.core.autograd import Node, results_so_far
-from caffelite.core.recording import Obstacle, PythonCall, Recording, with_tensors
-from caffelite.core.sparse import array_of, rows_from
+from caffelite.core.arrays import check_positive_integer
+from caffelite.core.autograd import Node, application_count
+from caffelite.core.recording import CaptureFailure, PythonCallback, Recording, live_tensors
+from caffelite.core.sparse import to_row_array, from_row_array
 from caffelite.program.ir import Buffer, Instruction, RecordedStep, owner_of, recorded_step
 from caffelite.program.labels import facts
 from caffelite.program.passes import PASSES
@@ -61,28 +61,28 @@ class Program(Runner):
         Program `runs_eagerly` from now on, and gives the warning `NotRecorded`. A step that changes a value which it
         reads in Python gets a second chance, because a first step may only prepare something.
         """
-        inputs = [np.array(array_of(array), order="C") for array in arrays]
-        recording, results_before = Recording(self.strict), results_so_far()
-        with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
+        inputs = [np.array(to_row_array(array), order="C") for array in arrays]
+        recording, results_before = Recording(self.strict), application_count()
+        with InterruptsBetweenSteps() as interrupts, interrupts.defer(), recording:
             if self.function is not None:
-                recording.note_decider(self.function)
-            result = plain(function(*[rows_from(x.view(kernels.Recorded)) for x in inputs]))
-        change = recording.change()
+                recording.guard_code(self.function)
+            result = plain(function(*[from_row_array(x.view(kernels.Recorded)) for x in inputs]))
+        change = recording.find_change()
         self._changes = 0 if change is None else self._changes + 1
-        if obstacle := recording.obstacle or change:
+        if obstacle := recording.failure or change:
             self.forget(result)
-            if recording.obstacle or self.strict or self._changes > 1:
+            if recording.failure or self.strict or self._changes > 1:
                 self._give_up(obstacle)
             return
-        all_notes, attributes, entries = recording.notes(), recording.attributes(), recording.entries
-        replaced = {id(owner_of(x._data if isinstance(x, Node) else x)) for x in recording.replaced()}
+        all_notes, attributes, entries = recording.snapshots(), recording.attribute_guards(), recording.entries
+        replaced = {id(owner_of(x._data if isinstance(x, Node) else x)) for x in recording.replaced_values()}
         del recording
         step, buffers = recorded_step(entries)
         del entries
-        notes = with_tensors(all_notes)  # the recording is gone, so only Tensors that others use still exist
+        notes = live_tensors(all_notes)  # the recording is gone, so only Tensors that others use still exist
         del all_notes
-        found = [Precondition(t, note.gradient_before, needed=t._serial_number <= results_before) for t, note in notes]
-        of_python = [array for call in step.instructions if isinstance(call, PythonCall) for array in call.outputs]
+        found = [Precondition(t, note.had_gradient, needed=t._serial_number <= results_before) for t, note in notes]
+        of_python = [array for call in step.instructions if isinstance(call, PythonCallback) for array in call.outputs]
         of_tensors = [array for t, _ in notes for array in (t._data, t._gradient)]
         if obstacle := _foreign(result, [*inputs, *of_python, *of_tensors], buffers) or _read_early(buffers, replaced):
             self.forget(result)
@@ -90,9 +90,9 @@ class Program(Runner):
             return
         written = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
         effects = [
-            StateChange(t, t._has_gradient if note.gradient_set else None, changed)
+            StateChange(t, t._has_gradient if note.changes_gradient else None, changed)
             for t, note in notes
-            if (changed := id(owner_of(t._data)) in written or t._version[0] != note.version) or note.gradient_set
+            if (changed := id(owner_of(t._data)) in written or t._version[0] != note.version) or note.changes_gradient
         ]
         for buffer in buffers:
             owner = buffer.owner()
@@ -114,7 +114,7 @@ class Program(Runner):
         self.nbytes = sum(array.nbytes for array in (*inputs, *step.memory[of_others:]))
         self.keep(kernels.Replay(calls, step.memory), inputs, result, found, attributes, effects)
 
-    def _give_up(self, obstacle: Obstacle) -> None:
+    def _give_up(self, obstacle: CaptureFailure) -> None:
         """Run the step in Python from now on, because it can't be replayed. TypeError if the Program is strict."""
         reason, line = obstacle.reason, obstacle.line
         if self.strict:
@@ -135,10 +135,10 @@ class Program(Runner):
     def _repr_html_(self) -> str:
         return self._listing()._repr_html_()
 
-    def _listing(self) -> Table:
-        return table(["kernel", "shapes", "FLOP", "bytes"], [facts(call) for call in self._step.instructions], "<<>>")
+    def _listing(self) -> TextTable:
+        return text_table(["kernel", "shapes", "FLOP", "bytes"], [facts(call) for call in self._step.instructions], "<<>>")
 
-    def profile(self, replays: int = 100) -> Table:
+    def profile(self, replays: int = 100) -> TextTable:
         """Return a table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
 
         The replays are real steps, on the data of the last call: a training step changes the parameters.
@@ -153,7 +153,7 @@ class Program(Runner):
             rates = [f"{float(x.replace(',', '')) / time / 1e9:.1f}" if x else "" for x in amounts]
             rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / seconds.sum():.0%}"])
         rows.append(["total", "", f"{seconds.sum() * 1e6:.2f}", "", "", ""])
-        return table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows, "<<>>>>")
+        return text_table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows, "<<>>>>")
 
     def show(self, replays: int = 100) -> Any:
         """Draw the kernels in time, over the memory that they use, before and after each pass.
@@ -174,13 +174,13 @@ class Program(Runner):
         """
         from caffelite.program.plot import picture
 
-        replays = positive_integer("replays", replays)
+        replays = check_positive_integer("replays", replays)
         with self.lock:
             if not self._stages:
                 raise RuntimeError("show draws a Program that capture has recorded, and this one is not recorded")
             self._check_current("show")
             timed = measured(self._stages, self._step, replays)
-            if any(isinstance(call, PythonCall) for call in self._step.instructions):
+            if any(isinstance(call, PythonCallback) for call in self._step.instructions):
                 self.replayed()
         return picture(timed)
 
@@ -217,7 +217,7 @@ def _place_the_rest(step: RecordedStep) -> None:
             step.memory.append(block)
 
 
-def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> Obstacle | None:
+def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> CaptureFailure | None:
     """The obstacle that NumPy made an array in the result, which a replay would not make; None without obstacle."""
     owners = {id(owner_of(array)) for array in known if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}
@@ -230,13 +230,13 @@ def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer])
     mapped(look, result)
     if not foreign:
         return None
-    return Obstacle(
+    return CaptureFailure(
         f"the recorded function returns an array of shape {foreign[0].shape} that NumPy made; a replay would not make "
         "it again. Compute it with caffelite's Functions or kernels"
     )
 
 
-def _read_early(buffers: list[Buffer], replaced: set[int]) -> Obstacle | None:
+def _read_early(buffers: list[Buffer], replaced: set[int]) -> CaptureFailure | None:
     """The obstacle that a kernel read a buffer before the step wrote it, and nobody keeps it or the step replaced it.
 
     NumPy made such a buffer, or the step before did.
@@ -244,7 +244,7 @@ def _read_early(buffers: list[Buffer], replaced: set[int]) -> Obstacle | None:
     for buffer in buffers:
         if buffer.read_early is not None and (buffer.owner() is None or id(buffer.owner()) in replaced):
             name, line = buffer.read_early
-            return Obstacle(
+            return CaptureFailure(
                 f"{name} reads an array that NumPy made inside the recorded function; a replay would not make it "
                 "again. Make it outside and keep it, or use caffelite's Functions or kernels",
                 line,

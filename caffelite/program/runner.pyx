@@ -12,8 +12,8 @@ from caffelite._kernels.record cimport is_recording
 from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.guards cimport are_unchanged
 from caffelite.core.autograd cimport Node, is_training, records_graph
-from caffelite._support.fork import renew_in_children
-from caffelite.core.sparse import array_of, as_sparse, is_sparse, rows_from
+from caffelite._support.fork import reset_after_fork
+from caffelite.core.sparse import to_row_array, as_sparse, is_sparse, from_row_array
 
 cnp.import_array()
 
@@ -156,7 +156,7 @@ cdef class Runner:
     def __cinit__(self, function=None, *, strict=False):
         self.function, self.lock = function, threading.RLock()
         self.replay, self.inputs = Replay([]), []
-        renew_in_children(self)
+        reset_after_fork(self)
 
     def _after_fork(self):
         """Make a new lock in a forked child, where no other thread holds the old one."""
@@ -191,7 +191,7 @@ cdef class Runner:
             return mapped(copied, mapped(as_plain, plain(function(*given))))
         if self.function is not None:
             self.given = given            # keeps the memory that sparse rows point to
-        given = [x if isinstance(x, ndarray) else array_of(x) for x in given]
+        given = [x if isinstance(x, ndarray) else to_row_array(x) for x in given]
         self.lock.acquire()               # faster than `with`
         try:
             if self.is_recorded:
@@ -254,7 +254,7 @@ cdef class Runner:
             array, buffer = arrays[i], self.inputs[i]
             if not cnp.PyArray_SAMESHAPE(array, buffer) or (
                     array.descr is not buffer.descr and not cnp.PyArray_EquivTypes(array.descr, buffer.descr)):
-                refuse_unlike(i, rows_from(buffer), rows_from(array))
+                refuse_unlike(i, from_row_array(buffer), from_row_array(array))
         return 0
 
     cpdef bint is_current(self) except -1:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.text_table import bytes_text
-from caffelite.core.recording import PythonCall
+from caffelite._support.text_table import format_bytes
+from caffelite.core.recording import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, RecordedStep
 from caffelite.program.labels import facts, shape_text
 
@@ -19,7 +19,7 @@ class Stage(NamedTuple):
     """A step between two passes."""
 
     name: str  # "as recorded", "after drop_unread"
-    instructions: list[Instruction | PythonCall]
+    instructions: list[Instruction | PythonCallback]
     offsets: dict[Buffer, int]  # bytes from the first temporary; of those that have no place yet, as if one by one
     size: int  # bytes of all temporaries
 
@@ -68,7 +68,7 @@ def measured(stages: list[Stage], step: RecordedStep, replays: int) -> list[Time
     written = {b: b.owner() for stage in stages for call in stage.instructions if isinstance(call, Instruction)
                for b in call.writes if not b.temporary}  # fmt: skip
     arrays = [owner.view(np.ndarray) for owner in written.values() if owner is not None]
-    arrays += [x.view(np.ndarray) for call in step.instructions if isinstance(call, PythonCall)
+    arrays += [x.view(np.ndarray) for call in step.instructions if isinstance(call, PythonCallback)
                for x in call.outputs if x is not None]  # fmt: skip
     before = [array.copy() for array in arrays]
     timed = []
@@ -109,7 +109,7 @@ def _timed(stage: Stage, memory: list, replays: int) -> Timed:
                     if operand.nbytes == operand.buffer.nbytes:
                         shapes.setdefault(operand.buffer, shape_text(operand.shape))
     bars = [
-        Bar(b, shapes.get(b, bytes_text(b.nbytes)), begin, end, stage.offsets[b], b.nbytes)
+        Bar(b, shapes.get(b, format_bytes(b.nbytes)), begin, end, stage.offsets[b], b.nbytes)
         for b, (begin, end) in lives.items()
     ]
     names = [facts(call)[0] for call in stage.instructions]

@@ -9,12 +9,12 @@
 It needs the `torch` package: `pip install torch`.
 """
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"caffelite.pytorch needs the torch package: {how_to_install('pytorch')}") from error
+    raise ImportError(f"caffelite.pytorch needs the torch package: {install_command('pytorch')}") from error
 
 from caffelite.pytorch.converting import from_torch, to_torch
 from caffelite.pytorch.state import load_state_dict

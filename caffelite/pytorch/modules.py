@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from caffelite.functions.columns import LIMIT
+from caffelite.functions.columns import Z_LIMIT
 
 
 class Residual(nn.Module):
@@ -169,7 +169,7 @@ class Columns(OfTable):
         if numbers is not None:
             z = (numbers - self.center) / self.scale
             if self._columns["robust"]:
-                z = z / (1 + (z / LIMIT) ** 2).sqrt()
+                z = z / (1 + (z / Z_LIMIT) ** 2).sqrt()
             gaps = numbers.isnan()
             parts = [z.masked_fill(gaps, 0), gaps[:, self._columns["gaps"]], self._shares(numbers).nan_to_num(0)]
         parts += [embedding(codes[:, i]) for i, embedding in enumerate(self.embeddings)]

@@ -10,12 +10,12 @@ meaning. `NetClassifier(build)` and `NetRegressor(build)` train the Model that `
 All work in pipelines, searches, cross-validation, calibration and ensembles.
 """
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 
 try:
     from sklearn.utils.validation import validate_data  # noqa: F401 (is there since 1.6)
 except ImportError as error:
-    raise ImportError(f"caffelite.sklearn needs scikit-learn 1.6 or later: {how_to_install('sklearn')}") from error
+    raise ImportError(f"caffelite.sklearn needs scikit-learn 1.6 or later: {install_command('sklearn')}") from error
 
 from caffelite.sklearn.estimators import MLPClassifier, MLPRegressor, NetClassifier, NetRegressor
 from caffelite.sklearn.table_estimators import TableClassifier, TableRegressor

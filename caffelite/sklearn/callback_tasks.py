@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.terminal import say
+from caffelite._support.terminal import echo
 from caffelite.files.state import named_state
 from caffelite.sklearn.frame_rows import plain
 from caffelite.training.callbacks.base import Training
@@ -97,7 +97,7 @@ class Improvement:
             self._count(estimator.best_loss_ - loss)
             estimator.best_loss_ = min(estimator.best_loss_, loss)
         if estimator.verbose:
-            say(text, flush=True)
+            echo(text, flush=True)
         if estimator.solver == "lbfgs":
             return
         self._follow_rate()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from caffelite.core.arrays import positive_integer
+from caffelite.core.arrays import check_positive_integer
 from caffelite.core.function import Function
 from caffelite.functions import BatchNorm, Dropout, Linear, ReLU, Sigmoid, Tanh
 from caffelite.model.model import Model
@@ -37,7 +37,7 @@ class Perceptron(Estimator):
 
     def _build(self, n_features: int, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
         hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
-        sizes = [n_features, *[positive_integer("hidden_layer_sizes", size) for size in hidden], n_outputs]
+        sizes = [n_features, *[check_positive_integer("hidden_layer_sizes", size) for size in hidden], n_outputs]
         activation = ACTIVATIONS[self.activation]
         model = Model(dtype=dtype)
         for inputs, outputs in pairwise(sizes[:-1]):

@@ -27,7 +27,7 @@ from sklearn.utils.validation import (
 from caffelite.core.function import Function
 from caffelite.data import frames
 from caffelite.functions import MSELoss, SoftmaxLoss
-from caffelite.functions.columns import moments_of
+from caffelite.functions.columns import mean_and_deviation
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import is_frame
@@ -121,7 +121,7 @@ class TableEstimator(BaseEstimator):
             validate_data(self, X, y, reset=reset, skip_check_array=True)
             if known is None or known[0] != PLACE.format(0) or hasattr(self, "feature_names_in_"):
                 return X
-            columns = [*frames.columns(X, "X").values()]  # of an estimator that was fitted on an array
+            columns = [*frames.get_columns(X, "X").values()]  # of an estimator that was fitted on an array
         else:
             options = {"dtype": None, "ensure_all_finite": False}
             X = validate_data(self, X, reset=reset, **options)
@@ -132,7 +132,7 @@ class TableEstimator(BaseEstimator):
 
     def _categories(self, frame: Any) -> list[Any]:
         """Return the names of the columns of numbers that are categories."""
-        given, names = self.categorical_features, [*frames.columns(frame, "X")]
+        given, names = self.categorical_features, [*frames.get_columns(frame, "X")]
         if given is None:
             return []
         given = np.asarray(given)
@@ -273,7 +273,7 @@ class TableRegressor(RegressorMixin, TableEstimator):
         y = y.astype(np.float64)
         assert_all_finite(y, input_name="y")
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
-        center, scale = moments_of(y[:, np.newaxis])
+        center, scale = mean_and_deviation(y[:, np.newaxis])
         self._center, self._scale = float(center[0]), float(scale[0])
         targets = ((y - self._center) / self._scale)[:, np.newaxis]
         nets = self._trained(frame, targets, weights, 1, MSELoss())

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.terminal import say
+from caffelite._support.terminal import echo
 from caffelite._support.text_table import WIDTH
 from caffelite.files import safetensors as files
 from caffelite.model.load import load
@@ -69,7 +69,7 @@ def train(
     parts = split(target, test, seed)
     frame, facts = schema.taken_for(data, parts.training, target_name, recipe.min_frequency, drop)
     other = schema.other_task(data.columns[target_name], target) if task is None else None
-    say(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n", flush=True)
+    echo(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n", flush=True)
 
     started = time.perf_counter()
     nets = learn(frame, target, parts.training, recipe, seed, verbose)
@@ -82,11 +82,11 @@ def train(
         max(history.epochs for history in nets.histories),
         sum(p.data.size for p in nets.model.parameters()),
     )
-    say(f"{counted(len(best), 'net')}, {parameters:,} parameters, {counted(epochs, 'epoch')} in {seconds:.2f} seconds")
-    say(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
-    say(f"{report.of_scores(judgement)}\n")
-    say("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(judgement)]) + "\n")
-    say(f"{report.of_importances(judgement)}\n")
+    echo(f"{counted(len(best), 'net')}, {parameters:,} parameters, {counted(epochs, 'epoch')} in {seconds:.2f} seconds")
+    echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
+    echo(f"{report.of_scores(judgement)}\n")
+    echo("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(judgement)]) + "\n")
+    echo(f"{report.of_importances(judgement)}\n")
     return Trained(nets, judgement)
 
 
@@ -134,11 +134,11 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
             import_module(f"caffelite.{module}").export(model, first, input_shape)
             written[target] = first.read_bytes()
     for target, content in written.items():
-        files.replace(target, [content])
+        files.replace_file(target, [content])
     if isinstance(model, TableModel):
         what = "the value" if model.classes is None else f"the probabilities of {', '.join(model.classes)}"
         inputs = ", then ".join([f"{name} (n, {count})" for name, count in _inputs(model)])
-        say(f"{report.of_inputs(model.columns)}\n\nInputs: {inputs}. Output: {what}.")
+        echo(f"{report.of_inputs(model.columns)}\n\nInputs: {inputs}. Output: {what}.")
 
 
 def _inputs(model: TableModel) -> list[tuple[str, int]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.text_table import bytes_text
+from caffelite._support.text_table import format_bytes
 
 DELIMITERS = (",", ";", "\t", "|")
 NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # the cells that are missing, in lower case
@@ -101,8 +101,8 @@ class Unpacked(gzip.GzipFile):
         part = super().read1(size)
         if self.tell() > self.most:
             raise ValueError(
-                f"{self.path}: the unpacked table is larger than {bytes_text(self.most)}, which is {MOST_UNPACKED} "
-                f"times the file and {bytes_text(MOST_UNPACKED_MORE)}; if this is right, unpack the file first"
+                f"{self.path}: the unpacked table is larger than {format_bytes(self.most)}, which is {MOST_UNPACKED} "
+                f"times the file and {format_bytes(MOST_UNPACKED_MORE)}; if this is right, unpack the file first"
             )
         return part
 

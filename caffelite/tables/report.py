@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from caffelite._support.text_table import Table, shortened, table
+from caffelite._support.text_table import TextTable, shorten, text_table
 from caffelite.data import dates
 from caffelite.data.columns import DateColumn
 from caffelite.functions import Columns
@@ -17,10 +17,10 @@ MOST_COLUMNS = 15  # in the table of importances
 LONGEST = 24  # characters of a class or a column
 
 
-def of_columns(facts: list[Fact]) -> Table:
+def of_columns(facts: list[Fact]) -> TextTable:
     """The columns, their kinds and their values."""
-    rows = [(shortened(fact.name, LONGEST), fact.taken_for, fact.text) for fact in facts]
-    return table(["column", "read as", ""], rows, "<<<", cut=2)
+    rows = [(shorten(fact.name, LONGEST), fact.taken_for, fact.text) for fact in facts]
+    return text_table(["column", "read as", ""], rows, "<<<", cut=2)
 
 
 def of_target(target: Target, parts: Split, other: str | None) -> str:
@@ -31,7 +31,7 @@ def of_target(target: Target, parts: Split, other: str | None) -> str:
     else:
         counts = np.bincount(values)
         often = np.argsort(-counts, kind="stable").tolist()
-        shown = [f"{shortened(target.classes[i], LONGEST)} {percent(counts[i] / len(values))}" for i in often]
+        shown = [f"{shorten(target.classes[i], LONGEST)} {percent(counts[i] / len(values))}" for i in often]
         shown[MOST_CLASSES:] = [f"{len(shown) - MOST_CLASSES:,} more"] if len(shown) > MOST_CLASSES else []
         text = f"{target.name}: classification, {len(often):,} classes: {', '.join(shown)}"
     text += f"; or --task {other}" if other else ""
@@ -39,19 +39,19 @@ def of_target(target: Target, parts: Split, other: str | None) -> str:
     return f"{text}\n{len(values):,} rows: {', '.join(uses)}"
 
 
-def of_scores(judgement: Judgement) -> Table:
+def of_scores(judgement: Judgement) -> TextTable:
     """The scores of the nets, and the scores of the other models for the test rows."""
     others = {Judgement.NETS: "test", Judgement.LINEAR: "linear", Judgement.TREES: "boosted trees"}
     names = ["", "training", *[others.get(name, baseline(judgement)) for name in judgement.models]]
     rows = [[name, *(f"{scores[name]:.4g}" for scores in judgement.scores)] for name in judgement.scores[0]]
-    return table(names, rows, "<" + ">" * (len(names) - 1))
+    return text_table(names, rows, "<" + ">" * (len(names) - 1))
 
 
 def baseline(judgement: Judgement) -> str:
     """The output of the baseline, which is the same for all rows."""
     classes = judgement.target.classes
     most = 0 if classes is None else int(judgement.baseline.argmax())
-    return "the mean" if classes is None else f"always {shortened(classes[most], LONGEST)}"
+    return "the mean" if classes is None else f"always {shorten(classes[most], LONGEST)}"
 
 
 def verdict(judgement: Judgement) -> list[str]:
@@ -76,15 +76,15 @@ def _compared(judgement: Judgement, other: str, name: str, do: str) -> str:
     return f"{name[0].upper()}{name[1:]} {do} {how}: {judged_by} {of_other:.4g} against {nets:.4g}, {apart}."
 
 
-def of_importances(judgement: Judgement) -> Table:
+def of_importances(judgement: Judgement) -> TextTable:
     """The columns that matter most."""
     head = "R² lost" if judgement.target.classes is None else "log loss added"
     shown = list(judgement.importances.items())[:MOST_COLUMNS]
-    rows = [(shortened(name, LONGEST), f"{round(x.mean, 3) + 0.0:.3f} ± {x.error:.3f}") for name, x in shown]
-    return table(["column", f"{head} if shuffled"], rows, "<>")
+    rows = [(shorten(name, LONGEST), f"{round(x.mean, 3) + 0.0:.3f} ± {x.error:.3f}") for name, x in shown]
+    return text_table(["column", f"{head} if shuffled"], rows, "<>")
 
 
-def of_inputs(columns: Columns) -> Table:
+def of_inputs(columns: Columns) -> TextTable:
     """The inputs of an exported model, which are the arrays that `columns.arrays` makes from a frame."""
     rows = []
     numbers = [feature for column in columns.columns if isinstance(column, DateColumn) for feature in _of_date(column)]
@@ -94,7 +94,7 @@ def of_inputs(columns: Columns) -> Table:
     for i, (name, known) in enumerate(columns.categories.items()):
         for code, category in enumerate((*map(repr, known), "missing", "none of these")):
             rows.append(("codes", str(i), name, f"{code} where it is {category}"))
-    return table(["input", "", "column", "what"], rows, "<><<")
+    return text_table(["input", "", "column", "what"], rows, "<><<")
 
 
 def _of_date(column: DateColumn) -> list[tuple[str, str]]:

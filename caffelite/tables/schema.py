@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.text_table import shortened
+from caffelite._support.text_table import shorten
 from caffelite.data.columns import CategoryColumn, DateColumn
 from caffelite.data.frames import Categories
 from caffelite.functions import Columns
@@ -167,7 +167,7 @@ def _take_words(name: str, column: Words, training: np.ndarray, min_frequency: i
         return None, Fact(name, "left out", text)
     if kept == 0:
         return None, Fact(name, "left out", f"{different:,} words in {len(there):,} rows, all rare")
-    shown = [f"{shortened(column.words[i], 20)} {percent(counts[i] / len(there))}" for i in order[: min(3, kept)]]
+    shown = [f"{shorten(column.words[i], 20)} {percent(counts[i] / len(there))}" for i in order[: min(3, kept)]]
     rest = [f"{kept - 3:,} more"] if kept > 3 else []
     rest += [f"{different - kept:,} rare"] if different > kept else []
     rest += [f"{percent(missing / len(there))} missing"] if missing else []

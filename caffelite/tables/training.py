@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.terminal import say
+from caffelite._support.terminal import echo
 from caffelite.core.function import Function
 from caffelite.data.frames import Categories
-from caffelite.files.structure import as_text
+from caffelite.files.structure import to_json
 from caffelite.functions import Columns, Linear, MSELoss, Softmax, SoftmaxLoss, Splines
-from caffelite.functions.columns import moments_of
+from caffelite.functions.columns import mean_and_deviation
 from caffelite.model.model import Model
 from caffelite.model.table import TableModel
 from caffelite.optimizers import AdamW
@@ -103,7 +103,7 @@ def learn(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: 
         nets, histories = getattr(interrupt, "nets", []), getattr(interrupt, "histories", [])
         if not nets:
             raise
-        say(f"caffelite: stopped, with {len(nets)} of {recipe.number_of_nets(count)} nets", sys.stderr)
+        echo(f"caffelite: stopped, with {len(nets)} of {recipe.number_of_nets(count)} nets", sys.stderr)
     is_regression = target.classes is None
     functions = recipes.regressor(nets, center, scale) if is_regression else recipes.classifier(nets, outputs)
     return Learned(TableModel(functions, target.name, target.classes), histories)
@@ -163,13 +163,13 @@ def _to_learn(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Functi
     values = target.values[rows]
     if target.classes is not None:
         return values, len(target.classes), SoftmaxLoss(), 0.0, 1.0
-    (center,), (scale,) = (x.tolist() for x in moments_of(values[:, None]))
+    (center,), (scale,) = (x.tolist() for x in mean_and_deviation(values[:, None]))
     return ((values - center) / scale)[:, None], 1, MSELoss(), center, scale
 
 
 def _check_text(columns: Splines, nets: int) -> None:
     """Raise ValueError, before the training, if a file of the nets could not hold the names and categories."""
-    text = nets * len(as_text(columns.arguments()).encode())
+    text = nets * len(to_json(columns.arguments()).encode())
     if text > MOST_TEXT + nets * columns.weight.data.nbytes // 16:
         long = max(columns.categories, key=lambda name: sum(map(len, columns.categories[name])))
         raise ValueError(f"the words are too many or too long, most of them in {long!r}: drop it")

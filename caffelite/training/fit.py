@@ -12,8 +12,8 @@ import numpy as np
 
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.tracebacks import short_traceback
-from caffelite.core.arrays import positive, positive_integer, random_stream
-from caffelite.core.modes import precision_of
+from caffelite.core.arrays import check_positive, check_positive_integer, make_rng
+from caffelite.core.modes import model_precision
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
 from caffelite.training.callbacks.averaging import StepWithAverages
@@ -49,16 +49,16 @@ def fitting(
     """Check the options that need no data, and yield the training. If it does not begin, all is as it was before."""
     rule, team = optimizer_and_team(optimizer)
     with (
-        precision_of(model, precision),
+        model_precision(model, precision),
         team.entered(),
         started(resume, model, rule, called := Callbacks(callbacks)) as start,
     ):
-        until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
-        clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
-        accumulate = positive_integer("accumulate", accumulate)
+        until, measures = check_positive_integer("epochs", epochs, math.inf), named(metrics)
+        clip_norm = None if clip_norm is None else check_positive("clip_norm", clip_norm)
+        accumulate = check_positive_integer("accumulate", accumulate)
         loss = inputs.as_loss(loss)
         inputs.check_optimizer(model, rule)
-        rng = model._own.rng if seed is None else random_stream("seed", seed)
+        rng = model._own.rng if seed is None else make_rng("seed", seed)
         team.share_streams(model._own.rng, rng)
         if start is not None:
             start.read(team, rng)
@@ -112,7 +112,7 @@ class Fitting:
         first = 0 if resumed is None else self.step.steps_in(resumed.batch)
         if team.leads:
             done = 0 if resumed is None or count is None else resumed.epoch * count + first
-            optimizer._followed.warn_if_short(None if count is None else until * count - done)
+            optimizer._schedule_state.warn_if_short(None if count is None else until * count - done)
         inputs.remember_columns(model, columns)
         if verbose != 0 and team.leads:
             listeners.append(Shown(Progress(verbose, until, count, history.epochs, first), each=verbose == 2))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from caffelite._support.migration_hints import Elsewhere
-from caffelite._support.text_table import FITTING, Table, drawn, table
+from caffelite._support.migration_hints import ForeignAttribute
+from caffelite._support.text_table import FIT_STYLE, TextTable, escape_tex, text_table
 
 # Each run has its own line style. So a reader can distinguish them without colour.
 LINES: tuple[Any, ...] = (
@@ -28,7 +28,7 @@ class History(dict):
     the epoch, have `val_` before their names. A notebook shows the curves, or a table without matplotlib.
     """
 
-    history = Elsewhere("history")
+    history = ForeignAttribute("history")
 
     @classmethod
     def of(cls, names: Iterable[str], is_validated: bool) -> History:
@@ -96,7 +96,7 @@ class History(dict):
 
         text = StringIO()
         figure.savefig(text, format="svg")
-        return text.getvalue().replace("<svg ", f'<svg style="{FITTING}" ', 1)
+        return text.getvalue().replace("<svg ", f'<svg style="{FIT_STYLE}" ', 1)
 
     def _repr_html_(self) -> str | None:
         try:
@@ -105,12 +105,12 @@ class History(dict):
             return self._table()._repr_html_()
         return None  # the notebook shows `_repr_svg_`
 
-    def _table(self) -> Table:
+    def _table(self) -> TextTable:
         """Return the numbers as a table, one row per epoch. With many epochs it shows the first and the last ones."""
         rows = [[str(i), *[f"{x:.4g}" for x in row]] for i, row in enumerate(zip(*self.values(), strict=False), 1)]
         if len(rows) > MOST_ROWS:
             rows[1 : 1 - MOST_ROWS] = [["…"] * len(rows[0])]
-        return table(["epoch", *self], rows, ">" * (1 + len(self)))
+        return text_table(["epoch", *self], rows, ">" * (1 + len(self)))
 
 
 def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str], name: str) -> None:
@@ -125,9 +125,9 @@ def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str]
 def _draw_line(axes: Any, values: list[float], label: str, line: Any, **options: Any) -> None:
     """Draw a curve over the epochs, or a point for a single epoch."""
     marker = "o" if len(values) == 1 else ""
-    axes.plot(range(1, len(values) + 1), values, label=drawn(str(label)), linestyle=line, marker=marker, **options)
+    axes.plot(range(1, len(values) + 1), values, label=escape_tex(str(label)), linestyle=line, marker=marker, **options)
 
 
 def _frame(axes: Any, title: str) -> None:
-    axes.set(xlabel="epoch", title=drawn(title))
+    axes.set(xlabel="epoch", title=escape_tex(title))
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)

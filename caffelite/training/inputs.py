@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.fork import renew_in_children
+from caffelite._support.fork import reset_after_fork
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import as_array, as_indices, refuse_indices
+from caffelite.core.arrays import as_array, as_indices, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
 from caffelite.data import frames
@@ -21,13 +21,13 @@ from caffelite.data.conversion import (
     as_inputs,
     as_targets,
     as_weights,
-    from_library,
-    named_targets,
-    same_length,
-    way_to_several,
+    from_dataframe,
+    name_targets,
+    count_rows,
+    tuple_hint,
 )
-from caffelite.data.generator import Batch, DataGenerator, Prefetch, alone_or_all, is_replayed, without_single_rows
-from caffelite.data.out_of_core import Blocks, Source, part
+from caffelite.data.generator import Batch, DataGenerator, Prefetch, unpack_single, is_replayed, merge_single_rows
+from caffelite.data.out_of_core import Blocks, Source, select_ranges
 from caffelite.data.windows import Windows
 from caffelite.functions import Columns, Losses, Parallel, Penalized
 from caffelite.functions.losses.base import Loss
@@ -61,7 +61,7 @@ def training_batches(
         raise ValueError("fit takes validation_data or validation_split, not both")
     if are_rows(x, y):
         data, held_out, columns = _rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
-        training: Any = DataGenerator.of(data, seed=rng, **_set(given))
+        training: Any = DataGenerator.from_batch(data, seed=rng, **_set(given))
     else:
         if class_weight is not None:
             raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
@@ -70,7 +70,7 @@ def training_batches(
         check_batches(model, "x", x, y, weights, loss, given)
         columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
-        training = without_single_rows(training)
+        training = merge_single_rows(training)
     if held_out is not None:
         return training, batches_of(held_out, IN_ORDER), columns
     validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
@@ -94,7 +94,7 @@ def _rows(
     """
     class_weights = None
     if class_weight is not None:
-        (_, y), *others = named_targets(y)
+        (_, y), *others = name_targets(y)
         if others:
             raise ValueError(
                 f"class_weight needs a single target, got {1 + len(others)}: give the weights of rows as sample_weight"
@@ -102,14 +102,14 @@ def _rows(
         of_labels = loss.losses[0] if isinstance(loss, Losses) else loss
         class_weights = ClassWeights(class_weight, y, getattr(of_labels, "ignore", None))
     if validation_split == 0:
-        weights = weights if class_weights is None else class_weights.times(weights, y)
+        weights = weights if class_weights is None else class_weights.multiply(weights, y)
         data, columns = checked(model, "x", x, y, weights, loss)
         return data, None, columns
     data, columns = checked(model, "x", x, y, weights, loss)
     drawn_from = model._own.stream_of_split(data.rows, rng, drawn_anew=is_seeded)
     data, held_out = split(data, validation_split, drawn_from)
     if class_weights is not None:
-        weights = class_weights.times(data.weights, data.targets[0])
+        weights = class_weights.multiply(data.weights, data.targets[0])
         data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
     for part_of_data in (data, held_out):
         check_weights(loss, part_of_data.weights)
@@ -122,8 +122,8 @@ def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, B
     count = count_to_hold_out(rows, share)
     columns, layout = data.columns(), data.layout()
     if Source in map(type, columns):
-        ranges = Blocks(columns, rows).held_out(count, rng)
-        return tuple([layout.batch([part(a, those) for a in columns]) for those in ranges])  # type: ignore
+        ranges = Blocks(columns, rows).hold_out(count, rng)
+        return tuple([layout.batch([select_ranges(a, those) for a in columns]) for those in ranges])  # type: ignore
     parts = training_and_held_out(rows, count, rng)
     return tuple([layout.batch([a[which] for a in columns]) for which in parts])  # type: ignore
 
@@ -200,7 +200,7 @@ def are_rows(x: Any, y: Any) -> bool:
 
 def batches_of(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
     """Return batches of all these rows. They have been checked."""
-    return DataGenerator.of(data, **{"seed": _unused().stream, **options})
+    return DataGenerator.from_batch(data, **{"seed": _unused().stream, **options})
 
 
 def check_batches(
@@ -251,7 +251,7 @@ class _Unused:
 
     def __init__(self) -> None:
         self._after_fork()
-        renew_in_children(self)
+        reset_after_fork(self)
 
     def _after_fork(self) -> None:
         self.stream = np.random.default_rng(0)
@@ -270,7 +270,7 @@ def checked(
 ) -> tuple[Batch, Names]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
     inputs, columns = model_inputs(model, name, x, expected)
-    given = [(of, from_library(a, of)) for of, a in targets_of(loss, y)]
+    given = [(of, from_dataframe(a, of)) for of, a in targets_of(loss, y)]
     targets = {of: a if isinstance(a, Source) else as_array(a, of) for of, a in given}
     shape, rows = check_rows(model, name, inputs), len(inputs[0])
     check_indices(model, name, inputs)
@@ -285,9 +285,9 @@ def checked(
 
 def targets_of(loss: Function, y: Any) -> list[tuple[str, Any]]:
     """Return the targets in y with their names in messages. Raise ValueError for a list if the loss takes several."""
-    if isinstance(loss, Losses) and len(loss.losses) > 1 and (way_out := way_to_several(y, "targets")):
+    if isinstance(loss, Losses) and len(loss.losses) > 1 and (way_out := tuple_hint(y, "targets")):
         raise ValueError(f"y: expected a target for each of {len(loss.losses)} losses{way_out}")
-    return named_targets(y)
+    return name_targets(y)
 
 
 def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple[tuple[np.ndarray, ...], Names]:
@@ -299,16 +299,16 @@ def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple
     names = None
     if type(x) is not np.ndarray:
         if isinstance(x, list) and (least := _fewest_inputs(model)) > 1:
-            raise ValueError(f"{name}: the model takes {least} inputs, got 1{way_to_several(x)}")
+            raise ValueError(f"{name}: the model takes {least} inputs, got 1{tuple_hint(x)}")
         columns = columns_of(model)
         if columns is not None and frames.is_frame(x):
             x = columns.arrays(x, name)
         else:
-            names = frames.names_of_inputs(x)
+            names = frames.input_column_names(x)
             check_columns(model, name, names, expected)
     takes = model.takes_indices
     if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := columns_of(model)) is not None:
-        raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
+        raise ValueError(f"{name}: expected {columns.expected_inputs}; got one {type(x).__name__}")
     return as_inputs(x, model.input_dtype, takes, name), names
 
 
@@ -322,11 +322,11 @@ def _fewest_inputs(model: Any) -> int:
 
 def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
     """Return the shape of the outputs. Raise ValueError if there are no rows or the model does not take them."""
-    rows = same_length(name, inputs)
+    rows = count_rows(name, inputs)
     if model.is_sequence() and not model.functions:
         raise ValueError(f"{type(model).__name__} has no Functions: add some, or write a `call`")
     if is_sparse(inputs[0]) and model.is_sequence():
-        model._first_input(inputs[0])
+        model._convert_first_input(inputs[0])
     try:
         return model.shape_for(inputs, rows)
     except ValueError:  # raised again below, if possible with a message for any number of rows
@@ -349,7 +349,7 @@ def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None
         if most is not None and not isinstance(x, Source):  # a Source is checked when it is read
             indices = as_indices(x, of)
             if (indices.view(np.uint64) > most).any():
-                refuse_indices(of, most, x.shape, x.dtype, indices)
+                raise_bad_index(of, most, x.shape, x.dtype, indices)
 
 
 def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) -> None:
@@ -364,7 +364,7 @@ def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) 
                 "output, loss=(l1, l2)"
             )
     if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in known)):
-        loss.check_targets(alone_or_all(known), outputs_shape)
+        loss.check_targets(unpack_single(known), outputs_shape)
 
 
 def check_weights(loss: Function, weights: np.ndarray | None) -> None:
@@ -399,7 +399,7 @@ def columns_of(model: Any) -> Columns | None:
         first = first.functions[0]
     if type(first) is Parallel:
         found = [columns_of(function) for function in first.functions]
-        is_one = all(columns is not None and columns.reads_as(found[0]) for columns in found)
+        is_one = all(columns is not None and columns.is_equivalent(found[0]) for columns in found)
         return found[0] if is_one else None
     return first if Columns in type(first).__mro__ else None  # isinstance is slow here
 
@@ -412,7 +412,7 @@ def as_loss(loss: Any) -> Function:
 
     Raise TypeError for a class, and for anything that cannot be called.
     """
-    return Losses.of(loss) if isinstance(loss, tuple | list) else one_loss(loss)
+    return Losses.get_cached(loss) if isinstance(loss, tuple | list) else one_loss(loss)
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:

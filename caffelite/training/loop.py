@@ -154,7 +154,7 @@ class Loop:
         results = self.epochs.results(done).T.tolist()
         for listener in self.listeners:
             results += listener.measure(self, len(results[0]))
-        with self.interrupts.held():
+        with self.interrupts.defer():
             for values, new in zip(self.history.values(), results, strict=True):
                 values.extend(new)
         ends = False

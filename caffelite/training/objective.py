@@ -11,15 +11,15 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import flat_int64, in_shape_of
+from caffelite.core.arrays import flat_int64, match_shape
 from caffelite.core.function import Function
 from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import Batch, alone_or_all
+from caffelite.data.generator import Batch, unpack_single
 from caffelite.functions.activation import Sigmoid, Softmax
 from caffelite.functions.losses.base import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.multi_output import Losses
-from caffelite.functions.shape import reshaped
+from caffelite.functions.shape import reshape_array
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.metrics.base import (
     Metric,
@@ -85,10 +85,10 @@ class Objective:
         """Return the loss of a batch, finite or not."""
         for each in self.measures:
             each.check(outputs, batch)
-        weights, targets = () if batch.weights is None else (batch.weights,), alone_or_all(batch.targets)
+        weights, targets = () if batch.weights is None else (batch.weights,), unpack_single(batch.targets)
         if not isinstance(self.loss, Losses):
             return self.terms[0].of(self.judged(self.loss, outputs, batch), targets, *weights)
-        for term, (loss, y, target) in zip(self.terms, self.loss.paired(outputs, targets), strict=True):
+        for term, (loss, y, target) in zip(self.terms, self.loss.pair(outputs, targets), strict=True):
             term.of(self.judged(loss, y, batch), target, *weights)
         return self.loss.total(*[term.value for term in self.terms])
 
@@ -154,7 +154,7 @@ class Term:
         self._warn_of_two_links(outputs)
         if isinstance(self.loss, Loss | Penalized):
             self.applied = self.loss.copy()  # a call would make this copy: it knows its mean and weight
-            self.value = self.applied.applied_to(outputs, targets, *weights)
+            self.value = self.applied.apply_once(outputs, targets, *weights)
         else:
             self.applied = self.loss
             self.value = self._of_own(outputs, targets, *weights)
@@ -167,7 +167,7 @@ class Term:
         and targets to a larger array.
         """
         if isinstance(outputs, Tensor) and not isinstance(targets, tuple):
-            targets = in_shape_of(targets, outputs.shape)
+            targets = match_shape(targets, outputs.shape)
             if targets.dtype.kind == "f" and _would_grow(outputs.shape, targets.shape):
                 self.warn_once(
                     f"the loss {self.loss!r} gets outputs of shape {outputs.shape} and targets of shape "
@@ -290,14 +290,14 @@ class Measures:
         else:
             self._add_correct(cursor, slot, scores, y, 0.0)
             self._add_correct(cursor, slot + 1, scores, y, 0.5)
-            scores = reshaped(scores, (y.size, 1))
+            scores = reshape_array(scores, (y.size, 1))
             outside = kernels.mae_loss(scores, kernels.clip(scores, 0.0, 1.0))
             kernels.add_mean(cursor, slot + 2, kernels.sum(outside), batch.rows)
 
     def _add_correct(self, cursor: np.ndarray, slot: int, outputs: np.ndarray, y: np.ndarray, threshold: float) -> None:
         """Add the number of correct predictions in a batch to the sum at a slot."""
         if y.dtype.kind in "iu" and not are_several(outputs.shape, y.shape):
-            scores = reshaped(outputs, (y.size, outputs.size // y.size))
+            scores = reshape_array(outputs, (y.size, outputs.size // y.size))
             kernels.add_correct(cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None), threshold)
         else:
             share = call_python("accuracy", functools.partial(_accuracy_above, threshold), outputs, y)
@@ -324,8 +324,8 @@ class Measures:
         """Return a metric of all rows. A user's metric gets copies, so it may change them."""
         if not isinstance(metric, OfEpoch):
             if len(outputs) == len(y) == 1:
-                y = [in_shape_of(y[0], outputs[0].shape)]
-            copies = [alone_or_all(tuple([x.copy() for x in arrays])) for arrays in (outputs, y)]
+                y = [match_shape(y[0], outputs[0].shape)]
+            copies = [unpack_single(tuple([x.copy() for x in arrays])) for arrays in (outputs, y)]
             return number(name, metric(*copies))
         (scores,), (targets,), ignore, threshold = outputs, y, getattr(self.loss, "ignore", None), self.threshold
         if takes_labels(metric) and self._are_probabilities(targets):
@@ -384,7 +384,7 @@ def means(sums: np.ndarray) -> np.ndarray:
 def check_takes_weights(loss: Any) -> None:
     """Raise TypeError unless the loss can be called with weights as a third input."""
     for one in loss.losses if isinstance(loss, Losses) else (loss,):
-        called = one.decider()
+        called = one.python_code()
         try:
             inspect.signature(called).bind(None, None, None)
         except TypeError:

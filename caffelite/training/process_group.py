@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.interrupts import InterruptsBetweenSteps
-from caffelite.core.shard import SomeRows
+from caffelite.core.shard import PartialShard
 from caffelite.data.generator import Batch
 from caffelite.optimizers import Optimizer
 from caffelite.training.history import History
@@ -89,7 +89,7 @@ class Team:
         """Return the step of an evaluation."""
         return EvaluationStep(model, objective)
 
-    def part(self, rows: int) -> SomeRows | None:
+    def part(self, rows: int) -> PartialShard | None:
         """Return which of the batch's rows this process computes, or None if it computes all."""
         return None
 

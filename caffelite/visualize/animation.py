@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.colours import FAINT, INK, PALETTE
-from caffelite.core.arrays import positive, positive_integer
+from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.model.model import Model
 from caffelite.training.history import History
 from caffelite.visualize.regions import Plane
@@ -109,7 +109,7 @@ class Film:
         other file and no network. Raises ValueError for another ending of the name, and OSError if the file cannot be
         written.
         """
-        path, fps = Path(path), positive("fps", fps)
+        path, fps = Path(path), check_positive("fps", fps)
         if path.suffix.lower() == ".gif":
             durations = [round(1000 / fps)] * len(self)
             durations[-1] += round(1000 * LAST)
@@ -269,7 +269,7 @@ def film(
     """
     import caffelite._support.figures  # noqa: F401 (raises ImportError without matplotlib)
 
-    frames, until = positive_integer("frames", frames), positive_integer("epochs", epochs)
+    frames, until = check_positive_integer("frames", frames), check_positive_integer("epochs", epochs)
     if frames < 2:
         raise ValueError(f"film takes 2 frames or more, got {frames}")
     made = Film(_subject(model, np.asarray(x), np.asarray(y)))

@@ -16,8 +16,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from caffelite._support.text_table import FITTING
-from caffelite.core.autograd import inputs_first
+from caffelite._support.text_table import FIT_STYLE
+from caffelite.core.autograd import topological_order
 from caffelite.core.tensor import Tensor
 
 LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
@@ -113,7 +113,7 @@ def boxes_of(*results: Tensor) -> list[Node]:
             boxes[key].tensors = [x]
         return boxes[key]
 
-    tensors = inputs_first(*results)
+    tensors = topological_order(*results)
     outputs: dict[int, dict[int, Tensor]] = {}  # of each Function, those that are used
     for x in (*[x for tensor in tensors for x in tensor.inputs if x is not None], *results):
         outputs.setdefault(id(x.function), {})[id(x)] = x
@@ -212,7 +212,7 @@ def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
             boxes.append(text(left + 8 + sum(lengths[:i]), bottoms[0] + GAP - 8, [piece], ' text-anchor="start"'))
         height += GAP
     view = f"{left:.1f} {upper} {width:.1f} {height}"
-    size = f'width="{width:.0f}" height="{height}" style="{FITTING}"'
+    size = f'width="{width:.0f}" height="{height}" style="{FIT_STYLE}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}">'
     grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'
     dark = '<g font-family="monospace" font-size="12" text-anchor="middle" fill="#222222">'

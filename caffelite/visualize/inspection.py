@@ -24,13 +24,13 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
-from caffelite._support.terminal import writable
-from caffelite._support.text_table import Table, shortened, table
+from caffelite._support.terminal import make_writable
+from caffelite._support.text_table import TextTable, shorten, text_table
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
-from caffelite.core.sparse import array_of, is_sparse
+from caffelite.core.sparse import to_row_array, is_sparse
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import alone_or_all
+from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
 from caffelite.model.model import Model
@@ -74,7 +74,7 @@ class Statistics:
         return f"Statistics({self.shape}, mean {self.mean:.3g}, std {self.std:.3g}, {self.least:.3g} … {self.most:.3g})"
 
     def __str__(self) -> str:
-        return writable(repr(self))
+        return make_writable(repr(self))
 
 
 class Layer:
@@ -124,7 +124,7 @@ class Inspection:
     def _heading(self) -> str:
         return f"{self.rows:,} row{'s' * (self.rows != 1)}, loss {self.loss:.4g}"
 
-    def _layers(self) -> Table:
+    def _layers(self) -> TextTable:
         head = ["layer", "function", "output", "mean", "std", "zeros", "dead", "saturated", "gradient's norm"]
         rows = [
             [
@@ -139,22 +139,22 @@ class Inspection:
             ]
             for layer in self.layers
         ]
-        return table(head, rows, "<<<>>>>>>", cut=1)
+        return text_table(head, rows, "<<<>>>>>>", cut=1)
 
-    def _parameters(self) -> Table:
+    def _parameters(self) -> TextTable:
         rows = []
         for name, p in self.parameters.items():
             size, of_gradient = p.value.rms, math.nan if p.gradient is None else p.gradient.rms
             ratio = _number(of_gradient / size) if p.gradient is not None and size > 0 else ""
             gradient = "frozen" if p.frozen else "none" if p.gradient is None else _number(of_gradient)
             rows.append([name, str(p.value.shape), _number(size), gradient, ratio])
-        return table(["parameter", "shape", "rms", "gradient's rms", "ratio"], rows, "<<>>>", cut=0)
+        return text_table(["parameter", "shape", "rms", "gradient's rms", "ratio"], rows, "<<>>>", cut=0)
 
     def __repr__(self) -> str:
         return "\n\n".join([self._heading(), self._layers(), self._parameters(), "\n".join(self.findings)])
 
     def __str__(self) -> str:
-        return writable(repr(self))
+        return make_writable(repr(self))
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -191,7 +191,7 @@ class Inspection:
         left = dict(self.parameters)
         for layer in self.layers:
             own = [name for name in left if name.rpartition(".")[0] == layer.name and layer.name] or [""]
-            label = f"{layer.name}  {shortened(layer.function, 20)}".strip()
+            label = f"{layer.name}  {shorten(layer.function, 20)}".strip()
             for i, name in enumerate(own):
                 p = left.pop(name, None)
                 of_output = [None, None] if i else [layer.output, layer.gradient]
@@ -238,7 +238,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
     for p in [*named.values(), *loss.parameters()]:
         p.zero_grad()
     # Inputs that need a gradient make everything have one, what frozen parameters make too.
-    inputs = [Tensor(a, requires_grad=True) if array_of(a).dtype.kind == "f" else a for a in batch.inputs]
+    inputs = [Tensor(a, requires_grad=True) if to_row_array(a).dtype.kind == "f" else a for a in batch.inputs]
     with Trace(model, strict=False) as trace:
         outputs = trace.model(*inputs)
     steps = [step for step in trace.all_steps() if step.name or step.kind.__name__ in functions.__all__]
@@ -246,7 +246,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
     results = [*listed(outputs), *[y for step in by_methods for y in step.outputs]]
     for tensor in results:
         tensor.retain_grad()
-    value = loss(outputs, alone_or_all(batch.targets))
+    value = loss(outputs, unpack_single(batch.targets))
     if value.requires_grad:
         value.backward()
     for step in by_methods:
@@ -402,7 +402,7 @@ def _places(layers: list[Layer]) -> list[str]:
     """Name the layers, as sentences do."""
     places: list[str] = []
     for layer in layers:
-        function = shortened(layer.function, 40)
+        function = shorten(layer.function, 40)
         named = next((other.name for other in reversed(layers[: len(places)]) if other.name), "")
         after = f"{function} after layer {named}" if named else function
         places.append(f"Layer {layer.name} {function}" if layer.name else after)

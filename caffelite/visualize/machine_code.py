@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.text_table import Table, table
+from caffelite._support.text_table import TextTable, text_table
 from caffelite.core.arrays import FLOATS
 from caffelite.visualize.x86_glossary import meaning
 
@@ -52,7 +52,7 @@ class Instruction(NamedTuple):
         return None if CALL.match(self.name) else self.target
 
 
-class MachineCode(Table):
+class MachineCode(TextTable):
     """Text: one instruction a line, with its meaning. A notebook shows a table.
 
     `instructions` is the list of them. `loops` is a list of the innermost loops, each as MachineCode: first those that
@@ -131,7 +131,7 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
 def _code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode:
     places = [f"{instruction.address:x}" for instruction in instructions]
     rows = [[place, i.text, i.meaning] for place, i in zip(places, instructions, strict=True)]
-    plain = table(["address", "instruction", "meaning"], rows, "><<")
+    plain = text_table(["address", "instruction", "meaning"], rows, "><<")
     code = MachineCode(plain)
     code.cells, code.alignment = plain.cells, plain.alignment
     code.instructions, code.kernel, code.isa = instructions, kernel, isa
@@ -176,10 +176,10 @@ def _cases(lines: list[str], base: int) -> list[int]:
     """
     text = "\n".join(lines)
     count = re.findall(r"cmp +\w+,0x([0-9a-f]+)\n+ja ", text)
-    table = re.findall(r"lea +(\w+),\[rip\+[^\n]*# (?:0x)?([0-9a-f]+)", text)
-    if not count or not table or not re.search(rf"movsxd +\w+,DWORD PTR \[{table[-1][0]}\+\w+\*4", text):
+    jump_table = re.findall(r"lea +(\w+),\[rip\+[^\n]*# (?:0x)?([0-9a-f]+)", text)
+    if not count or not jump_table or not re.search(rf"movsxd +\w+,DWORD PTR \[{jump_table[-1][0]}\+\w+\*4", text):
         return []
-    begin = int(table[-1][1], 16)
+    begin = int(jump_table[-1][1], 16)
     return [begin + distance for distance in (ctypes.c_int32 * (int(count[-1], 16) + 1)).from_address(base + begin)]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.colours import FAINT, INK, PALETTE
-from caffelite._support.extras import pip_install
-from caffelite._support.text_table import drawn, shortened
+from caffelite._support.extras import pip_command
+from caffelite._support.text_table import escape_tex, shorten
 from caffelite.core.function import Function
 from caffelite.core.modes import no_grad
 from caffelite.functions import Conv2d
@@ -82,7 +82,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
         left, top = cell % columns * cell_width, -(cell // columns) * cell_height
         extent = (left, left + 1, top - height, top)
         _draw_image(axes, images[i], extent)
-        caption = drawn(f"{labels[i]} → {predictions[i]}")
+        caption = escape_tex(f"{labels[i]} → {predictions[i]}")
         place = (left + 0.5, top - height - 0.06)
         axes.text(*place, caption, ha="center", va="top", fontsize=min(12, 46 / rows), color=INK)
     axes.set(xlim=(-0.1, columns * cell_width - 0.1), ylim=(-rows * cell_height, 0.1), aspect="equal", anchor="N")
@@ -138,7 +138,7 @@ def weights(function: Function) -> Any:
     for axes, (name, values) in zip(panels.flat, named.items(), strict=False):
         table = values if values.ndim == 2 else _table_of_filters(values)
         _draw_signed(axes, table, aspect="auto" if values.ndim == 2 else "equal")
-        axes.set_title(f"{drawn(name)} {values.shape}\n±{np.abs(values).max():.2g}", fontsize=9, color=INK)
+        axes.set_title(f"{escape_tex(name)} {values.shape}\n±{np.abs(values).max():.2g}", fontsize=9, color=INK)
     return figure
 
 
@@ -156,7 +156,7 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     display.from_predictions(
         labels,
         predictions,
-        display_labels=[drawn(str(name)) for name in names],
+        display_labels=[escape_tex(str(name)) for name in names],
         ax=axes,
         cmap="Blues",
         colorbar=False,
@@ -321,7 +321,7 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
     for i, j in np.ndindex(counts.shape) if count <= 20 else ():  # more can't be read
         colour = "white" if shares[i, j] > 0.5 else INK
         axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=min(11, 90 / count), color=colour)
-    names = [drawn(shortened(name, 14)) for name in classes]
+    names = [escape_tex(shorten(name, 14)) for name in classes]
     places = range(0, count, math.ceil(count / 20))
     axes.set_xticks(places, [names[i] for i in places], rotation=90 if count > 4 else 0)
     axes.set_yticks(places, [names[i] for i in places])
@@ -347,7 +347,7 @@ def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) ->
     """Bars of the columns that matter most."""
     shown = sorted(importances.items(), key=lambda item: item[1])[-10:]
     axes.barh(range(len(shown)), [x for _, x in shown], color=PALETTE[0], height=0.6)
-    axes.set_yticks(range(len(shown)), [drawn(shortened(name, 18)) for name, _ in shown])
+    axes.set_yticks(range(len(shown)), [escape_tex(shorten(name, 18)) for name, _ in shown])
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     _finish(axes, f"{what} if shuffled")
@@ -407,7 +407,7 @@ def _display(what: str, module: str, name: str) -> Any:
     try:
         return getattr(import_module(f"sklearn.{module}"), name)
     except ImportError:
-        raise ImportError(f"plots.{what} is drawn by scikit-learn: {pip_install('scikit-learn')}") from None
+        raise ImportError(f"plots.{what} is drawn by scikit-learn: {pip_command('scikit-learn')}") from None
 
 
 def _columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -453,7 +453,7 @@ def _draw_curve(axes: Any, history: History, name: str) -> None:
     for line in axes.lines:
         line.set_linewidth(1.5)
     axes.set_title("")
-    axes.set_title(drawn(name), fontsize=11, color=INK, loc="left")
+    axes.set_title(escape_tex(name), fontsize=11, color=INK, loc="left")
     axes.margins(x=0.01)
     axes.xaxis.label.set_color(INK)
     axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)

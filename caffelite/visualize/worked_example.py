@@ -11,9 +11,9 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
-from caffelite.core.sparse import array_of, is_sparse
+from caffelite.core.sparse import to_row_array, is_sparse
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import alone_or_all
+from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.model.model import Model
 from caffelite.model.tracing import listed
@@ -93,12 +93,12 @@ def _drawn(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets
     names = ["x"] if len(inputs) == 1 else [f"x{i}" for i in range(len(inputs))]
     given: list[Any] = []
     for x, name in zip(inputs, names, strict=True):
-        is_float = array_of(x).dtype.kind == "f"
+        is_float = to_row_array(x).dtype.kind == "f"
         given.append(Tensor(x, requires_grad=not is_sparse(x), name=name) if is_float else x)
     outputs = model(*given)
     results = listed(outputs)
     if loss is not None:
-        results = [loss(outputs, alone_or_all(targets))]
+        results = [loss(outputs, unpack_single(targets))]
     boxes = boxes_of(*results)
     last = next(box for box in boxes if any(tensor is results[0] for tensor in box.tensors))
     if loss is not None and results[0].requires_grad:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.files import safetensors as files
-from caffelite.files.state import arrays_of, texts_of
+from caffelite.files.state import state_arrays, make_texts
 from caffelite.training.process_group import ONE_PROCESS, Team
 from caffelite.web import snapshots
 from caffelite.web.server import Channel
@@ -92,7 +92,7 @@ class Controls:
 
     def _set_rate(self, rate: float) -> None:
         optimizer = self.training.optimizer
-        if len(optimizer.groups) > 1 or optimizer._followed[0] is not None:
+        if len(optimizer.groups) > 1 or optimizer._schedule_state[0] is not None:
             if optimizer.lr == 0:
                 raise ValueError("the rate is 0 now, so it cannot be multiplied")
             optimizer.scale_lr(rate / optimizer.lr)  # groups and schedules keep their form
@@ -101,11 +101,11 @@ class Controls:
 
     def _saved(self) -> dict[str, Any]:
         model = self.training.model
-        arrays = arrays_of(model)
+        arrays = state_arrays(model)
         if sum(array.nbytes for array in arrays.values()) > LARGEST:
             raise ValueError("the model is too large for the page: use cl.callbacks.Checkpoint")
         name = f"model-{self.status.name}-epoch-{self.training.history.epochs}.safetensors"
-        parts = [memoryview(part).cast("B") for part in files.content(name, arrays, texts_of(model)) if len(part)]
+        parts = [memoryview(part).cast("B") for part in files.content(name, arrays, make_texts(model)) if len(part)]
         return {"name": name, "content": np.frombuffer(b"".join(parts), np.uint8)}
 
     def _time_kernels(self) -> None:

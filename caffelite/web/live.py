@@ -18,8 +18,8 @@ import webbrowser
 from contextlib import suppress
 from typing import Any
 
-from caffelite._support.terminal import say
-from caffelite.core.arrays import boolean
+from caffelite._support.terminal import echo
+from caffelite.core.arrays import check_bool
 from caffelite.web.controls import Controls
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server
@@ -71,7 +71,7 @@ class Live:
         self.server = Server(self, self.port, token=self._token)
         self.port, self._token = self.server.port, self.server.token
         self.server.start()
-        say(f"live: {self.server.address}", flush=True)
+        echo(f"live: {self.server.address}", flush=True)
         if self.open_browser and _has_screen():
             threading.Thread(target=self._open, args=(self.server.address,), daemon=True).start()
 
@@ -196,4 +196,4 @@ def live(port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str
     """
     if type(port) is not int or not 0 <= port <= 65535:
         raise ValueError(f"live: port is an integer of 0 … 65535, got {port!r}")
-    return Live(port, boolean("live: open_browser", open_browser), folder)
+    return Live(port, check_bool("live: open_browser", open_browser), folder)

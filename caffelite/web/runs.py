@@ -59,7 +59,7 @@ class Runs:
         """Keep a run, in the place of an earlier state of it. Raises OSError if it cannot be written."""
         content = as_bytes("run", {"name": name, "parts": parts})
         if self.folder is not None:
-            files.replace(self.path(name), [content])
+            files.replace_file(self.path(name), [content])
             return
         self._kept[name] = content
         while len(self._kept) > MOST:

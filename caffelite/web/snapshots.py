@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.text_table import shortened
+from caffelite._support.text_table import shorten
 from caffelite.core.function import Function
 from caffelite.data.generator import DataGenerator
 from caffelite.data.vocabulary import Vocabulary
-from caffelite.files.state import vocabularies_of
+from caffelite.files.state import find_vocabularies
 from caffelite.functions import Conv2d, Linear
 from caffelite.program import capture
 from caffelite.visualize.inspection import inspect
@@ -148,7 +148,7 @@ def units(watched: Watched) -> dict[str, Any] | None:
     rows = [
         {
             "name": layer.name,
-            "function": shortened(layer.function, 40),
+            "function": shorten(layer.function, 40),
             "mean": layer.output.mean,
             "std": layer.output.std,
             "zeros": layer.output.zeros,
@@ -273,7 +273,7 @@ def _written_by(watched: Watched) -> Vocabulary | None:
     model = watched.model
     if getattr(model, "takes_indices", False) is not True:
         return None
-    found = [*vocabularies_of(model).values()]
+    found = [*find_vocabularies(model).values()]
     return found[0] if len(found) == 1 else None
 
 
@@ -336,4 +336,4 @@ def kernels(watched: Watched) -> dict[str, Any]:
 
 def described(model: Function) -> str:
     """The model in a line."""
-    return shortened(repr(model), 400)
+    return shorten(repr(model), 400)

@@ -133,7 +133,7 @@ class Status:
             "seconds": self.seconds,
             "left": left,
             "lr": None if optimizer is None else optimizer.lr,
-            "scheduled": optimizer is not None and optimizer._followed[0] is not None,
+            "scheduled": optimizer is not None and optimizer._schedule_state[0] is not None,
             "results": {name: values[-1] for name, values in training.history.items() if values},
             "parameters": sum(p.size for p in training.model.parameters()),
             "model": snapshots.described(training.model),

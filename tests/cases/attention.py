@@ -104,7 +104,7 @@ def layer_of_heads(x, context, parameters, heads, causal, mask, kept, rotary=Fal
 def kept_by(layer, shape, keys=None):
     """What MultiHeadAttention multiplied its probabilities by, the layer having been applied to x of this shape."""
     heads = (shape[0], layer.heads, shape[1], shape[1] if keys is None else keys)
-    return np.ones(heads) if layer.drawn is None else attention_mask(heads, layer.drawn, layer.dropout)
+    return np.ones(heads) if layer.rng_state is None else attention_mask(heads, layer.rng_state, layer.dropout)
 
 
 def attention_mask(shape, drawn, p):
@@ -246,7 +246,7 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
 
     def masks_of(layer):
         def of_branch(branch):
-            return np.ones(shape) if branch.drawn is None else philox_mask(shape, branch.drawn, dropout)
+            return np.ones(shape) if branch.rng_state is None else philox_mask(shape, branch.rng_state, dropout)
 
         masks = {"first_mask": of_branch(layer.attention_dropout), "second_mask": of_branch(layer.mlp_dropout)}
         return {"kept": kept_by(layer.attention, shape), **masks}

@@ -44,7 +44,7 @@ def seeded(function):
 
 def of_elements(shape, p, training=True):
     def mask_of(function):
-        return {"mask": np.ones(shape) if function.drawn is None else philox_mask(shape, function.drawn, p)}
+        return {"mask": np.ones(shape) if function.rng_state is None else philox_mask(shape, function.rng_state, p)}
 
     return Case(
         lambda: seeded(functions.Dropout(p)),
@@ -68,7 +68,7 @@ def of_weights(shape, out_features, p, training=True):
 
     def mask_of(function):
         weight = function.weight.shape
-        return {"mask": np.ones(weight) if function.drawn is None else philox_mask(weight, function.drawn, p)}
+        return {"mask": np.ones(weight) if function.rng_state is None else philox_mask(weight, function.rng_state, p)}
 
     return Case(
         lambda: functions.DropConnect(shape[-1], out_features, p),

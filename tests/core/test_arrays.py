@@ -7,11 +7,11 @@ import caffelite as cl
 from caffelite.core.arrays import (
     as_array,
     as_real,
-    in_shape_of,
-    nonnegative,
-    normalized_axes,
-    places_in,
-    positive_integer,
+    match_shape,
+    check_nonnegative,
+    normalize_axes,
+    positions_in,
+    check_positive_integer,
 )
 
 
@@ -59,63 +59,63 @@ def test_masked_elements_are_refused_and_a_mask_without_any_is_not():
     [(None, 3, (0, 1, 2)), (None, 0, ()), (1, 3, (1,)), (-1, 3, (2,)), ((-1, 0), 3, (2, 0)), ((), 2, ())],
 )
 def test_axes_count_from_the_end_too_and_none_means_all(axis, ndim, axes):
-    assert normalized_axes(axis, ndim) == axes
+    assert normalize_axes(axis, ndim) == axes
 
 
 @pytest.mark.parametrize(("axis", "ndim"), [(2, 2), (-3, 2), (0, 0), ((0, 0), 2), ((0, -2), 2)])
 def test_axes_that_are_not_there_or_come_twice_are_refused(axis, ndim):
     with pytest.raises(ValueError, match=r"ax[ei]s"):
-        normalized_axes(axis, ndim)
+        normalize_axes(axis, ndim)
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int8(7), np.uint64(7)])
 def test_positive_integers_are_ints_afterwards(value):
-    assert positive_integer("n", value) == value
-    assert type(positive_integer("n", value)) is int
+    assert check_positive_integer("n", value) == value
+    assert type(check_positive_integer("n", value)) is int
 
 
 @pytest.mark.parametrize("value", [1.0, "1", None, True, [1]])
 def test_a_size_that_is_not_an_integer_raises_with_its_name(value):
     with pytest.raises(TypeError, match=r"^layers must be an integer, got "):
-        positive_integer("layers", value)
+        check_positive_integer("layers", value)
 
 
 @pytest.mark.parametrize("value", [0, -1, np.int64(-3)])
 def test_an_integer_below_one_is_refused_by_name(value):
     with pytest.raises(ValueError, match=rf"^layers must be at least 1, got {value}$"):
-        positive_integer("layers", value)
+        check_positive_integer("layers", value)
 
 
 @pytest.mark.parametrize("value", [0, 0.5, np.float32(0.5), np.int64(3)])
 def test_numbers_of_0_or_more_are_floats_afterwards(value):
-    assert nonnegative("lr", value) == value
-    assert type(nonnegative("lr", value)) is float
+    assert check_nonnegative("lr", value) == value
+    assert type(check_nonnegative("lr", value)) is float
 
 
 @pytest.mark.parametrize("value", [-1e-300, np.nan, np.inf, -np.inf, 10**400])
 def test_negative_and_infinite_numbers_are_refused_by_name(value):
     with pytest.raises(ValueError, match=r"^lr must be 0 or more and finite, got "):
-        nonnegative("lr", value)
+        check_nonnegative("lr", value)
 
 
 def test_a_number_may_have_a_limit_that_it_must_stay_below():
-    assert nonnegative("momentum", 0.999, 1) == 0.999
+    assert check_nonnegative("momentum", 0.999, 1) == 0.999
     with pytest.raises(ValueError, match=r"^momentum must be 0 or more and below 1, got 1$"):
-        nonnegative("momentum", 1, 1)
+        check_nonnegative("momentum", 1, 1)
 
 
 @pytest.mark.parametrize("value", ["0.1", None, True, [0.1], 1j])
 def test_a_value_that_is_not_a_number_raises_with_its_name(value):
     with pytest.raises(TypeError, match=r"^lr must be a number, got "):
-        nonnegative("lr", value)
+        check_nonnegative("lr", value)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.float64, np.int64])
 def test_a_view_has_the_places_of_its_elements(dtype):
     array, numbers = np.zeros((3, 4, 5), dtype), np.arange(60).reshape(3, 4, 5)
     for index in (..., (slice(None), 2), (slice(None, None, -2), slice(1, 3), slice(None, None, 3)), (1, ..., 3)):
-        assert np.array_equal(places_in(array, array[index]), numbers[index])
-        assert np.array_equal(places_in(array, array[index].T), numbers[index].T)
+        assert np.array_equal(positions_in(array, array[index]), numbers[index])
+        assert np.array_equal(positions_in(array, array[index].T), numbers[index].T)
 
 
 def test_targets_take_the_shape_of_outputs_if_only_axes_of_length_1_differ():
@@ -127,13 +127,13 @@ def test_targets_take_the_shape_of_outputs_if_only_axes_of_length_1_differ():
         ((3,), (3, 4), (3,)),
         ((3, 2, 4), (3, 4, 2), (3, 2, 4)),  # as many elements, but others
     ):
-        assert in_shape_of(np.zeros(targets), outputs).shape == expected
+        assert match_shape(np.zeros(targets), outputs).shape == expected
 
 
 @pytest.mark.parametrize("axis", [2**31, -(2**31) - 1, 2**64, (0, 2**64)])
 def test_an_axis_beyond_the_integers_of_c_is_one_that_is_not_there(axis):
     with pytest.raises(ValueError, match=r"there is no axis .* in an array of 2 axes"):
-        normalized_axes(axis, 2)
+        normalize_axes(axis, 2)
     if isinstance(axis, int):
         t = cl.Tensor(np.ones((2, 3)))
         for call in [lambda: t.mean(axis), lambda: cl.concatenate([t], axis), lambda: cl.stack([t], axis)]:
@@ -144,7 +144,7 @@ def test_an_axis_beyond_the_integers_of_c_is_one_that_is_not_there(axis):
 @pytest.mark.parametrize("axis", [True, (0, False)])
 def test_a_bool_is_not_an_axis(axis):
     with pytest.raises(TypeError, match="an axis is an integer"):
-        normalized_axes(axis, 2)
+        normalize_axes(axis, 2)
     for join in (cl.concatenate, cl.stack):
         with pytest.raises(TypeError):
             join([np.ones((2, 3))], axis=axis)

@@ -376,7 +376,7 @@ def test_a_shape_fits_the_required_one_or_is_refused(shape, required, fit):
         required_input_shape = required
 
         def forward(self, x):
-            return self.checked_input(x)
+            return self.check_input(x)
 
         def backward(self, dy):
             return dy
@@ -402,14 +402,14 @@ def test_an_input_is_checked_by_its_dtype_and_comes_in_native_byte_order():
     linear = cl.Linear(3, 2)
     x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     for dtype in (">f4", "<f4"):
-        checked = linear.checked_input(x.astype(dtype), linear.weight)
+        checked = linear.check_input(x.astype(dtype), linear.weight)
         assert checked.dtype == np.float32
         assert_same_bits(checked, x)
     for dtype in (np.float64, ">f8", np.int32, np.float16):
         with pytest.raises(TypeError, match=r"^Linear\(3 → 2\) is float32, got"):
-            linear.checked_input(x.astype(dtype), linear.weight)
+            linear.check_input(x.astype(dtype), linear.weight)
     with pytest.raises(TypeError, match="takes float32 or float64, got int32"):
-        linear.checked_input(x.astype(np.int32))
+        linear.check_input(x.astype(np.int32))
 
 
 def test_a_subclass_of_a_layer_is_written_with_the_layers_arguments():

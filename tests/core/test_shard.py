@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.core.shard import ALL, SomeRows, computing, rows_here
+from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard, current_shard
 from caffelite.distributed.mpi import Ranks, RowsOfRank
 
 
@@ -19,42 +19,42 @@ class Third(Ranks):
     def begin_to_add_up(self, array):
         raise NotImplementedError
 
-    def gathered(self, array):
+    def all_gather(self, array):
         return np.stack([array] * self.size)
 
     of_first = of_each = entered = begin_to_add_up
 
 
 def test_one_process_computes_all_rows():
-    rows, array = rows_here(), np.arange(3.0)
-    assert rows is ALL
-    assert (rows.are_all, rows.counted, rows.in_batch(12), rows.before(12)) == (True, True, 12, 0)
-    np.testing.assert_array_equal(rows.total(array), array)
-    np.testing.assert_array_equal(rows.gathered(array), [array])
+    rows, array = current_shard(), np.arange(3.0)
+    assert rows is WHOLE_BATCH
+    assert (rows.is_whole, rows.is_counted, rows.batch_count(12), rows.offset(12)) == (True, True, 12, 0)
+    np.testing.assert_array_equal(rows.all_reduce(array), array)
+    np.testing.assert_array_equal(rows.all_gather(array), [array])
 
 
 def test_a_rank_computes_its_part_of_a_batch_inside_a_step_only():
     part = RowsOfRank(Third(), 10)
-    with computing(part):
-        assert rows_here() is part
-    assert rows_here() is ALL
-    assert (part.slice, part.counted, part.are_all) == (slice(6, 10), True, False)
-    assert (part.in_batch(8), part.before(8)) == (20, 12)  # two numbers a row
-    np.testing.assert_array_equal(part.total(np.ones(2)), [3, 3])
-    assert part.gathered(np.ones(2)).shape == (3, 2)
+    with use_shard(part):
+        assert current_shard() is part
+    assert current_shard() is WHOLE_BATCH
+    assert (part.slice, part.is_counted, part.is_whole) == (slice(6, 10), True, False)
+    assert (part.batch_count(8), part.offset(8)) == (20, 12)  # two numbers a row
+    np.testing.assert_array_equal(part.all_reduce(np.ones(2)), [3, 3])
+    assert part.all_gather(np.ones(2)).shape == (3, 2)
     with pytest.raises(ValueError, match="for each of the 4 rows here, got 7"):
-        part.in_batch(7)
+        part.batch_count(7)
 
 
 def test_a_rank_without_rows_computes_one_that_counts_nowhere():
-    sizes = [[(part.slice, part.counted) for part in [RowsOfRank(Third(), rows)]] for rows in (1, 2)]
+    sizes = [[(part.slice, part.is_counted) for part in [RowsOfRank(Third(), rows)]] for rows in (1, 2)]
     assert sizes == [[(slice(0, 1), True)], [(slice(1, 2), True)]]
 
     class First(Third):
         rank = 0
 
     part = RowsOfRank(First(), 2)
-    assert (part.slice, part.counted) == (slice(0, 1), False)
+    assert (part.slice, part.is_counted) == (slice(0, 1), False)
 
 
 def test_a_layer_that_needs_all_rows_of_a_batch_asks_for_them():
@@ -63,7 +63,7 @@ def test_a_layer_that_needs_all_rows_of_a_batch_asks_for_them():
     alone, one_of_three = (cl.Model([cl.BatchNorm(2)], dtype=np.float64).functions[0] for _ in range(2))
     y = alone.forward(x)
     dx = alone.backward(y)
-    with computing(RowsOfRank(Third(), 12)):
+    with use_shard(RowsOfRank(Third(), 12)):
         np.testing.assert_allclose(one_of_three.forward(x), y, rtol=1e-12)
         np.testing.assert_allclose(one_of_three.backward(y), dx, atol=1e-12)
     np.testing.assert_allclose(one_of_three.mean, alone.mean, rtol=1e-12)
@@ -74,11 +74,11 @@ def test_rows_of_others_may_have_all_the_weight():
     loss, scores = cl.SoftmaxLoss(), np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match="no mean"):
         loss.forward(scores, [0, 1], [0, 0])
-    with computing(RowsOfRank(Third(), 6)):
+    with use_shard(RowsOfRank(Third(), 6)):
         assert loss.forward(scores, [0, 1], [0, 0]) == 0
         assert not loss.backward().any()
 
 
 def test_rows_are_some_or_all():
     with pytest.raises(TypeError, match="abstract"):
-        SomeRows(0, 1, 2)
+        PartialShard(0, 1, 2)

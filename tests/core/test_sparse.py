@@ -635,7 +635,7 @@ def test_sparse_and_dense_steps_on_one_model_take_turns(name):
             penalized = cl.Penalized(loss, model.parameters(), l2=0.1) if turn % 4 == 2 else loss
             model.fit(given, y[rows], loss=penalized, optimizer=optimizer, verbose=0)
         assert_alike(*models, np.float32)
-    assert optimizers[0].runs()[0].used is models[0].functions[0].weight._used_rows is not None
+    assert optimizers[0].segments()[0].used_rows is models[0].functions[0].weight._used_rows is not None
 
 
 def test_sgd_passes_over_rows_that_were_not_used_and_follows_its_hyperparameters():
@@ -648,7 +648,7 @@ def test_sgd_passes_over_rows_that_were_not_used_and_follows_its_hyperparameters
             model.fit(a, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, batch_size=4, verbose=0)
         assert_alike(*models, np.float32)
     weight = models[0].functions[0].weight
-    assert optimizers[0].runs()[0].used is weight._used_rows
+    assert optimizers[0].segments()[0].used_rows is weight._used_rows
     assert 0 < weight._used_rows[0] < 90 / 4
     assert not weight.is_sparse
 

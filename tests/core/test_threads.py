@@ -223,7 +223,7 @@ except ValueError as error:
 print(product() == 2048 * 64 * 512)
 """
     refused, right = in_a_process(PRODUCT + program).splitlines()
-    assert refused == f"n must be at most {threads._most(Path('/'))} on this machine, got {n}"
+    assert refused == f"n must be at most {threads._max_threads(Path('/'))} on this machine, got {n}"
     assert right == "True"
 
 
@@ -234,7 +234,7 @@ def test_too_many_threads_are_not_taken_from_the_environment(n):
 
 
 def test_as_many_threads_as_are_allowed_can_be_used():
-    program = "cl.set_num_threads(threads._most(Path('/')))\nprint(product() == 2048 * 64 * 512)"
+    program = "cl.set_num_threads(threads._max_threads(Path('/')))\nprint(product() == 2048 * 64 * 512)"
     printed = in_a_process(f"from pathlib import Path\n{PRODUCT}\nfrom caffelite.core import threads\n{program}")
     assert printed.split() == ["True"]
 
@@ -512,7 +512,7 @@ def test_the_bound_is_several_threads_a_processor_or_half_a_groups_limit(monkeyp
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda process: set(range(96)), raising=False)
     monkeypatch.delenv("CAFFELITE_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert threads._most(Path("/")) == most
+    assert threads._max_threads(Path("/")) == most
     assert threads._decide()[0] == min(most, 96)
     with pytest.raises(ValueError, match=f"n must be at most {most} "):
         cl.set_num_threads(most + 1)
@@ -614,21 +614,21 @@ def test_garbage_that_notes_things_when_it_is_collected_may_be_collected_at_any_
         def __del__(self):
             if next(left, None) is not None:
                 noted.append(Thing)
-                forks.renew_in_children(kept)
+                forks.reset_after_fork(kept)
                 Thing()
 
         def _after_fork(self):
             pass
 
     kept = Thing()
-    monkeypatch.setattr(forks, "_noted", {-i: ref(kept) for i in range(1, 5000)})
+    monkeypatch.setattr(forks, "_registered", {-i: ref(kept) for i in range(1, 5000)})
     thresholds = gc.get_threshold()
     gc.set_threshold(1)
     try:
         Thing()
         for _ in range(1000):  # Python 3.14 and later collect in small portions
-            monkeypatch.setattr(forks, "_enough", 0)  # look for what is gone
-            forks.renew_in_children(kept)
+            monkeypatch.setattr(forks, "_prune_at", 0)  # look for what is gone
+            forks.reset_after_fork(kept)
             if len(noted) > 10:
                 break
     finally:

@@ -22,7 +22,7 @@ CHANGING = [
 ]
 MIXING = [cl.augment.mixup(0.4, classes=50), cl.augment.cutmix(classes=50)]
 AUGMENTATIONS = [*MOVING, *CHANGING, *MIXING]
-OF_IMAGES = [augmentation for augmentation in AUGMENTATIONS if augmentation.of_images]
+OF_IMAGES = [augmentation for augmentation in AUGMENTATIONS if augmentation.needs_images]
 every_augmentation = pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=repr)
 DRAWN = [(0, 0, 0), (7, 3, 1), (2**63 - 1, 2**62 + 2**31, 5), (12345678901234567, 2**32 + 1, 2**19)]
 SHAPES = [(40, 5, 7), (3, 2, 6, 4), (17, 3, 1, 1), (0, 3, 4, 4), (2, 0, 4, 4), (2, 3, 0, 4), (2, 3, 4, 0)]
@@ -120,10 +120,10 @@ def test_turning_is_counter_clockwise_and_a_factor_above_1_makes_larger():
     x[:, 4, 6] = 1  # right of the middle
     h, w = np.indices((9, 9)) - 4
     numbers = np.random.default_rng([3, 0, 0]).uniform(-1, 1, 400)
-    turned, _ = cl.augment.rotate(90).changed(x, None, drawn)
+    turned, _ = cl.augment.rotate(90).apply(x, None, drawn)
     up, right = -(turned * h).sum(axis=(1, 2)), (turned * w).sum(axis=(1, 2))
     np.testing.assert_allclose(np.degrees(np.arctan2(up, right)), 90 * numbers, atol=6)
-    zoomed, _ = cl.augment.zoom(0.5).changed(x, None, drawn)
+    zoomed, _ = cl.augment.zoom(0.5).apply(x, None, drawn)
     distances = (zoomed * w).sum(axis=(1, 2)) / zoomed.sum(axis=(1, 2))
     assert np.corrcoef(distances, 1 + 0.5 * numbers)[0, 1] > 0.95
 
@@ -139,7 +139,7 @@ def test_pixels_become_brighter_farther_from_their_mean_and_noisy(dtype):
         (cl.augment.contrast(0.3), mean + (1 + 0.3 * numbers) * (x - mean)),
         (cl.augment.noise(0.3), x + 0.3 * normal),
     ):
-        assert_close(augmentation.changed(x, None, drawn)[0], truth, dtype)
+        assert_close(augmentation.apply(x, None, drawn)[0], truth, dtype)
     assert drawn.tolist() == [7, 3, 1]
 
 
@@ -151,12 +151,12 @@ def test_mixup_mixes_rows_and_targets_by_the_same_shares(dtype):
     drawn = np.array([7, 3, 1])
     draws = np.random.default_rng([7, 3, 1])
     others, shares = draws.permutation(50), draws.beta(0.4, 0.4, 50)[:, None]
-    mixed, y = cl.augment.mixup(0.4, classes=5).changed(x, labels, drawn)
+    mixed, y = cl.augment.mixup(0.4, classes=5).apply(x, labels, drawn)
     assert_close(mixed, shares * x + (1 - shares) * x[others], dtype)
     assert_close(y, shares * np.eye(5)[labels] + (1 - shares) * np.eye(5)[labels[others]], dtype)
     assert_close(y.sum(axis=1), np.ones(50), dtype)
     for classes in (None, 5):
-        mixed_again, y = cl.augment.mixup(0.4, classes=classes).changed(x, numbers, drawn)
+        mixed_again, y = cl.augment.mixup(0.4, classes=classes).apply(x, numbers, drawn)
         assert_same_bits(mixed_again, mixed)
         assert_close(y, shares * numbers + (1 - shares) * numbers[others], dtype)
     for result in (mixed, y):
@@ -208,7 +208,7 @@ def test_every_number_of_threads_draws_the_same(augmentation, dtype):
     results = []
     for n in (1, 2, 3, 8):
         cl.set_num_threads(n)
-        results.append(augmentation.changed(x, np.arange(201) % 50, np.array([7, 3, 1]))[0])
+        results.append(augmentation.apply(x, np.arange(201) % 50, np.array([7, 3, 1]))[0])
     for result in results[1:]:
         assert_same_bits(result, results[0])
 
@@ -219,7 +219,7 @@ def test_every_number_of_threads_draws_the_same(augmentation, dtype):
 def test_odd_layouts_give_the_plain_copys_bits(augmentation, layout, dtype):
     odd = layout(np.random.default_rng(0).normal(size=(20, 6, 6)).astype(dtype))
     plain = plain_copy(odd)
-    results = [augmentation.changed(x, np.arange(20), np.array([7, 3, 1])) for x in (odd, plain)]
+    results = [augmentation.apply(x, np.arange(20), np.array([7, 3, 1])) for x in (odd, plain)]
     for one, other in zip(*results, strict=True):
         assert_same_bits(one, other)
     assert_same_bits(odd, plain)

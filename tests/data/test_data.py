@@ -285,7 +285,7 @@ def test_a_generator_of_some_rows_trains_and_resumes_as_these_rows_alone(tmp_pat
         return bits(model)
 
     def some():
-        return cl.DataGenerator(x, y, batch_size=4, seed=0, sample_weight=weights).only(rows)
+        return cl.DataGenerator(x, y, batch_size=4, seed=0, sample_weight=weights).restrict(rows)
 
     alone = cl.DataGenerator(x[rows], y[rows], batch_size=4, seed=0, sample_weight=weights[rows])
     expected = trained(alone)

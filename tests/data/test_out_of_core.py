@@ -13,7 +13,7 @@ from caffelite.sources import Source, is_source
 
 import caffelite as cl
 from caffelite import sources
-from caffelite.data.generator import without_single_rows
+from caffelite.data.generator import merge_single_rows
 from caffelite.training import process_group
 from tests.conftest import run
 from tests.data.sources import CLASSES, FEATURES, N, Stopping, X, Y, assert_same, classifier, fitted
@@ -136,12 +136,12 @@ def test_the_disk_hears_of_all_of_a_buffer_before_its_first_row_is_read(tmp_path
 
         class Map:
             def madvise(self, advice, begin, count):
-                if advice == source.extent.advice["MADV_WILLNEED"]:
+                if advice == source.region.advice["MADV_WILLNEED"]:
                     heard.append((begin, count))
 
-        source.extent.map = Map()
+        source.region.map = Map()
     if form == "held out of h5py":
-        source = sources.part(source, np.array([[100, 900], [1000, 4000]]))
+        source = sources.select_ranges(source, np.array([[100, 900], [1000, 4000]]))
     pieces, room = [(7, 207), (700, 950), (2000, 2009)], np.empty((459, 4), np.float32)
     order = []
     monkeypatch.setattr(
@@ -154,7 +154,7 @@ def test_the_disk_hears_of_all_of_a_buffer_before_its_first_row_is_read(tmp_path
     content = path.read_bytes()
     found = b"".join(content[begin : begin + count] for begin, count in heard[: order[0]])
     if form == "mapped":  # whole pages
-        assert all(begin % source.extent.page == 0 for begin, _ in heard)
+        assert all(begin % source.region.page == 0 for begin, _ in heard)
         assert len(found) >= expected.nbytes
         assert all(row.tobytes() in found for row in expected)
     else:
@@ -332,7 +332,7 @@ def test_a_buffer_in_use_is_not_read_over(rows):
     source = Sliced(NUMBERED[:rows])
     generator = cl.DataGenerator(source, batch_size=48, seed=0)
     columns, seen = [generator.x], []
-    for read in generator.buffers(columns, generator.memory_for(columns), epochs=2):
+    for read in generator.buffers(columns, generator.allocate_buffers(columns), epochs=2):
         buffer, reads, until = read(), len(source.reads), time.monotonic() + 0.05
         while len(source.reads) < reads + 30 and time.monotonic() < until:  # the next one is read meanwhile
             time.sleep(0.001)
@@ -707,11 +707,11 @@ def test_a_single_last_row_joins_the_batch_before_it(shuffle):
         return cl.DataGenerator(x, y, batch_size=64, shuffle=shuffle, seed=0)
 
     rows = generator(N).blocks.buffer * 3 + 1
-    batches = [x[:, 0] for x, _ in without_single_rows(generator(rows))]
+    batches = [x[:, 0] for x, _ in merge_single_rows(generator(rows))]
     assert [len(x) for x in batches] == [64] * (rows // 64 - 1) + [65]
     assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(rows))
     found = []
-    for given in (generator(rows), list(without_single_rows(generator(rows)))):
+    for given in (generator(rows), list(merge_single_rows(generator(rows)))):
         model = cl.Model([cl.BatchNorm(4), cl.Linear(4, CLASSES)], seed=0)
         loss, optimizer = cl.SoftmaxLoss(), cl.Adam(model.parameters())
         history = model.fit(given, loss=loss, optimizer=optimizer, metrics=["accuracy"], verbose=0)

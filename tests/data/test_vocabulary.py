@@ -147,7 +147,7 @@ def test_a_file_with_a_vocabulary_that_cannot_be_raises(given, message, tmp_path
     model = cl.Model([cl.Linear(2, 2)], seed=0)
     model.save(tmp_path / "model.safetensors")
     with safetensors.File(tmp_path / "model.safetensors") as file:
-        texts, arrays = dict(file.texts), file.arrays(file.forms)
+        texts, arrays = dict(file.texts), file.arrays(file.specs)
     safetensors.write(tmp_path / "other.safetensors", arrays, {**texts, "caffelite.vocabularies": json.dumps(given)})
     with pytest.raises(ValueError, match=message):
         cl.load(tmp_path / "other.safetensors")

@@ -19,10 +19,10 @@ import safetensors.numpy
 import caffelite as cl
 from caffelite import functions
 from caffelite.core.arrays import FLOATS
-from caffelite.core.modes import without_values
+from caffelite.core.modes import meta_init
 from caffelite.files import safetensors as files
 from caffelite.files import structure
-from caffelite.files.state import arrays_of, texts_of
+from caffelite.files.state import state_arrays, make_texts
 from caffelite.training import inputs
 from tests.cases import FAMILIES, both_dtypes, named
 from tests.cases.case import as_tuple
@@ -101,15 +101,15 @@ def assert_same_state(a, b):
 def test_every_function_is_made_again_with_its_arguments(case):
     function = case.make()
     if isinstance(function, UNWRITABLE):
-        with pytest.raises(structure.Unwritable):
-            structure.described(function)
+        with pytest.raises(structure.UnwritableError):
+            structure.describe(function)
         return
-    entries = json.loads(structure.as_text(structure.described(function)))
-    other = structure.made(entries, NAMES, {})
+    entries = json.loads(structure.to_json(structure.describe(function)))
+    other = structure.build(entries, NAMES, {})
     assert type(other) is type(function)
     assert repr(other) == repr(function)
-    with without_values():
-        blank = structure.made(entries, NAMES, {})
+    with meta_init():
+        blank = structure.build(entries, NAMES, {})
     assert [p.shape for p in blank.parameters()] == [p.shape for p in function.parameters()]
     assert {k: x.shape for k, x in blank.buffers().items()} == {k: x.shape for k, x in function.buffers().items()}
 
@@ -200,7 +200,7 @@ def test_frozen_parameters_stay_frozen_in_a_file(path):
 @pytest.mark.parametrize("frozen", ["1", '{"0.weight": 1}', "[1]", "[[]]", '["1.weight"]', "[", '"0.weight"'])
 def test_a_list_of_frozen_parameters_that_is_wrong_is_refused(frozen, path):
     model = classifier(2, 3)
-    files.write(path, arrays_of(model), texts_of(model) | {"caffelite.frozen": frozen})
+    files.write(path, state_arrays(model), make_texts(model) | {"caffelite.frozen": frozen})
     refused(path, "frozen|JSON|Expecting")
 
 
@@ -311,8 +311,8 @@ def test_attributes_that_are_not_json_raise_when_the_model_is_loaded(name, value
 def test_a_loop_of_functions_is_not_written():
     residual = cl.Residual(cl.ReLU())
     residual.function = residual
-    with pytest.raises(structure.Unwritable, match="Residual is among its own arguments"):
-        structure.described(residual)
+    with pytest.raises(structure.UnwritableError, match="Residual is among its own arguments"):
+        structure.describe(residual)
 
 
 # ---- state alone ----------------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_temporary_files_of_a_killed_program_are_removed(path):
 
 
 def test_files_that_another_program_writes_are_left_alone(path):
-    with files._new_beside(str(path), 0o666) as file:
+    with files._create_temporary(str(path), 0o666) as file:
         classifier(2, 3).save(path)
         assert sorted(os.listdir(path.parent)) == sorted([path.name, Path(file.name).name])
 
@@ -720,15 +720,15 @@ def refused(path, message):
 @some_cases
 def test_no_size_in_a_structure_costs_memory(case, path):
     try:
-        (*entries, last) = structure.described(case.make())
-    except structure.Unwritable:
+        (*entries, last) = structure.describe(case.make())
+    except structure.UnwritableError:
         return
     for name, value in last["arguments"].items():
         for forged in (10**6, 10**9, 10**30, [10**9, 10**9], -1):
             if type(value) is int or isinstance(value, list):
                 entry = {**last, "arguments": {**last["arguments"], name: forged}}
                 whole = {"name": "Model", "arguments": {"functions": [{"#": len(entries)}], "dtype": "float32"}}
-                with_structure(path, structure.as_text([*entries, entry, whole]))
+                with_structure(path, structure.to_json([*entries, entry, whole]))
                 refused(path, ".")
 
 
@@ -746,7 +746,7 @@ def linear(**arguments):
 
 
 def test_the_structure_that_the_others_differ_from_is_good(path):
-    with_structure(path, structure.as_text(model_of(linear())))
+    with_structure(path, structure.to_json(model_of(linear())))
     assert repr(cl.load(path)) == "Model([Linear(2, 3, bias=False)])"
 
 
@@ -798,7 +798,7 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
     ],
 )
 def test_a_structure_that_caffelite_would_not_write_is_refused(entries, message, path):
-    with_structure(path, entries if isinstance(entries, str) else structure.as_text(entries))
+    with_structure(path, entries if isinstance(entries, str) else structure.to_json(entries))
     refused(path, message)
 
 
@@ -840,7 +840,7 @@ def test_a_header_longer_than_any_of_caffelites_is_not_read(path):
     finally:
         tracemalloc.stop()
     with pytest.raises(ValueError, match="too many"):
-        files.write(path, {}, {"text": "x" * 2 * files.longest_header(0)})
+        files.write(path, {}, {"text": "x" * 2 * files.max_header_bytes(0)})
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"PK\x03\x04" + bytes(100), bytes(8), b"\xff" * 99])

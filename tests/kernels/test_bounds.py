@@ -21,7 +21,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         import numpy as np
         from caffelite import _kernels as k
         from caffelite.core.recording import Recording
-        from caffelite.core.sparse import Numbers, sparse_rows
+        from caffelite.core.sparse import Nonzeros, make_sparse_rows
 
         PAGE = mmap.PAGESIZE
         libc = ctypes.CDLL(None, use_errno=True)
@@ -178,7 +178,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 if m == 3:
                     counts, w = np.array([9, 0, 4]), guarded(np.ones((5, n), dtype))
                     numbers = guarded(np.ones(13, dtype)), guarded(np.arange(13, dtype=np.int32) % 5)
-                    sparse = sparse_rows(Numbers(*numbers, None), np.array([0, 9, 9]), counts, 5)
+                    sparse = make_sparse_rows(Nonzeros(*numbers, None), np.array([0, 9, 9]), counts, 5)
                     assert [k.address(a) for a in sparse.numbers[:2]] == [k.address(a) for a in numbers]
                     rows = guarded(sparse.rows)
                     k.sparse_matmul(rows, w, guarded(np.empty((m, n), dtype)), bias=guarded(np.ones(n, dtype)))

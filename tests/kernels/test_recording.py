@@ -8,7 +8,7 @@ import pytest
 
 from caffelite import _kernels as kernels
 from caffelite.core.recording import Recording
-from caffelite.core.sparse import Numbers, sparse_rows
+from caffelite.core.sparse import Nonzeros, make_sparse_rows
 from tests import reference
 from tests.kernels.arguments import (
     ELEMENTWISE,
@@ -30,8 +30,8 @@ PLACES = (np.arange(72, dtype=np.int32) % 30).reshape(3, 3, 2, 4).transpose(3, 0
 # Arguments that recordings are made with; the same kernel then runs again on other values in the same memory.
 # An elementwise kernel that takes nothing but arrays needs no entry.
 SPARSE, OUTSIDE = (
-    sparse_rows(
-        Numbers(uniform(6), np.array([1, 3, 0, 1, last, 2]), None), np.array([0, 2, 2, 5]), np.array([2, 0, 3, 1]), 40
+    make_sparse_rows(
+        Nonzeros(uniform(6), np.array([1, 3, 0, 1, last, 2]), None), np.array([0, 2, 2, 5]), np.array([2, 0, 3, 1]), 40
     )
     for last in (2, 40)
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 from tests.conftest import bits, classifier
 
 pytest.importorskip("scipy")
@@ -335,4 +335,4 @@ def test_it_tells_of_iterations(capsys):
 def test_without_scipy_an_import_error_says_what_to_install():
     program = "import sys, caffelite; sys.modules['scipy'] = None; caffelite.minimize"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert f"ImportError: minimize needs SciPy: {how_to_install('scipy')}" in done.stderr
+    assert f"ImportError: minimize needs SciPy: {install_command('scipy')}" in done.stderr

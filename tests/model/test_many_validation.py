@@ -105,7 +105,7 @@ def test_rows_to_evaluate_and_weights_are_checked_before_anything_is_changed(giv
     assert [bits(m) for m in models] == before
 
 
-class Shifted(cl.Function, by_row=True):
+class Shifted(cl.Function, rowwise=True):
     """x − 10⁹, subtracted in float64."""
 
     takes_float64 = True

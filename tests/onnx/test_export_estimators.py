@@ -11,7 +11,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 from tests.cases import both_dtypes
 from tests.onnx.graphs import run
 
@@ -77,7 +77,7 @@ def test_a_regressor_is_exported_with_its_link(path):
 def test_without_onnx_it_is_said_what_to_install():
     program = "import sys; sys.modules['onnx'] = None; import caffelite.onnx"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert f"ImportError: caffelite.onnx needs the onnx package: {how_to_install('onnx')}" in done.stderr
+    assert f"ImportError: caffelite.onnx needs the onnx package: {install_command('onnx')}" in done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:not converged")

@@ -373,7 +373,7 @@ def with_gradients(model):
 
 def test_a_model_is_one_run():
     model = with_gradients(classifier(3, 4, 5, 2))
-    (run,) = cl.SGD(model.parameters(), lr=0.1).runs()
+    (run,) = cl.SGD(model.parameters(), lr=0.1).segments()
     assert run.data.size == run.gradient.size == sum(p.size for p in model.parameters())
     assert np.shares_memory(run.data, model.parameters()[0].data)
 
@@ -383,22 +383,22 @@ def test_a_model_is_still_one_run_after_a_fit_and_in_its_copies():
     model = classifier(2, 8, 3)
     train(model, x, y)
     for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert len(cl.SGD(with_gradients(one).parameters(), lr=0.1).runs()) == 1
+        assert len(cl.SGD(with_gradients(one).parameters(), lr=0.1).segments()) == 1
 
 
 def test_a_parameter_without_a_gradient_parts_a_run_in_two():
     model = with_gradients(classifier(3, 4, 5, 2))
     optimizer = cl.SGD(model.parameters(), lr=0.1)
-    assert len(optimizer.runs()) == 1
+    assert len(optimizer.segments()) == 1
     model.parameters()[2].zero_grad()
-    assert [run.data.size for run in optimizer.runs()] == [3 * 4 + 4, 5 + 5 * 2 + 2]
+    assert [run.data.size for run in optimizer.segments()] == [3 * 4 + 4, 5 + 5 * 2 + 2]
 
 
 def test_subsets_and_separate_tensors_are_runs_of_their_own():
     parameters = with_gradients(classifier(3, 4, 5, 2)).parameters()
-    assert len(cl.SGD([parameters[0], parameters[2], parameters[3]], lr=0.1).runs()) == 2
-    assert len(cl.SGD(parameters[::-1], lr=0.1).runs()) == 6
-    assert len(cl.SGD([parameter([1.0], [1.0]), parameter([1.0], [1.0])], lr=0.1).runs()) == 2
+    assert len(cl.SGD([parameters[0], parameters[2], parameters[3]], lr=0.1).segments()) == 2
+    assert len(cl.SGD(parameters[::-1], lr=0.1).segments()) == 6
+    assert len(cl.SGD([parameter([1.0], [1.0]), parameter([1.0], [1.0])], lr=0.1).segments()) == 2
 
 
 @every_optimizer
@@ -464,7 +464,7 @@ def test_an_optimizer_follows_a_layer_that_moves_to_another_model():
     first = classifier(2, 3, 3)
     optimizer = cl.SGD(first.parameters(), lr=1.0)
     with_gradients(first)
-    assert len(optimizer.runs()) == 1
+    assert len(optimizer.segments()) == 1
     cl.Model([first.functions[2]])
     before = [p.data.copy() for p in first.parameters()]
     optimizer.step()

@@ -510,8 +510,8 @@ def test_neighbours_of_one_group_are_one_run_and_of_two_groups_two():
     for p in model.parameters():
         p.add_grad(np.ones(p.shape))
     first, second = model.parameters()[:2], model.parameters()[2:]
-    assert len(cl.SGD([{"parameters": [*first, *second]}], lr=0.1).runs()) == 1
-    runs = cl.SGD([{"parameters": first}, {"parameters": second}], lr=0.1).runs()
+    assert len(cl.SGD([{"parameters": [*first, *second]}], lr=0.1).segments()) == 1
+    runs = cl.SGD([{"parameters": first}, {"parameters": second}], lr=0.1).segments()
     assert [run.data.size for run in runs] == [16, 25 + 12]
 
 
@@ -659,8 +659,8 @@ class Slower(cl.SGD):
 class Freezing(cl.SGD):
     """Overrides what SGD's step uses: from a rate on, the second group stays as it is."""
 
-    def runs(self):
-        return super().runs() if self.lr > 0.05 else super().runs()[:1]
+    def segments(self):
+        return super().segments() if self.lr > 0.05 else super().segments()[:1]
 
 
 class WithHelper(Own):

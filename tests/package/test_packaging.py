@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from caffelite import _kernels as kernels
-from caffelite._support.extras import EXTRAS, how_to_install
+from caffelite._support.extras import EXTRAS, install_command
 from tests.conftest import copy_of_project, run, unpacked_source_distribution
 from tests.tools import distributions
 
@@ -227,7 +227,7 @@ def test_messages_name_the_packages_of_the_extras():
     for extra, packages in EXTRAS.items():
         (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", offered, re.MULTILINE)
         assert re.findall(r'"([\w-]+)', listed) == packages.split()
-        assert how_to_install(extra).endswith(f" -m pip install {packages}")
+        assert install_command(extra).endswith(f" -m pip install {packages}")
 
 
 def test_messages_name_the_python_that_runs_so_that_no_other_one_gets_the_packages(tmp_path, monkeypatch):
@@ -238,13 +238,13 @@ def test_messages_name_the_python_that_runs_so_that_no_other_one_gets_the_packag
         (tmp_path.parent / "other" / "python", tmp_path.parent / "other" / "python"),
     ):
         monkeypatch.setattr(sys, "executable", str(executable))
-        assert how_to_install("plot") == f"{command} -m pip install matplotlib"
+        assert install_command("plot") == f"{command} -m pip install matplotlib"
 
 
 @pytest.mark.parametrize("executable", ["", None])
 def test_messages_name_python3_if_the_place_of_this_python_is_unknown(executable, monkeypatch):
     monkeypatch.setattr(sys, "executable", executable)
-    assert how_to_install("plot") == "python3 -m pip install matplotlib"
+    assert install_command("plot") == "python3 -m pip install matplotlib"
 
 
 def test_messages_name_the_full_path_of_python_without_a_current_folder(monkeypatch):
@@ -253,7 +253,7 @@ def test_messages_name_the_full_path_of_python_without_a_current_folder(monkeypa
 
     monkeypatch.setattr(Path, "cwd", deleted)
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
-    assert how_to_install("plot") == "/usr/bin/python3 -m pip install matplotlib"
+    assert install_command("plot") == "/usr/bin/python3 -m pip install matplotlib"
 
 
 def test_the_version_is_the_same_wherever_it_stands():

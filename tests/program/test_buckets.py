@@ -26,7 +26,7 @@ class Several(cl.Model):
         return self.first(x), self.second(z)
 
 
-class Last(cl.Function, recordable=True, by_row=True):
+class Last(cl.Function, recordable=True, rowwise=True):
     """The last state of a GRU, of sequences of these lengths."""
 
     takes_indices = (False, True)
@@ -41,7 +41,7 @@ class Last(cl.Function, recordable=True, by_row=True):
         return self.gru.backward(dy)
 
 
-class Halves(cl.Function, recordable=True, by_row=True):
+class Halves(cl.Function, recordable=True, rowwise=True):
     """The left and the right half, in two outputs."""
 
     def forward(self, x):
@@ -163,7 +163,7 @@ def blocks_of(model):
 @both_dtypes
 def test_any_number_of_rows_has_the_bits_of_the_call(make, x, dtype):
     model = make(dtype)
-    assert model._own.is_by_row(model)
+    assert model._own.is_rowwise(model)
     for rows in SIZES:
         for some in (x[:rows], x[300 - rows :]):
             assert model.predict(some).tobytes() == eager(model, some)[0].tobytes(), rows
@@ -198,7 +198,7 @@ def test_masks_and_lengths():
     attention, last = cl.Model([cl.MultiHeadAttention(8, 2)], seed=0), cl.Model([Last()], seed=0)
     last.takes_indices = (False, True)
     for model, other in ((attention, mask), (last, lengths)):
-        assert model._own.is_by_row(model)
+        assert model._own.is_rowwise(model)
         for rows in SIZES:
             given = x[:rows], other[:rows]
             assert model.predict(given).tobytes() == eager(model, *given)[0].tobytes(), rows
@@ -206,7 +206,7 @@ def test_masks_and_lengths():
 
 def test_several_outputs():
     model, x = cl.Model([cl.Linear(4, 6), Halves()], seed=0), NETS["mlp"][1].astype(np.float32)
-    assert model._own.is_by_row(model)
+    assert model._own.is_rowwise(model)
     for rows in SIZES:
         found = model.predict(x[:rows])
         assert isinstance(found, tuple)
@@ -349,7 +349,7 @@ def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypat
 )
 def test_a_model_whose_rows_are_not_known_to_be_independent_gets_all_rows_at_once(make):
     model, x = make(), NETS["mlp"][1].astype(np.float32)
-    assert not model._own.is_by_row(model)
+    assert not model._own.is_rowwise(model)
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes(), rows
     assert not blocks_of(model)
@@ -378,8 +378,8 @@ def test_several_inputs_and_outputs_of_a_call():
         assert [y.tobytes() for y in model.predict(given)] == [y.tobytes() for y in eager(model, *given)]
 
 
-def test_a_function_may_declare_that_it_computes_by_row(recorded):
-    class Doubled(cl.Function, recordable=True, by_row=True):
+def test_a_function_may_declare_that_it_computes_rowwise(recorded):
+    class Doubled(cl.Function, recordable=True, rowwise=True):
         def forward(self, x):
             return cl._kernels.add(x, x)
 
@@ -391,7 +391,7 @@ def test_a_function_may_declare_that_it_computes_by_row(recorded):
 
     x = NETS["mlp"][1].astype(np.float32)
     inheriting = cl.Model([Inheriting()])
-    assert not inheriting._own.is_by_row(inheriting)
+    assert not inheriting._own.is_rowwise(inheriting)
     model = cl.Model([Doubled()])
     for rows in SIZES:
         np.testing.assert_array_equal(model.predict(x[:rows]), 2 * x[:rows])
@@ -399,7 +399,7 @@ def test_a_function_may_declare_that_it_computes_by_row(recorded):
 
 
 def test_a_model_that_writes_call_may_declare_it(recorded):
-    class Gated(cl.Model, by_row=True):
+    class Gated(cl.Model, rowwise=True):
         def __init__(self, gate):
             super().__init__(seed=0)
             self.f, self.g = cl.Linear(4, 3), gate
@@ -412,7 +412,7 @@ def test_a_model_that_writes_call_may_declare_it(recorded):
 
     x = NETS["mlp"][1].astype(np.float32)
     for dependent in (Inheriting(cl.Linear(4, 3)), Gated(CenteredLinear(4, 3))):
-        assert not dependent._own.is_by_row(dependent)
+        assert not dependent._own.is_rowwise(dependent)
     model = Gated(cl.Linear(4, 3))
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()
@@ -420,7 +420,7 @@ def test_a_model_that_writes_call_may_declare_it(recorded):
 
 
 def test_a_function_that_can_t_be_recorded_gets_all_rows_at_once():
-    class Counting(cl.Function, recordable=True, by_row=True):
+    class Counting(cl.Function, recordable=True, rowwise=True):
         seen = ()
 
         def forward(self, x):
@@ -438,16 +438,16 @@ def test_a_function_that_can_t_be_recorded_gets_all_rows_at_once():
     assert Counting.seen[-2:] == (33, 50)
 
 
-def computes_by_row(case):
+def computes_rowwise(case):
     """Whether a case is of a Function that computes by row, with rows as inputs."""
     inputs = case.inputs()
     has_rows = inputs[0].ndim > 1 and all(x.shape[:1] == inputs[0].shape[:1] for x in inputs)
-    return has_rows and case.make().is_by_row()
+    return has_rows and case.make().is_rowwise()
 
 
-@pytest.mark.parametrize("case", [case for case in named("listed") if computes_by_row(*case.values)])
+@pytest.mark.parametrize("case", [case for case in named("listed") if computes_rowwise(*case.values)])
 @both_dtypes
-def test_each_row_of_a_function_that_computes_by_row_has_its_bits_alone(case, dtype):
+def test_each_row_of_a_function_that_computes_rowwise_has_its_bits_alone(case, dtype):
     function, inputs = case.function(dtype), case.inputs(dtype)
     rows = len(inputs[0])
     with inference():
@@ -458,13 +458,13 @@ def test_each_row_of_a_function_that_computes_by_row_has_its_bits_alone(case, dt
 
 
 @every_function
-def test_layers_compute_by_row(function):
+def test_layers_compute_rowwise(function):
     """What only operators use, and losses, are not layers."""
     operators = {"Add", "Subtract", "Multiply", "Divide", "Power", "MatMul", "Where", "Index", "Stack", "ToShape"}
     others = operators | {"Transpose", "Sum", "Mean", "Max", "Min", "Penalized", "WeightedSum", "Losses"}
     others |= {"Maximum", "Minimum", "Prod", "Var", "Std", "LogSumExp", "CumSum"}
     others |= {"TakeAlongAxis", "Split", "PadAxes", "Flip", "Roll", "Repeat"}
-    assert function.by_row == (function.__name__ not in others and not issubclass(function, cl.functions.loss.Loss))
+    assert function.rowwise == (function.__name__ not in others and not issubclass(function, cl.functions.loss.Loss))
 
 
 # ---- errors ----

@@ -9,7 +9,7 @@ import pytest
 import caffelite as cl
 from caffelite import cli
 from caffelite._support import terminal
-from caffelite._support.text_table import table
+from caffelite._support.text_table import text_table
 from caffelite.cli import gpt
 from caffelite.training.callbacks.progress import Progress
 
@@ -43,12 +43,12 @@ def narrow(request, monkeypatch):
     ],
 )
 def test_characters_that_an_encoding_lacks_become_ascii(text, encoding, written):
-    assert terminal.writable(text, io.TextIOWrapper(io.BytesIO(), encoding=encoding)) == written
+    assert terminal.make_writable(text, io.TextIOWrapper(io.BytesIO(), encoding=encoding)) == written
 
 
 def test_a_table_is_aligned_in_the_characters_that_the_output_can_write(narrow):
     got = narrow()
-    print(table(["µs", "a → b"], [["1", "…"]], "><"))
+    print(text_table(["µs", "a → b"], [["1", "…"]], "><"))
     first, _, last = got().splitlines()
     assert first.split()[1:] == ["a", "->", "b"]
     assert len(first.split("  ")[0]) == len("µs") == last.index("1") + 1

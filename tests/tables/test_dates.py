@@ -170,10 +170,10 @@ def test_descriptions_that_are_none_are_refused(described):
 def test_zones_without_names_have_their_offset(minutes, name):
     zone = datetime.timezone(datetime.timedelta(minutes=minutes))
     assert dates.zone_name(zone, "x") == name
-    assert dates.zone_of(name) == zone
+    assert dates.find_zone(name) == zone
     assert dates.zone_name(zoneinfo.ZoneInfo(BERLIN), "x") == BERLIN
 
 
 def test_an_unknown_zone_is_named():
     with pytest.raises(ValueError, match="does not know the time zone 'Mars/Olympus'"):
-        dates.zone_of("Mars/Olympus")
+        dates.find_zone("Mars/Olympus")

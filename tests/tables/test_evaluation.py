@@ -288,10 +288,10 @@ def test_a_structure_of_no_table_is_refused(change, message, tmp_path):
     columns_ = cl.Columns({"x": np.arange(3.0), "w": np.array(["a", "b", "a"])})
     model = TableModel([columns_, cl.Linear(columns_.features, 2), cl.Softmax()], "y", ["no", "yes"])
     with File(_saved(model, tmp_path)) as file:
-        texts, arrays = dict(file.texts), file.arrays(file.forms)
-    entries = structure.described(model)
+        texts, arrays = dict(file.texts), file.arrays(file.specs)
+    entries = structure.describe(model)
     entries[-1]["arguments"] |= change
-    texts["caffelite.structure"] = structure.as_text(entries)
+    texts["caffelite.structure"] = structure.to_json(entries)
     safetensors.write(tmp_path / "other", arrays, texts)
     with pytest.raises(ValueError, match=message):
         cl.load(tmp_path / "other")

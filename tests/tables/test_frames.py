@@ -13,7 +13,7 @@ import caffelite as cl
 from caffelite.data import frames
 from caffelite.data.frames import Categories
 from caffelite.files import safetensors as files
-from caffelite.files.state import arrays_of, texts_of
+from caffelite.files.state import state_arrays, make_texts
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")
@@ -261,8 +261,8 @@ def test_a_model_that_was_fitted_on_arrays_takes_any_frame():
 @pytest.mark.parametrize("text", ["1", '{"a": 1}', "[1]", '[["a", 1.5]]', '[["a"], "b"]', "[", '[["a"], null'])
 def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
     model, _ = fitted(NUMBERS, Y)
-    texts = texts_of(model) | {"caffelite.columns": text}
-    files.write(tmp_path / "model", arrays_of(model), texts)
+    texts = make_texts(model) | {"caffelite.columns": text}
+    files.write(tmp_path / "model", state_arrays(model), texts)
     with pytest.raises(ValueError, match="model"):
         cl.load(tmp_path / "model")
 
@@ -687,8 +687,8 @@ def test_a_frame_of_many_columns_takes_no_step_for_each(library, monkeypatch):
     x = np.arange(600.0).reshape(3, 200)
     frame = make({f"c{i}": column for i, column in enumerate(x.T)})
     looks = []
-    numbers = frames.numbers
-    monkeypatch.setattr(frames, "numbers", lambda *given: looks.append(1) or numbers(*given))
+    numbers = frames.to_numbers
+    monkeypatch.setattr(frames, "to_numbers", lambda *given: looks.append(1) or numbers(*given))
     np.testing.assert_array_equal(frames.as_array(frame, "x"), x)
     columns = cl.Columns(frame)
     looks.clear()
@@ -745,8 +745,8 @@ def test_columns_keep_their_moments_in_files_and_read_those_that_were_rounded(tm
     model.save(tmp_path / "m.safetensors")
     np.testing.assert_array_equal(cl.load(tmp_path / "m.safetensors").predict({"x": x}), expected)
     np.testing.assert_array_equal(copy.deepcopy(model).predict({"x": x}), expected)
-    arrays = {name: a.astype(np.float32) for name, a in arrays_of(model).items()}
-    files.write(tmp_path / "old.safetensors", arrays, texts_of(model))
+    arrays = {name: a.astype(np.float32) for name, a in state_arrays(model).items()}
+    files.write(tmp_path / "old.safetensors", arrays, make_texts(model))
     old = cl.load(tmp_path / "old.safetensors")
     assert old.functions[0].center == np.float32(model.functions[0].center)
     again = cl.Model([cl.Columns({"x": x}), cl.Linear(1, 2)], seed=1).load(tmp_path / "old.safetensors")

@@ -13,7 +13,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import plots
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 from caffelite.files import safetensors
 from caffelite.model.table import TableModel
 from caffelite.tables import commands, report, schema
@@ -75,7 +75,7 @@ def test_an_output_that_cannot_be_written_is_reported_in_a_sentence(command, tra
         raise ValueError("too many names")
 
     monkeypatch.setattr(TableModel, "save", fail)
-    monkeypatch.setattr(safetensors, "replace", fail)
+    monkeypatch.setattr(safetensors, "replace_file", fail)
     given = ["--target", "sold", "--epochs", 1] if command == "train" else []
     model = [trained.classes.model] if command == "predict" else []
     said = run(command, *model, trained.data, *given, "--output", tmp_path / "m.safetensors")
@@ -308,7 +308,7 @@ def test_without_matplotlib_there_is_a_model_and_no_picture(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     found = run("train", data, "--target", "sold", "--epochs", 2, "--output", tmp_path / "m.safetensors")
     assert found.status == 0
-    assert found.out.endswith(f"picture skipped: it needs matplotlib ({how_to_install('plot')})\n")
+    assert found.out.endswith(f"picture skipped: it needs matplotlib ({install_command('plot')})\n")
     assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.safetensors"]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import caffelite as cl
 from caffelite._support import hints  # noqa: F401  which an error would import
 from caffelite.files import structure
-from caffelite.files.state import texts_of
+from caffelite.files.state import make_texts
 from caffelite.model.table import TableModel
 
 SCALARS = [
@@ -249,7 +249,7 @@ def main():
             if model is not None:
                 loaded += 1
                 said = parted(content)[0]["__metadata__"]["caffelite.structure"]
-                if texts_of(model)["caffelite.structure"] != structure.as_text(json.loads(said)):
+                if make_texts(model)["caffelite.structure"] != structure.to_json(json.loads(said)):
                     fault = f"loaded as {model!r}"
             if fault is not None:
                 bad += 1

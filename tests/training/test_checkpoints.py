@@ -227,7 +227,7 @@ def test_a_checkpoint_with_a_split_that_is_none_is_refused(change, path):
     model = layered()
     stopped(path, validation_split=0.2)
     with files.File(path) as file:
-        texts, arrays = dict(file.texts), file.arrays(file.forms)
+        texts, arrays = dict(file.texts), file.arrays(file.specs)
     text = json.loads(texts["caffelite.training"])
     text["streams"]["splits"] = [change]
     files.write(path, arrays, texts | {"caffelite.training": json.dumps(text)})

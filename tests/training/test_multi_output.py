@@ -41,7 +41,7 @@ def by_hand(batches, epochs=3, loss=BOTH, dtype=np.float32):
         for x, y, *weights in batches:
             optimizer.zero_grad()
             loss.forward(model.forward(x), y, *weights)
-            sums += [float(getattr(one, "value", 0)) * len(x) for one in loss._applied]
+            sums += [float(getattr(one, "value", 0)) * len(x) for one in loss._copies]
             model.backward(loss.backward())
             optimizer.step()
         seen.append(sums / N)

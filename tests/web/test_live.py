@@ -20,7 +20,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 import caffelite as cl
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 from caffelite.web import controls, snapshots, updates
 from caffelite.web import live as live_module
 from caffelite.web.curves import MOST, Curve
@@ -134,7 +134,7 @@ def test_a_port_that_is_none_is_refused(port):
 def test_without_the_extra_it_is_said_what_to_install():
     program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    needs = f"ImportError: cl.live needs uvicorn, which is not installed: {how_to_install('web')}"
+    needs = f"ImportError: cl.live needs uvicorn, which is not installed: {install_command('web')}"
     assert needs in done.stderr
 
 

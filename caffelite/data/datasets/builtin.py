@@ -6,7 +6,7 @@ from importlib import resources
 
 import numpy as np
 
-from caffelite.core.arrays import nonnegative, positive_integer
+from caffelite.core.arrays import check_nonnegative, check_positive_integer
 
 
 def spiral(
@@ -19,9 +19,9 @@ def spiral(
 
     Raises ValueError or TypeError for sizes that are not positive integers and for noise below 0.
     """
-    points_per_class = positive_integer("points_per_class", points_per_class)
-    classes = positive_integer("classes", classes)
-    noise = nonnegative("noise", noise)
+    points_per_class = check_positive_integer("points_per_class", points_per_class)
+    classes = check_positive_integer("classes", classes)
+    noise = check_nonnegative("noise", noise)
     rng = np.random.default_rng(seed)
     r = np.tile(np.linspace(0, 1, points_per_class), classes)
     angle = np.concatenate([np.linspace(4 * j, 4 * (j + 1), points_per_class) for j in range(classes)])

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 
 
-class Source(NamedTuple):
+class Download(NamedTuple):
     """The address of files, their SHA-256 by name, and the folder inside the user's folder to put them in."""
 
     url: str
@@ -21,8 +21,8 @@ class Source(NamedTuple):
 
 
 # SHA-256 as TensorFlow Datasets lists them: tensorflow_datasets/url_checksums/{mnist,fashion_mnist,cifar10}.txt
-SOURCES = {
-    "mnist": Source(
+DOWNLOADS = {
+    "mnist": Download(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         {
             "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -31,7 +31,7 @@ SOURCES = {
             "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
     ),
-    "fashion_mnist": Source(
+    "fashion_mnist": Download(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         {
             "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -40,7 +40,7 @@ SOURCES = {
             "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         },
     ),
-    "cifar10": Source(
+    "cifar10": Download(
         "https://www.cs.toronto.edu/~kriz/",
         {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         "cifar-10-batches-bin",
@@ -57,17 +57,17 @@ def fetch(dataset: str, folder: Path, names: list[str]) -> None:
         import pooch
         from requests import RequestException
     except ImportError as error:
-        raise ImportError(f"download=True fetches files through pooch: {how_to_install('data')}") from error
-    source = SOURCES[dataset]
+        raise ImportError(f"download=True fetches files through pooch: {install_command('data')}") from error
+    download = DOWNLOADS[dataset]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="incomplete-", dir=folder) as incomplete:
-        for name, sha256 in source.sha256.items():
+        for name, sha256 in download.sha256.items():
             is_archive = name.endswith(".tar.gz")
             if not is_archive and name.removesuffix(".gz") not in names:
                 continue
-            url = source.url + name
+            url = download.url + name
             try:
-                fetched = Path(pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=incomplete))
+                path = Path(pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=incomplete))
             except RequestException as error:
                 what = "its content" if is_archive else "it"
                 raise ConnectionError(
@@ -75,12 +75,12 @@ def fetch(dataset: str, folder: Path, names: list[str]) -> None:
                 ) from error
             except ValueError as error:
                 raise ValueError(f"{url} has unexpected content, so the file was not kept: {error}") from error
-            for file in _unpacked(fetched, names) if is_archive else [fetched]:
-                (folder / source.folder).mkdir(exist_ok=True)
-                os.replace(file, folder / source.folder / file.name)
+            for file in _unpack(path, names) if is_archive else [path]:
+                (folder / download.folder).mkdir(exist_ok=True)
+                os.replace(file, folder / download.folder / file.name)
 
 
-def _unpacked(archive: Path, names: list[str]) -> list[Path]:
+def _unpack(archive: Path, names: list[str]) -> list[Path]:
     """Extract the files of these names from an archive, from whatever folder inside it. Return their paths."""
     files = []
     with tarfile.open(archive) as tar:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.extras import how_to_install
-from caffelite.core.arrays import integers
+from caffelite._support.extras import install_command
+from caffelite.core.arrays import check_integers
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -42,15 +42,15 @@ def folder(
     without classes, and FileNotFoundError if there is no such folder. Raises MemoryError, before the first image is
     read, if x would be larger than the memory of the machine.
     """
-    height, width = integers("folder: size", size, 2, most=2**31 - 1)
+    height, width = check_integers("folder: size", size, 2, max_value=2**31 - 1)
     if channels not in (1, 3) or isinstance(channels, bool):
         raise ValueError(f"folder: channels must be 1 or 3, got {channels!r}")
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"folder reads images with Pillow: {how_to_install('images')}") from error
+        raise ImportError(f"folder reads images with Pillow: {install_command('images')}") from error
     classes = _classes(Path(path))
-    files = [(file, label) for label, found in enumerate(classes.values()) for file in found]
+    files = [(file, label) for label, paths in enumerate(classes.values()) for file in paths]
     shape = (len(files), channels, height, width)
     if 4 * math.prod(shape) > (memory := _memory()):
         raise MemoryError(
@@ -68,14 +68,14 @@ def _classes(path: Path) -> dict[str, list[Path]]:
     if not path.is_dir():
         raise FileNotFoundError(f"folder: there is no folder {path}")
     classes = {}
-    for of_class in sorted(path.iterdir()):
-        if of_class.is_dir() and not of_class.name.startswith("."):
-            found = [file for file in sorted(of_class.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
-            classes[of_class.name] = [
-                file for file in found if not any(part.startswith(".") for part in file.relative_to(of_class).parts)
+    for class_folder in sorted(path.iterdir()):
+        if class_folder.is_dir() and not class_folder.name.startswith("."):
+            paths = [file for file in sorted(class_folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+            classes[class_folder.name] = [
+                file for file in paths if not any(part.startswith(".") for part in file.relative_to(class_folder).parts)
             ]
-            if not classes[of_class.name]:
-                raise ValueError(f"folder: the class {of_class} has no images")
+            if not classes[class_folder.name]:
+                raise ValueError(f"folder: the class {class_folder} has no images")
     if not classes:
         raise ValueError(f"folder: expected a folder for each class in {path}, found none")
     return classes

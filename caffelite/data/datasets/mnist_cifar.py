@@ -17,18 +17,18 @@ from typing import IO
 
 import numpy as np
 
-Split = tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+TrainTestSplit = tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 IDX = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 CIFAR = [*[f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin"]
 CIFAR_ROW = 1 + 3 * 32 * 32  # bytes: the label, and the pixels of three channels
 
-LARGEST_UNPACKED = 2**28  # bytes of an unpacked gzip file: several times the largest file of these datasets
-LARGEST_RATIO = 1032  # gzip packs 258 bytes into two bits at best
-AT_ONCE = 256 * CIFAR_ROW  # bytes to read at a time: whole rows
+MAX_UNPACKED = 2**28  # bytes of an unpacked gzip file: several times the largest file of these datasets
+MAX_RATIO = 1032  # gzip packs 258 bytes into two bits at best
+CHUNK_BYTES = 256 * CIFAR_ROW  # bytes to read at a time: whole rows
 
 
-def mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
+def mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
     """Return 70,000 handwritten digits of 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
     x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64 in 0 … 9.
@@ -47,7 +47,7 @@ def mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
     return _images_and_labels("mnist", Path(folder), download)
 
 
-def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
+def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
     """Return 70,000 pictures of clothes, 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
     x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64: T-shirt
@@ -60,7 +60,7 @@ def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> Spl
     return _images_and_labels("fashion_mnist", Path(folder), download)
 
 
-def cifar10(folder: str | os.PathLike[str], download: bool = False) -> Split:
+def cifar10(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
     """Return 60,000 photographs of 32 × 32 pixels: (x_train, y_train), (x_test, y_test).
 
     x_train (50,000, 3, 32, 32) and x_test (10,000, 3, 32, 32) are float32 in 0 … 1 (in the files 0 … 255), with
@@ -73,31 +73,31 @@ def cifar10(folder: str | os.PathLike[str], download: bool = False) -> Split:
 
     A. Krizhevsky, "Learning multiple layers of features from tiny images", University of Toronto, 2009.
     """
-    *train, test = [_cifar(path) for path in _found("cifar10", Path(folder), CIFAR, download)]
+    *train, test = [_read_cifar(path) for path in _find_files("cifar10", Path(folder), CIFAR, download)]
     splits = [np.concatenate(pieces) for pieces in ([piece for pieces in train for piece in pieces], test)]
     x_train, x_test = [_as_floats(rows[:, 1:].reshape(-1, 3, 32, 32)) for rows in splits]
     y_train, y_test = [rows[:, 0].astype(np.int64) for rows in splits]
     return (x_train, y_train), (x_test, y_test)
 
 
-def _images_and_labels(dataset: str, folder: Path, download: bool) -> Split:
-    files = _found(dataset, folder, IDX, download)
+def _images_and_labels(dataset: str, folder: Path, download: bool) -> TrainTestSplit:
+    files = _find_files(dataset, folder, IDX, download)
     splits = []
-    for of_images, of_labels in (files[:2], files[2:]):
-        images, labels = _idx(of_images, (28, 28)), _idx(of_labels, ())
+    for images_path, labels_path in (files[:2], files[2:]):
+        images, labels = _read_idx(images_path, (28, 28)), _read_idx(labels_path, ())
         if len(images) != len(labels):
-            raise ValueError(f"{of_images} has {len(images)} images, {of_labels} has {len(labels)} labels")
-        _check_labels(of_labels, labels, 0)
+            raise ValueError(f"{images_path} has {len(images)} images, {labels_path} has {len(labels)} labels")
+        _check_labels(labels_path, labels, 0)
         splits.append((_as_floats(images), labels.astype(np.int64)))
     return splits[0], splits[1]
 
 
-def _found(dataset: str, folder: Path, names: list[str], download: bool) -> list[Path]:
+def _find_files(dataset: str, folder: Path, names: list[str], download: bool) -> list[Path]:
     """Return the paths of these files, with .gz or without. Missing ones are fetched, if `download`."""
-    from caffelite.data.datasets.download import SOURCES, fetch  # slow to import
+    from caffelite.data.datasets.download import DOWNLOADS, fetch  # slow to import
 
     def find(name: str) -> Path | None:
-        places = (folder, folder / SOURCES[dataset].folder)
+        places = (folder, folder / DOWNLOADS[dataset].folder)
         return next((path for p in places for path in (p / name, p / f"{name}.gz") if path.is_file()), None)
 
     missing = [name for name in names if find(name) is None]
@@ -126,7 +126,7 @@ def _check_labels(path: Path, labels: np.ndarray, first_row: int) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
+def _open(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
     """Give a file's content, its size in bytes, and whether the size is an upper bound. Gzip is unpacked.
 
     If the gzip file turns out to be damaged while it is read, raises ValueError.
@@ -140,19 +140,19 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]
             return
         try:
             with gzip.open(file) as content:
-                yield content, min(LARGEST_RATIO * size, LARGEST_UNPACKED), True
+                yield content, min(MAX_RATIO * size, MAX_UNPACKED), True
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path}: expected a complete gzip file, got one with: {error}") from error
 
 
-def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
+def _read_idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
     """Return the elements (n, *row) of an IDX file of bytes.
 
     The format: 4 bytes, 0, 0, 8 (for bytes) and the number of axes. Then the length of each axis, big-endian. Then the
     elements.
     """
     magic = bytes([0, 0, 8, 1 + len(row)])
-    with _opened(path) as (file, size, at_most):
+    with _open(path) as (file, size, is_bound):
         header = file.read(4 + 4 * magic[3])
         if header[:4] != magic or len(header) < 4 + 4 * magic[3]:
             raise ValueError(
@@ -164,11 +164,11 @@ def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
             raise ValueError(f"{path}: expected rows of shape {row}, got a header with the shape {shape}")
         elements = math.prod(shape)
         total = len(header) + elements
-        if size < total or (size != total and not at_most):
-            most = "at most " if at_most else ""
-            raise ValueError(f"{path}: expected {total} bytes for shape {shape}, got {most}{size}")
+        if size < total or (size != total and not is_bound):
+            prefix = "at most " if is_bound else ""
+            raise ValueError(f"{path}: expected {total} bytes for shape {shape}, got {prefix}{size}")
         array, filled = np.empty(elements, np.uint8), 0
-        while piece := file.read(min(AT_ONCE, elements - filled)):
+        while piece := file.read(min(CHUNK_BYTES, elements - filled)):
             array[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
             filled += len(piece)
         if filled < elements or file.read(1):
@@ -177,12 +177,12 @@ def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
     return array.reshape(shape)
 
 
-def _cifar(path: Path) -> list[np.ndarray]:
+def _read_cifar(path: Path) -> list[np.ndarray]:
     """Return the rows of a CIFAR-10 file, in pieces (n, 3073): the label, then the pixels, channel by channel."""
     pieces: list[np.ndarray] = []
     total = 0
-    with _opened(path) as (file, size, _):
-        while piece := file.read(AT_ONCE):
+    with _open(path) as (file, size, _):
+        while piece := file.read(CHUNK_BYTES):
             rows, total = total // CIFAR_ROW, total + len(piece)
             if total > size:
                 raise ValueError(f"{path}: expected at most {size} bytes, got more")

@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, is_foreign_array, nonnegative, positive
+from caffelite.core.arrays import as_real, is_foreign_array, check_nonnegative, check_positive
 from caffelite.core.function import Function, Shape
-from caffelite.core.shard import rows_here
+from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
 from caffelite.functions.losses.targets import (
     are_probabilities,
-    as_ignored,
+    as_ignore_label,
     as_labels,
     as_numbers,
     as_probabilities,
     as_weights,
     check_fractions,
-    check_scores_of_classes,
-    check_shape_of_labels,
-    check_shape_of_numbers,
-    refuse_ignored,
-    refuse_weights,
-    same_shape,
+    check_scores_shape,
+    check_labels_shape,
+    check_numbers_shape,
+    raise_all_ignored,
+    raise_bad_weights,
+    is_same_shape,
 )
 
 __all__ = ["FocalLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"]
@@ -39,7 +39,7 @@ __all__ = ["FocalLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penaliz
 class Loss(Function, recordable=True):
     """The base of all losses. It checks the targets, computes the mean of the rows' losses, and goes back from it.
 
-    A loss has three methods of its own. `checked` makes arrays of targets. `losses` computes the loss of each row.
+    A loss has three methods. `convert_targets` makes arrays of targets. `losses` computes the loss of each row.
     `gradient` computes the gradient of the scores from the gradient of the mean.
 
     After `forward`, `value` is the mean, 0-d. If rows have weights w, `weight` is their sum Σ w, 0-d, and `row_weights`
@@ -52,7 +52,7 @@ class Loss(Function, recordable=True):
     ignore: int | None = None  # a label that counts nowhere
 
     @abstractmethod
-    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+    def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         """The targets as `losses` takes them, in this dtype if they are floats; see `check_targets`."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Loss(Function, recordable=True):
 
     def check_targets(self, targets: Any, scores_shape: Shape) -> None:
         """Raise unless these targets go with scores of this shape, in which None is any length."""
-        self.checked(targets, scores_shape)
+        self.convert_targets(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:
         """Return the predictions that scores stand for, by default the scores themselves."""
@@ -77,22 +77,22 @@ class Loss(Function, recordable=True):
         This changes nothing in the loss: `backward` still belongs to the last `forward`.
         """
         scores = as_real(outputs, None, f"{self!r}.rows")
-        other: Any = self.copy()
-        checked = other.checked(targets, scores.shape, scores.dtype)
-        losses = other.losses(scores, checked)
+        loss: Any = self.copy()
+        labels = loss.convert_targets(targets, scores.shape, scores.dtype)
+        losses = loss.losses(scores, labels)
         if losses.size == len(scores):
             return losses
-        each = len(scores), losses.size // len(scores)  # rows, and the labels of a row
-        sums = kernels.sum(losses.reshape(each), 1)
+        row_shape = len(scores), losses.size // len(scores)  # rows, and the labels of a row
+        sums = kernels.sum(losses.reshape(row_shape), 1)
         if self.ignore is None:
-            return kernels.multiply(sums, 1 / each[1])
-        ignored = kernels.equal(kernels.convert(checked, np.float64), float(self.ignore))
-        counted = kernels.subtract(float(each[1]), kernels.sum(ignored.reshape(each), 1))
-        return kernels.divide(sums, as_real(kernels.maximum(counted, 1.0), sums.dtype, "rows"))
+            return kernels.multiply(sums, 1 / row_shape[1])
+        is_ignored = kernels.equal(kernels.convert(labels, np.float64), float(self.ignore))
+        label_counts = kernels.subtract(float(row_shape[1]), kernels.sum(is_ignored.reshape(row_shape), 1))
+        return kernels.divide(sums, as_real(kernels.maximum(label_counts, 1.0), sums.dtype, "rows"))
 
     def forward(self, scores: np.ndarray, targets: Any, weights: Any = None) -> np.ndarray:
         self.value = self.weight = self.row_weights = None
-        targets = self.checked(targets, scores.shape, scores.dtype)
+        targets = self.convert_targets(targets, scores.shape, scores.dtype)
         if kernels.recorder() is None:  # a recorded step has its own targets
             targets = targets.copy()  # backward then reads the same targets as forward
         weights = None if weights is None else as_weights(repr(self), weights, scores)
@@ -108,8 +108,8 @@ class Loss(Function, recordable=True):
             raise RuntimeError(f"{type(self).__name__}.backward needs a `forward` before it that succeeded")
         for x, what in zip(self._applied_inputs[1:], ("targets", "weights"), strict=False):
             if x is not None and x.requires_grad:
-                way_out = "or, if they need one, write the loss with operators: ((a - b) ** 2).mean()"
-                raise ValueError(f"{self!r} computes no gradient for its {what}: give it {what}.detach(), {way_out}")
+                hint = "or, if they need one, write the loss with operators: ((a - b) ** 2).mean()"
+                raise ValueError(f"{self!r} computes no gradient for its {what}: give it {what}.detach(), {hint}")
         if isinstance(dy, int | float | np.generic):
             return self.gradient(kernels.full((), dy, self.value.dtype))
         return self.gradient(as_real(dy, self.value.dtype, f"{self!r}.backward"))
@@ -117,9 +117,9 @@ class Loss(Function, recordable=True):
 
 def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.ndarray, ignore: int | None) -> Any:
     """The mean of the losses, the weight of each in it, and the sum of the weights. Some rows may weigh nothing."""
-    refuse = functools.partial(refuse_ignored, ignore) if weights is None else refuse_weights
-    counted = None if ignore is None else labels
-    return kernels.weighted_mean(losses, weights, counted, ignore, refuse, not rows_here().are_all)
+    raise_error = functools.partial(raise_all_ignored, ignore) if weights is None else raise_bad_weights
+    counted_labels = None if ignore is None else labels
+    return kernels.weighted_mean(losses, weights, counted_labels, ignore, raise_error, not current_shard().is_whole)
 
 
 # ---- of numbers, one by one ----
@@ -134,10 +134,10 @@ class PointwiseLoss(Loss, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        check_shape_of_numbers(type(self).__name__, targets, scores)
+        check_numbers_shape(type(self).__name__, targets, scores)
         return ()
 
-    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+    def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         numbers = as_numbers(type(self).__name__, targets, scores_shape, dtype)
         self.check_values(numbers)
         return numbers
@@ -184,7 +184,7 @@ class HuberLoss(PointwiseLoss, recordable=True):
     """
 
     def __init__(self, delta: float = 1.0) -> None:
-        self.delta = positive("HuberLoss: delta", delta)
+        self.delta = check_positive("HuberLoss: delta", delta)
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.scores, self.targets = scores, targets
@@ -207,16 +207,16 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
     """
 
     def __init__(self, pos_weight: float | Sequence[float] | np.ndarray | None = None) -> None:
-        self.pos_weight = None if pos_weight is None else _pos_weight(pos_weight)
+        self.pos_weight = None if pos_weight is None else _check_pos_weight(pos_weight)
         self.positive = np.array(1.0 if self.pos_weight is None else self.pos_weight, ndmin=1)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         self._check_outputs(input_shapes[0])
         return super().output_shape(*input_shapes)
 
-    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+    def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         self._check_outputs(scores_shape)
-        return super().checked(targets, scores_shape, dtype)
+        return super().convert_targets(targets, scores_shape, dtype)
 
     def _check_outputs(self, scores: Shape) -> None:
         if isinstance(self.pos_weight, list) and (len(scores) < 2 or scores[-1] not in (None, len(self.positive))):
@@ -243,15 +243,15 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
         return f"SigmoidLoss({'' if self.pos_weight is None else self.pos_weight})"
 
 
-def _pos_weight(given: Any) -> float | list[float]:
+def _check_pos_weight(value: Any) -> float | list[float]:
     """The `pos_weight` of a SigmoidLoss: a number of 0 or more, or a list of them. TypeError or ValueError if not."""
     name = "SigmoidLoss: pos_weight"
-    if not isinstance(given, Sequence | np.ndarray) and not is_foreign_array(given):
-        return nonnegative(name, given)
-    numbers = as_real(given, np.float64, name)
+    if not isinstance(value, Sequence | np.ndarray) and not is_foreign_array(value):
+        return check_nonnegative(name, value)
+    numbers = as_real(value, np.float64, name)
     if numbers.ndim != 1 or numbers.size == 0:
         raise ValueError(f"{name} must be a number, or one for each output, got shape {numbers.shape}")
-    return [nonnegative(name, number) for number in numbers.tolist()]
+    return [check_nonnegative(name, number) for number in numbers.tolist()]
 
 
 # ---- of labels ----
@@ -260,16 +260,16 @@ def _pos_weight(given: Any) -> float | list[float]:
 class LabelLoss(Loss, recordable=True):
     """A loss of scores (n, C), and one integer label of 0 … C − 1 for each row."""
 
-    deep = False  # whether scores may be (n, …, C), and labels (n, …)
+    allow_nd = False  # whether scores may be (n, …, C), and labels (n, …)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, labels = input_shapes[:2]
-        check_scores_of_classes(type(self).__name__, scores, self.deep)
-        check_shape_of_labels(type(self).__name__, labels, scores)
+        check_scores_shape(type(self).__name__, scores, self.allow_nd)
+        check_labels_shape(type(self).__name__, labels, scores)
         return ()
 
-    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
-        return as_labels(type(self).__name__, targets, scores_shape, self.ignore, self.deep)
+    def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+        return as_labels(type(self).__name__, targets, scores_shape, self.ignore, self.allow_nd)
 
 
 class HingeLoss(LabelLoss, recordable=True):
@@ -282,7 +282,7 @@ class HingeLoss(LabelLoss, recordable=True):
     """
 
     def __init__(self, margin: float = 1.0) -> None:
-        self.margin = nonnegative("HingeLoss: margin", margin)
+        self.margin = check_nonnegative("HingeLoss: margin", margin)
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.scores, self.labels = scores, targets
@@ -314,21 +314,21 @@ class SoftmaxLoss(LabelLoss, recordable=True):
     inception architecture for computer vision", CVPR 2016, section 7.
     """
 
-    deep = True
+    allow_nd = True
 
     def __init__(self, label_smoothing: float = 0.0, ignore: int | None = None) -> None:
-        self.label_smoothing = nonnegative("SoftmaxLoss: label_smoothing", label_smoothing)
+        self.label_smoothing = check_nonnegative("SoftmaxLoss: label_smoothing", label_smoothing)
         if self.label_smoothing > 1:
             raise ValueError(f"SoftmaxLoss: label_smoothing must be in 0 … 1, got {label_smoothing!r}")
-        self.ignore = as_ignored("SoftmaxLoss: ignore", ignore)
+        self.ignore = as_ignore_label("SoftmaxLoss: ignore", ignore)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        return () if len(scores) > 1 and same_shape(targets, scores) else super().output_shape(scores, targets)
+        return () if len(scores) > 1 and is_same_shape(targets, scores) else super().output_shape(scores, targets)
 
-    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+    def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         if not are_probabilities(targets, scores_shape):
-            return super().checked(targets, scores_shape)
+            return super().convert_targets(targets, scores_shape)
         if self.ignore is not None:
             raise ValueError(f"{self!r} takes labels, got probabilities of shape {np.shape(targets)}")
         return as_probabilities("SoftmaxLoss", targets, scores_shape, dtype)
@@ -343,8 +343,8 @@ class SoftmaxLoss(LabelLoss, recordable=True):
         return losses
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:
-        smoothed = self.label_smoothing, self.ignore
-        return kernels.softmax_loss_grad(self.p, self.targets, dy, self.row_weights, *smoothed)
+        options = self.label_smoothing, self.ignore
+        return kernels.softmax_loss_grad(self.p, self.targets, dy, self.row_weights, *options)
 
     @property
     def probabilities(self) -> np.ndarray | None:
@@ -367,10 +367,10 @@ class FocalLoss(LabelLoss, recordable=True):
     T. Lin et al., "Focal loss for dense object detection", ICCV 2017.
     """
 
-    deep = True
+    allow_nd = True
 
     def __init__(self, gamma: float = 2.0) -> None:
-        self.gamma = nonnegative("FocalLoss: gamma", gamma)
+        self.gamma = check_nonnegative("FocalLoss: gamma", gamma)
 
     def link(self, scores: Any) -> np.ndarray:
         """Return the probabilities of the classes, softmax(scores)."""
@@ -378,13 +378,13 @@ class FocalLoss(LabelLoss, recordable=True):
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.labels = targets
-        of_labels, self.p = kernels.softmax_loss(scores, targets)  # −log q
-        losses, self.slopes = kernels.focal(of_labels, self.gamma)
+        label_losses, self.p = kernels.softmax_loss(scores, targets)  # −log q
+        losses, self.slopes = kernels.focal(label_losses, self.gamma)
         return losses
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:
-        of_mean = 1 / self.slopes.size if self.row_weights is None else self.row_weights
-        return kernels.softmax_loss_grad(self.p, self.labels, dy, kernels.multiply(self.slopes, of_mean))
+        scale = 1 / self.slopes.size if self.row_weights is None else self.row_weights
+        return kernels.softmax_loss_grad(self.p, self.labels, dy, kernels.multiply(self.slopes, scale))
 
     def __repr__(self) -> str:
         return f"FocalLoss({self.gamma})"
@@ -402,12 +402,12 @@ class Penalized(Function, recordable=True):
     def __init__(self, loss: Function, parameters: Iterable[Tensor], l1: float = 0.0, l2: float = 0.0) -> None:
         if not isinstance(loss, Function):
             raise TypeError(f"Penalized takes a loss, such as SoftmaxLoss(), got {loss!r}")
-        if hasattr(loss, "paired"):
+        if hasattr(loss, "pair"):
             raise TypeError("Penalized takes one loss: put it around a loss in Losses, Losses([Penalized(l1, …), l2])")
-        self.loss, self.penalized = loss, list(parameters)
-        if not self.penalized or not all(isinstance(p, Tensor) for p in self.penalized):
-            raise TypeError(f"Penalized takes a list of parameters, at least one Tensor, got {self.penalized!r}")
-        self.l1, self.l2 = nonnegative("Penalized: l1", l1), nonnegative("Penalized: l2", l2)
+        self.loss, self.penalized_parameters = loss, list(parameters)
+        if not self.penalized_parameters or not all(isinstance(p, Tensor) for p in self.penalized_parameters):
+            raise TypeError(f"Penalized takes a list of parameters, at least one Tensor, got {self.penalized_parameters!r}")
+        self.l1, self.l2 = check_nonnegative("Penalized: l1", l1), check_nonnegative("Penalized: l2", l2)
 
     @property
     def ignore(self) -> int | None:
@@ -433,16 +433,16 @@ class Penalized(Function, recordable=True):
         self.value = self.loss.forward(scores, targets, *weights)
         self.weight = None if self.loss.runs_in_python else getattr(self.loss, "weight", None)
         y = self.value
-        for p in self.penalized:
+        for p in self.penalized_parameters:
             y = kernels.add(y, kernels.sum(kernels.penalty(p.data, self.l1, self.l2)))
         return y
 
     def backward(self, dy: Any = 1.0) -> np.ndarray:
         dscores = self.loss.backward(dy)
-        for p in self.penalized:
-            of_p = kernels.full((), dy, p.dtype) if isinstance(dy, int | float | np.generic) else dy
-            p.add_grad(kernels.penalty_grad(as_real(of_p, p.dtype, f"{self!r}.backward"), p.data, self.l1, self.l2))
+        for p in self.penalized_parameters:
+            dvalue = kernels.full((), dy, p.dtype) if isinstance(dy, int | float | np.generic) else dy
+            p.add_grad(kernels.penalty_grad(as_real(dvalue, p.dtype, f"{self!r}.backward"), p.data, self.l1, self.l2))
         return dscores
 
     def __repr__(self) -> str:
-        return f"Penalized({self.loss!r}, {len(self.penalized)} parameters, l1={self.l1}, l2={self.l2})"
+        return f"Penalized({self.loss!r}, {len(self.penalized_parameters)} parameters, l1={self.l1}, l2={self.l2})"

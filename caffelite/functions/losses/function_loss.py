@@ -13,41 +13,41 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 
 
-class OwnLoss(Function, recordable=True):
+class FunctionLoss(Function, recordable=True):
     """The loss that a function computes from outputs and targets: `function(outputs, targets) -> Tensor`.
 
     The outputs are a Tensor, or a tuple of Tensors if the model has several; targets and weights are arrays.
     """
 
-    _made: ClassVar[WeakValueDictionary[int, OwnLoss]] = WeakValueDictionary()
+    _cache: ClassVar[WeakValueDictionary[int, FunctionLoss]] = WeakValueDictionary()
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
-        check_order("loss", function)
+        check_argument_order("loss", function)
         self.function = function
 
     @classmethod
-    def of(cls, function: Callable[..., Tensor]) -> OwnLoss:
+    def from_function(cls, function: Callable[..., Tensor]) -> FunctionLoss:
         """Return the loss of this function. It is always the same object, so its recorded steps can be used again."""
-        loss = cls._made.get(id(function))
+        loss = cls._cache.get(id(function))
         if loss is None:
-            loss = cls._made[id(function)] = cls(function)
+            loss = cls._cache[id(function)] = cls(function)
         return loss
 
-    def decider(self) -> Callable[..., Any]:
+    def python_code(self) -> Callable[..., Any]:
         return self.function
 
     def __call__(self, *inputs: Any) -> Any:
         recording = kernels.recorder()
         if recording is not None:
-            recording.note_decider(self.function)
+            recording.guard_code(self.function)
         return self.function(*inputs)
 
     def forward(self, outputs: Any, *targets: Any) -> Any:
-        several = isinstance(outputs, tuple)
-        self.outputs = tuple([Tensor._of(y) for y in (outputs if several else (outputs,))])
+        is_tuple = isinstance(outputs, tuple)
+        self.outputs = tuple([Tensor._from_array(y) for y in (outputs if is_tuple else (outputs,))])
         for y in self.outputs:
             y._requires_grad = True
-        self.value = self.function(self.outputs if several else self.outputs[0], *targets)
+        self.value = self.function(self.outputs if is_tuple else self.outputs[0], *targets)
         return self.value.data
 
     def backward(self, dy: Any = 1.0) -> Any:
@@ -65,10 +65,10 @@ def as_loss(loss: Any) -> Function:
         return loss
     if not callable(loss) or isinstance(loss, type):
         raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {loss!r}")
-    return OwnLoss.of(loss)
+    return FunctionLoss.from_function(loss)
 
 
-def check_order(argument: str, function: Callable[..., Any]) -> None:
+def check_argument_order(argument: str, function: Callable[..., Any]) -> None:
     """Raise TypeError if a loss or metric names its first parameter y_true: it would get the outputs there."""
     names: list[str] = []
     with contextlib.suppress(TypeError, ValueError):  # compiled code may have no signature

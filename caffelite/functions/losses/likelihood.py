@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, positive
+from caffelite.core.arrays import as_real, check_positive
 from caffelite.core.function import Shape
 from caffelite.functions.losses.base import Loss, PointwiseLoss
-from caffelite.functions.losses.targets import as_numbers, check_counts, check_shape_of_numbers
+from caffelite.functions.losses.targets import as_numbers, check_counts, check_numbers_shape
 
 __all__ = ["GaussianLoss", "PoissonLoss", "QuantileLoss"]
 
@@ -34,14 +34,14 @@ class QuantileLoss(Loss, recordable=True):
         self.levels = np.array(as_real(quantiles, np.float64, "QuantileLoss: quantiles"))
         if self.levels.ndim != 1 or self.levels.size == 0:
             raise ValueError(f"QuantileLoss takes a list of quantiles, such as [0.1, 0.5, 0.9], got {quantiles!r}")
-        self.quantiles = [positive("QuantileLoss: a quantile", q, 1.0) for q in self.levels.tolist()]
+        self.quantiles = [check_positive("QuantileLoss: a quantile", q, 1.0) for q in self.levels.tolist()]
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        check_shape_of_numbers("QuantileLoss", targets, scores, self._targets_shape(scores))
+        check_numbers_shape("QuantileLoss", targets, scores, self._targets_shape(scores))
         return ()
 
-    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+    def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         return as_numbers("QuantileLoss", targets, scores_shape, dtype, self._targets_shape(scores_shape))
 
     def _targets_shape(self, scores: Shape) -> Shape:
@@ -56,8 +56,8 @@ class QuantileLoss(Loss, recordable=True):
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.scores = scores
         self.targets = kernels.copy(targets, kernels.output(scores.shape, targets.dtype))
-        each = (math.prod(scores.shape[1:-1]), self.levels.size)  # targets in a row, and quantiles
-        self.row_levels = kernels.copy(np.broadcast_to(self.levels, each)).reshape(-1)
+        row_shape = (math.prod(scores.shape[1:-1]), self.levels.size)  # targets in a row, and quantiles
+        self.row_levels = kernels.copy(np.broadcast_to(self.levels, row_shape)).reshape(-1)
         return kernels.quantile_loss(scores, self.targets, self.row_levels)
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:
@@ -103,16 +103,16 @@ class GaussianLoss(Loss, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        check_shape_of_numbers("GaussianLoss", targets, scores, _halved(scores))
+        check_numbers_shape("GaussianLoss", targets, scores, _targets_shape(scores))
         return ()
 
-    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
-        return as_numbers("GaussianLoss", targets, scores_shape, dtype, _halved(scores_shape))
+    def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+        return as_numbers("GaussianLoss", targets, scores_shape, dtype, _targets_shape(scores_shape))
 
     def link(self, scores: Any) -> np.ndarray:
         """Return the means and then the standard deviations exp(v / 2), (n, 2 k)."""
         scores = super().link(scores)
-        _, k = _halved(scores.shape)
+        _, k = _targets_shape(scores.shape)
         y = kernels.copy(scores)
         kernels.exp(kernels.multiply(scores[:, k:], 0.5), y[:, k:])
         return y
@@ -125,7 +125,7 @@ class GaussianLoss(Loss, recordable=True):
         return kernels.gaussian_loss_grad(self.scores, self.targets, dy, self.row_weights)
 
 
-def _halved(scores: Shape) -> Shape:
+def _targets_shape(scores: Shape) -> Shape:
     """The shape (n, k) of the targets for scores (n, 2 k). Raise ValueError for scores of other shapes."""
     if len(scores) != 2 or (scores[1] is not None and (scores[1] == 0 or scores[1] % 2)) or scores[0] == 0:
         raise ValueError(

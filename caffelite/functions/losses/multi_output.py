@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, nonnegative
+from caffelite.core.arrays import as_real, check_nonnegative
 from caffelite.core.function import Function, Shape
 from caffelite.functions.losses.base import Loss, Penalized
 from caffelite.functions.losses.function_loss import as_loss
@@ -28,17 +28,17 @@ class WeightedSum(Function, recordable=True):
     def forward(self, *inputs: np.ndarray) -> np.ndarray:
         arrays = [as_real(x, None, self) for x in inputs]
         self.dtypes = [x.dtype for x in arrays]
-        terms = [_times(as_real(x, self.dtypes[0], self), w) for x, w in zip(arrays, self.weights, strict=True)]
+        terms = [_scale(as_real(x, self.dtypes[0], self), w) for x, w in zip(arrays, self.weights, strict=True)]
         return functools.reduce(kernels.add, terms)
 
     def backward(self, dy: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple([as_real(_times(dy, w), dtype, self) for w, dtype in zip(self.weights, self.dtypes, strict=True)])
+        return tuple([as_real(_scale(dy, w), dtype, self) for w, dtype in zip(self.weights, self.dtypes, strict=True)])
 
     def __repr__(self) -> str:
         return f"WeightedSum({list(self.weights)})"
 
 
-def _times(x: np.ndarray, weight: float) -> np.ndarray:
+def _scale(x: np.ndarray, weight: float) -> np.ndarray:
     return x if weight == 1 else kernels.multiply(x, weight)
 
 
@@ -62,8 +62,8 @@ class Losses(Function, recordable=True):
     """
 
     value: np.ndarray | None = None  # the sum
-    not_recorded = frozenset({"_applied"})
-    _made: ClassVar[WeakValueDictionary[tuple[int, ...], Losses]] = WeakValueDictionary()
+    not_recorded = frozenset({"_copies"})
+    _instances: ClassVar[WeakValueDictionary[tuple[int, ...], Losses]] = WeakValueDictionary()
 
     def __init__(self, losses: Iterable[Any], weights: Iterable[float] | None = None) -> None:
         if isinstance(losses, Function | str) or not isinstance(losses, Iterable):
@@ -71,39 +71,39 @@ class Losses(Function, recordable=True):
         self.losses = tuple([as_loss(loss) for loss in losses])
         if not self.losses:
             raise ValueError("Losses got no losses; expected one for each output")
-        given = [1.0] * len(self.losses) if weights is None else list(weights)
-        if len(given) != len(self.losses):
-            raise ValueError(f"Losses: expected a weight for each of {len(self.losses)} losses, got {given}")
-        self.total = WeightedSum([nonnegative(f"Losses: the weight of loss {i}", w) for i, w in enumerate(given)])
+        values = [1.0] * len(self.losses) if weights is None else list(weights)
+        if len(values) != len(self.losses):
+            raise ValueError(f"Losses: expected a weight for each of {len(self.losses)} losses, got {values}")
+        self.total = WeightedSum([check_nonnegative(f"Losses: the weight of loss {i}", w) for i, w in enumerate(values)])
 
     @classmethod
-    def of(cls, losses: Sequence[Any]) -> Losses:
+    def get_cached(cls, losses: Sequence[Any]) -> Losses:
         """Return the sum of these losses, always as the same object. Its recorded steps can then be used again."""
         key = tuple(map(id, losses))
-        made = cls._made.get(key)
-        if made is None:
-            made = cls._made[key] = cls(losses)
-        return made
+        instance = cls._instances.get(key)
+        if instance is None:
+            instance = cls._instances[key] = cls(losses)
+        return instance
 
     @property
     def weights(self) -> tuple[float, ...]:
         """The weight of each loss in the sum."""
         return self.total.weights
 
-    def paired(self, outputs: Any, targets: Any) -> list[tuple[Function, Any, Any]]:
+    def pair(self, outputs: Any, targets: Any) -> list[tuple[Function, Any, Any]]:
         """Return each loss with its output and its target. Raise ValueError unless there are as many of each."""
-        several = [x if isinstance(x, tuple) else (x,) for x in (outputs, targets)]
-        if {len(self.losses)} != set(map(len, several)):
+        tuples = [x if isinstance(x, tuple) else (x,) for x in (outputs, targets)]
+        if {len(self.losses)} != set(map(len, tuples)):
             raise ValueError(
-                f"{_counted(several[1], 'target', 's')} in y, {_counted(several[0], 'output', 's')} of the model and "
-                f"{_counted(self.losses, 'loss', 'es')}: expected as many of each, targets and losses in tuples"
+                f"{_pluralize(tuples[1], 'target', 's')} in y, {_pluralize(tuples[0], 'output', 's')} of the model and "
+                f"{_pluralize(self.losses, 'loss', 'es')}: expected as many of each, targets and losses in tuples"
             )
-        return list(zip(self.losses, *several, strict=True))
+        return list(zip(self.losses, *tuples, strict=True))
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
         """Return the loss of each row, (n,): the weighted sum of the losses of its outputs."""
-        each = [loss.rows(scores, y) for loss, scores, y in self.paired(outputs, targets)]  # type: ignore[attr-defined]
-        return self.total.copy().forward(*each)
+        row_losses = [loss.rows(scores, y) for loss, scores, y in self.pair(outputs, targets)]  # type: ignore[attr-defined]
+        return self.total.copy().forward(*row_losses)
 
     def check_targets(self, targets: Any, scores_shape: Any) -> None:
         """Raise unless these targets go with outputs of these shapes. A target of None is not known yet.
@@ -112,22 +112,22 @@ class Losses(Function, recordable=True):
         """
         count, is_known = len(self.losses), any(isinstance(shape, tuple) for shape in scores_shape)
         shapes = scores_shape if is_known else (scores_shape,) * count
-        for i, (loss, shape, y) in enumerate(self.paired(shapes, targets)):
+        for i, (loss, shape, y) in enumerate(self.pair(shapes, targets)):
             if y is not None and hasattr(loss, "check_targets") and (is_known or count == 1):
-                with _naming(i, loss):
+                with _name_target_in_errors(i, loss):
                     loss.check_targets(y, shape)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return ()
 
     def forward(self, outputs: Any, targets: Any, *weights: Any) -> np.ndarray:
-        self.value, paired = None, self.paired(outputs, targets)
-        self._applied = [loss.copy() for loss in self.losses]  # the same one may be in it twice
+        self.value, pairs = None, self.pair(outputs, targets)
+        self._copies = [loss.copy() for loss in self.losses]  # the same one may be in it twice
         values = []
-        for i, (loss, (_, scores, y)) in enumerate(zip(self._applied, paired, strict=True)):
-            with _naming(i, loss):
+        for i, (loss, (_, scores, y)) in enumerate(zip(self._copies, pairs, strict=True)):
+            with _name_target_in_errors(i, loss):
                 values.append(loss.forward(scores, y, *weights))
-        self.several, self.value = isinstance(outputs, tuple), self.total.forward(*values)
+        self.is_tuple, self.value = isinstance(outputs, tuple), self.total.forward(*values)
         return self.value
 
     def backward(self, dy: Any = 1.0) -> Any:
@@ -135,20 +135,20 @@ class Losses(Function, recordable=True):
             raise RuntimeError("Losses.backward needs a `forward` before it that succeeded")
         if isinstance(dy, int | float | np.generic):
             dy = kernels.full((), dy, self.value.dtype)
-        gradients = [loss.backward(d) for loss, d in zip(self._applied, self.total.backward(dy), strict=True)]
-        return tuple(gradients) if self.several else gradients[0]
+        gradients = [loss.backward(d) for loss, d in zip(self._copies, self.total.backward(dy), strict=True)]
+        return tuple(gradients) if self.is_tuple else gradients[0]
 
     def __repr__(self) -> str:
         weights = "" if set(self.weights) == {1.0} else f", weights={list(self.weights)}"
         return f"Losses([{', '.join(map(repr, self.losses))}]{weights})"
 
 
-def _counted(items: Sequence[Any], noun: str, plural: str) -> str:
+def _pluralize(items: Sequence[Any], noun: str, plural: str) -> str:
     return f"{len(items)} {noun}{'' if len(items) == 1 else plural}"
 
 
 @contextmanager
-def _naming(i: int, loss: Function) -> Iterator[None]:
+def _name_target_in_errors(i: int, loss: Function) -> Iterator[None]:
     """Name the target in the errors of caffelite's losses. Errors of a user's loss are raised as they are."""
     try:
         yield

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import INTEGERS, as_array, as_real, first_outside, flat_int64
-from caffelite.core.function import Shape, shape_text
-from caffelite.functions.shape import reshaped
+from caffelite.core.arrays import INTEGERS, as_array, as_real, find_outside, flat_int64
+from caffelite.core.function import Shape, format_shape
+from caffelite.functions.shape import reshape_array
 
 SUM_TOLERANCE = 1e-3  # by how much the probabilities of a row may miss the sum 1
 
@@ -25,40 +25,40 @@ SUM_TOLERANCE = 1e-3  # by how much the probabilities of a row may miss the sum 
 
 
 def as_labels(
-    loss: str, targets: Any, scores_shape: Shape, ignore: int | None = None, deep: bool = False
+    loss: str, targets: Any, scores_shape: Shape, ignore: int | None = None, allow_nd: bool = False
 ) -> np.ndarray:
-    """Integer labels (n,), or (n, …) if `deep`, for scores (n, …, C), as int64 in one axis.
+    """Integer labels (n,), or (n, …) if `allow_nd`, for scores (n, …, C), as int64 in one axis.
 
     Raises TypeError for other dtypes, and ValueError for other shapes and for a label that is neither one of the
     classes 0 … C − 1 nor `ignore`.
     """
-    check_scores_of_classes(loss, scores_shape, deep)
-    labels, classes = _array(targets), scores_shape[-1]
+    check_scores_shape(loss, scores_shape, allow_nd)
+    labels, classes = _as_array(targets), scores_shape[-1]
     if labels.dtype.kind not in "iu":
-        raise _not_labels(loss, targets, labels, classes)
-    check_shape_of_labels(loss, labels.shape, scores_shape)
+        raise _label_type_error(loss, targets, labels, classes)
+    check_labels_shape(loss, labels.shape, scores_shape)
     if labels.size == 0:
         raise ValueError(f"{loss} got no labels")
     flat = flat_int64(labels)
     if classes is not None:
-        refuse = functools.partial(_refuse_label, classes, ignore, labels.shape, labels.dtype)
-        kernels.check_labels(flat, classes, refuse, ignore)
+        raise_error = functools.partial(_raise_bad_label, classes, ignore, labels.shape, labels.dtype)
+        kernels.check_labels(flat, classes, raise_error, ignore)
     return flat
 
 
-def check_scores_of_classes(loss: str, scores_shape: Shape, deep: bool) -> None:
-    """Raise ValueError unless scores are (n, C), or (n, …, C) if `deep`."""
-    if len(scores_shape) != 2 and not (deep and len(scores_shape) > 2):
-        expected = "(n, …, classes)" if deep else "(n, classes)"
+def check_scores_shape(loss: str, scores_shape: Shape, allow_nd: bool) -> None:
+    """Raise ValueError unless scores are (n, C), or (n, …, C) if `allow_nd`."""
+    if len(scores_shape) != 2 and not (allow_nd and len(scores_shape) > 2):
+        expected = "(n, …, classes)" if allow_nd else "(n, classes)"
         raise ValueError(f"{loss} got scores of shape {scores_shape}; expected {expected}")
 
 
-def check_shape_of_labels(loss: str, labels_shape: Shape, scores_shape: Shape) -> None:
+def check_labels_shape(loss: str, labels_shape: Shape, scores_shape: Shape) -> None:
     """Raise ValueError unless there is one label for each row of scores (n, …, C); None is any length."""
     rows = scores_shape[:-1]
-    if same_shape(labels_shape, rows):
+    if is_same_shape(labels_shape, rows):
         return
-    expected = "one label a row" if len(rows) == 1 else f"a label for each place, {shape_text(rows)}"
+    expected = "one label a row" if len(rows) == 1 else f"a label for each place, {format_shape(rows)}"
     if len(labels_shape) == len(scores_shape):
         is_column = labels_shape[1:] == (1,)
         expected += ", (n,), not a column: np.ravel(y)" if is_column else ", not one-hot rows: y.argmax(axis=1)"
@@ -67,7 +67,7 @@ def check_shape_of_labels(loss: str, labels_shape: Shape, scores_shape: Shape) -
     )
 
 
-def as_ignored(name: str, label: Any) -> int | None:
+def as_ignore_label(name: str, label: Any) -> int | None:
     """The label that counts nowhere, as an int; TypeError unless it is an integer or None."""
     if label is None:
         return None
@@ -76,9 +76,9 @@ def as_ignored(name: str, label: Any) -> int | None:
     return int(label)
 
 
-def _not_labels(loss: str, targets: Any, labels: np.ndarray, classes: int | None) -> TypeError:
+def _label_type_error(loss: str, targets: Any, labels: np.ndarray, classes: int | None) -> TypeError:
     """The error for targets that are not integers. It names the first, and says how to make labels if that is easy."""
-    row, first = first_outside(targets, 0, None if classes is None else classes - 1)
+    row, first = find_outside(targets, 0, None if classes is None else classes - 1)
     allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
     where = "" if row < 0 else f": {first!r} in row {row}"
     hint = ""
@@ -89,13 +89,13 @@ def _not_labels(loss: str, targets: Any, labels: np.ndarray, classes: int | None
     return TypeError(f"{loss} takes {allowed}, got {labels.dtype}{where}{hint}")
 
 
-def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtype, labels: np.ndarray) -> None:
+def _raise_bad_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtype, labels: np.ndarray) -> None:
     """Raise ValueError for the first bad one of these labels, int64. They had this shape and dtype."""
     bad = ((labels < 0) | (labels >= classes)) & (True if ignore is None else labels != ignore)
     place = np.unravel_index(int(bad.argmax()), shape)
     label, where = labels.astype(dtype).reshape(shape)[place], "" if len(shape) == 1 else f", at {(*map(int, place),)},"
-    counted = labels if ignore is None else labels[labels != ignore]
-    first, last, hint = int(counted.min()), int(counted.max()), ""
+    counted_labels = labels if ignore is None else labels[labels != ignore]
+    first, last, hint = int(counted_labels.min()), int(counted_labels.max()), ""
     if (first, last) == (1, classes):
         hint = "; do they begin at 1? y - 1"
     elif first >= 0:
@@ -108,32 +108,32 @@ def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtyp
 
 def are_probabilities(targets: Any, scores_shape: Shape) -> bool:
     """Whether targets for scores (n, …, C) are probabilities of the classes, rather than labels: floats as many."""
-    array = _array(targets)
+    array = _as_array(targets)
     return array.dtype.kind == "f" and array.ndim == len(scores_shape) >= 2
 
 
 def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
     """Probabilities of the classes, (n, …, C) as the scores, in their dtype; each row has the sum 1."""
-    array = _real(loss, "targets", targets, dtype)
-    if not same_shape(array.shape, scores_shape) or not array.size:
+    array = _as_real(loss, "targets", targets, dtype)
+    if not is_same_shape(array.shape, scores_shape) or not array.size:
         hint = "; labels are integers, (n,): np.ravel(y).astype(int)" if array.shape[1:] == (1,) else ""
         raise ValueError(f"{loss} got targets of shape {array.shape} for scores of shape {scores_shape}{hint}")
-    rows = reshaped(array, (-1, array.shape[-1]))
-    kernels.check_probabilities(rows, math.inf, SUM_TOLERANCE, functools.partial(_refuse_row, math.inf, SUM_TOLERANCE))
+    rows = reshape_array(array, (-1, array.shape[-1]))
+    kernels.check_probabilities(rows, math.inf, SUM_TOLERANCE, functools.partial(_raise_bad_row, math.inf, SUM_TOLERANCE))
     return array
 
 
 def check_fractions(targets: np.ndarray) -> None:
     """Raise ValueError unless all targets (n, …) are in 0 … 1."""
     if targets.size:
-        kernels.check_probabilities(_as_rows(targets), 1.0, math.inf, functools.partial(_refuse_row, 1.0, math.inf))
+        kernels.check_probabilities(_as_rows(targets), 1.0, math.inf, functools.partial(_raise_bad_row, 1.0, math.inf))
 
 
 def _as_rows(targets: np.ndarray) -> np.ndarray:
-    return reshaped(targets, (len(targets) if targets.ndim else 1, -1))
+    return reshape_array(targets, (len(targets) if targets.ndim else 1, -1))
 
 
-def _refuse_row(largest: float, tolerance: float, targets: np.ndarray) -> None:
+def _raise_bad_row(largest: float, tolerance: float, targets: np.ndarray) -> None:
     """Raise ValueError for the first of these rows, (n, C), that has a number out of range, or another sum than 1."""
     bad = ~((targets >= 0) & (targets <= largest))
     with np.errstate(invalid="ignore"):
@@ -153,36 +153,36 @@ def as_numbers(
     loss: str, targets: Any, scores_shape: Shape, dtype: Any = None, expected: Shape | None = None
 ) -> np.ndarray:
     """Numbers of the scores' shape and dtype. A last axis of 1 may be left out. `expected` is any other shape."""
-    array = _real(loss, "targets", targets, dtype)
+    array = _as_real(loss, "targets", targets, dtype)
     if array.shape == (scores_shape if expected is None else expected):
         return array
-    check_shape_of_numbers(loss, array.shape, scores_shape, expected)
+    check_numbers_shape(loss, array.shape, scores_shape, expected)
     return array if array.ndim == len(expected or scores_shape) else array.reshape(*array.shape, 1)
 
 
-def check_shape_of_numbers(loss: str, targets_shape: Shape, scores_shape: Shape, expected: Shape | None = None) -> None:
+def check_numbers_shape(loss: str, targets_shape: Shape, scores_shape: Shape, expected: Shape | None = None) -> None:
     """Raise ValueError unless targets have the scores' shape, maybe without a last axis of 1; None is any length.
 
     `expected` is the targets' shape if it differs from the scores' shape.
     """
     shape = scores_shape if expected is None else expected
     is_column = len(shape) > 1 and shape[-1] in (1, None)
-    if not same_shape(targets_shape, shape) and not (is_column and same_shape(targets_shape, shape[:-1])):
-        without_last = f"{shape_text(shape[:-1])} or " if shape[-1:] == (1,) and len(shape) > 1 else ""
+    if not is_same_shape(targets_shape, shape) and not (is_column and is_same_shape(targets_shape, shape[:-1])):
+        without_last = f"{format_shape(shape[:-1])} or " if shape[-1:] == (1,) and len(shape) > 1 else ""
         raise ValueError(
             f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected "
-            f"{'the same shape' if expected is None else without_last + shape_text(shape)}"
+            f"{'the same shape' if expected is None else without_last + format_shape(shape)}"
         )
 
 
 def check_counts(loss: str, targets: np.ndarray) -> None:
     """Raise ValueError unless all targets (n, …) are 0 or more, and finite."""
     if targets.size:
-        rows, most = _as_rows(targets), sys.float_info.max
-        kernels.check_probabilities(rows, most, math.inf, functools.partial(_refuse_count, loss))
+        rows, max_count = _as_rows(targets), sys.float_info.max
+        kernels.check_probabilities(rows, max_count, math.inf, functools.partial(_raise_bad_count, loss))
 
 
-def _refuse_count(loss: str, targets: np.ndarray) -> None:
+def _raise_bad_count(loss: str, targets: np.ndarray) -> None:
     """Raise ValueError for the first of these rows, (n, C), that has a number below 0, or one that is not finite."""
     bad = ~((targets >= 0) & (targets < np.inf))
     row = int(bad.any(axis=1).argmax())
@@ -194,13 +194,13 @@ def _refuse_count(loss: str, targets: np.ndarray) -> None:
 
 def as_weights(loss: str, weights: Any, scores: np.ndarray) -> np.ndarray:
     """The weights of the rows, (n,), in the scores' dtype."""
-    weights = _real(loss, "weights", weights, scores.dtype)
+    weights = _as_real(loss, "weights", weights, scores.dtype)
     if weights.shape != scores.shape[:1]:
         raise ValueError(f"{loss} got weights of shape {weights.shape} for scores of shape {scores.shape}")
     return weights
 
 
-def refuse_weights(weights: np.ndarray) -> None:
+def raise_bad_weights(weights: np.ndarray) -> None:
     """Raise ValueError for the first bad one of these weights, or because nothing counts."""
     bad = ~((weights >= 0) & np.isfinite(weights))
     if bad.any():
@@ -209,7 +209,7 @@ def refuse_weights(weights: np.ndarray) -> None:
     raise ValueError("the weights of the rows that count sum up to 0 or infinity: there is no mean")
 
 
-def refuse_ignored(ignore: int | None, labels: np.ndarray) -> None:
+def raise_all_ignored(ignore: int | None, labels: np.ndarray) -> None:
     """Raise ValueError because nothing counts."""
     raise ValueError(f"all {labels.size} labels are {ignore}, the label to ignore: there is no mean")
 
@@ -217,17 +217,17 @@ def refuse_ignored(ignore: int | None, labels: np.ndarray) -> None:
 # ---- arrays and shapes ----------------------------------------------------------------------------------------------
 
 
-def _array(targets: Any) -> np.ndarray:
+def _as_array(targets: Any) -> np.ndarray:
     """Targets as an array. An array stays as it is, because the arrays of a recorded step have a type of their own."""
     return targets if isinstance(targets, np.ndarray) else as_array(targets, "targets")
 
 
-def _real(loss: str, what: str, data: Any, dtype: Any) -> np.ndarray:
+def _as_real(loss: str, what: str, data: Any, dtype: Any) -> np.ndarray:
     """Data as an array of this dtype in native byte order; without one, float32 or float64."""
     return as_real(data, None if dtype is None else dtype.newbyteorder("="), f"{loss}: {what}")
 
 
-def same_shape(shape: Shape, expected: Shape) -> bool:
+def is_same_shape(shape: Shape, expected: Shape) -> bool:
     """Whether two shapes are the same, as far as they are known."""
     if shape == expected:
         return True

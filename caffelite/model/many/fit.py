@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.core.arrays import as_indices, boolean, positive_integer, random_stream, refuse_indices
+from caffelite.core.arrays import as_indices, check_bool, check_positive_integer, make_rng, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
-from caffelite.data.conversion import in_order
-from caffelite.data.frames import is_frame, names_of_inputs
-from caffelite.data.generator import Batch, DataGenerator, alone_or_all, without_single_rows
+from caffelite.data.conversion import to_contiguous
+from caffelite.data.frames import is_frame, input_column_names
+from caffelite.data.generator import Batch, DataGenerator, unpack_single, merge_single_rows
 from caffelite.data.out_of_core import Source
 from caffelite.model import predict as predicting
 from caffelite.model.many.pool import Stop, for_each
@@ -111,15 +111,15 @@ def fit_many(
     KeyboardInterrupt
         On Ctrl-C. Each model has taken a whole number of steps. `histories` has every model's History.
     """
-    epochs, shuffle, split = positive_integer("epochs", epochs), boolean("shuffle", shuffle), validation_split
+    epochs, shuffle, split = check_positive_integer("epochs", epochs), check_bool("shuffle", shuffle), validation_split
     if isinstance(seed, np.random.Generator | np.random.BitGenerator):
         raise TypeError(f"seed: expected an integer or None, got {seed!r}, which gives each model another order")
-    random_stream("seed", seed)
+    make_rng("seed", seed)
     ways = (split != 0) + (validation_data is not None) + (validation_rows is not None)
     if ways > 1:
         raise ValueError("fit_many takes one of validation_data, validation_split and validation_rows")
     if patience is not None:
-        patience = positive_integer("patience", patience)
+        patience = check_positive_integer("patience", patience)
         if ways == 0:
             raise ValueError("patience watches val_loss: give validation_data, validation_split or validation_rows")
     plan = Plan(epochs, shuffle, seed, split, named(metrics), patience)
@@ -160,7 +160,7 @@ def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> 
     memory.
     """
     forms = [Form(Parts(model)) for model in _listed_models(models)]
-    batch_size, given = positive_integer("batch_size", batch_size), Given("predict", x)
+    batch_size, given = check_positive_integer("batch_size", batch_size), Given("predict", x)
     batches: list[Batch] = []
     for i, form in enumerate(forms):
         with _naming(i):
@@ -211,7 +211,7 @@ class Fit:
         self.history = History.of(names, split != 0 or self.validation is not None)
         full, last = divmod(len(self.rows) - self.held_out, self.batch_size)
         joins = last == 1 and full > 0 and door.trains_batch_norm(self.model)
-        self.optimizer._followed.warn_if_short(self.plan.epochs * (full + (last > 0) - joins))
+        self.optimizer._schedule_state.warn_if_short(self.plan.epochs * (full + (last > 0) - joins))
 
     def check_weights(self, what: str, rows: np.ndarray) -> None:
         """Raise ValueError if there are weights, and all of these rows weigh 0."""
@@ -242,16 +242,16 @@ class Fit:
     def _batches(self) -> tuple[DataGenerator, DataGenerator | None]:
         """Return the batches to train on, and those to evaluate, as `fit` draws them."""
         plan, own, rows, validation = self.plan, self.model._own, self.rows, self.validation
-        rng = own.rng if plan.seed is None else random_stream("seed", plan.seed)
+        rng = own.rng if plan.seed is None else make_rng("seed", plan.seed)
         if self.held_out:
             drawn_from = own.stream_of_split(len(rows), rng, drawn_anew=plan.seed is not None)
             training, held_out = door.training_and_held_out(len(rows), self.held_out, drawn_from)
             for part in (training, held_out):
                 self.check_weights("validation_split", rows[part])
-            validation = door.batches_of(self.data, door.IN_ORDER).only(rows[held_out])
+            validation = door.batches_of(self.data, door.IN_ORDER).restrict(rows[held_out])
             rows = rows[training]
-        batches = DataGenerator.of(self.data, self.batch_size, plan.shuffle, rng).only(rows)
-        return (without_single_rows(batches) if door.trains_batch_norm(self.model) else batches), validation
+        batches = DataGenerator.from_batch(self.data, self.batch_size, plan.shuffle, rng).restrict(rows)
+        return (merge_single_rows(batches) if door.trains_batch_norm(self.model) else batches), validation
 
 
 def _raise_if_diverged(fits: list[Fit]) -> None:
@@ -275,7 +275,7 @@ class Given:
 
     def __init__(self, name: str, x: Any, y: Any = None, weights: Any = None, expected: door.Names = None) -> None:
         self.name, self.x, self.y, self.weights, self.expected = name, x, y, weights, expected
-        self.names = names_of_inputs(x)
+        self.names = input_column_names(x)
         self._converted: dict[tuple, Batch] = {}
         self._checked: set[tuple] = set()
 
@@ -291,7 +291,7 @@ class Given:
             if known is None:
                 self._converted[kind] = self._in_memory(self._check(form.parts, self.x, self.y, self.weights))
             else:
-                self._check(form.parts, alone_or_all(known.inputs), alone_or_all(known.targets), known.weights)
+                self._check(form.parts, unpack_single(known.inputs), unpack_single(known.targets), known.weights)
             if text is not None:
                 self._checked.add(text)
         return self._converted[kind]
@@ -308,7 +308,7 @@ class Given:
     def _in_memory(self, data: Batch) -> Batch:
         if Source in map(type, data.columns()):
             raise ValueError(f"{self.name}: expected data that are in memory; np.array(x) reads them")
-        return Batch(tuple(map(in_order, data.inputs)), tuple(map(in_order, data.targets)), data.weights)
+        return Batch(tuple(map(to_contiguous, data.inputs)), tuple(map(to_contiguous, data.targets)), data.weights)
 
 
 def _give_data(fits: list[Fit], given: Given, rows: Any, validation_rows: Any, validation_data: Any) -> None:
@@ -333,7 +333,7 @@ def _give_data(fits: list[Fit], given: Given, rows: Any, validation_rows: Any, v
             if held_out is not None:
                 rows_to_evaluate = _rows("validation_rows", held_out[i], count)
                 fit.check_weights("validation_rows", rows_to_evaluate)
-                fit.validation = door.batches_of(fit.data, door.IN_ORDER).only(rows_to_evaluate)
+                fit.validation = door.batches_of(fit.data, door.IN_ORDER).restrict(rows_to_evaluate)
             if to_evaluate is not None:
                 fit.validation = door.batches_of(to_evaluate.for_model(fit.form), door.IN_ORDER)
     for fit in fits:
@@ -355,7 +355,7 @@ def _rows(name: str, given: Any, n: int) -> np.ndarray:
     if rows.ndim != 1 or not rows.size:
         raise ValueError(f"{name}: expected the indices of some rows, (m,), got shape {rows.shape}")
     if (rows.view(np.uint64) >= n).any():
-        refuse_indices(name, n - 1, rows.shape, rows.dtype, rows)
+        raise_bad_index(name, n - 1, rows.shape, rows.dtype, rows)
     return rows
 
 
@@ -369,14 +369,14 @@ def _checked(models: Any, loss: Any, optimizers: Any, batch_size: Any, plan: Pla
     is_one = isinstance(loss, Function | str) or not isinstance(loss, Iterable)  # `as_loss` refuses what is not a loss
     losses = [loss] * len(models) if is_one else _for_each("loss", loss, len(models))
     sizes = _for_each("batch_size", batch_size, len(models)) if isinstance(batch_size, Iterable) else None
-    size = positive_integer("batch_size", batch_size) if sizes is None else 0
+    size = check_positive_integer("batch_size", batch_size) if sizes is None else 0
     fits: list[Fit] = []
     owners: dict[int, int] = {}  # the model's number, by the ids of what its training changes
     for i, model in enumerate(models):
         with _naming(i):
             losses[i] = door.as_loss(losses[i])
             door.check_optimizer(model, optimizers[i])
-            its_size = size if sizes is None else positive_integer("batch_size", sizes[i])
+            its_size = size if sizes is None else check_positive_integer("batch_size", sizes[i])
         fits.append(Fit(model, optimizers[i], losses[i], its_size, plan))
         for its_own in _changed_by(fits[i]):
             if owners.setdefault(id(its_own), i) != i:

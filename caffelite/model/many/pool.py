@@ -16,7 +16,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import InterruptsBetweenSteps
-from caffelite._support.warnings import started_by, users_line
+from caffelite._support.warnings import thread_origin, user_line
 from caffelite.core.modes import mode
 from caffelite.model.many.shared_programs import Form, StandIn, stand_in
 
@@ -29,7 +29,7 @@ class Stop:
     def __init__(self) -> None:
         self.pending = np.zeros(1, np.int32)  # not 0: stop
 
-    def held(self) -> AbstractContextManager[None]:
+    def defer(self) -> AbstractContextManager[None]:
         """Return a context that raises KeyboardInterrupt at its end, if the training has to stop."""
         return self
 
@@ -75,7 +75,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
     The first exception is raised when all have ended.
     """
     errors: list[BaseException] = []
-    modes, line = mode.state, users_line()
+    modes, line = mode.state, user_line()
 
     def note(error: BaseException) -> None:
         errors.append(error)
@@ -83,7 +83,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
 
     def run(ended: threading.Event) -> None:
         mode.state = modes
-        started_by.set(line)
+        thread_origin.set(line)
         try:
             work()
         except BaseException as error:
@@ -95,7 +95,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
     ends = [threading.Event() for _ in range(number)]
     threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, end)) for end in ends]
     try:
-        with InterruptsBetweenSteps() as interrupts, interrupts.held():
+        with InterruptsBetweenSteps() as interrupts, interrupts.defer():
             for thread in threads:
                 thread.start()
     except BaseException as error:

@@ -21,7 +21,7 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer
-from caffelite.optimizers.schedules import Followed
+from caffelite.optimizers.schedules import ScheduleState
 
 CONSTANTS: tuple[type, ...] = (bool, int, float, str, bytes, NoneType, frozenset, type, FunctionType)
 CONSTANTS += (BuiltinFunctionType, np.dtype, np.generic)
@@ -87,7 +87,7 @@ class Form:
         if isinstance(x, dict):
             text += (len(x), *x)
             return self._note_all(x.values())
-        if isinstance(x, Function | Optimizer | Followed):
+        if isinstance(x, Function | Optimizer | ScheduleState):
             own = {name: part for name, part in vars(x).items() if name not in x.not_recorded}
             text += (len(own), *own)
             repeats = not x.runs_in_python and (x.recordable if isinstance(x, Optimizer) else True)

@@ -13,7 +13,7 @@ from caffelite import functions
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.functions.indexing import WHOLE, _is_basic, _parted
+from caffelite.functions.indexing import FULL_SLICE, _is_basic, _split_index
 from caffelite.model.export_graph import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of, known_lengths, name_of
@@ -62,7 +62,7 @@ def write_index(g: Writer, a: Application, x: Value) -> str:
     entries = a.merged("index")
     if all(_is_basic(entry) or isinstance(entry, Rows) for entry in entries):
         return _basic_index(g, entries, x)
-    slices, numbers, side_by_side = _parted(entries, known_lengths(x.shape))
+    slices, numbers, side_by_side = _split_index(entries, known_lengths(x.shape))
     view = _basic_index(g, slices, x)
     ndim = len(slices)
     axes = list(numbers)
@@ -80,10 +80,10 @@ def _basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
     """An index as nodes: one for all slices, one for each number, and one for all None. Numbers remove axes."""
     entries = entries if any(entry is ... for entry in entries) else (*entries, ...)
     used = sum(entry is not None and entry is not ... for entry in entries)
-    full = [e for entry in entries for e in ([WHOLE] * (x.ndim - used) if entry is ... else [entry])]
+    full = [e for entry in entries for e in ([FULL_SLICE] * (x.ndim - used) if entry is ... else [entry])]
     of_axes = [entry for entry in full if entry is not None]
     name: Any = x
-    slices = {axis: entry for axis, entry in enumerate(of_axes) if isinstance(entry, slice) and entry != WHOLE}
+    slices = {axis: entry for axis, entry in enumerate(of_axes) if isinstance(entry, slice) and entry != FULL_SLICE}
     if slices:
         steps = [1 if entry.step is None else entry.step for entry in slices.values()]
         starts = [_start(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
@@ -109,7 +109,7 @@ def _stop(entry: slice, step: int) -> Any:
 
 
 def write_flip(g: Writer, a: Application, x: Value) -> str:
-    return _basic_index(g, a.function.reverse(x.ndim), x)
+    return _basic_index(g, a.function.reversing_index(x.ndim), x)
 
 
 def write_split(g: Writer, a: Application, x: Value) -> tuple[str, ...]:

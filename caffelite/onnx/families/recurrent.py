@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from caffelite import functions
-from caffelite.core.modes import without_values
+from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
 from caffelite.model.export_graph import Application
 from caffelite.model.model import Model
@@ -251,7 +251,7 @@ def _layer_of(g: Nodes, node: Node) -> Any:
         raise node.refuse(f"goes {direction}, and has weights for {directions} directions")
     if node.get("hidden_size", hidden) != hidden:
         raise node.refuse(f"has hidden_size {node.get('hidden_size')}, and weights of shape {r.shape}")
-    with without_values(), node.blamed():
+    with meta_init(), node.blamed():
         layer = kind(features, hidden, sequences=True, bidirectional=directions == 2)
     for i, suffix in enumerate(layer._suffixes(0)):
         parts = {"weight_ih": w[i], "weight_hh": r[i], "bias_ih": biases[i, :rows], "bias_hh": biases[i, rows:]}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.core.arrays import normalized_axes
+from caffelite.core.arrays import normalize_axes
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
@@ -21,7 +21,7 @@ from caffelite.onnx.writing import Rule, Value, Writer, code_of
 def write_reduction(operator: str) -> Rule:
     def rule(g: Writer, a: Application, x: Value) -> str:
         f: Any = a.function
-        axes = normalized_axes(f.axis, x.ndim)
+        axes = normalize_axes(f.axis, x.ndim)
         if not axes:
             return x.name
         if operator == "ReduceSum":
@@ -33,7 +33,7 @@ def write_reduction(operator: str) -> Rule:
 
 def write_variance(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    axes = normalized_axes(f.axis, x.ndim)
+    axes = normalize_axes(f.axis, x.ndim)
     d = g.node("Sub", x, g.node("ReduceMean", x, axes=axes, keepdims=1) if axes else x)
     total = g.node("Mul", d, d)
     if axes:
@@ -79,7 +79,7 @@ def compute_reduction(of_tensor: Callable[..., Any], plain: Any = None) -> Opera
             axes, keepdims = [], True
         elif not axes:
             axes = range(x.ndim)
-        axis = normalized_axes(tuple(axes), x.ndim)
+        axis = normalize_axes(tuple(axes), x.ndim)
         if is_plain(x) and plain is not None:
             return plain(x, axis=axis, keepdims=keepdims)
         return of_tensor(as_tensor(x), axis, keepdims)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.core.arrays import normalized_axes
+from caffelite.core.arrays import normalize_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application, Rows
@@ -124,7 +124,7 @@ def compute_flatten(node: Node, x: Any) -> Any:
 
 def compute_squeeze(node: Node, x: Any, axes: Any = None) -> Any:
     axes = node.argument("axes", axes)
-    gone = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else normalized_axes(tuple(axes), x.ndim)
+    gone = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else normalize_axes(tuple(axes), x.ndim)
     if any(x.shape[i] != 1 for i in gone):
         raise node.refuse(f"takes away axes {sorted(gone)} of shape {x.shape}")
     return x.reshape(tuple([n for i, n in enumerate(x.shape) if i not in gone]))
@@ -134,7 +134,7 @@ def compute_unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
     axes = node.argument("axes", axes)
     axes = [axes] if isinstance(axes, int) else axes
     ndim = x.ndim + len(axes)
-    new, left = normalized_axes(tuple(axes), ndim), iter(x.shape)
+    new, left = normalize_axes(tuple(axes), ndim), iter(x.shape)
     return x.reshape(tuple([1 if i in new else next(left) for i in range(ndim)]))
 
 

@@ -1,6 +1,6 @@
 """Leave out calls whose results nobody reads."""
 
-from caffelite.core.recording import PythonCall
+from caffelite.core.recording import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, RecordedStep
 
 
@@ -9,7 +9,7 @@ def drop_unread(step: RecordedStep) -> RecordedStep:
 
     An example is the gradient of the first layer's input: 20 to 30 % of the arithmetic in a small net's step.
     """
-    kept: list[Instruction | PythonCall] = []
+    kept: list[Instruction | PythonCallback] = []
     wanted: set[Buffer] = set()
     for instruction in reversed(step.instructions):
         if isinstance(instruction, Instruction):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from caffelite.core.recording import PythonCall
+from caffelite.core.recording import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, Operand, RecordedStep
 
 BIAS, EPILOGUE = 3, 8  # a product's operands: y a b, the bias; from 8 on, the epilogue's output and inputs
@@ -17,7 +17,7 @@ def fuse_epilogue(step: RecordedStep) -> RecordedStep:
     and a sum with another branch. A row that is added to every row becomes the product's bias. If nobody else reads the
     product's own result, it is never stored.
     """
-    fused: list[Instruction | PythonCall | None] = list(step.instructions)
+    fused: list[Instruction | PythonCallback | None] = list(step.instructions)
     users: dict[Buffer, list[int]] = {}
     for k, instruction in enumerate(step.instructions):
         if isinstance(instruction, Instruction):

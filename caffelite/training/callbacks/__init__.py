@@ -47,4 +47,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     from caffelite._support import hints
 
-    raise hints.no_attribute("module 'caffelite.callbacks'", name, hints.name(name, __all__, "cl.callbacks"))
+    raise hints.attribute_error("module 'caffelite.callbacks'", name, hints.name(name, __all__, "cl.callbacks"))

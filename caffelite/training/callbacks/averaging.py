@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import InterruptsBetweenSteps
-from caffelite.core.arrays import nonnegative
+from caffelite.core.arrays import check_nonnegative
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
 from caffelite.training.history import History
@@ -37,7 +37,7 @@ class AverageWeights:
     """
 
     def __init__(self, decay: float = 0.999) -> None:
-        self.decay = nonnegative("decay", decay, 1.0)
+        self.decay = check_nonnegative("decay", decay, 1.0)
         self._model: Any = None
         self._is_shown = False  # whether the model has the average, and `_others` the weights; or the reverse
         self._others: dict[Tensor, np.ndarray] = {}
@@ -99,13 +99,13 @@ class AverageWeights:
 
     def _exchange(self) -> None:
         """Exchange average and weights: all of them, or none if Ctrl-C comes first."""
-        with InterruptsBetweenSteps() as interrupts, interrupts.held():
+        with InterruptsBetweenSteps() as interrupts, interrupts.defer():
             for p, other in self._others.items():
                 weights = _flat(p)
                 kept = kernels.copy(weights)
                 kernels.copy(other, out=weights)
                 kernels.copy(kept, out=other)
-                p._note_change()
+                p._bump_version()
             self._is_shown = not self._is_shown
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,4 +163,4 @@ class StepWithAverages(Step):
 
 
 def _flat(p: Tensor) -> np.ndarray:
-    return p._noted_data().reshape(-1)
+    return p._recorded_data().reshape(-1)

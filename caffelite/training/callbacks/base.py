@@ -16,11 +16,11 @@ import numpy as np
 from caffelite._kernels import AfterEpoch, KeepBest, OneMoreEpoch
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import NUMBERS, nonnegative, positive, positive_integer
+from caffelite.core.arrays import NUMBERS, check_nonnegative, check_positive, check_positive_integer
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.files import safetensors as files
-from caffelite.files.state import arrays_of, named_state, texts_of
+from caffelite.files.state import state_arrays, named_state, make_texts
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.history import History
 from caffelite.training.metrics.base import Metric, OfOutput, mode_of
@@ -224,8 +224,8 @@ class Monitor:
         if mode not in ("auto", "min", "max"):
             raise ValueError(f'{self._name}: mode is "auto", "min" or "max", got {mode!r}')
         self.monitor, self.mode = monitor, mode
-        self.patience = positive_integer("patience", patience)
-        self.min_delta = nonnegative("min_delta", min_delta)
+        self.patience = check_positive_integer("patience", patience)
+        self.min_delta = check_nonnegative("min_delta", min_delta)
         self._start()
 
     @property
@@ -377,7 +377,7 @@ class EarlyStopping(Monitor):
         self._model, self._named, self._best_state = None, ({}, {}), {}
         self._call, self._copies = None, {}
         if state:
-            with InterruptsBetweenSteps() as interrupts, interrupts.held():
+            with InterruptsBetweenSteps() as interrupts, interrupts.defer():
                 model.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -410,7 +410,7 @@ class ReduceLROnPlateau(Monitor):
 
     def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5, mode: str = "auto") -> None:
         super().__init__(monitor, patience, mode=mode)
-        self.factor = positive("factor", factor, 1.0)
+        self.factor = check_positive("factor", factor, 1.0)
 
     def begin(self, training: Training) -> None:
         super().begin(training)
@@ -464,8 +464,8 @@ class Checkpoint:
         mode: str = "auto",
     ) -> None:
         self.path = Path(path).absolute()
-        self.every = positive_integer("every", every)
-        self.seconds = None if seconds is None else nonnegative("seconds", seconds)
+        self.every = check_positive_integer("every", every)
+        self.seconds = None if seconds is None else check_nonnegative("seconds", seconds)
         self._monitor = None if monitor is None else _MonitorOfCheckpoint(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
             raise ValueError("Checkpoint takes a monitor, which compares epochs, or seconds, but not both")
@@ -475,8 +475,8 @@ class Checkpoint:
     def begin(self, training: Training) -> None:
         """Reset. Raise OSError if the file cannot be written, and ValueError if the model cannot be saved."""
         if training.leads:
-            files.check_place(self.path)
-            files.content(self.path, arrays_of(training.model), texts_of(training.model))
+            files.check_writable(self.path)
+            files.content(self.path, state_arrays(training.model), make_texts(training.model))
         self._write: Any = training.write
         self._agreed: Any = training.agreed
         self._written = time.monotonic()
@@ -499,7 +499,7 @@ class Checkpoint:
     def _write_now(self) -> None:
         try:
             self._write(self.path)
-        except (OSError, files.TooLong) as error:
+        except (OSError, files.HeaderTooLong) as error:
             warnings.warn(f"no checkpoint was saved: {error}; the training continues", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 

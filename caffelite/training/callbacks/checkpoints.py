@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.text_table import shortened
+from caffelite._support.text_table import shorten
 from caffelite.core.arrays import FLOATS
 from caffelite.core.modes import precision_here
 from caffelite.core.sparse import SparseRows
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.data.out_of_core import Source
 from caffelite.files import safetensors as files
-from caffelite.files.state import arrays_of, forms_of, freeze, frozen_in, texts_of
+from caffelite.files.state import state_arrays, state_specs, freeze, read_frozen, make_texts
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs
 from caffelite.training.callbacks.base import Callbacks, Training
@@ -112,15 +112,15 @@ class Checkpoints:
             "callbacks": [[name, _others(state)] for name, state in callbacks],
             "ended": self.called.ended,
         }
-        found = {f"{files.OF_TRAINING}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
-        texts = texts_of(model) | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
-        files.write(path, {**arrays_of(model), **found}, texts)
+        found = {f"{files.TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
+        texts = make_texts(model) | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
+        files.write(path, {**state_arrays(model), **found}, texts)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that must be equal when the training continues, by name."""
         model, optimizer, loss, history = self.training[:4]
         names = {p: name for name, p in model.named_parameters().items()}
-        groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_of, strict=True)]
+        groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_indices, strict=True)]
         found: dict[str, Any] = {
             "dtype": str(model.dtype),
             "precision": precision_here(),
@@ -146,7 +146,7 @@ class Checkpoints:
         """Return the facts that must be equal on all ranks in a call of `fit`."""
         model = self.training.model
         others = {
-            "model": [repr(model), texts_of(model)],
+            "model": [repr(model), make_texts(model)],
             "number of epochs": epochs,
             "resume": resumes,
         }
@@ -182,7 +182,7 @@ class Checkpoints:
         if isinstance(self.validation, DataGenerator):
             self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
-        frozen = frozen_in(model, saved.texts)
+        frozen = read_frozen(model, saved.texts)
         optimizer.load_state_dict(self._with_new_schedules(saved, state))
         freeze(model, frozen)
         if "stream" in saved.text:
@@ -196,7 +196,7 @@ class Checkpoints:
         """Return the optimizer's state in a checkpoint, but with the schedules that the optimizer got since."""
         optimizer, found = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
         then = saved.text.get("schedules", self._schedules)
-        for i, (rates_name, t_name) in enumerate(optimizer._followed.names()):
+        for i, (rates_name, t_name) in enumerate(optimizer._schedule_state.names()):
             if self._schedules[i] is None or self._schedules[i] == then[i]:
                 continue
             if t_name not in found and not isinstance(self.batches, Sized):
@@ -206,7 +206,7 @@ class Checkpoints:
                 )
             steps = self.step.steps_in
             t = int(found[t_name] if t_name in found else state.epoch * steps(len(self.batches)) + steps(state.batch))
-            rates = optimizer._followed[i][0]
+            rates = optimizer._schedule_state[i][0]
             found[rates_name], found[t_name] = rates.copy(), t
             lr = np.array(found["lr"], np.float64)
             lr[i if lr.ndim else ()] = rates[min(t, len(rates) - 1)]
@@ -226,18 +226,18 @@ class Saved:
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
         with files.File(path) as file:
-            self.forms = file.forms
+            self.specs = file.specs
             if TEXT not in file.texts:
-                raise file.refuse("is not a checkpoint; `load` reads it")
+                raise file.error("is not a checkpoint; `load` reads it")
             self.texts = file.texts
             with self.understood():
                 self.text = files.strict_json(file.texts[TEXT], finite=False)
-                self._found = file.arrays(file.forms)
-        self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.OF_TRAINING)}
+                self._found = file.arrays(file.specs)
+        self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.TRAINING_PREFIX)}
 
     def refuse(self, why: Any) -> ValueError:
         """Return the error to raise for a file with this fault."""
-        return files.refusal(self.path, why)
+        return files.file_error(self.path, why)
 
     @contextmanager
     def understood(self) -> Iterator[None]:
@@ -253,13 +253,13 @@ class Saved:
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """Return the arrays of a part of the training, by name."""
-        prefix = f"{files.OF_TRAINING}{part}."
+        prefix = f"{files.TRAINING_PREFIX}{part}."
         return {name.removeprefix(prefix): x for name, x in self._found.items() if name.startswith(prefix)}
 
     def check_model(self, model: Any) -> None:
         """Raise ValueError unless the checkpoint is of a model with this structure and dtype."""
-        structure, forms = texts_of(model).get("caffelite.structure"), forms_of(model)
-        theirs = {name: self.forms[name] for name in self.of_model}
+        structure, forms = make_texts(model).get("caffelite.structure"), state_specs(model)
+        theirs = {name: self.specs[name] for name in self.of_model}
         others = {
             str(form.dtype)
             for name, form in theirs.items()
@@ -368,7 +368,7 @@ def _same(state: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _digests_of_schedules(optimizer: Any) -> list[str | None]:
     """Return a hash of each parameter group's schedule, or None for a group without one."""
-    followed = [optimizer._followed[i] for i in range(len(optimizer.hyper))]
+    followed = [optimizer._schedule_state[i] for i in range(len(optimizer.hyper))]
     return [None if x is None else hashlib.blake2b(x[0].tobytes()).hexdigest()[:32] for x in followed]
 
 
@@ -396,4 +396,4 @@ def _digest(column: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    return shortened(value if isinstance(value, str) else json.dumps(value), 150)
+    return shorten(value if isinstance(value, str) else json.dumps(value), 150)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from caffelite.core.arrays import positive_integer
+from caffelite.core.arrays import check_positive_integer
 from caffelite.training.history import History
 
 
@@ -22,7 +22,7 @@ class Each:
     """
 
     def __init__(self, steps: int, f: Callable[[int, Any], Any]) -> None:
-        self.steps = positive_integer("steps", steps)
+        self.steps = check_positive_integer("steps", steps)
         if not callable(f):
             raise TypeError(f"Each takes a callable (step, training), got {f!r}")
         self.f = f

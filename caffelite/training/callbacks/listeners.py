@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from caffelite._kernels import AfterEpoch
-from caffelite._support.tracebacks import noting
+from caffelite._support.tracebacks import error_note
 from caffelite.optimizers import Optimizer
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.callbacks.base import Callbacks, Training
@@ -118,7 +118,7 @@ class EndingSchedule(Listener):
     """Warns if a schedule ends before the training, if the number of steps is not known."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.watch = optimizer._followed.watched(None)
+        self.watch = optimizer._schedule_state.add_end_warning(None)
 
     def between_steps(self) -> None:
         if self.watch is not None:
@@ -159,7 +159,7 @@ class Called(Listener):
         loop.ended = self.callbacks.ended
 
     def epochs_done(self, count: int, loop: Loop) -> bool:
-        with noting(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):
+        with error_note(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):
             return self.callbacks(loop.history.epochs - 1, loop.history)
 
     def between_steps(self) -> bool:

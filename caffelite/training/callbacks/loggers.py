@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from caffelite._support.extras import how_to_install
+from caffelite._support.extras import install_command
 from caffelite.files import safetensors as files
 from caffelite.training.history import History
 
@@ -96,5 +96,5 @@ def _tensorboardx() -> Any:
     try:
         import tensorboardX
     except ImportError as error:
-        raise ImportError(f"TensorBoard needs tensorboardX: {how_to_install('tensorboard')}") from error
+        raise ImportError(f"TensorBoard needs tensorboardX: {install_command('tensorboard')}") from error
     return tensorboardX

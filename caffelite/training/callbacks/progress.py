@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from caffelite._support.terminal import is_terminal, say, writable
+from caffelite._support.terminal import is_terminal, echo, make_writable
 
 PATIENCE = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
 REFRESH = 0.05  # seconds between two looks at the bar
@@ -94,7 +94,7 @@ class Progress:
 
     def _print_line(self, now: float, duration: str) -> None:
         self.spoke, self.printed = now, self.epoch
-        say(f"{self._line(now)}  {duration}", flush=True)
+        echo(f"{self._line(now)}  {duration}", flush=True)
 
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
@@ -128,7 +128,7 @@ class Progress:
             self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
         self.bar.n, self.bar.total = done, total
         text = f"{duration}  {self._line(now)}"  # the time comes first, because tqdm cuts a long text
-        self.bar.set_description_str(writable(text, sys.stderr))
+        self.bar.set_description_str(make_writable(text, sys.stderr))
 
 
 def rate_text(rate: float) -> str:

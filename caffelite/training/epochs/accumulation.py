@@ -19,11 +19,11 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.modes import no_grad
-from caffelite.core.sparse import array_of
-from caffelite.data.generator import Batch, Layout, epoch_of, is_replayed
+from caffelite.core.sparse import to_row_array
+from caffelite.data.generator import Batch, Layout, start_epoch, is_replayed
 from caffelite.functions import Losses
 from caffelite.functions.indexing import concatenate
-from caffelite.functions.shape import reshaped
+from caffelite.functions.shape import reshape_array
 from caffelite.training.epochs.divergence import Position
 from caffelite.training.epochs.iterable import Streamed
 from caffelite.training.epochs.steps import Sums, warn_of_untrained
@@ -48,7 +48,7 @@ def accumulated(step: Step, team: Team, batches: Iterable, count: int) -> tuple[
     if isinstance(loss, Losses) and any(getattr(one, "ignore", None) is not None for one in loss.losses):
         raise ValueError(f"accumulate={count}: {loss!r} ignores labels, so its losses count different rows of a batch")
     if is_replayed(batches) and (batches.sample_weight is None or batches.sample_weight.all()):
-        return StepInParts(step, count, batches.batch_size, batches._joins), batches.joined(count)
+        return StepInParts(step, count, batches.batch_size, batches._merges_last), batches.join_batches(count)
     return StepOnSeveral(step, count), batches
 
 
@@ -75,7 +75,7 @@ class StepOnSeveral(Step):
             of_batch, weight = self.add_gradient(batch)
             outputs.append(of_batch)
             total = weight if total is None else kernels.add(total, weight)
-        for run in self.optimizer.runs():
+        for run in self.optimizer.segments():
             kernels.divide(run.gradient, total, out=run.gradient)
         self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
         return outputs
@@ -88,7 +88,7 @@ class StepOnSeveral(Step):
         if weights is None:
             weight = kernels.full(loss.shape, batch.rows, loss.dtype)
         else:
-            weight = reshaped(kernels.convert(kernels.sum(weights), loss.dtype), loss.shape)
+            weight = reshape_array(kernels.convert(kernels.sum(weights), loss.dtype), loss.shape)
         loss.backward(weight)
         self.objective.measure(self.cursor, outputs, batch)
         if not self.objective.epoch_metrics:
@@ -140,7 +140,7 @@ class Grouped(Streamed):
 
     def _next(self) -> list[Batch]:
         if self.rest is None:
-            self.rest = epoch_of(self.batches, self.batch, copied=True)  # the user may fill the arrays again
+            self.rest = start_epoch(self.batches, self.batch, copy_batches=True)  # the user may fill the arrays again
         batches: list[Batch] = []
         while len(batches) < self.step.batches and (more := super()._next()):
             batches += more
@@ -155,7 +155,7 @@ class Grouped(Streamed):
         forms = tuple([(batch.layout(), batch.rows) for batch in counted])
         with self.programs.using_cursor():
             self.cursor["sums"] = kernels.address(sums.means)
-            program = self.program("step on several", forms, [*map(array_of, columns)], len(counted))
+            program = self.program("step on several", forms, [*map(to_row_array, columns)], len(counted))
             outputs = program.run(functools.partial(self.take_step_on, forms), *columns)
         if self.objective.epoch_metrics:
             for batch, of_batch in zip(counted, outputs, strict=True):

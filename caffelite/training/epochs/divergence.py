@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.tracebacks import noting
-from caffelite.core.sparse import are_finite
+from caffelite._support.tracebacks import error_note
+from caffelite.core.sparse import finite_rows
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
 from caffelite.optimizers import TrainingDiverged
@@ -22,7 +22,7 @@ class Position(NamedTuple):
     batch: int
 
 
-class naming_epoch_and_batch(noting):
+class naming_epoch_and_batch(error_note):
     """A context for a step: adds the epoch and the batch of `position`, counted from 1, to an exception.
 
     For TrainingDiverged it adds the reason: data or a parameter that is not finite. Otherwise it suggests a smaller
@@ -55,7 +55,7 @@ def not_finite(data: Batch) -> str:
     """Return text that says which data is not finite, and in how many rows."""
     y_names = ["y"] if len(data.targets) == 1 else [f"y[{i}]" for i in range(len(data.targets))]
     named = [*[("x", x) for x in data.inputs], *zip(y_names, data.targets, strict=True)]
-    bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
+    bad = [(name, ~finite_rows(a)) for name, a in named if a.dtype.kind == "f"]
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
 
 

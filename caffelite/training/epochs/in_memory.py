@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.sparse import array_of, rows_from
-from caffelite.data.conversion import as_inputs, as_targets, as_weights, named_targets
+from caffelite.core.sparse import to_row_array, from_row_array
+from caffelite.data.conversion import as_inputs, as_targets, as_weights, name_targets
 from caffelite.data.generator import Batch, DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
@@ -44,12 +44,12 @@ class InMemory(Steps):
         self.data = converted(data, self.model, in_memory=True)
         weights = self.data.weights
         counts = None if weights is None else weights != 0
-        self.columns = [*map(array_of, self.data.columns())]
+        self.columns = [*map(to_row_array, self.data.columns())]
         # The Programs, and the Functions and the precision with which they were found.
         self.found: tuple[Any, str, list[Program]] | None = None
         self.kept: dict[str, np.ndarray] = {}  # the epoch's outputs and targets, as more columns
         self.sums = np.zeros((min(epochs, AT_ONCE), self.objective.quantities, 2))
-        full, last = data.sizes(data.rows)
+        full, last = data.batch_sizes(data.rows)
         # The rows of a full batch and of a shorter last batch, as far as there are such batches.
         self.rows = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
         self.replay = kernels.EpochReplay(
@@ -103,7 +103,7 @@ class InMemory(Steps):
 
     def _run_for(self, epochs: int, seconds: float, steps: float) -> None:
         """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
-        held = nullcontext() if self.interrupts is None else self.interrupts.held()
+        held = nullcontext() if self.interrupts is None else self.interrupts.defer()
         with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, [self.data], self.step):
             programs = self._programs_of_batches()
             current = [program for program in programs if program.is_current()]
@@ -154,15 +154,15 @@ class InMemory(Steps):
         part = self.team.part(whole)
         first, rows = (0, whole) if part is None else (part.first, part.size)
         layout = self.data.layout()
-        keeps = part is None or part.counted
-        room = [rows_from(np.empty((rows, *column.shape[1:]), column.dtype)) for column in self.columns]
+        keeps = part is None or part.is_counted
+        room = [from_row_array(np.empty((rows, *column.shape[1:]), column.dtype)) for column in self.columns]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
             """Copy the batch at the cursor, or a part of it, into the columns, and take a step on it."""
             if first > 0:
                 kernels.advance(self.cursor, first)
             for i, column in enumerate(columns):
-                kernels.take_batch(self.cursor, i, array_of(column))
+                kernels.take_batch(self.cursor, i, to_row_array(column))
             outputs = self.take_step(layout, part, *columns)
             if outputs is not None:
                 of_outputs = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
@@ -257,14 +257,14 @@ def _recorded_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
 
 def converted(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
     """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
-    if data.in_dtype_of_model:
+    if data.has_model_dtype:
         return Batch(data._inputs(), data._targets(), data.sample_weight)
     weights = data.sample_weight
     if weights is not None:
         weights = as_weights(weights, len(weights) if in_memory else data.rows, model.dtype)
     of_inputs = getattr(model, "input_dtype", model.dtype)
     inputs = as_inputs(data.x, of_inputs, getattr(model, "takes_indices", False), "x")
-    return Batch(inputs, tuple([as_targets(y, model.dtype, name) for name, y in named_targets(data.y)]), weights)
+    return Batch(inputs, tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)]), weights)
 
 
 def _forms(rows: Sequence[np.ndarray]) -> list[tuple]:

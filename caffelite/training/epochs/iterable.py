@@ -12,11 +12,11 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import Interrupts
-from caffelite._support.tracebacks import noting
-from caffelite.core.shard import SomeRows
-from caffelite.core.sparse import array_of
+from caffelite._support.tracebacks import error_note
+from caffelite.core.shard import PartialShard
+from caffelite.core.sparse import to_row_array
 from caffelite.data.conversion import as_targets, as_weights
-from caffelite.data.generator import Batch, DataGenerator, epoch_of
+from caffelite.data.generator import Batch, DataGenerator, start_epoch
 from caffelite.training import inputs as door
 from caffelite.training.epochs.base import State, joined, named_rows
 from caffelite.training.epochs.divergence import Position, naming_epoch_and_batch
@@ -48,7 +48,7 @@ class Streamed(Steps):
 
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
         """Take the next step. If the epoch has no more batches, end the epoch."""
-        with noting(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
+        with error_note(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
             batches = self._next()
         self._check_batches(batches)
         if not batches:
@@ -56,7 +56,7 @@ class Streamed(Steps):
             self.epoch, self.batch = self.epoch + 1, 0
             self._begin_epoch()
             return
-        held = nullcontext() if self.interrupts is None else self.interrupts.held()
+        held = nullcontext() if self.interrupts is None else self.interrupts.defer()
         with held, naming_epoch_and_batch(self.position, batches, self.step):
             self.step_on(batches, self.sums)
             self.batch += len(batches)
@@ -75,7 +75,7 @@ class Streamed(Steps):
         (A generator function would change a user's StopIteration to another exception.)
         """
         if self.rest is None:
-            self.rest = epoch_of(self.batches, self.batch)
+            self.rest = start_epoch(self.batches, self.batch)
         for given in self.rest:
             return [as_batch(self.step, given())]
         return []
@@ -98,12 +98,12 @@ class Streamed(Steps):
             columns = [column[part.slice] for column in columns]
         with self.programs.using_cursor():
             self.cursor["sums"] = kernels.address(sums.means)
-            program = self.program("step", layout, [*map(array_of, columns)], rows)
+            program = self.program("step", layout, [*map(to_row_array, columns)], rows)
             outputs = program.run(functools.partial(self.take_step, layout, part), *columns)
         if self.objective.epoch_metrics:
             self.keep(sums, outputs, batch, part)
 
-    def keep(self, sums: Sums, outputs: Any, batch: Batch, part: SomeRows | None = None) -> None:
+    def keep(self, sums: Sums, outputs: Any, batch: Batch, part: PartialShard | None = None) -> None:
         """Keep the outputs and targets of a batch, or of a part of it, for the metrics of the epoch."""
         own = slice(None) if part is None else part.slice
         kept = named_rows(outputs, [y[own].copy() for y in batch.targets])  # the user may fill these arrays again
@@ -125,7 +125,7 @@ class Streamed(Steps):
             self.batches.restore(arrays)
         else:
             for _ in range(self.epoch):
-                for given in epoch_of(self.batches):
+                for given in start_epoch(self.batches):
                     given()
         self._begin_epoch()
         self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
@@ -163,9 +163,9 @@ def as_batch(step: Step, given: Any) -> Batch:
     return Batch(inputs, y, as_weights(given[2], rows, model.dtype, "a batch's weights"))
 
 
-def _in_batch(part: SomeRows, rows: np.ndarray) -> np.ndarray:
+def _in_batch(part: PartialShard, rows: np.ndarray) -> np.ndarray:
     """Return the whole batch, with the rows of a part at their places and 0 for all others."""
-    batch = np.zeros((part.whole, *rows.shape[1:]), rows.dtype)
-    if part.counted:
+    batch = np.zeros((part.batch_size, *rows.shape[1:]), rows.dtype)
+    if part.is_counted:
         batch[part.slice] = rows
     return batch

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from caffelite._support.interrupts import Interrupts
-from caffelite.data.generator import Batch, Buffer, DataGenerator, alone_or_all
+from caffelite.data.generator import Batch, Buffer, DataGenerator, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
 from caffelite.training.epochs.base import State, joined
@@ -36,7 +36,7 @@ class Buffered(Steps):
         super().__init__(step, team)
         self.generator, self.until, self.interrupts = data, epochs, interrupts
         self.data = converted(data, self.model)
-        self.memory = data.memory_for(self.data.columns())
+        self.memory = data.allocate_buffers(self.data.columns())
         self.epoch = 0
         self.buffers: Generator[Callable[[], Buffer]] | None = None
         self.read_epoch = 0  # which of the generator's epochs was read last
@@ -64,7 +64,7 @@ class Buffered(Steps):
             if self.in_buffer is None:
                 self.in_buffer = self._next_run()
             self.in_buffer.run_until(1, steps)
-        with nullcontext() if self.interrupts is None else self.interrupts.held():
+        with nullcontext() if self.interrupts is None else self.interrupts.defer():
             if self.in_buffer is not None and self.in_buffer.epoch == 1:
                 self._end_buffer(self.in_buffer)
             if self.done == len(self.generator):
@@ -90,9 +90,9 @@ class Buffered(Steps):
         batch = self.data.layout().batch(buffer.columns)
         self._check(batch, buffer.pieces)
         x = batch.inputs if isinstance(self.generator.x, tuple) else batch.inputs[0]
-        y, size = alone_or_all(batch.targets), self.generator.batch_size
+        y, size = unpack_single(batch.targets), self.generator.batch_size
         data = DataGenerator(x, y, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
-        data._order[:], data._joins = buffer.order, self.generator._joins
+        data._order[:], data._merges_last = buffer.order, self.generator._merges_last
         run = InMemory(self.step, self.team, data, 1, self.interrupts)
         run.replay.go_to(0, self.done - first * per_buffer, 0)
         self.done = first * per_buffer

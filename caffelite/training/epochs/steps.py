@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.recording import Recording
-from caffelite.core.shard import ALL, SomeRows, computing
+from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard
 from caffelite.data.generator import Layout
 from caffelite.program import Program
 from caffelite.training.epochs.base import Epochs, joined, parted
@@ -25,10 +25,10 @@ class Steps(Epochs):
         self.programs = self.model._own.programs
         self.cursor = self.programs.cursor
 
-    def take_step(self, layout: Layout, part: SomeRows | None, *columns: np.ndarray) -> Any:
+    def take_step(self, layout: Layout, part: PartialShard | None, *columns: np.ndarray) -> Any:
         """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
         batch = layout.batch(columns)
-        with computing(part or ALL):
+        with use_shard(part or WHOLE_BATCH):
             outputs = self.step(batch)
             if self.step.trains:
                 warn_of_untrained(self.step)
@@ -94,7 +94,7 @@ def warn_of_untrained(step: Step) -> None:
     """
     recording, trained = kernels.recorder(), step.optimizer.parameters
     if isinstance(recording, Recording):
-        untrained = recording.untrained(trained)
+        untrained = recording.find_untrained(trained)
     else:
         known = set(trained)
         untrained = [p for p in step.model.parameters() if p.requires_grad and p.grad is not None and p not in known]

@@ -13,8 +13,8 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import positive_integer
-from caffelite.functions.losses.function_loss import check_order
+from caffelite.core.arrays import check_positive_integer
+from caffelite.functions.losses.function_loss import check_argument_order
 from caffelite.training.metrics.classification import (
     are_several,
     counts_of,
@@ -358,7 +358,7 @@ def top_k(k: int) -> OfEpoch:
 
     Among equal scores, a later class counts as higher, as in scikit-learn's `top_k_accuracy_score`.
     """
-    return _top_k(positive_integer("metrics: the k of top_k", k))
+    return _top_k(check_positive_integer("metrics: the k of top_k", k))
 
 
 @functools.cache  # the same object for the same k: its recorded Program is found again
@@ -487,7 +487,7 @@ def _named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
         metric = _by_name(given) if isinstance(given, str) else given
         if not callable(metric):
             raise TypeError(f"metrics: expected a name such as 'accuracy' or a callable, got {metric!r}")
-        check_order("metrics", metric)
+        check_argument_order("metrics", metric)
         name = _name_of(metric)
         if name in result or name == "loss":
             raise ValueError(f"metrics: the name {name!r} is taken")
