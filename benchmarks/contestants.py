@@ -232,7 +232,7 @@ def memory_of_caffelite(net, few, batch):
         grown = harness.memory_grown(lambda: programs.append(cl.capture(step, *arrays)))
         recorded, lives = programs[0]._step, {}
         for i, operand in recorded.operands():
-            if operand.buffer.temporary:
+            if operand.buffer.is_temporary:
                 lives.setdefault(operand.buffer, [i, i])[1] = i
         alive = [
             sum(buffer.nbytes for buffer, (begin, end) in lives.items() if begin <= i <= end)

@@ -48,7 +48,7 @@ def messages(ranks, quick):
         times = []
         for _ in range(5 if quick else max(20, min(2000, 2**26 // size))):
             start = time.perf_counter()
-            ranks.add_up(array)
+            ranks.all_reduce_in_place(array)
             times.append(time.perf_counter() - start)
         found[size] = min(times)
     return found
@@ -59,9 +59,9 @@ class Timed:
 
     def __init__(self, ranks):
         self.seconds = 0.0
-        begin = self.timed(ranks.begin_to_add_up)
-        ranks.add_up = self.timed(ranks.add_up)
-        ranks.begin_to_add_up = lambda array: self.timed(begin(array))
+        begin = self.timed(ranks.start_all_reduce)
+        ranks.all_reduce_in_place = self.timed(ranks.all_reduce_in_place)
+        ranks.start_all_reduce = lambda array: self.timed(begin(array))
 
     def timed(self, call):
         def timed(*arguments):
@@ -100,12 +100,12 @@ def of_ranks(quick):
     from caffelite import mpi
 
     cl.set_num_threads(1)
-    together = mpi.DataParallel(cl.SGD(cl.Linear(1, 1).parameters(), lr=0.1)).team
+    together = mpi.DataParallel(cl.SGD(cl.Linear(1, 1).parameters(), lr=0.1)).processes
     found = {"library": MPI.Get_library_version().split(",")[0].splitlines()[0].strip("\0")}
-    found["messages"] = messages(together.ranks, quick)
-    timed = Timed(together.ranks)
+    found["messages"] = messages(together.comm, quick)
+    timed = Timed(together.comm)
     found["together"] = {name: steps(net, ROWS, mpi.DataParallel, timed, quick) for name, net in nets(quick).items()}
-    if together.leads:
+    if together.is_main:
         print(json.dumps(found))
 
 

@@ -43,10 +43,10 @@ import numpy as np
 from caffelite._support.extras import install_command
 from caffelite._support.warnings import warn
 from caffelite.core.threads import share_processors
-from caffelite.distributed.mpi import Ranks
-from caffelite.distributed.process_group import TeamOfRanks
+from caffelite.distributed.mpi import Communicator
+from caffelite.distributed.process_group import RankGroup
 from caffelite.optimizers import Optimizer
-from caffelite.training.process_group import ONE_PROCESS, OfTeam, Team
+from caffelite.training.process_group import SINGLE_PROCESS, DistributedOptimizer, ProcessGroup
 
 try:
     from mpi4py import MPI
@@ -55,18 +55,18 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MP
 
 __all__ = ["DataParallel"]
 
-LOOK = 0.25  # seconds between two looks for messages of other ranks
-LET_SPEAK = 0.5  # seconds that other ranks wait; rank 0 alone prints an error of all ranks
-PATIENCE = 2.0  # seconds that a rank waits for one that has left
-ALIKE = 1.0  # if all ranks end with an error, they do so within this many seconds
-MEETING = 5.0  # seconds that an ending rank waits for others that have not imported this module yet
-FORWARD = 0.1  # seconds for mpirun to print the output of a rank
-STANDSTILL = 60.0  # seconds after which ranks that wait for each other end; no message takes as long
+POLL_INTERVAL = 0.25  # seconds between two looks for messages of other ranks
+REPORT_DELAY = 0.5  # seconds that other ranks wait; rank 0 alone prints an error of all ranks
+LEAVE_TIMEOUT = 2.0  # seconds that a rank waits for one that has left
+JOINT_EXIT_TIMEOUT = 1.0  # if all ranks end with an error, they do so within this many seconds
+IMPORT_TIMEOUT = 5.0  # seconds that an ending rank waits for others that have not imported this module yet
+FLUSH_DELAY = 0.1  # seconds for mpirun to print the output of a rank
+DEADLOCK_TIMEOUT = 60.0  # seconds after which ranks that wait for each other end; no message takes as long
 
-LEFT, WAITS = 1, 2  # tags of messages between ranks
+LEFT_TAG, WAITS_TAG = 1, 2  # tags of messages between ranks
 
 
-class DataParallel(OfTeam):
+class DataParallel(DistributedOptimizer):
     """An optimizer for training on several ranks. Give it to `fit` instead of the optimizer.
 
     Each rank computes its share of the rows of every batch. The ranks add up gradients, BatchNorm's means and
@@ -91,31 +91,31 @@ class DataParallel(OfTeam):
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        if isinstance(optimizer, OfTeam):
+        if isinstance(optimizer, DistributedOptimizer):
             raise TypeError(f"DataParallel got {optimizer!r}, which is a DataParallel already")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"DataParallel takes an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
             )
-        self.optimizer, self.team = optimizer, _team()
+        self.optimizer, self.processes = optimizer, _world_group()
 
     @property
     def rank(self) -> int:
         """The number of this process, from 0. To print something once, write `if optimizer.rank == 0`."""
-        return self.team.rank
+        return self.processes.rank
 
     def step(self, *, clip_norm: float | None = None) -> None:
         """Replace each rank's gradients by their mean over all ranks, and take the optimizer's step."""
-        self.team.average(self.optimizer)
+        self.processes.average_gradients(self.optimizer)
         self.optimizer.step(clip_norm=clip_norm)  # type: ignore[call-arg]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("optimizer", "team"):  # missing while `__init__` or `copy` runs
+        if name in ("optimizer", "processes"):  # missing while `__init__` or `copy` runs
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("optimizer", "team"):
+        if name in ("optimizer", "processes"):
             super().__setattr__(name, value)
         else:
             setattr(self.optimizer, name, value)
@@ -128,84 +128,84 @@ class DataParallel(OfTeam):
 
 
 @functools.cache
-def _team() -> Team:
-    """Return the team of all processes that `mpirun` started with this one."""
-    if _ranks is None:
-        return ONE_PROCESS
-    _ranks.meet()
-    _ranks.share_processors()
-    return TeamOfRanks(_ranks)
+def _world_group() -> ProcessGroup:
+    """Return the group of all processes that `mpirun` started with this one."""
+    if _communicator is None:
+        return SINGLE_PROCESS
+    _communicator.connect()
+    _communicator.share_processors()
+    return RankGroup(_communicator)
 
 
-class RanksOfMPI(Ranks):
+class MPICommunicator(Communicator):
     """The processes of a communicator. It notices if a process leaves while this one waits for it."""
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = comm.rank, comm.size
-        self._world, self._process = comm, os.getpid()
-        self._notices, self._meeting = comm.Idup()  # does not wait, because some ranks may never come here
-        self._status, self._exits = 0, ""  # the exit status of this process, and where it called `sys.exit`
-        self._open: list[Any] = []  # requests of sums that were begun
-        self._training = threading.RLock()  # held by the thread that trains
-        self._trainings = 0  # the number of trainings that were entered
-        self._under_way: list[int] = []  # the numbers of the running trainings, each inside the one before
-        self._waits: tuple[float, str] | None = None  # if this rank waits: since when, and in which call
-        self._others_wait: dict[int, tuple[float, str]] = {}  # for each rank that waits: time of its message, and call
-        self._said: list[tuple[int, float, str]] = []  # ranks that have left: rank, number of the training, and how
-        self._sent: list[Any] = []  # messages that may not have arrived yet
-        self._ends = threading.Event()  # set when this rank no longer watches the others
-        self._watching = threading.Thread(target=self._watch, daemon=True, name="caffelite.mpi")
+        self._world, self._pid = comm, os.getpid()
+        self._notice_comm, self._import_request = comm.Idup()  # does not wait, because some ranks may never come here
+        self._exit_status, self._exit_stack = 0, ""  # the exit status of this process, and where it called `sys.exit`
+        self._sum_requests: list[Any] = []  # requests of sums that were begun
+        self._training_lock = threading.RLock()  # held by the thread that trains
+        self._num_trainings = 0  # the number of trainings that were entered
+        self._active_trainings: list[int] = []  # the numbers of the running trainings, each inside the one before
+        self._blocking_call: tuple[float, str] | None = None  # if this rank waits: since when, and in which call
+        self._blocked_ranks: dict[int, tuple[float, str]] = {}  # rank: time of its message, and call
+        self._departures: list[tuple[int, float, str]] = []  # rank, training, and how it left
+        self._send_requests: list[Any] = []  # messages that may not have arrived yet
+        self._stop_watching = threading.Event()  # set when this rank no longer watches the others
+        self._watcher = threading.Thread(target=self._watch, daemon=True, name="caffelite.mpi")
 
-    def meet(self) -> None:
+    def connect(self) -> None:
         """Wait until all ranks are here, or one has ended. From now on, watch for ranks that leave."""
-        if not self._met(STANDSTILL):
+        if not self._wait_for_imports(DEADLOCK_TIMEOUT):
             warn(
-                f"rank {self.rank} of {self.size} has waited in DataParallel for {STANDSTILL:g} s: not all ranks have "
-                "imported caffelite.mpi"
+                f"rank {self.rank} of {self.size} has waited in DataParallel for {DEADLOCK_TIMEOUT:g} s: not all ranks "
+                "have imported caffelite.mpi"
             )
-            self._met(math.inf)
+            self._wait_for_imports(math.inf)
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # otherwise only this thread may call MPI
-            self._watching.start()
+            self._watcher.start()
         elif self.rank == 0:
             warn(
                 "this MPI was initialized without MPI_THREAD_MULTIPLE, so ranks can't watch each other. If one ends "
                 "early, or catches an error that `fit` raises only on this rank, the others may wait forever"
             )
         # Early sums and notices run beside other calls. With separate communicators, MPI cannot mix them up.
-        self._comm, self._early = self._waiting(self._notices.Dup), self._waiting(self._notices.Dup)
+        self._comm, self._async_comm = self._call_blocking(self._notice_comm.Dup), self._call_blocking(self._notice_comm.Dup)
 
-    def _met(self, seconds: float) -> bool:
+    def _wait_for_imports(self, seconds: float) -> bool:
         """Wait at most `seconds` until all ranks have imported this module. Return whether they have."""
-        return _done([self._meeting], seconds)
+        return _wait_all([self._import_request], seconds)
 
     # ---- what all do together -----------------------------------------------------------------------------------
 
-    def add_up(self, array: np.ndarray) -> None:
-        self._waiting(self._comm.Allreduce, MPI.IN_PLACE, array)
+    def all_reduce_in_place(self, array: np.ndarray) -> None:
+        self._call_blocking(self._comm.Allreduce, MPI.IN_PLACE, array)
 
-    def begin_to_add_up(self, array: np.ndarray) -> Callable[[], None]:
-        request = self._early.Iallreduce(MPI.IN_PLACE, array)
-        self._open = [*filter(None, self._open), request]  # a finished request is false
-        return functools.partial(self._waiting, request.Wait)
+    def start_all_reduce(self, array: np.ndarray) -> Callable[[], None]:
+        request = self._async_comm.Iallreduce(MPI.IN_PLACE, array)
+        self._sum_requests = [*filter(None, self._sum_requests), request]  # a finished request is false
+        return functools.partial(self._call_blocking, request.Wait)
 
     def all_gather(self, array: np.ndarray) -> np.ndarray:
-        found = np.empty((self.size, *array.shape), array.dtype)
-        self._waiting(self._comm.Allgather, np.ascontiguousarray(array), found)
-        return found
+        result = np.empty((self.size, *array.shape), array.dtype)
+        self._call_blocking(self._comm.Allgather, np.ascontiguousarray(array), result)
+        return result
 
-    def of_first(self, value: Any) -> Any:
-        return self._waiting(self._comm.bcast, value)
+    def broadcast_object(self, value: Any) -> Any:
+        return self._call_blocking(self._comm.bcast, value)
 
-    def of_each(self, value: Any) -> list[Any]:
-        return self._waiting(self._comm.allgather, value)
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return self._call_blocking(self._comm.allgather, value)
 
-    def _waiting(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _call_blocking(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call, and return the result. The call may wait for other ranks: `_watch` reads since when."""
-        self._waits = time.monotonic(), call.__name__
+        self._blocking_call = time.monotonic(), call.__name__
         try:
             return call(*arguments)
         finally:
-            self._waits = None
+            self._blocking_call = None
 
     def share_processors(self) -> None:
         """Divide processors among the ranks on this machine that may run on the same ones."""
@@ -217,151 +217,151 @@ class RanksOfMPI(Ranks):
     # ---- ranks that leave ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
-        if not self._training.acquire(blocking=False):
+    def training_context(self) -> Iterator[None]:
+        if not self._training_lock.acquire(blocking=False):
             raise RuntimeError("another thread trains by DataParallel: a process can be in one such training at a time")
-        self._trainings += 1
-        self._under_way.append(self._trainings)
+        self._num_trainings += 1
+        self._active_trainings.append(self._num_trainings)
         try:
             yield
         except BaseException as error:
-            what = f"has left the training:\n{''.join(traceback.format_exception(error))}"
-            self._tell(LEFT, (self._under_way[-1], what))
-            _done(self._open, PATIENCE)  # MPI can't cancel sums, and would write to arrays later
+            reason = f"has left the training:\n{''.join(traceback.format_exception(error))}"
+            self._notify(LEFT_TAG, (self._active_trainings[-1], reason))
+            _wait_all(self._sum_requests, LEAVE_TIMEOUT)  # MPI can't cancel sums, and would write to arrays later
             raise
         finally:
-            self._under_way.pop()
-            self._training.release()
+            self._active_trainings.pop()
+            self._training_lock.release()
 
-    def _tell(self, tag: int, what: Any) -> None:
+    def _notify(self, tag: int, message: Any) -> None:
         """Tell all others: LEFT, the number of the training that this rank left, and how; or WAITS, the call."""
-        self._sent = [request for request in self._sent if not request.Test()]
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        self._sent += [self._notices.isend(what, rank, tag) for rank in others]
+        self._send_requests = [request for request in self._send_requests if not request.Test()]
+        other_ranks = [rank for rank in range(self.size) if rank != self.rank]
+        self._send_requests += [self._notice_comm.isend(message, rank, tag) for rank in other_ranks]
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         """Receive the messages of other ranks."""
         status = MPI.Status()
-        while self._notices.iprobe(status=status):
-            told = self._notices.recv(source=status.source, tag=status.tag)
-            if status.tag == LEFT:
-                self._said.append((status.source, *told))
+        while self._notice_comm.iprobe(status=status):
+            message = self._notice_comm.recv(source=status.source, tag=status.tag)
+            if status.tag == LEFT_TAG:
+                self._departures.append((status.source, *message))
             else:
-                self._others_wait[status.source] = time.monotonic(), told
+                self._blocked_ranks[status.source] = time.monotonic(), message
 
     def _watch(self) -> None:
         """In a thread: end all ranks if this rank waits for others that never come."""
-        while not self._ends.wait(LOOK):
-            self._listen()
-            waits, here, past = self._waits, self._under_way, self._trainings
-            self._said = [said for said in self._said if said[1] in here or said[1] > past]
-            if waits is not None:
-                since, what = waits
-                self._end_with_those_that_left(time.monotonic() - since)
-                self._end_at_a_standstill(time.monotonic() - since, what)
+        while not self._stop_watching.wait(POLL_INTERVAL):
+            self._receive()
+            call, active, last = self._blocking_call, self._active_trainings, self._num_trainings
+            self._departures = [departure for departure in self._departures if departure[1] in active or departure[1] > last]
+            if call is not None:
+                since, name = call
+                self._abort_after_departures(time.monotonic() - since)
+                self._abort_deadlock(time.monotonic() - since, name)
 
-    def _end_with_those_that_left(self, waited: float) -> None:
+    def _abort_after_departures(self, waited: float) -> None:
         """End all ranks if others have left this training, or the program, and this rank waits for them."""
-        gone = {rank: what for rank, _, what in reversed(self._said)}  # the first message of each
-        there = [rank for rank in range(self.size) if rank not in gone]
-        if gone and waited > (PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK):
-            self._end([f"rank {self.rank} waits for ranks that have left, so all ranks end", *self._of_each(gone)])
+        departed = {rank: what for rank, _, what in reversed(self._departures)}  # the first message of each
+        present = [rank for rank in range(self.size) if rank not in departed]
+        if departed and waited > (LEAVE_TIMEOUT if self.rank == present[0] else LEAVE_TIMEOUT + REPORT_DELAY):
+            self._abort([f"rank {self.rank} waits for ranks that have left, so all ranks end", *self._describe_ranks(departed)])
 
-    def _end_at_a_standstill(self, waited: float, what: str) -> None:
+    def _abort_deadlock(self, waited: float, what: str) -> None:
         """Tell the others if this rank has waited long. Rank 0 ends all if all others have just told the same."""
-        if waited > STANDSTILL:
-            self._tell(WAITS, what)
+        if waited > DEADLOCK_TIMEOUT:
+            self._notify(WAITS_TAG, what)
             now = time.monotonic()
-            waiting = {rank: what for rank, (at, what) in self._others_wait.items() if now - at < 4 * LOOK}
+            waiting = {rank: what for rank, (at, what) in self._blocked_ranks.items() if now - at < 4 * POLL_INTERVAL}
             if self.rank == 0 and len(waiting) == self.size - 1:
-                of_each = {rank: f"waits in MPI's {what}" for rank, what in ({0: what} | waiting).items()}
+                states = {rank: f"waits in MPI's {what}" for rank, what in ({0: what} | waiting).items()}
                 conclusion = "all ranks wait for each other, so they don't run the same program. All end"
-                self._end([*self._of_each(of_each), conclusion])
+                self._abort([*self._describe_ranks(states), conclusion])
 
-    def _of_each(self, what_of_each: dict[int, str]) -> list[str]:
-        return [f"rank {rank} of {self.size} {what.rstrip()}" for rank, what in sorted(what_of_each.items())]
+    def _describe_ranks(self, states: dict[int, str]) -> list[str]:
+        return [f"rank {rank} of {self.size} {state.rstrip()}" for rank, state in sorted(states.items())]
 
-    def _end(self, said: list[str], status: int = 1) -> None:
+    def _abort(self, lines: list[str], status: int = 1) -> None:
         """Print these lines last, except for lines of `mpirun`, and end all ranks."""
-        for what in said:
-            print(f"caffelite.mpi: {what}", file=sys.stderr)
+        for line in lines:
+            print(f"caffelite.mpi: {line}", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # closed, or None
                 stream.flush()
-        time.sleep(FORWARD)
+        time.sleep(FLUSH_DELAY)
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own messages would hide the traceback
         self._world.Abort(status)
 
     # ---- how this rank ends -------------------------------------------------------------------------------------
 
-    def end_together(self) -> None:
+    def install_exit_hooks(self) -> None:
         """Install hooks: an error ends all ranks, and a rank that ends without one tells the others.
 
         Otherwise this rank would wait in MPI_Finalize for the others, and they would wait for it.
         """
-        sys.excepthook = functools.partial(self._uncaught, sys.excepthook)
+        sys.excepthook = functools.partial(self._handle_uncaught, sys.excepthook)
         sys.exit = functools.partial(_exit, sys.exit, self)  # type: ignore[assignment]
-        atexit.register(self._leave)
+        atexit.register(self._at_exit)
 
-    def _uncaught(self, hook: Callable[..., Any], *error: Any) -> None:
-        if os.getpid() != self._process:  # a child process
+    def _handle_uncaught(self, hook: Callable[..., Any], *error: Any) -> None:
+        if os.getpid() != self._pid:  # a child process
             return hook(*error)
         if self.rank > 0:
-            time.sleep(LET_SPEAK)  # if all raise the same, rank 0 prints it and ends all
+            time.sleep(REPORT_DELAY)  # if all raise the same, rank 0 prints it and ends all
         print(f"caffelite.mpi: rank {self.rank} of {self.size} ends all ranks:", file=sys.stderr)
         try:
             hook(*error)
         finally:
-            self._end([])
+            self._abort([])
 
-    def ends_with(self, code: Any, where: str) -> None:
+    def record_exit(self, code: Any, stack: str) -> None:
         """Remember the code of a `sys.exit` that was not caught, and the lines that called it."""
-        self._status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
-        self._exits = f"Traceback (most recent call last):\n{where}SystemExit: {code}"
+        self._exit_status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+        self._exit_stack = f"Traceback (most recent call last):\n{stack}SystemExit: {code}"
 
-    def _leave(self) -> None:
+    def _at_exit(self) -> None:
         """Tell the others that this rank ends. After an error, also end the ranks that don't end by themselves."""
-        if os.getpid() != self._process:
+        if os.getpid() != self._pid:
             return
-        self._ends.set()
-        if self._watching.ident is not None:
-            self._watching.join()
-        printed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")  # another hook than ours printed a traceback
-        status = self._status or int(printed)
-        how = f"has ended with status {status}:\n{self._exits}" if status else "has ended"
-        met = self._met(ALIKE if status else MEETING)
+        self._stop_watching.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+        has_traceback = hasattr(sys, "last_value") and not hasattr(sys, "ps1")  # printed by another hook
+        status = self._exit_status or int(has_traceback)
+        reason = f"has ended with status {status}:\n{self._exit_stack}" if status else "has ended"
+        met = self._wait_for_imports(JOINT_EXIT_TIMEOUT if status else IMPORT_TIMEOUT)
         if met:
-            self._listen()
-            self._tell(LEFT, (math.inf, how))
-        if status and not (met and self._all_end(ALIKE if self.rank == 0 else ALIKE + LET_SPEAK)):
-            self._end([] if printed else ["all end", *self._of_each({self.rank: how})], status)
+            self._receive()
+            self._notify(LEFT_TAG, (math.inf, reason))
+        if status and not (met and self._wait_for_exits(JOINT_EXIT_TIMEOUT if self.rank == 0 else JOINT_EXIT_TIMEOUT + REPORT_DELAY)):
+            self._abort([] if has_traceback else ["all end", *self._describe_ranks({self.rank: reason})], status)
 
-    def _all_end(self, seconds: float) -> bool:
+    def _wait_for_exits(self, seconds: float) -> bool:
         """Wait at most `seconds` for all others to end. Return whether they do."""
         limit = time.monotonic() + seconds
-        while len({rank for rank, training, _ in self._said if training == math.inf}) < self.size - 1:
+        while len({rank for rank, training, _ in self._departures if training == math.inf}) < self.size - 1:
             if time.monotonic() > limit:
                 return False
             time.sleep(0.01)
-            self._listen()
+            self._receive()
         return True
 
 
 class _Exit(SystemExit):
     """The exception of `sys.exit`. If it is not caught, Python reads its code from outside all functions."""
 
-    ranks: RanksOfMPI
-    where: str  # the lines that called it
+    comm: MPICommunicator
+    stack: str  # the lines that called it
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        value = super().__getattribute__(name)
         if name == "code":
             try:
                 sys._getframe(1)
             except ValueError:
-                self.ranks.ends_with(found, self.where)
-        return found
+                self.comm.record_exit(value, self.stack)
+        return value
 
     def __reduce__(self) -> tuple:
         return SystemExit, self.args
@@ -371,19 +371,19 @@ _Exit.__name__ = _Exit.__qualname__ = "SystemExit"  # in tracebacks
 _Exit.__module__ = "builtins"
 
 
-def _exit(exit: Callable[[Any], Any], ranks: RanksOfMPI, status: Any = None, /) -> None:
+def _exit(exit: Callable[[Any], Any], comm: MPICommunicator, status: Any = None, /) -> None:
     """Replace `sys.exit`. In another thread it ends only this thread."""
     try:
         exit(status)
     except SystemExit as error:
         if threading.current_thread() is not threading.main_thread():
             raise
-        ending = _Exit(*error.args)
-        ending.ranks, ending.where = ranks, "".join(traceback.format_stack(sys._getframe(1)))
-        raise ending from None
+        exit_error = _Exit(*error.args)
+        exit_error.comm, exit_error.stack = comm, "".join(traceback.format_stack(sys._getframe(1)))
+        raise exit_error from None
 
 
-def _done(requests: list[Any], seconds: float) -> bool:
+def _wait_all(requests: list[Any], seconds: float) -> bool:
     """Wait at most `seconds` for all these requests. Return whether they are done."""
     limit = time.monotonic() + seconds
     while not MPI.Request.Testall(requests):
@@ -393,6 +393,6 @@ def _done(requests: list[Any], seconds: float) -> bool:
     return True
 
 
-_ranks = RanksOfMPI(MPI.COMM_WORLD) if MPI.COMM_WORLD.size > 1 else None
-if _ranks is not None:
-    _ranks.end_together()
+_communicator = MPICommunicator(MPI.COMM_WORLD) if MPI.COMM_WORLD.size > 1 else None
+if _communicator is not None:
+    _communicator.install_exit_hooks()

@@ -19,9 +19,9 @@ import importlib
 import importlib.util
 import os
 
-from caffelite._kernels.openmp import bounded_spinning
+from caffelite._kernels.openmp import limit_spinning
 
-with bounded_spinning():  # this loads OpenMP
+with limit_spinning():  # this loads OpenMP
     from caffelite._kernels import bindings
 from caffelite._kernels.bindings import *  # noqa: F403
 
@@ -31,24 +31,24 @@ except ModuleNotFoundError as error:
     folder = os.path.dirname(os.path.dirname(__file__))
     missing = f"the sources of caffelite in {folder} are not compiled: run `make spiral` there"
     raise ImportError(f"{missing}, or start Python in another folder if caffelite is installed") from error
-from caffelite._kernels.guards import Attributes, Surroundings, are_unchanged
+from caffelite._kernels.guards import AttributeGuard, GuardTable, are_unchanged
 from caffelite._kernels.launch import (
     OPENMP,
     PARALLEL_WORK,
-    Alone,
-    TeamSize,
+    single_thread,
+    ThreadTuner,
     after_fork,
     get_num_threads,
     precision,
-    precision_here,
+    current_precision,
     set_num_threads,
-    team_size,
+    available_threads,
 )
-from caffelite._kernels.record import Paused, Recorded, RecordedCall, Recorder, recorder, refuse
-from caffelite._kernels.replay import AfterEpoch, EpochReplay, KeepBest, OneMoreEpoch, Replay
+from caffelite._kernels.record import pause_recording, RecordedArray, RecordedCall, Recorder, recorder, raise_unrecordable
+from caffelite._kernels.replay import EpochHook, EpochReplay, BestHook, EvaluationHook, Replay
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first
-BFLOAT16_WAYS = ("fastest", "one by one", "in pairs", "in tiles")  # in the order of loops/panel.h
+BFLOAT16_METHODS = ("fastest", "one by one", "in pairs", "in tiles")  # in the order of loops/panel.h
 
 
 def available_instruction_sets() -> list[str]:
@@ -66,12 +66,12 @@ def use_instruction_set(isa: str) -> None:
 
 
 def use_bfloat16(way: str) -> None:
-    """Compute products of bfloat16 operands in one of `BFLOAT16_WAYS` from now on.
+    """Compute products of bfloat16 operands in one of `BFLOAT16_METHODS` from now on.
 
     Raises ValueError if the processor or the instruction set in use can't.
     """
-    if way not in BFLOAT16_WAYS or not importlib.import_module(_module(ISA)).compute_bfloat16(BFLOAT16_WAYS.index(way)):
-        ways = ", ".join(BFLOAT16_WAYS)
+    if way not in BFLOAT16_METHODS or not importlib.import_module(_module(ISA)).compute_bfloat16(BFLOAT16_METHODS.index(way)):
+        ways = ", ".join(BFLOAT16_METHODS)
         raise ValueError(f"CAFFELITE_BFLOAT16 is {way!r}, which {ISA} can't do here; the ways are {ways}")
 
 

@@ -1,4 +1,4 @@
-cdef class Attributes:
+cdef class AttributeGuard:
     cdef object of
     cdef bint needed
     cdef Py_ssize_t count
@@ -8,7 +8,7 @@ cdef class Attributes:
     cdef bint are_unchanged(self)
 
 
-cdef class Surroundings(Attributes):
+cdef class GuardTable(AttributeGuard):
     cdef list items, named, cells, sets, contents, arrays
 
     cdef bint are_unchanged_alone(self, list items, list named, list contents)

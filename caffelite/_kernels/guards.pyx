@@ -10,7 +10,7 @@ cdef extern from "Python.h":
     object PyObject_GenericGetDict(object of, void* context)
 
 
-cdef class Attributes:
+cdef class AttributeGuard:
     """The values of some attributes of an object, to find out later whether they have changed.
 
     Values are compared by identity, and lists, tuples and dicts also by their contents. With a `count`, the object must
@@ -96,7 +96,7 @@ def to_compare(value):
         return value
 
 
-cdef class Surroundings(Attributes):
+cdef class GuardTable(AttributeGuard):
     """The values that some Python code reads from around it, to find out later whether they have changed.
 
     They have names in modules, objects, classes and enclosing functions, or are in lists, tuples, dicts and sets.
@@ -127,7 +127,7 @@ cdef class Surroundings(Attributes):
         """The arrays whose values have changed."""
         return [array for array, before in self.arrays if array.tobytes() != before]
 
-    def leave_out_arrays(self, arrays):
+    def exclude_arrays(self, arrays):
         """Stop comparing these arrays."""
         self.arrays = [one for one in self.arrays if not any([one[0] is array for array in arrays])]
 
@@ -156,8 +156,8 @@ cdef class Surroundings(Attributes):
             return True
         return next(self.changes(), None) is None
 
-    def leave_out(self, owners):
-        """Stop comparing the attributes of these objects. `Attributes` compares them."""
+    def exclude(self, owners):
+        """Stop comparing the attributes of these objects. `AttributeGuard` compares them."""
         self.items = [item for item in self.items if type(item[0]) is not weakref.ref or id(item[0]()) not in owners]
 
     def changes(self):
@@ -232,21 +232,21 @@ cdef class Surroundings(Attributes):
             else:
                 content.extend(values)
 
-    def leave_out_changed(self):
+    def exclude_changed(self):
         """Stop comparing the values that have changed."""
         self.items = [item for item in self.items if self.are_unchanged_alone([item], [], [])]
         self.named = [named for named in self.named if self.are_unchanged_alone([], [named], [])]
         self.contents = [content for content in self.contents if self.are_unchanged_alone([], [], [content])]
 
     cdef bint are_unchanged_alone(self, list items, list named, list contents):
-        cdef Surroundings alone = Surroundings()
+        cdef GuardTable alone = GuardTable()
         alone.items, alone.named, alone.contents = items, named, contents
         return alone.are_unchanged()
 
 
 cpdef bint are_unchanged(list attributes):
-    """Whether none of these `Attributes` has changed."""
-    cdef Attributes one
+    """Whether none of these `AttributeGuard` has changed."""
+    cdef AttributeGuard one
     for one in attributes:
         if not one.are_unchanged():
             return False

@@ -1,7 +1,7 @@
 from caffelite._kernels.call cimport Call
 
 
-cdef class TeamSize:
+cdef class ThreadTuner:
     cdef public int number, tried
     cdef int most
     cdef double seconds                   # of a step with `number` threads, in the last stretch; 0 before the first
@@ -18,7 +18,7 @@ cdef class TeamSize:
 cdef int run(const Call* call, int threads) noexcept nogil
 cdef bint is_divided(const Call* call) noexcept nogil
 cdef int launch(Call* call, on_stop=*) except -1
-cpdef int team_size() noexcept nogil
+cpdef int available_threads() noexcept nogil
 cdef bint number_is_set() noexcept nogil
 cdef bint rounds_products() noexcept nogil
 cdef void round_products(bint whether) noexcept

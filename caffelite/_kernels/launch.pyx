@@ -117,7 +117,7 @@ cdef void end_replay() noexcept:
     replays = max(replays - 1, 0)
 
 
-cpdef int team_size() noexcept nogil:
+cpdef int available_threads() noexcept nogil:
     """Among how many threads a call with enough work is divided if this thread makes it.
 
     This is the number that was set, divided by the number of threads that replay at the same time. It is lower if
@@ -137,7 +137,7 @@ cdef bint number_is_set() noexcept nogil:
     return is_set
 
 
-cdef class Alone:
+cdef class single_thread:
     """Inside, kernels that this thread calls run on it alone, because the other threads have their own work."""
     cdef bint before
 
@@ -162,7 +162,7 @@ cdef void round_products(bint whether) noexcept:
     this_thread_rounds_products = whether
 
 
-def precision_here():
+def current_precision():
     """The precision of this thread's products: "float32" or "bfloat16"."""
     return "bfloat16" if this_thread_rounds_products else "float32"
 
@@ -209,7 +209,7 @@ cdef double SLOWER = 1.5                  # if a stretch is so many times slower
 
 
 @cython.final
-cdef class TeamSize:
+cdef class ThreadTuner:
     """The number of threads among which a replay divides its calls, found by measuring.
 
     On a quiet machine two threads are faster than one. On a busy machine each thread waits for the other while the
@@ -305,7 +305,7 @@ cdef int launch(Call* call, on_stop=None) except -1:
         stop = run(call, 1)
     else:
         with nogil:
-            stop = run(call, team_size())
+            stop = run(call, available_threads())
     if is_recording():
         note(call).on_stop = on_stop
     if stop != CONTINUE and on_stop is not None:

@@ -27,7 +27,7 @@ SPINS = "6000"  # looks, with a pause instruction after each: 20 to 300 µs by p
 
 
 @contextmanager
-def bounded_spinning() -> Iterator[None]:
+def limit_spinning() -> Iterator[None]:
     """If OpenMP is loaded inside, its threads look `SPINS` times, or as often as the environment says."""
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():  # the user's choice
         yield

@@ -4,7 +4,7 @@ Design
 ------
 (a) A thread that records has a recorder, an object with a list `entries`. The thread runs every call that it launches,
     as always, and adds a `RecordedCall` to the list: a copy of the call, with the arrays of its operands.
-(b) While a thread records, its kernels return `Recorded` arrays. Such an array raises TypeError if code other than a
+(b) While a thread records, its kernels return `RecordedArray`s. Such an array raises TypeError if code other than a
     kernel computes with it or looks at its values, because a replay would not repeat that.
 """
 from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
@@ -60,7 +60,7 @@ cdef class Recorder:
         Py_XDECREF(this_threads_recorder)
         this_threads_recorder = NULL
 
-    def refuse(self, reason):
+    def raise_unrecordable(self, reason):
         """Raise TypeError, because a replay would not repeat what the step does."""
         raise TypeError(reason)
 
@@ -68,7 +68,7 @@ cdef class Recorder:
         """The line of the user's code that runs now; None if this recorder does not look for it."""
 
 
-cdef class Paused:
+cdef class pause_recording:
     """Inside, this thread's recorder notes nothing."""
     cdef PyObject* recorder
 
@@ -89,18 +89,18 @@ cdef bint is_recording() noexcept nogil:
 # ---- the arrays of a step that is being recorded -------------------------------------------------------------------
 
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
-    """A new array for a kernel's output, in C order. It is `Recorded` if this thread is recording."""
+    """A new array for a kernel's output, in C order. It is a `RecordedArray` if this thread is recording."""
     return empty_strided(ndim, shape, NULL, dtype)
 
 
 cdef cnp.ndarray empty_strided(int ndim, cnp.npy_intp* shape, cnp.npy_intp* strides, cnp.dtype dtype):
     """Like `empty`, with these strides in bytes. They must leave no gaps between elements."""
     Py_INCREF(dtype)                      # NewFromDescr takes over one reference
-    return PyArray_NewFromDescr(<PyTypeObject*> (ndarray if this_threads_recorder == NULL else Recorded),
+    return PyArray_NewFromDescr(<PyTypeObject*> (ndarray if this_threads_recorder == NULL else RecordedArray),
                                 dtype, ndim, shape, strides, NULL, 0, NULL)
 
 
-class Recorded(np.ndarray):
+class RecordedArray(np.ndarray):
     """An array of a step that is being recorded. While its thread records, only kernels may look at its values.
 
     Its shape, dtype and views are always available. All other uses raise TypeError. After the recording, it is like
@@ -113,37 +113,37 @@ class Recorded(np.ndarray):
                       np.transpose, np.broadcast_to, np.squeeze, np.expand_dims, np.swapaxes, np.moveaxis}
 
     def __getattribute__(self, name):
-        if not name.startswith("__") and name not in Recorded.OPEN and this_threads_recorder != NULL:
-            refuse(f"ndarray.{name}", recorded_instead(name))
+        if not name.startswith("__") and name not in RecordedArray.OPEN and this_threads_recorder != NULL:
+            raise_unrecordable(f"ndarray.{name}", recorded_instead(name))
         return super().__getattribute__(name)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         if this_threads_recorder != NULL:
             gives_conditions = all([kind[len(kind) - 1] in "?O" for kind in ufunc.types])
-            refuse(f"numpy.{ufunc.__name__}", CONDITION if gives_conditions else recorded_instead(ufunc.__name__))
-        plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
-        out = tuple([x.view(np.ndarray) if isinstance(x, Recorded) else x for x in options.pop("out", ())])
+            raise_unrecordable(f"numpy.{ufunc.__name__}", CONDITION if gives_conditions else recorded_instead(ufunc.__name__))
+        plain = [x.view(np.ndarray) if isinstance(x, RecordedArray) else x for x in inputs]
+        out = tuple([x.view(np.ndarray) if isinstance(x, RecordedArray) else x for x in options.pop("out", ())])
         return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))
 
     def __array_function__(self, function, types, inputs, options):
-        if this_threads_recorder != NULL and function not in Recorded.OPEN_FUNCTIONS:
-            refuse(f"numpy.{function.__name__}", recorded_instead(function.__name__))
+        if this_threads_recorder != NULL and function not in RecordedArray.OPEN_FUNCTIONS:
+            raise_unrecordable(f"numpy.{function.__name__}", recorded_instead(function.__name__))
         return super().__array_function__(function, types, inputs, options)
 
     def __getitem__(self, index):
         item = super().__getitem__(index)
         if this_threads_recorder != NULL and not is_view(item, self):
-            refuse("an element's value")
+            raise_unrecordable("an element's value")
         return item
 
     def __setitem__(self, index, value):
         if this_threads_recorder != NULL:
-            refuse("assigning to elements")
+            raise_unrecordable("assigning to elements")
         super().__setitem__(index, value)
 
     def __iter__(self):
         if self.ndim < 2 and this_threads_recorder != NULL:
-            refuse("an element's value")
+            raise_unrecordable("an element's value")
         return super().__iter__()
 
     def __float__(self):
@@ -173,7 +173,7 @@ def is_view(item, array):
 def value_of(array):
     """The array as a plain one. Raises TypeError if this thread is recording."""
     if this_threads_recorder != NULL:
-        refuse("an array's value")
+        raise_unrecordable("an array's value")
     return array.view(np.ndarray)
 
 
@@ -190,7 +190,7 @@ def recorded_instead(name):
     return ""
 
 
-def refuse(what, way_out=""):
+def raise_unrecordable(what, way_out=""):
     """Tell the recorder that the step did something that a replay would not repeat.
 
     The recorder raises TypeError, unless it lets the step go on unrecorded.
@@ -253,7 +253,7 @@ cdef class RecordedCall:
     def __repr__(self):
         return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
 
-    def raise_why(self):
+    def raise_error(self):
         """Raise the exception of a step that this call has stopped."""
         if self.on_stop is not None:
             dtype, shape, strides = self.checked

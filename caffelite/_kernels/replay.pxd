@@ -1,11 +1,11 @@
 from caffelite._kernels.call cimport Call
-from caffelite._kernels.launch cimport TeamSize
+from caffelite._kernels.launch cimport ThreadTuner
 
 
 cdef class Replay:
     cdef Call* calls
     cdef Py_ssize_t length, stopped_at
-    cdef readonly TeamSize team_size
+    cdef readonly ThreadTuner tuner
     cdef bint has_divided                 # whether a call is divided among threads
     cdef list entries
     cdef object error, memory

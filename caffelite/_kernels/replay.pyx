@@ -11,7 +11,7 @@ cimport numpy as cnp
 import numpy as np
 
 from caffelite._kernels.call cimport *
-from caffelite._kernels.launch cimport TeamSize, begin_replay, end_replay, is_divided, number_is_set, run, team_size
+from caffelite._kernels.launch cimport ThreadTuner, begin_replay, end_replay, is_divided, number_is_set, run, available_threads
 from caffelite._kernels.record cimport RecordedCall
 
 cnp.import_array()
@@ -44,7 +44,7 @@ cdef class Replay:
         cdef Py_ssize_t i
         self.entries = entries
         self.memory = memory
-        self.team_size = TeamSize()
+        self.tuner = ThreadTuner()
         self.length = len(entries)
         self.calls = <Call*> PyMem_Malloc(max(self.length, 1) * sizeof(Call))
         if self.calls == NULL:
@@ -64,12 +64,12 @@ cdef class Replay:
 
     cdef int run_all(self, double* fastest=NULL) noexcept nogil:
         """Run all entries. Element i of `fastest`, if given, becomes the time of entry i in seconds if that is less."""
-        cdef int threads = team_size() if self.has_divided else 1, stop
+        cdef int threads = available_threads() if self.has_divided else 1, stop
         if threads == 1 or number_is_set():
             return self.run_calls(threads, fastest)
-        threads = self.team_size.begin(threads, seconds_now())
+        threads = self.tuner.begin(threads, seconds_now())
         stop = self.run_calls(threads, fastest)
-        self.team_size.end(seconds_now())
+        self.tuner.end(seconds_now())
         return stop
 
     cdef int run_calls(self, int threads, double* fastest) noexcept nogil:
@@ -129,13 +129,13 @@ cdef class Replay:
         end_replay()
         stopped = self.result(stop)
         if stopped is not None:
-            stopped.raise_why()
+            stopped.raise_error()
         return best
 
 
-cdef class AfterEpoch:
+cdef class EpochHook:
     """Base class of calls that an EpochReplay makes after each of its epochs, without Python. `next` is called then."""
-    cdef public AfterEpoch next
+    cdef public EpochHook next
 
     cdef bint call(self) noexcept nogil:
         """Do the work. Return False if the replay must not go on."""
@@ -162,7 +162,7 @@ cdef class EpochReplay:
     `after`, if it is not None, is called after each epoch that `run` ends.
     """
     cdef public Replay full, last
-    cdef public AfterEpoch after
+    cdef public EpochHook after
     cdef public Py_ssize_t epoch, batch
     cdef readonly Py_ssize_t batches, full_batches
     cdef bint begun
@@ -237,7 +237,7 @@ cdef class EpochReplay:
         self.here.sums = <Mean*> (self.sums + self.epoch % self.sums_length * self.sums_stride)
         if self.batch == 0 and not self.begun:
             if self.shuffle is not None:
-                run(&self.shuffle.call, team_size())
+                run(&self.shuffle.call, available_threads())
             memset(self.here.sums, 0, self.sums_stride)
             self.here.position = self.here.measured = 0
             self.begun = True
@@ -265,7 +265,7 @@ cdef class EpochReplay:
             self.epoch += 1
             self.begun = False
 
-    def step_in_python(self, step):
+    def run_in_python(self, step):
         """Run the next batch by calling `step()`, which finds the batch through the cursor."""
         self.begin_batch()
         if not self.passes_over():
@@ -306,7 +306,7 @@ cdef class EpochReplay:
         return CONTINUE
 
 
-cdef class OneMoreEpoch(AfterEpoch):
+cdef class EvaluationHook(EpochHook):
     """Runs one epoch of other batches. The replay does not go on if that one stops.
 
     `has_loss_first` says whether the first mean is the loss.
@@ -322,7 +322,7 @@ cdef class OneMoreEpoch(AfterEpoch):
         return self.of.run_on(end, INFINITY, PY_SSIZE_T_MAX) == CONTINUE and self.of.epoch == end
 
 
-cdef class KeepBest(AfterEpoch):
+cdef class BestHook(EpochHook):
     """Copies arrays if the first mean of another replay's last epoch is the least so far.
 
     The replay does not go on after `patience` epochs in a row that are not better than the best by more than

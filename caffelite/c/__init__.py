@@ -1,6 +1,6 @@
 """A trained model as one file of C99, which computes what `predict` does and needs only the C library.
 
-`graph_of` finds which Functions a model applies, for ONNX and C alike. A net becomes a list of `Layer`s, C functions
+`trace_graph` finds which Functions a model applies, for ONNX and C alike. A net becomes a list of `Layer`s, C functions
 from arrays to an array, in the order in which they are called (`net`). One function of Python writes the C for each
 kind of Function. The tables `LAYERS` of these modules list them: `layers` for most Functions, `operators` for Tensor's
 operators, `sequences` for recurrent layers, attention and indices. `STACKS` lists the Functions that are several

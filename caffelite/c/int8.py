@@ -10,8 +10,8 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.core.modes import inference
-from caffelite.model.export_graph import Graph, random_rows
-from caffelite.model.tracing import listed
+from caffelite.model.export_graph import ExportGraph, random_rows
+from caffelite.model.tracing import to_list
 
 ROWS = 256  # on which the error is measured
 
@@ -53,7 +53,7 @@ class Rounding(NamedTuple):
     output: float
 
 
-def rounding(graph: Graph) -> Rounding:
+def rounding(graph: ExportGraph) -> Rounding:
     """Apply the model with its own weights and with rounded ones to the same random rows."""
     rows = random_rows(graph, ROWS, np.random.default_rng(0))
     rounded: Any = copy.deepcopy(graph.model)
@@ -83,5 +83,5 @@ def _rounding(kind: Any) -> type:
 
 
 def _outputs(model: Any, rows: list[np.ndarray]) -> np.ndarray:
-    with inference(), kernels.Paused(), np.errstate(all="ignore"):
-        return np.concatenate([y.numpy().reshape(-1) for y in listed(model(*rows))])
+    with inference(), kernels.pause_recording(), np.errstate(all="ignore"):
+        return np.concatenate([y.numpy().reshape(-1) for y in to_list(model(*rows))])

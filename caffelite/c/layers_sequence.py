@@ -12,7 +12,7 @@ from caffelite import functions
 from caffelite.c.emit import Shape, at, axes, dims, indented, literal, loop, loops
 from caffelite.c.layers import Layer, Part, Write
 from caffelite.functions.recurrent import PARAMETER_NAMES
-from caffelite.model.tracing import kind_of
+from caffelite.model.tracing import original_class
 
 INDEX, MASK = "int64_t", "uint8_t"
 
@@ -192,7 +192,7 @@ def recurrent(f: Any, write: Write, x: Part, *given: Part) -> list[Part]:
 
 def _pass(f: Any, suffix: str, sequences: bool) -> Any:
     """The layer of a stack whose parameters have this suffix, as a layer of its own."""
-    one: Any = object.__new__(kind_of(f))
+    one: Any = object.__new__(original_class(f))
     one.hidden, one.sequences, one.suffix = f.hidden, sequences, suffix
     one.layers, one.dropout, one.bidirectional = 1, 0.0, False
     for part in PARAMETER_NAMES:

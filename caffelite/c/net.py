@@ -36,21 +36,21 @@ from caffelite.core.function import Function, format_shape
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,
-    Columns,
+    InputColumns,
     Constant,
-    Converted,
-    Given,
-    Graph,
+    Cast,
+    ModelInput,
+    ExportGraph,
     Lengths,
     N,
     Result,
-    Rows,
-    Stored,
-    graph_of,
-    same_values,
+    SymbolicLength,
+    StoredArray,
+    trace_graph,
+    merge_constants,
 )
 from caffelite.model.model import Model
-from caffelite.model.tracing import data_of, kind_of
+from caffelite.model.tracing import unwrap_tensor, original_class
 
 MOST_SAID = 80  # characters of a Function's `repr`
 LARGEST = 2**31 - 1  # the largest `int`
@@ -122,7 +122,7 @@ class Net:
         for i, (shape, size, dtype) in enumerate(zip(shapes, sizes, self.graph.dtypes, strict=True)):
             value = Value(size, TYPES[dtype.kind], place="x" if self.single else f"in_{i + 1}")
             self.inputs.append((value, shape))
-            self.made(Given(i), self.inputs[-1])
+            self.made(ModelInput(i), self.inputs[-1])
         self.follow(self.graph.applications, (), model)
         self.outputs: list[Part] = []
         for i, source in enumerate(outputs):
@@ -160,14 +160,14 @@ class Net:
             self.apply(application, (*place, i), of)
 
     def is_written(self, application: Application) -> bool:
-        if application.within is None:
+        if application.inner is None:
             return application.number in self.written
-        return any(map(self.is_written, application.within))
+        return any(map(self.is_written, application.inner))
 
     def apply(self, a: Application, place: Shape, of: Function) -> None:
         """Write an application, in a Function that is followed."""
-        if a.within is not None and a.kind in COMPOSITES:
-            *branches, last = a.within
+        if a.inner is not None and a.kind in COMPOSITES:
+            *branches, last = a.inner
             held = [self.parts[source][0] for source in a.inputs if _is_value(source)]  # no branch works in their place
             self.kept += held
             for i, branch in enumerate(branches):
@@ -175,8 +175,8 @@ class Net:
             for value in held:
                 self.kept.remove(value)
             self.write(last, a, COMPOSITES[a.kind], place, self.operands(last, of))
-        elif a.within is not None:
-            self.follow(a.within, place, a.function)
+        elif a.inner is not None:
+            self.follow(a.inner, place, a.function)
         elif self.is_written(a):
             if any(0 in shape for shape in a.shapes):
                 raise ValueError(f"export: {a.function!r} makes an array without elements, as it is used in {of!r}")
@@ -202,7 +202,7 @@ class Net:
         """Write the calls of a Function that is several layers."""
 
         def write(f: Any, *parts: Part, shape: Shape, by: Any = None, place_in: Shape = ()) -> list[Part]:
-            layer_of = by or self.layers.get(kind_of(f))
+            layer_of = by or self.layers.get(original_class(f))
             if layer_of is None:
                 raise TypeError(f"export: there is no C for {f!r}")
             layer = layer_of(f, *[seen for _, seen in parts], shape)
@@ -231,23 +231,23 @@ class Net:
             return None, None
         if _is_value(source) and source in self.parts:
             return self.parts[source]
-        if isinstance(source, Converted):
-            value, shape = self.part(source.of, a, of)
+        if isinstance(source, Cast):
+            value, shape = self.part(source.source, a, of)
             floats = operators.Floats(value.type)
             return self.call(floats, (len(self.calls),), floats.layer(shape), [(value, shape)], shape)[0], shape
-        if isinstance(source, Columns):
+        if isinstance(source, InputColumns):
             return self.columns(source, a, of)
         values = self._values(source, a)
-        if isinstance(values, Rows):
+        if isinstance(values, SymbolicLength):
             raise TypeError(f"export: there is no C for {a.function!r} of a number that depends on the number of rows")
         if np.ndim(values) == 0:
             return None, np.asarray(values, self.dtype)[()]
         if 0 in np.shape(values):
             raise ValueError(f"export: {a.function!r} gets an array without elements, as it is used in {of!r}")
-        name = source.name if isinstance(source, Stored) else f"a constant of {of!r}"
+        name = source.name if isinstance(source, StoredArray) else f"a constant of {of!r}"
         return self.constant_value(name, np.asarray(values))
 
-    def columns(self, source: Columns, a: Application, of: Function) -> Part:
+    def columns(self, source: InputColumns, a: Application, of: Function) -> Part:
         """Return the elements of an input that follow one another in each row; TypeError for others."""
         value, _ = self.inputs[source.place]
         places = source.columns.reshape(-1)
@@ -274,12 +274,12 @@ class Net:
 
         If an array has an axis of rows, it goes: it has an entry for each row, or one that is broadcast to all rows.
         """
-        if isinstance(source, Stored):
+        if isinstance(source, StoredArray):
             source = Constant(state_arrays(self.graph.model)[source.name])
         elif isinstance(source, Result):
             steps = self.leaves[source.application].steps
             try:
-                source = same_values([data_of(step.outputs[source.place]) for step in steps], repr(steps[0].function))
+                source = merge_constants([unwrap_tensor(step.outputs[source.place]) for step in steps], repr(steps[0].function))
             except ValueError as error:
                 raise ValueError(f"export: {error}") from error
         if source.shape is not None:
@@ -370,12 +370,12 @@ class Net:
         return defined(f"static const {number} {name}{brackets(array.shape)} =", array)
 
 
-def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
+def _graph(model: Model, shapes: Sequence[Shape]) -> ExportGraph:
     """Find the Functions that a model applies to a row; TypeError or ValueError if it can't be followed."""
     if model.is_sequence():
         model.output_shape(*[(None, *shape) for shape in shapes])  # which says what does not fit
     try:
-        return graph_of(model, shapes, lambda kind: kind in LAYERS or kind in STACKS or kind in IDENTITIES)
+        return trace_graph(model, shapes, lambda kind: kind in LAYERS or kind in STACKS or kind in IDENTITIES)
     except Exception as error:
         how = "" if model.is_sequence() else " through `call`"
         kind = ValueError if isinstance(error, ValueError) else TypeError
@@ -384,12 +384,12 @@ def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
 
 def _is_of_rows(shape: Lengths) -> bool:
     """Return True if an array of this shape has one part for each row."""
-    return shape[:1] == (N,) and not any(isinstance(n, Rows) for n in shape[1:])
+    return shape[:1] == (N,) and not any(isinstance(n, SymbolicLength) for n in shape[1:])
 
 
 def _is_value(source: Any) -> bool:
     """Return True if the values from there may depend on the row."""
-    return isinstance(source, Given | Result)
+    return isinstance(source, ModelInput | Result)
 
 
 def _made_of_rows(leaves: list[Application]) -> set[int]:
@@ -397,7 +397,7 @@ def _made_of_rows(leaves: list[Application]) -> set[int]:
     found: set[int] = set()
     for a in leaves:
         if any(
-            x.application in found if isinstance(x, Result) else isinstance(x, Given | Columns | Converted)
+            x.application in found if isinstance(x, Result) else isinstance(x, ModelInput | InputColumns | Cast)
             for x in a.inputs
         ):
             found.add(a.number)
@@ -415,7 +415,7 @@ def _needed(leaves: list[Application], outputs: list[Any]) -> set[int]:
 
 def _without_models(applications: Sequence[Application]) -> list[Application]:
     """The applications, with each Model replaced by the applications in it."""
-    parts = [(a, a.within if issubclass(a.kind, Model) and a.within is not None else None) for a in applications]
+    parts = [(a, a.inner if issubclass(a.kind, Model) and a.inner is not None else None) for a in applications]
     return [one for a, within in parts for one in ([a] if within is None else _without_models(within))]
 
 

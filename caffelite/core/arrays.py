@@ -13,7 +13,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from caffelite import _kernels as kernels
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-ARRAY_TYPES = (np.ndarray, kernels.Recorded)
+ARRAY_TYPES = (np.ndarray, kernels.RecordedArray)
 INTEGERS = (int, np.integer)
 NUMBERS = (int, float, np.integer, np.floating)
 

@@ -27,7 +27,7 @@ cdef extern from *:
     int this_thread_records_graph, this_thread_is_training
 
 cdef type SparseMatrix = kernels.SparseMatrix
-cdef object ndarray = np.ndarray, Recorded = kernels.Recorded, add = kernels.add
+cdef object ndarray = np.ndarray, RecordedArray = kernels.RecordedArray, add = kernels.add
 cdef object Tensor = None                 # the class of results
 
 

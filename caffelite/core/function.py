@@ -405,7 +405,7 @@ def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
 
 #: Types of attributes that contain neither Functions nor Tensors.
 LEAVES = frozenset(
-    {type(None), bool, int, float, str, np.ndarray, kernels.Recorded, types.FunctionType, types.MethodType, type}
+    {type(None), bool, int, float, str, np.ndarray, kernels.RecordedArray, types.FunctionType, types.MethodType, type}
     | {type(dtype) for dtype in FLOATS}
 )
 

@@ -53,9 +53,9 @@ def register_initialized(function: Any) -> None:
     scope, state = _scope.get(), init_source()
     while scope is not None and scope.source is not None:
         if scope.source is state:
-            state.note_adopted([function])
+            state.mark_registered([function])
         else:
-            scope.source.forget_adopted(function)
+            scope.source.unmark_registered(function)
         scope = scope.outer
 
 

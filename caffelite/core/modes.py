@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._kernels import precision, precision_here
+from caffelite._kernels import precision, current_precision
 from caffelite.core.autograd import Mode, inference, no_grad
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "no_grad",
     "shape_inference",
     "precision",
-    "precision_here",
+    "current_precision",
     "model_precision",
     "meta_init",
 ]

@@ -64,7 +64,7 @@ class Recording(kernels.Recorder):
     def refresh_arrays(self) -> None:
         """Read the arrays of all noted Tensors again. Call this if they were moved before a kernel used them."""
         for tensor, snapshot in live_tensors(self.snapshots()):
-            snapshot.data = tensor._data.view(kernels.Recorded)
+            snapshot.data = tensor._data.view(kernels.RecordedArray)
 
     def refuse(self, reason: str) -> None:
         """Note the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
@@ -144,22 +144,22 @@ class Recording(kernels.Recorder):
         leaves = [snapshot.tensor() for snapshot in self._snapshots.values() if snapshot.changes_gradient]
         return [t for t in leaves if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
 
-    def attribute_guards(self) -> list[kernels.Attributes]:
+    def attribute_guards(self) -> list[kernels.AttributeGuard]:
         """The attributes of Functions and Optimizers that the step depends on."""
         guards = [_attribute_guard(original, original._used_attributes(copy)) for copy, original in self._copies.values()]
         guards += [_attribute_guard(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
         if self._guards is not None:
-            self._guards.table.leave_out({id(original) for _, original in self._copies.values()})
+            self._guards.table.exclude({id(original) for _, original in self._copies.values()})
             guards.append(self._guards.table)
         if self._unrepeatable:  # this entry needs an object that is gone, so the Program always records again
-            guards.append(kernels.Attributes(Recording(), {}, needed=True))
+            guards.append(kernels.AttributeGuard(Recording(), {}, needed=True))
         return guards
 
 
-def _attribute_guard(owner: Any, attributes: dict[str, Any]) -> kernels.Attributes:
+def _attribute_guard(owner: Any, attributes: dict[str, Any]) -> kernels.AttributeGuard:
     """The attributes' values, and their number: a new attribute of the object may hide one of its class."""
     count = -1 if owner.runs_in_python else len(vars(owner))
-    return kernels.Attributes(
+    return kernels.AttributeGuard(
         owner, {name: x for name, x in attributes.items() if name not in owner.not_recorded}, count=count
     )
 
@@ -172,7 +172,7 @@ class TensorSnapshot:
         self.version = tensor._version[0]
         self.had_gradient: bool | None = None  # whether it had a gradient; None if nobody asked
         self.changes_gradient = False  # whether the step has reset it or contributed to it
-        self.data = tensor._data.view(kernels.Recorded)
+        self.data = tensor._data.view(kernels.RecordedArray)
 
     def record_gradient_read(self, tensor: Tensor) -> None:
         """Note that the step depends on whether the Tensor has a gradient now."""
@@ -203,7 +203,7 @@ class PythonCallback:
         """Call the function for the first time. Return its result, made of the arrays in `outputs`."""
         result = self._call()
         self.outputs = [
-            None if r is None else np.array(as_real(r, None, self)).view(kernels.Recorded) for r in _flatten(result)
+            None if r is None else np.array(as_real(r, None, self)).view(kernels.RecordedArray) for r in _flatten(result)
         ]
         return _unflatten(result, iter(self.outputs))
 
@@ -262,7 +262,7 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
         snapshot.record_gradient_read(p)
         snapshot.changes_gradient = True
     call = PythonCallback(name, function, arguments, parameters)
-    with kernels.Paused():
+    with kernels.pause_recording():
         result = call.record()
     recording.entries.append(call)
     return result

@@ -40,7 +40,7 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, proper
 _CODE_OR_NAMES = (*_CODE, type, types.ModuleType)
 _BOUND_METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.Recorded, Node)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.RecordedArray, Node)
 _ARRAYS = (np.ndarray, Node)
 _STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _MAX_OBJECTS = 1000  # look at no more objects than this
@@ -62,7 +62,7 @@ class StateGuards:
         self.iterator: str | None = None  # an iterator's name: its position can't be read
         self.replaced_values: list[Any] = []  # Tensors and arrays that the step has replaced by its own
         self.arrays: dict[int, str] = {}  # the names of small arrays, by id
-        self.table = kernels.Surroundings()
+        self.table = kernels.GuardTable()
         self.add_stream("random", random._inst)
         self.add_stream("numpy.random", np.random.mtrand._rand)
 
@@ -227,7 +227,7 @@ class StateGuards:
                 if id(memory_owner(array)) not in kernel_writes:
                     name = self.arrays[id(array)]
                     return f"it changes {name} in place in Python, and a replay would not", self.find_line(name)
-            self.table.leave_out_arrays(arrays)
+            self.table.exclude_arrays(arrays)
         for name, stream, state in self.streams:
             if not _are_equal(_get_state(stream), state):
                 reason = (
@@ -246,7 +246,7 @@ class StateGuards:
             self.replaced_values += [before] if isinstance(before, _ARRAYS) else []
             has_results = True
         if has_results:  # the step only stores its results, which a replay can do
-            self.table.leave_out_changed()
+            self.table.exclude_changed()
         return None
 
     def restore(self) -> None:

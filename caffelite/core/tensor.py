@@ -175,7 +175,7 @@ class Tensor(Node):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if kernels.recorder() is not None:
-            kernels.refuse("a Tensor as an array of NumPy's")
+            kernels.raise_unrecordable("a Tensor as an array of NumPy's")
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __len__(self) -> int:
@@ -239,7 +239,7 @@ class Tensor(Node):
         gradient = self._present_gradient()
         if gradient is not None and self._used_rows is not None and not self._is_sparse:
             kernels.use_all_rows(self._used_rows)  # the caller may write anywhere into the array
-        return gradient if gradient is None or kernels.recorder() is None else gradient.view(kernels.Recorded)
+        return gradient if gradient is None or kernels.recorder() is None else gradient.view(kernels.RecordedArray)
 
     @grad.setter
     def grad(self, value: Any) -> None:

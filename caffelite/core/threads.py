@@ -7,7 +7,7 @@ The first of these decides:
 3. the processors that this process may run on, or fewer if its control group (a container) has less processor time.
 
 The first two are the user's choice, which kernels obey. The third is an upper bound: each replay measures whether fewer
-threads are faster (`TeamSize` in _kernels/launch.pyx), as they may be on a busy machine.
+threads are faster (`ThreadTuner` in _kernels/launch.pyx), as they may be on a busy machine.
 
 A forked child uses one thread, because OpenMP's threads do not survive a fork. There, `set_num_threads` has an effect
 only if the parent's kernels had not yet run on several threads.
@@ -68,7 +68,7 @@ def show_config() -> None:
 
     echo(f"caffelite        {installed_version()}, Python {platform.python_version()} on {platform.machine()}")
     echo(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
-    number, now = get_num_threads(), kernels.team_size()
+    number, now = get_num_threads(), kernels.available_threads()
     limited = _single_reason or "limited on this thread by OpenMP, e.g. by threadpoolctl, or shared with other threads"
     chosen = "" if _reason in USER_REASONS or number == 1 else "; a replay uses fewer if they are faster"
     echo(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason}{chosen})")

@@ -1,4 +1,4 @@
-"""The team of all ranks: they begin with the same state, stop together, and check that they agree."""
+"""The group of all ranks: they begin with the same state, stop together, and check that they agree."""
 
 from __future__ import annotations
 
@@ -14,93 +14,93 @@ from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite.core.sparse import SparseRows
 from caffelite.data.generator import Batch, DataGenerator, Prefetch
 from caffelite.distributed.allreduce import average_gradients
-from caffelite.distributed.mpi import Ranks, RowsOfRank
-from caffelite.distributed.sharded_step import EvaluationOfPart, StepOfPart
-from caffelite.distributed.stop_signal import Stop
+from caffelite.distributed.mpi import Communicator, RankShard
+from caffelite.distributed.sharded_step import ShardedEvaluationStep, ShardedStep
+from caffelite.distributed.stop_signal import StopSignal
 from caffelite.optimizers import Optimizer
 from caffelite.training.history import History
 from caffelite.training.loop import Listener, Loop
 from caffelite.training.objective import Objective
-from caffelite.training.process_group import Team
+from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import EvaluationStep, Step
 
-ROWS_COMPARED = 8  # of each batch made in Python
+SAMPLED_ROWS = 8  # of each batch made in Python
 
 
-class LoopOfRanks(Loop):
+class DistributedLoop(Loop):
     """The training loop on several ranks. All continue and end after the same epochs."""
 
-    def __init__(self, model: Any, team: TeamOfRanks, *rest: Any) -> None:
-        super().__init__(*rest)
-        self.model, self.team = model, team
+    def __init__(self, model: Any, processes: RankGroup, *args: Any) -> None:
+        super().__init__(*args)
+        self.model, self.processes = model, processes
 
-    def next_due(self, done: int) -> float:
-        return self.team.agreed(super().next_due(done))
+    def next_python_epoch(self, done: int) -> float:
+        return self.processes.broadcast(super().next_python_epoch(done))
 
-    def tell(self, done: int) -> bool:
-        self.team.check_alike(self.model, self.epochs.epoch)
-        return self.team.ends(self.model, self.epochs.epoch, super().tell(done))
+    def end_epochs(self, done: int) -> bool:
+        self.processes.check_parameters(self.model, self.epochs.epoch)
+        return self.processes.should_stop(self.model, self.epochs.epoch, super().end_epochs(done))
 
 
-class TeamOfRanks(Team):
-    """The team of all ranks, on one of them."""
+class RankGroup(ProcessGroup):
+    """The group of all ranks, on one of them."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
-        self.rank, self.leads = ranks.rank, ranks.rank == 0
-        self.stop = Stop(self.leads)
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.rank, self.is_main = comm.rank, comm.rank == 0
+        self.stop = StopSignal(self.is_main)
 
     # ---- around a training --------------------------------------------------------------------------------------
 
-    def entered(self) -> AbstractContextManager[None]:
-        return self.ranks.entered()
+    def training_context(self) -> AbstractContextManager[None]:
+        return self.comm.training_context()
 
     def share_streams(self, *streams: np.random.Generator) -> None:
-        states = self.ranks.of_first([stream.bit_generator.state for stream in streams])
+        states = self.comm.broadcast_object([stream.bit_generator.state for stream in streams])
         for stream, state in zip(streams, states, strict=True):
             stream.bit_generator.state = state
 
-    def by_first(self, make: Callable[[], Any]) -> Any:
-        made = error = None
-        if self.leads:
+    def call_on_main(self, make: Callable[[], Any]) -> Any:
+        value = error = None
+        if self.is_main:
             try:
-                made = make()
+                value = make()
             except Exception as raised:
                 error = raised
-        made, error = self.ranks.of_first((made, error))
+        value, error = self.comm.broadcast_object((value, error))
         if error is not None:
             raise error
-        return made
+        return value
 
-    def begin(self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]) -> None:
+    def sync_state(self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]) -> None:
         """Copy parameters, buffers, the optimizer's state and the orders of data from rank 0.
 
         So random values that were drawn without a seed are the same on all ranks.
         """
-        self.check_same("fit", facts())
+        self.check_facts("fit", facts())
         for generator in data:
             while isinstance(generator, Prefetch):
                 generator = generator.batches
             if isinstance(generator, DataGenerator):
-                generator.restore(self.ranks.of_first(generator.state()))
-        mine = model.state_dict() | {f"optimizer.{name}": x for name, x in optimizer.state_dict().items()}
-        if len(set(self.ranks.of_each(_checksum(mine.values())))) > 1:
-            state, of_optimizer = self.ranks.of_first((model.state_dict(), optimizer.state_dict()))
+                generator.restore(self.comm.broadcast_object(generator.state()))
+        own_state = model.state_dict() | {f"optimizer.{name}": x for name, x in optimizer.state_dict().items()}
+        if len(set(self.comm.all_gather_object(_checksum(own_state.values())))) > 1:
+            state, optimizer_state = self.comm.broadcast_object((model.state_dict(), optimizer.state_dict()))
             model.load_state_dict(state)
-            optimizer.load_state_dict(of_optimizer)
+            optimizer.load_state_dict(optimizer_state)
 
-    def holding(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
-        return self.stop.holding(interrupts)
+    def defer_interrupts(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
+        return self.stop.defer_interrupts(interrupts)
 
-    def loop(
-        self, model: Any, until: int, listeners: Sequence[Listener], history: History, interrupts: Any
-    ) -> LoopOfRanks:
-        return LoopOfRanks(model, self, until, listeners, history, interrupts)
+    def make_loop(
+        self, model: Any, max_epochs: int, listeners: Sequence[Listener], history: History, interrupts: Any
+    ) -> DistributedLoop:
+        return DistributedLoop(model, self, max_epochs, listeners, history, interrupts)
 
     # ---- between steps ------------------------------------------------------------------------------------------
 
-    def agreed(self, value: float) -> float:
-        return float(self.ranks.all_gather(np.array([value], np.float64))[0, 0])  # rank 0's value
+    def broadcast(self, value: float) -> float:
+        return float(self.comm.all_gather(np.array([value], np.float64))[0, 0])  # rank 0's value
 
     def stop_flag(self, interrupts: Any) -> np.ndarray:
         return self.stop.flag
@@ -108,49 +108,49 @@ class TeamOfRanks(Team):
     def is_interrupted(self) -> bool:
         return bool(self.stop.requests()[1])
 
-    def stretches(self, is_done: Callable[[], bool]) -> Iterator[float]:
-        return self.stop.stretches(is_done)
+    def time_limits(self, is_done: Callable[[], bool]) -> Iterator[float]:
+        return self.stop.time_limits(is_done)
 
-    def step_done(self) -> None:
-        self.stop.interrupt()
+    def end_step(self) -> None:
+        self.stop.raise_interrupt()
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
-    def step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
-        return StepOfPart(model, objective, optimizer, clip_norm, self.ranks, self.stop)
+    def make_step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
+        return ShardedStep(model, objective, optimizer, clip_norm, self.comm, self.stop)
 
-    def evaluation_step(self, model: Any, objective: Objective) -> EvaluationStep:
-        return EvaluationOfPart(model, objective, self.ranks)
+    def make_evaluation_step(self, model: Any, objective: Objective) -> EvaluationStep:
+        return ShardedEvaluationStep(model, objective, self.comm)
 
-    def part(self, rows: int) -> RowsOfRank:
-        return RowsOfRank(self.ranks, rows)
+    def shard(self, rows: int) -> RankShard:
+        return RankShard(self.comm, rows)
 
-    def average(self, optimizer: Optimizer) -> None:
-        average_gradients(self.ranks, optimizer)
+    def average_gradients(self, optimizer: Optimizer) -> None:
+        average_gradients(self.comm, optimizer)
 
     # ---- outputs, targets and sums ------------------------------------------------------------------------------
 
-    def all_rows(self, rows: np.ndarray) -> np.ndarray:
-        return self.ranks.all_reduce(rows)
+    def gather_rows(self, rows: np.ndarray) -> np.ndarray:
+        return self.comm.all_reduce(rows)
 
-    def own_rows(self, rows: np.ndarray) -> np.ndarray:
-        return rows if self.leads else np.zeros_like(rows)
+    def scatter_rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows if self.is_main else np.zeros_like(rows)
 
-    def all_sums(self, step: Step, sums: np.ndarray) -> np.ndarray:
-        return sums if step.trains else self.ranks.all_reduce(sums)  # a training step has added them up
+    def reduce_sums(self, step: Step, sums: np.ndarray) -> np.ndarray:
+        return sums if step.is_training else self.comm.all_reduce(sums)  # a training step has added them up
 
-    def forget(self, rows: list[np.ndarray]) -> None:
-        for kept in rows:  # the rows of other ranks must stay 0
-            kept[...] = 0
+    def reset_rows(self, rows: list[np.ndarray]) -> None:
+        for array in rows:  # the rows of other ranks must stay 0
+            array[...] = 0
 
     # ---- whether all ranks do the same --------------------------------------------------------------------------
 
-    def check_same(self, what: str, facts: dict[str, Any]) -> None:
+    def check_facts(self, what: str, facts: dict[str, Any]) -> None:
         """Raise RuntimeError unless all ranks have the same facts. It names the first rank and fact that differ."""
-        of_each = self.ranks.of_each({name: json.dumps(fact, default=str) for name, fact in facts.items()})
-        for rank, theirs in enumerate(of_each):
-            for name in dict.fromkeys([*of_each[0], *theirs]):
-                first, other = of_each[0].get(name), theirs.get(name)
+        all_facts = self.comm.all_gather_object({name: json.dumps(fact, default=str) for name, fact in facts.items()})
+        for rank, rank_facts in enumerate(all_facts):
+            for name in dict.fromkeys([*all_facts[0], *rank_facts]):
+                first, other = all_facts[0].get(name), rank_facts.get(name)
                 if first != other:
                     is_short = max(len(str(first)), len(str(other))) <= 50
                     raise RuntimeError(
@@ -158,20 +158,20 @@ class TeamOfRanks(Team):
                         "every rank has to run the same program on the same data"
                     )
 
-    def check_batch(self, where: str, batch: Batch | None) -> None:
+    def check_batch(self, location: str, batch: Batch | None) -> None:
         """Raise RuntimeError unless all ranks got the same batch, or None. It compares only some rows."""
         rows = 0 if batch is None else batch.rows
         facts = {"number of rows in the batch": rows}
         if batch is not None:
-            some = np.linspace(0, rows - 1, ROWS_COMPARED).astype(int)
-            facts["checksum of the batch"] = _checksum(column[some] for column in batch.columns())
-        self.check_same(where, facts)
-        self.stop.go_on()
+            sample = np.linspace(0, rows - 1, SAMPLED_ROWS).astype(int)
+            facts["checksum of the batch"] = _checksum(column[sample] for column in batch.columns())
+        self.check_facts(location, facts)
+        self.stop.reset()
 
-    def check_alike(self, model: Any, epoch: int) -> None:
+    def check_parameters(self, model: Any, epoch: int) -> None:
         """Raise RuntimeError unless all ranks have the same parameters and buffers, to the bit."""
         arrays = [p._data for p in model.parameters()] + list(model.buffers().values())
-        sums = self.ranks.all_gather(np.array([_checksum(arrays)], np.int64))[:, 0]
+        sums = self.comm.all_gather(np.array([_checksum(arrays)], np.int64))[:, 0]
         if (sums != sums[0]).any():
             rank = int((sums != sums[0]).argmax())
             raise RuntimeError(
@@ -180,26 +180,26 @@ class TeamOfRanks(Team):
                 "instruction set, which CAFFELITE_ISA names"
             )
 
-    def ends(self, model: Any, epoch: int, here: bool) -> bool:
+    def should_stop(self, model: Any, epoch: int, stops_here: bool) -> bool:
         """Whether a callback has ended the training after an epoch, on any rank.
 
         Raise RuntimeError unless all ranks have frozen the same parameters. Otherwise a rank would wait for gradients
         that no other rank sends.
         """
         frozen = _checksum([p.requires_grad for p in model.parameters()])
-        found = self.ranks.all_gather(np.array([frozen, here], np.int64))
-        rank = int((found[:, 0] != found[0, 0]).argmax())
+        values = self.comm.all_gather(np.array([frozen, stops_here], np.int64))
+        rank = int((values[:, 0] != values[0, 0]).argmax())
         if rank > 0:
             raise RuntimeError(
                 f"after epoch {epoch}, rank {rank} has frozen other parameters than rank 0; a callback has to do the "
                 "same on all ranks"
             )
-        return bool(found[:, 1].any())
+        return bool(values[:, 1].any())
 
 
 def _checksum(values: Any) -> int:
     """Return a checksum of the bits of arrays, and of other values."""
-    found = 0
+    crc = 0
     for value in values:
         pieces: Iterable[Any]
         if isinstance(value, np.ndarray):
@@ -207,5 +207,5 @@ def _checksum(values: Any) -> int:
         else:
             pieces = value.bytes() if isinstance(value, SparseRows) else [repr(value).encode()]
         for piece in pieces:
-            found = zlib.crc32(piece, found)
-    return found
+            crc = zlib.crc32(piece, crc)
+    return crc

@@ -106,12 +106,12 @@ def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     does not change.
     """
     target = os.path.realpath(path)
-    temporary = ""
+    is_temporary = ""
     try:
         old_status = _stat_target(path)
         _remove_leftovers(target)
         with _create_temporary(target, 0o666 if old_status is None else 0o600) as file:
-            temporary = file.name
+            is_temporary = file.name
             if old_status is not None:
                 _keep_owner_and_mode(file.fileno(), old_status)
             for part in parts:

@@ -20,13 +20,13 @@ from caffelite.core.init_random import init_scope
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.model import shapes
-from caffelite.model.state import Own
+from caffelite.model.state import ModelState
 
 FLOAT64 = np.dtype(np.float64)
 
 
-class _Complete(ABCMeta):
-    """The metaclass of Containers: it adopts their Functions when `__init__` has run, a subclass's included."""
+class _ContainerMeta(ABCMeta):
+    """The metaclass of Containers: it registers their Functions when `__init__` has run, a subclass's included."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -40,11 +40,11 @@ class _Complete(ABCMeta):
                 raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
             container.all_functions()
         if not cls.__module__.startswith("caffelite."):
-            container._own.given = unstored_arguments(container, arguments, options)
+            container._state.init_arguments = unstored_arguments(container, arguments, options)
         return container
 
 
-class Container(Function, recordable=True, metaclass=_Complete):
+class Container(Function, recordable=True, metaclass=_ContainerMeta):
     """A Function made of Functions: `functions` in sequence, or Functions in attributes.
 
     In a sequence, the first Function says what inputs the container takes. All of them together give its output.
@@ -52,7 +52,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
     functions: list[Function]
     dtype: np.dtype
-    _own: Own
+    _state: ModelState
 
     @abstractmethod
     def is_sequence(self) -> bool:
@@ -62,31 +62,31 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
     def all_functions(self) -> tuple[Function, ...]:
         """Return the Functions in it and in its Functions, each once. New ones become its own."""
-        own = self._own
-        if not own.tree or not kernels.are_unchanged(own.tree):
-            own.adopt(self)
-        return own.functions
+        state = self._state
+        if not state.guards or not kernels.are_unchanged(state.guards):
+            state.register(self)
+        return state.functions
 
     def structure(self) -> tuple:
         """Return how the Functions follow and contain each other, as `all_functions` has last found it."""
-        return self._own.structure
+        return self._state.structure
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters in order, W₁, b₁, W₂, b₂ …, each once; see `Function.parameters`."""
         self.all_functions()
-        return self._own.parameters.copy() if self._own.has_parameters(self) else super().parameters()
+        return self._state.parameters.copy() if self._state.has_parameters(self) else super().parameters()
 
     def initialize(self, seed: Any) -> None:
         """Draw all parameters again, from a seed (which also restarts the model's stream) or a Generator."""
-        rng = self._own.restart_stream(seed)
+        rng = self._state.restart_stream(seed)
         self.all_functions()
         self._draw_children(rng, set())
 
-    def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
+    def _draw(self, rng: np.random.Generator, drawn_ids: set[int]) -> None:
         if type(self).initialize is Container.initialize:
-            self._draw_children(rng, drawn)
+            self._draw_children(rng, drawn_ids)
         else:
-            super()._draw(rng, drawn)
+            super()._draw(rng, drawn_ids)
 
     def _parts(self) -> list[tuple[str, Any]]:
         """List the parts of a Function by name; those in `functions` have only their numbers as names."""
@@ -98,7 +98,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
         If `__init__` did not put an argument into an attribute of its name, it is what was given. The container
         remembers that if it consists of numbers, texts and Functions.
         """
-        return init_arguments(self, self._own.given)
+        return init_arguments(self, self._state.init_arguments)
 
     # ---- a sequence, as a list ----------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
         """
         functions = self._sequence()
         if isinstance(index, slice):
-            part = self._sequence_of(functions[index])
+            part = self._make_sequence(functions[index])
             if part.functions[:1] == functions[:1] and "_takes_indices" in vars(self):
                 part.takes_indices = self.takes_indices
             return part
@@ -131,7 +131,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
         return True
 
     @abstractmethod
-    def _sequence_of(self, functions: list[Function]) -> Container:
+    def _make_sequence(self, functions: list[Function]) -> Container:
         """Return a new sequence of these Functions, in the same dtype."""
 
     def _sequence(self) -> list[Function]:
@@ -162,8 +162,8 @@ class Container(Function, recordable=True, metaclass=_Complete):
         A model that writes `call` sets it: to a tuple, if it has several inputs. Of several inputs, one of bools is a
         mask and stays bool, whatever is set.
         """
-        given = self.__dict__.get("_takes_indices")
-        return given if given is not None else bool(self.functions) and self.functions[0].takes_indices
+        value = self.__dict__.get("_takes_indices")
+        return value if value is not None else bool(self.functions) and self.functions[0].takes_indices
 
     @takes_indices.setter
     def takes_indices(self, value: bool | tuple[bool, ...]) -> None:
@@ -195,10 +195,10 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
     def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
         """Return `output_shape` for n rows like these. A model that writes `call` is called with masks for masks."""
-        of_inputs: list[Any] = [(n, *x.shape[1:]) for x in inputs]
+        input_shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
         if self.is_sequence() or type(self).output_shape is not Container.output_shape:
-            return self.output_shape(*of_inputs)
-        return shapes.shape_by_call(self, tuple(of_inputs), shapes.dtypes_like(self, inputs))
+            return self.output_shape(*input_shapes)
+        return shapes.infer_call_shape(self, tuple(input_shapes), shapes.dtypes_like(self, inputs))
 
     def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
         """Return, for each input, the largest index that the model takes at each place of a row; None for no limit."""
@@ -207,11 +207,11 @@ class Container(Function, recordable=True, metaclass=_Complete):
     # ---- copies -------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: x for name, x in vars(self).items() if name not in self.not_recorded}
-        return kept | {"_own": self._own.kept()}
+        attributes = {name: x for name, x in vars(self).items() if name not in self.not_recorded}
+        return attributes | {"_state": self._state.persistent_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._own = Own(self, *state["_own"])
-        self._own.note_adopted(self._descendants())  # their parameters are then not drawn again
+        self._state = ModelState(self, *state["_state"])
+        self._state.mark_registered(self._descendants())  # their parameters are then not drawn again
         self.all_functions()

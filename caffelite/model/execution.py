@@ -1,4 +1,4 @@
-"""`Model.forward` and `Model.backward` by a chain of Functions, or by the graph that `call` makes."""
+"""`Model.forward` and `Model.backward` in sequence, or by the graph that `call` makes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from caffelite.core.autograd import has_tensors, propagate
 from caffelite.core.modes import mode
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
-from caffelite.model.shapes import listed
+from caffelite.model.shapes import to_list
 
 
-class Chain:
+class SequentialExecution:
     """Copies of a sequence's Functions, which keep what `backward` needs. The originals keep nothing."""
 
     def __init__(self, model: Any) -> None:
@@ -41,7 +41,7 @@ class Chain:
         return dy
 
 
-class GraphOfCall:
+class GraphExecution:
     """The graph of Tensors that a model's `call` makes."""
 
     def __init__(self, model: Any) -> None:
@@ -56,20 +56,20 @@ class GraphOfCall:
         for x in self.inputs:
             if isinstance(x, Tensor):
                 x._requires_grad = True
-        before, mode.records_graph = mode.records_graph, True
+        old_mode, mode.records_graph = mode.records_graph, True
         try:
             self.outputs = model(*self.inputs)
         finally:
-            mode.records_graph = before
+            mode.records_graph = old_mode
         return tuple([y.data for y in self.outputs]) if isinstance(self.outputs, tuple) else self.outputs.data
 
     def backward(self, dy: Any) -> Any:
         """Return the gradient of every float input, and None for the others."""
         gradients: dict[Tensor, np.ndarray] = {}
         dys = dy if isinstance(self.outputs, tuple) else (dy,)
-        if not isinstance(dys, tuple) or len(dys) != len(listed(self.outputs)):
+        if not isinstance(dys, tuple) or len(dys) != len(to_list(self.outputs)):
             raise ValueError(f"{type(self.model()).__name__}.backward takes as many gradients as the model has outputs")
-        for y, d in zip(listed(self.outputs), dys, strict=True):
+        for y, d in zip(to_list(self.outputs), dys, strict=True):
             if d is None or not y.requires_grad:
                 continue
             d = as_real(d, y.dtype, "backward")
@@ -80,7 +80,7 @@ class GraphOfCall:
             if isinstance(x, Tensor):
                 x._has_gradient = False
         propagate(gradients)
-        dxs = [_gradient_of(x) if isinstance(x, Tensor) else None for x in self.inputs]
+        dxs = [_gradient_or_zeros(x) if isinstance(x, Tensor) else None for x in self.inputs]
         return dxs[0] if len(dxs) == 1 else tuple(dxs)
 
 
@@ -95,24 +95,24 @@ def as_input(model: Any, x: Any) -> Any:
     return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
-def checked_outputs(model: Any, outputs: Any) -> Any:
+def check_outputs(model: Any, outputs: Any) -> Any:
     """Return the outputs of `call`. TypeError unless they are a Tensor or a tuple of Tensors."""
-    of_call = listed(outputs)
-    if not of_call or not all(isinstance(y, Tensor) for y in of_call):
-        got = _types_text(outputs)
+    tensors = to_list(outputs)
+    if not tensors or not all(isinstance(y, Tensor) for y in tensors):
+        got = _format_types(outputs)
         raise TypeError(f"{type(model).__name__}.call has to return a Tensor or a tuple of them, got {got}")
     return outputs
 
 
-def _types_text(x: Any) -> str:
+def _format_types(x: Any) -> str:
     """Return the types in nested tuples and lists, such as "(Tensor, (Tensor, None))". No array is read."""
     if isinstance(x, tuple | list):
-        inside = ", ".join(map(_types_text, x))
-        return f"({inside})" if isinstance(x, tuple) else f"[{inside}]"
+        types = ", ".join(map(_format_types, x))
+        return f"({types})" if isinstance(x, tuple) else f"[{types}]"
     return "None" if x is None else type(x).__name__
 
 
-def _gradient_of(x: Tensor) -> np.ndarray:
+def _gradient_or_zeros(x: Tensor) -> np.ndarray:
     """Return the gradient of a leaf; zeros if it has none."""
     gradient = x.grad
     return kernels.full(x.shape, 0, x.dtype) if gradient is None else gradient

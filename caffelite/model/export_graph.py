@@ -4,7 +4,7 @@ The model is applied to zeros in a `Trace`. The trace refuses what a list of app
 model's arrays, or a look at their values. This is done for three numbers of rows. Whatever differs between them, such
 as a length in `x.reshape(len(x) * 2, -1)`, has to follow the number of rows.
 
-The exports to ONNX and C write such graphs. If they have no code for a Function, the graph follows it: a Model by the
+The exports to ONNX and C write such graphs. If they have no code for a Function, the graph inlines it: a Model by the
 steps of its `call`, any other Function by the operators of its `formula`.
 """
 
@@ -28,46 +28,46 @@ from caffelite.files.state import state_arrays
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.recurrent import Recurrent
 from caffelite.model.model import Model
-from caffelite.model.shapes import applying_to_zeros, dtypes_of_inputs, zeros
-from caffelite.model.tracing import Applied, Trace, data_of, listed
-from caffelite.program.ir import owner_of
+from caffelite.model.shapes import dry_run, input_dtypes, zeros
+from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor, to_list
+from caffelite.program.ir import get_owner
 
 ROWS = (2, 3, 5)  # the numbers of rows for which a model is traced
-MOST_SAID = 60  # characters of a value in an error
+MAX_VALUE_TEXT = 60  # characters of a value in an error
 
 
-class Rows(NamedTuple):
+class SymbolicLength(NamedTuple):
     """A number that depends on the number n of rows: scale · n + offset."""
 
     scale: int
     offset: int
 
 
-Length = int | Rows
+Length = int | SymbolicLength
 Lengths = tuple[Length, ...]
-N = Rows(1, 0)  # the number of rows
+N = SymbolicLength(1, 0)  # the number of rows
 
 
 # ---- where an input of a Function comes from ------------------------------------------------------------------------
 
 
-class Given(NamedTuple):
+class ModelInput(NamedTuple):
     """An input of the model."""
 
     place: int
 
 
-class Columns(NamedTuple):
+class InputColumns(NamedTuple):
     """Some elements of each row of an input of the model: `columns` are their places in the row."""
 
     place: int
     columns: Any
 
 
-class Converted(NamedTuple):
-    """Integers or bools of an input, `of` a Given or Columns, as numbers of the model's dtype."""
+class Cast(NamedTuple):
+    """Integers or bools of an input, `source` a Given or Columns, as numbers of the model's dtype."""
 
-    of: Any
+    source: Any
 
 
 class Result(NamedTuple):
@@ -77,7 +77,7 @@ class Result(NamedTuple):
     place: int
 
 
-class Stored(NamedTuple):
+class StoredArray(NamedTuple):
     """A parameter or a buffer."""
 
     name: str
@@ -94,11 +94,11 @@ class Constant(NamedTuple):
 class Application:
     """One application of a Function: where its inputs come from, and the shapes of its results."""
 
-    steps: tuple[Applied, ...]  # for each number of rows
+    steps: tuple[TraceStep, ...]  # for each number of rows
     inputs: list[Any]  # none, of a Model
     shapes: list[Lengths]
-    number: int  # of the application in a `Result`; -1 if it is followed
-    within: list[Application] | None  # the inner ones, if it is followed
+    number: int  # of the application in a `Result`; -1 if it is inlined
+    inner: list[Application] | None  # the inner ones, if it is inlined
 
     @property
     def kind(self) -> type[Function]:
@@ -108,13 +108,13 @@ class Application:
     def function(self) -> Any:
         return self.steps[0].function
 
-    def merged(self, attribute: str) -> Any:
-        """Return an attribute of the Function, with `Rows` for numbers that depend on the number of rows."""
-        return merged([getattr(step.function, attribute) for step in self.steps], repr(self.function))
+    def get_attribute(self, name: str) -> Any:
+        """Return an attribute of the Function, with `SymbolicLength` for numbers that depend on the number of rows."""
+        return merge([getattr(step.function, name) for step in self.steps], repr(self.function))
 
 
 @dataclass(eq=False)
-class Graph:
+class ExportGraph:
     """A model as a list of applications, in order."""
 
     model: Model
@@ -125,43 +125,43 @@ class Graph:
 
     def columns(self) -> list[Application]:
         """Return the applications of Columns to the inputs."""
-        found, left = [], [*self.applications]
-        while left:
-            a = left.pop(0)
+        applications, queue = [], [*self.applications]
+        while queue:
+            a = queue.pop(0)
             if issubclass(a.kind, functions.Columns):
-                found.append(a)
-            elif a.within is not None:
-                left = [*a.within, *left]
-        return found
+                applications.append(a)
+            elif a.inner is not None:
+                queue = [*a.inner, *queue]
+        return applications
 
     def leaves(self) -> list[Application]:
-        """Return the applications that are not followed, in order. Their numbers are their places in the list."""
+        """Return the applications that are not inlined, in order. Their numbers are their places in the list."""
         return [*_leaves(self.applications)]
 
 
-def graph_of(
+def trace_graph(
     model: Model,
     rows: Sequence[tuple[int, ...]],
     is_native: Callable[[type[Function]], bool],
     finish: Callable[[Any], Any] = lambda y: y,
-) -> Graph:
+) -> ExportGraph:
     """Trace a model for rows of these shapes. `finish` is applied to the model's outputs.
 
-    A Function is not followed if its class is native. An input is bool if it is a mask of attention, or is used only as
+    A Function is not inlined if its class is native. An input is bool if it is a mask of attention, or is used only as
     a condition. Raises TypeError if the model is not a list of applications. Raises ValueError if it depends on the
-    number of rows in another way than `Rows` allows.
+    number of rows in another way than `SymbolicLength` allows.
     """
     model.all_functions()
-    dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in dtypes_of_inputs(model, [False] * len(rows))]
+    dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in input_dtypes(model, [False] * len(rows))]
     first = _Flow(model, ROWS[0], rows, dtypes, is_native, finish)
     if masks := first.masks():
         dtypes = [np.dtype(np.bool_) if i in masks else dtype for i, dtype in enumerate(dtypes)]
         first = _Flow(model, ROWS[0], rows, dtypes, is_native, finish)
     flows = [first, *[_Flow(model, n, rows, dtypes, is_native, finish) for n in ROWS[1:]]]
     numbers = {step: k for k, step in enumerate(first.leaves())}
-    applications = _merged_applications(model, flows, [flow.trace.steps for flow in flows], numbers)
-    outputs = _merged_sources(flows, [flow.outputs for flow in flows], "an output")
-    return Graph(model, dtypes, [(N, *row) for row in rows], applications, outputs)
+    applications = _merge_applications(model, flows, [flow.trace.steps for flow in flows], numbers)
+    outputs = _merge_sources(flows, [flow.outputs for flow in flows], "an output")
+    return ExportGraph(model, dtypes, [(N, *row) for row in rows], applications, outputs)
 
 
 class _Flow:
@@ -177,52 +177,52 @@ class _Flow:
         finish: Callable[[Any], Any],
     ) -> None:
         self.is_native = is_native
-        self.followed: set[Applied] = set()
+        self.inlined: set[TraceStep] = set()
         self.formulas: list[tuple[list[Any], list[Any]]] = []  # a step's outputs, and the outputs of its formula
-        self.given = zeros([(n, *row) for row in rows], tuple(dtypes))
-        with applying_to_zeros(model), Trace(model) as self.trace:
-            self.outputs = listed(finish(self.trace.model(*[x.view(kernels.Recorded) for x in self.given])))
+        self.inputs = zeros([(n, *row) for row in rows], tuple(dtypes))
+        with dry_run(model), Trace(model) as self.trace:
+            self.outputs = to_list(finish(self.trace.model(*[x.view(kernels.RecordedArray) for x in self.inputs])))
             for step in [*self.trace.steps]:
-                self._follow(step)
-        made = [(y, Result(k, i)) for k, step in enumerate(self.leaves()) for i, y in enumerate(step.outputs)]
-        known: list[tuple[np.ndarray, Any]] = [(data_of(y), source) for y, source in made]
-        known += [(a, Stored(name)) for name, a in state_arrays(model).items()]
-        known += [(x, Given(i)) for i, x in enumerate(self.given)]
-        self._by_tensor: dict[int, Any] = {id(y): source for y, source in made}
-        self._by_memory = {memory_of(a): source for a, source in known if a.size}
-        for results, of_formula in self.formulas:
-            for y, same in zip(results, of_formula, strict=True):
-                source = self._by_tensor[id(y)] = self.source(same)
-                self._by_memory[memory_of(data_of(y))] = source
+                self._inline(step)
+        results = [(y, Result(k, i)) for k, step in enumerate(self.leaves()) for i, y in enumerate(step.outputs)]
+        arrays: list[tuple[np.ndarray, Any]] = [(unwrap_tensor(y), source) for y, source in results]
+        arrays += [(a, StoredArray(name)) for name, a in state_arrays(model).items()]
+        arrays += [(x, ModelInput(i)) for i, x in enumerate(self.inputs)]
+        self._by_tensor: dict[int, Any] = {id(y): source for y, source in results}
+        self._by_memory = {memory_key(a): source for a, source in arrays if a.size}
+        for outputs, formula_outputs in self.formulas:
+            for y, formula_output in zip(outputs, formula_outputs, strict=True):
+                source = self._by_tensor[id(y)] = self.source(formula_output)
+                self._by_memory[memory_key(unwrap_tensor(y))] = source
 
-    def _follow(self, step: Applied) -> None:
-        """If a step is followed, replace its inner steps by the steps of its formula or its `call`."""
-        formula = None if self.is_native(step.kind) else formula_of(step.kind)
+    def _inline(self, step: TraceStep) -> None:
+        """If a step is inlined, replace its inner steps by the steps of its formula or its `call`."""
+        formula = None if self.is_native(step.kind) else find_formula(step.kind)
         if formula is not None:
             floats = [as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in step.inputs]
-            before = len(self.trace.steps)
-            results = listed(formula(step.function, *floats))
-            step.within = self.trace.steps[before:]
-            del self.trace.steps[before:]
-        elif not _is_followed_by_call(step.kind):
+            start = len(self.trace.steps)
+            results = to_list(formula(step.function, *floats))
+            step.inner = self.trace.steps[start:]
+            del self.trace.steps[start:]
+        elif not _is_inlined_call(step.kind):
             return
-        self.followed.add(step)
-        for inner in step.within:
-            self._follow(inner)
+        self.inlined.add(step)
+        for inner in step.inner:
+            self._inline(inner)
         if formula is not None:  # after the inner formulas: its outputs may be theirs
             self.formulas.append((step.outputs, results))
 
-    def leaves(self) -> list[Applied]:
-        """The steps that are not followed, in order."""
-        found: list[Applied] = []
-        left = self.trace.steps[::-1]
-        while left:
-            step = left.pop()
-            if step in self.followed:
-                left += step.within[::-1]
+    def leaves(self) -> list[TraceStep]:
+        """The steps that are not inlined, in order."""
+        leaves: list[TraceStep] = []
+        stack = self.trace.steps[::-1]
+        while stack:
+            step = stack.pop()
+            if step in self.inlined:
+                stack += step.inner[::-1]
             else:
-                found.append(step)
-        return found
+                leaves.append(step)
+        return leaves
 
     def source(self, x: Any) -> Any:
         """Find where an input of a Function comes from; None for None."""
@@ -230,42 +230,42 @@ class _Flow:
             return None
         if id(x) in self._by_tensor:
             return self._by_tensor[id(x)]
-        array = data_of(x)
+        array = unwrap_tensor(x)
         if not isinstance(array, np.ndarray):
             return Constant(array)
-        found = self._by_memory.get(memory_of(array))
-        owner = owner_of(array)
-        if found is not None and array.size:
-            return found
-        for i, given in enumerate(self.given):
-            if owner is given:
-                return Columns(i, _columns(array, given))
-        integers = self._converted.get(memory_of(array))
-        if integers is not None and isinstance(source := self.source(integers), Given | Columns):
-            return Converted(source)
-        if isinstance(owner, kernels.Recorded) and id(owner) in self._computed:
+        source = self._by_memory.get(memory_key(array))
+        owner = get_owner(array)
+        if source is not None and array.size:
+            return source
+        for i, model_input in enumerate(self.inputs):
+            if owner is model_input:
+                return InputColumns(i, _find_columns(array, model_input))
+        integers = self._casts.get(memory_key(array))
+        if integers is not None and isinstance(cast := self.source(integers), ModelInput | InputColumns):
+            return Cast(cast)
+        if isinstance(owner, kernels.RecordedArray) and id(owner) in self._computed_ids:
             raise TypeError(f"an array of shape {array.shape} that a kernel made outside of a Function")
         return Constant(np.array(array.view(np.ndarray)))
 
     @functools.cached_property
-    def _converted(self) -> dict[tuple, np.ndarray]:
+    def _casts(self) -> dict[tuple, np.ndarray]:
         """The integers and bools that a kernel made floats of outside of a Function, by the memory of the floats."""
         calls = [call for call in self.trace.entries if call.name == "convert"]
-        return {memory_of(call.arrays[0]): call.arrays[1] for call in calls if call.arrays[0].dtype.kind == "f"}
+        return {memory_key(call.arrays[0]): call.arrays[1] for call in calls if call.arrays[0].dtype.kind == "f"}
 
     @functools.cached_property
-    def _computed(self) -> set[int]:
+    def _computed_ids(self) -> set[int]:
         """The ids of the arrays that kernels compute from the inputs, or from what the model stores."""
-        found = {id(owner_of(a)) for a in (*self.given, *state_arrays(self.trace.model).values())}
+        ids = {id(get_owner(a)) for a in (*self.inputs, *state_arrays(self.trace.model).values())}
         for call in self.trace.entries:
             if isinstance(call, PythonCallback):
-                read, made = [*call.arguments], call.outputs
+                inputs, outputs = [*call.arguments], call.outputs
             else:
-                read = [a for i, a in enumerate(call.arrays) if call.reads >> i & 1]
-                made = [a for i, a in enumerate(call.arrays) if call.writes >> i & 1]
-            if any(isinstance(a, np.ndarray) and id(owner_of(a)) in found for a in read):
-                found.update([id(owner_of(a)) for a in made if a is not None])
-        return found
+                inputs = [a for i, a in enumerate(call.arrays) if call.reads >> i & 1]
+                outputs = [a for i, a in enumerate(call.arrays) if call.writes >> i & 1]
+            if any(isinstance(a, np.ndarray) and id(get_owner(a)) in ids for a in inputs):
+                ids.update([id(get_owner(a)) for a in outputs if a is not None])
+        return ids
 
     def masks(self) -> set[int]:
         """Return the inputs that are masks of attention, and those that are used only as conditions."""
@@ -274,85 +274,85 @@ class _Flow:
         for step in self.leaves():
             for i, x in enumerate(step.inputs):
                 source = self.source(x)
-                if isinstance(source, Given | Columns):
+                if isinstance(source, ModelInput | InputColumns):
                     if _is_mask(step, i):
                         masks.add(source.place)
                     uses.setdefault(source.place, set()).add(step.kind is functions.Where and i == 2)
         return masks | {i for i, are_conditions in uses.items() if are_conditions == {True}}
 
 
-def _is_mask(step: Applied, i: int) -> bool:
+def _is_mask(step: TraceStep, i: int) -> bool:
     """Return whether input i of a step is a mask of attention, which is always bool."""
     function: Any = step.function
     return step.kind is functions.MultiHeadAttention and (i == 2 or (i == 1 and not function.has_context))
 
 
-def memory_of(array: np.ndarray) -> tuple:
+def memory_key(array: np.ndarray) -> tuple:
     """Return a key for an array's memory, shape, strides and dtype."""
     return kernels.address(array), array.shape, array.strides, array.dtype
 
 
-def _is_followed_by_call(kind: type[Function]) -> bool:
+def _is_inlined_call(kind: type[Function]) -> bool:
     """Return True for a Model that computes what its `call` says."""
     return issubclass(kind, Model) and kind.forward is Model.forward
 
 
-def _columns(array: np.ndarray, given: np.ndarray) -> np.ndarray:
+def _find_columns(array: np.ndarray, model_input: np.ndarray) -> np.ndarray:
     """Return the elements of each row that a view of a given array takes; ValueError if its rows differ."""
-    used, row = positions_in(given, array), given[0].size
-    if len(used) != len(given) or any((used[i] != used[0] + i * row).any() for i in range(len(used))):
+    places, row = positions_in(model_input, array), model_input[0].size
+    if len(places) != len(model_input) or any((places[i] != places[0] + i * row).any() for i in range(len(places))):
         raise ValueError(f"an array of shape {array.shape} that does not have one row for each row of an input")
-    return used[0].copy()
+    return places[0].copy()
 
 
 def _leaves(applications: Iterable[Application]) -> Iterable[Application]:
     for application in applications:
-        if application.within is None:
+        if application.inner is None:
             yield application
         else:
-            yield from _leaves(application.within)
+            yield from _leaves(application.inner)
 
 
 # ---- what the flows of three numbers of rows have in common ---------------------------------------------------------
 
 
-def _merged_applications(
-    model: Model, flows: Sequence[_Flow], of_flows: Iterable[list[Applied]], numbers: dict[Applied, int]
+def _merge_applications(
+    model: Model, flows: Sequence[_Flow], flow_steps: Iterable[list[TraceStep]], numbers: dict[TraceStep, int]
 ) -> list[Application]:
     """Make applications of the steps of all flows; ValueError if they apply different Functions."""
-    of_flows = [*of_flows]
-    if len({tuple([step.kind for step in steps]) for steps in of_flows}) > 1:
+    flow_steps = [*flow_steps]
+    if len({tuple([step.kind for step in steps]) for steps in flow_steps}) > 1:
         raise ValueError(f"{model!r} applies other Functions to another number of rows")
-    found = []
-    for steps in zip(*of_flows, strict=True):
+    applications = []
+    for steps in zip(*flow_steps, strict=True):
         first, inputs, shapes = steps[0], [], []
-        if not _is_followed_by_call(first.kind):
-            inputs = _merged_sources(flows, [step.inputs for step in steps], repr(first.function))
+        if not _is_inlined_call(first.kind):
+            inputs = _merge_sources(flows, [step.inputs for step in steps], repr(first.function))
             lengths = zip(*[[y.shape for y in step.outputs] for step in steps], strict=True)
-            shapes = [merged(shape, repr(first.function)) for shape in lengths]
-        within = None
+            shapes = [merge(shape, repr(first.function)) for shape in lengths]
+        inner = None
         if first not in numbers:
-            within = _merged_applications(model, flows, [step.within for step in steps], numbers)
-        found.append(Application(steps, inputs, shapes, numbers.get(first, -1), within))
-    return found
+            inner = _merge_applications(model, flows, [step.inner for step in steps], numbers)
+        applications.append(Application(steps, inputs, shapes, numbers.get(first, -1), inner))
+    return applications
 
 
-def _merged_sources(flows: Sequence[_Flow], of_flows: Iterable[list[Any]], what: str) -> list[Any]:
-    """Find where values come from in all flows; ValueError if they differ in another way than `Rows` allows."""
-    sources = [list(map(flow.source, values)) for flow, values in zip(flows, of_flows, strict=True)]
-    return [_same_source(of_all, what) for of_all in zip(*sources, strict=True)]
+def _merge_sources(flows: Sequence[_Flow], flow_values: Iterable[list[Any]], what: str) -> list[Any]:
+    """Find where values come from in all flows; ValueError if they differ in another way."""
+    sources = [list(map(flow.source, values)) for flow, values in zip(flows, flow_values, strict=True)]
+    return [_merge_source(group, what) for group in zip(*sources, strict=True)]
 
 
-def merged(values: Sequence[Any], what: str) -> Any:
-    """Return the value that all have, with `Rows` for numbers that depend on the number of rows.
+def merge(values: Sequence[Any], what: str) -> Any:
+    """Return the value that all have, with `SymbolicLength` for numbers that depend on the number of rows.
 
     Raises ValueError if the values differ in another way.
     """
     first = values[0]
     if isinstance(first, tuple | list) and len({len(x) for x in values}) == 1:
-        return type(first)([merged(items, what) for items in zip(*values, strict=True)])
+        return type(first)([merge(items, what) for items in zip(*values, strict=True)])
     if isinstance(first, slice):
-        return slice(*merged([(x.start, x.stop, x.step) for x in values], what))
+        return slice(*merge([(x.start, x.stop, x.step) for x in values], what))
     if isinstance(first, np.ndarray):
         if all(np.shape(x) == first.shape and _are_equal(x, first) for x in values[1:]):
             return first
@@ -360,10 +360,10 @@ def merged(values: Sequence[Any], what: str) -> Any:
         return first
     elif all(isinstance(x, int | float) and x == int(x) for x in values):
         scale = int(values[1] - first)
-        found = Rows(scale, int(first) - scale * ROWS[0])
-        if all(x == found.scale * n + found.offset for x, n in zip(values, ROWS, strict=True)):
-            return found
-    texts = ", ".join([shorten(str(x), MOST_SAID) for x in values])
+        length = SymbolicLength(scale, int(first) - scale * ROWS[0])
+        if all(x == length.scale * n + length.offset for x, n in zip(values, ROWS, strict=True)):
+            return length
+    texts = ", ".join([shorten(str(x), MAX_VALUE_TEXT) for x in values])
     raise ValueError(f"{what} depends on the number of rows: {texts} for {', '.join(map(str, ROWS))}")
 
 
@@ -372,32 +372,32 @@ def _are_equal(x: Any, y: Any) -> bool:
     return bool(np.all((x == y) | ((x != x) & (y != y))))
 
 
-def _same_source(sources: Sequence[Any], what: str) -> Any:
+def _merge_source(sources: Sequence[Any], what: str) -> Any:
     first = sources[0]
     if len({type(source) for source in sources}) == 1:
         if isinstance(first, Constant):
-            return same_values([source.values for source in sources], what)
-        if isinstance(first, Converted):
-            return Converted(_same_source([source.of for source in sources], what))
-        if isinstance(first, Columns):
-            return Columns(first.place, merged([source.columns for source in sources], what))
+            return merge_constants([source.values for source in sources], what)
+        if isinstance(first, Cast):
+            return Cast(_merge_source([source.source for source in sources], what))
+        if isinstance(first, InputColumns):
+            return InputColumns(first.place, merge([source.columns for source in sources], what))
         if len(set(sources)) == 1:
             return first
     raise ValueError(f"{what} gets different values for another number of rows")
 
 
-def same_values(values: Sequence[Any], what: str) -> Constant:
+def merge_constants(values: Sequence[Any], what: str) -> Constant:
     """Make one constant of several: they are equal, or equal for all rows."""
     if isinstance(values[0], np.ndarray) and len({x.ndim for x in values}) == 1:
-        shape = merged([x.shape for x in values], what)
-        of_rows = tuple([slice(0, 1) if isinstance(n, Rows) else slice(None) for n in shape])
-        one = values[0][of_rows]
-        if any(isinstance(n, Rows) for n in shape) and all(_are_equal(x, one) for x in values):
-            return Constant(one, shape)
-    return Constant(merged(values, what))
+        shape = merge([x.shape for x in values], what)
+        first_rows = tuple([slice(0, 1) if isinstance(n, SymbolicLength) else slice(None) for n in shape])
+        row = values[0][first_rows]
+        if any(isinstance(n, SymbolicLength) for n in shape) and all(_are_equal(x, row) for x in values):
+            return Constant(row, shape)
+    return Constant(merge(values, what))
 
 
-def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
+def find_formula(kind: type[Function]) -> Callable[..., Any] | None:
     """The `formula` of a class; None if it has none, or inherits it from a base that computes something else."""
     for base in kind.__mro__:
         if "formula" in vars(base):
@@ -410,7 +410,7 @@ def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
 # ---- rows to try a graph on ------------------------------------------------------------------------------------------
 
 
-def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarray]:
+def random_rows(graph: ExportGraph, n: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Draw random inputs. Indices and lengths are valid. Numbers of a table are like the numbers in its columns."""
     inputs: list[np.ndarray] = []
     for i, (shape, dtype) in enumerate(zip(graph.shapes, graph.dtypes, strict=True)):
@@ -421,35 +421,35 @@ def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarr
             mean, deviation = _moments(graph, i)
             inputs.append((mean + deviation * rng.standard_normal((n, *row))).astype(dtype))
         else:
-            least, most = np.zeros(row, np.int64), np.full(row, np.iinfo(np.int64).max)
+            lower, upper = np.zeros(row, np.int64), np.full(row, np.iinfo(np.int64).max)
             for columns, low, high in _limits(graph, i):  # several Functions may read the same column
-                least.reshape(-1)[columns] = np.maximum(least.reshape(-1)[columns], low)
-                most.reshape(-1)[columns] = np.minimum(most.reshape(-1)[columns], high)
-            most[most == np.iinfo(np.int64).max] = 2  # a number
-            inputs.append(rng.integers(least, most, (n, *row)))
+                lower.reshape(-1)[columns] = np.maximum(lower.reshape(-1)[columns], low)
+                upper.reshape(-1)[columns] = np.minimum(upper.reshape(-1)[columns], high)
+            upper[upper == np.iinfo(np.int64).max] = 2  # a number
+            inputs.append(rng.integers(lower, upper, (n, *row)))
     return inputs
 
 
-def _moments(graph: Graph, place: int) -> tuple[Any, Any]:
+def _moments(graph: ExportGraph, place: int) -> tuple[Any, Any]:
     """The center and the scale of the numbers of an input."""
     for a in graph.columns():
-        if a.inputs[0] == Given(place) and a.function.numbers:
+        if a.inputs[0] == ModelInput(place) and a.function.numbers:
             return a.function.center, a.function.scale
     return 0.0, 1.0
 
 
-def _limits(graph: Graph, place: int) -> Iterable[tuple[Any, int, int]]:
-    """Yield the places of indices and lengths in a row of an input, with their least and most (exclusive) values."""
+def _limits(graph: ExportGraph, place: int) -> Iterable[tuple[Any, int, int]]:
+    """Yield the places of indices and lengths in a row of an input, with their least and largest (exclusive) values."""
     row: Any = graph.shapes[place][1:]
     for a in graph.leaves():
         function: Any = a.function
         for source in a.inputs:
-            if not isinstance(source, Given | Columns) or source.place != place:
+            if not isinstance(source, ModelInput | InputColumns) or source.place != place:
                 continue
-            columns = source.columns.reshape(-1) if isinstance(source, Columns) else np.arange(math.prod(row))
+            columns = source.columns.reshape(-1) if isinstance(source, InputColumns) else np.arange(math.prod(row))
             if isinstance(function, functions.Columns):
-                for i, known in zip(columns, function.categories.values(), strict=True):
-                    yield i, 0, len(known) + 2
+                for i, categories in zip(columns, function.categories.values(), strict=True):
+                    yield i, 0, len(categories) + 2
             elif function.index_count is not None:
                 yield columns, 0, function.index_count
             elif isinstance(function, Recurrent):

@@ -22,9 +22,9 @@ from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
 from caffelite.training import inputs
-from caffelite.training.callbacks.base import Callbacks, Checkpoint, ReduceLROnPlateau, Training
+from caffelite.training.callbacks.base import CallbackList, Checkpoint, ReduceLROnPlateau, Training
 from caffelite.training.callbacks.progress import Progress
-from caffelite.training.epochs.divergence import first_gradient, not_finite
+from caffelite.training.epochs.divergence import first_nonfinite_gradient, describe_nonfinite
 from caffelite.training.epochs.iterable import as_batch
 from caffelite.training.history import History
 from caffelite.training.objective import Objective as Loss
@@ -113,23 +113,23 @@ def minimize(
         raise TypeError(f"minimize takes a Model, got {model!r}")
     max_iterations = check_positive_integer("max_iterations", max_iterations)
     max_evaluations = check_positive_integer("max_evaluations", max_evaluations)
-    tolerance, called = check_positive("tolerance", tolerance), Callbacks(callbacks)
-    for callback in called.callbacks:
+    tolerance, callback_list = check_positive("tolerance", tolerance), CallbackList(callbacks)
+    for callback in callback_list.callbacks:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, and {type(callback).__name__} needs one; use fit")
     loss = inputs.as_loss(loss)
     # All rows as one batch.
-    (batch,) = inputs.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
+    (batch,) = inputs.as_batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
     inputs.remember_columns(model, input_column_names(x))
-    objective = Objective(model, loss, batch)
+    objective = FlatLoss(model, loss, batch)
     history = Minimization({"loss": []})
-    shown = Progress(verbose, max_iterations, None, of="iteration")
+    progress = Progress(verbose, max_iterations, None, unit="iteration")
     options = {"maxiter": max_iterations, "maxfun": max_evaluations, "gtol": tolerance}
-    with InterruptsBetweenSteps() as interrupts, called.during(Training(model, None, loss, history)), shown:
+    with InterruptsBetweenSteps() as interrupts, callback_list.attach(Training(model, None, loss, history)), progress:
         try:
             with interrupts.defer():
                 objective.check_repeatable()
-            result, ended = _search(objective, interrupts, history, called, shown, options)
+            result, is_stopped = _search(objective, interrupts, history, callback_list, progress, options)
         except TrainingDiverged as error:
             error.args = (f"iteration {history.epochs + 1}: {error}",)
             error.history = history  # type: ignore[attr-defined]
@@ -141,61 +141,61 @@ def minimize(
             with interrupts.defer():
                 objective.restore()
     history.objective, history.converged = float(result.fun), bool(result.success)
-    history.message, history.evaluations = "a callback ended it" if ended else str(result.message), int(result.nfev)
+    history.message, history.evaluations = "a callback ended it" if is_stopped else str(result.message), int(result.nfev)
     return history
 
 
 def _search(
-    objective: Objective,
+    objective: FlatLoss,
     interrupts: InterruptsBetweenSteps,
     history: Minimization,
-    called: Callbacks,
-    shown: Progress,
+    callback_list: CallbackList,
+    progress: Progress,
     options: Mapping[str, Any],
 ) -> tuple[OptimizeResult, bool]:
     """Run SciPy's search from the present parameters. Also return whether a callback ended it."""
-    raised: list[StopIteration] = []  # by a callback: SciPy would treat it as its own signal to stop
-    ends = False
+    errors: list[StopIteration] = []  # by a callback: SciPy would treat it as its own signal to stop
+    is_stopped = False
 
-    def completed(intermediate_result: OptimizeResult) -> None:
+    def finish_iteration(intermediate_result: OptimizeResult) -> None:
         """Note the end of an iteration; SciPy calls this."""
-        nonlocal ends
+        nonlocal is_stopped
         objective.accept(intermediate_result.x)
         history["loss"].append(objective.loss)
-        shown.steps_done(1, lambda: objective.loss)
-        shown.epochs_done(1, {"loss": objective.loss})
+        progress.steps_done(1, lambda: objective.loss)
+        progress.epochs_done(1, {"loss": objective.loss})
         try:
-            ends = called(history.epochs - 1, history)
+            is_stopped = callback_list(history.epochs - 1, history)
         except StopIteration as error:
-            raised.append(error)
+            errors.append(error)
             raise
-        if ends:
+        if is_stopped:
             raise StopIteration
 
     result = scipy_minimize(
         lambda vector: objective.evaluate(vector, interrupts),
-        objective.accepted,
+        objective.last_vector,
         jac=True,
         method="L-BFGS-B",
-        callback=completed,
+        callback=finish_iteration,
         options=options,
     )
-    if raised:
-        raise raised[0]
-    return result, ends
+    if errors:
+        raise errors[0]
+    return result, is_stopped
 
 
-class Objective:
+class FlatLoss:
     """The loss over all rows, and its gradient, as a function of the trainable parameters: one float64 vector."""
 
-    def __init__(self, model: Model, loss: Function, given: Any) -> None:
-        self.model, self.loss_of = model, Loss(loss, {}, model._own.programs.warned_of)
-        self.batch = as_batch(EvaluationStep(model, self.loss_of), given)
+    def __init__(self, model: Model, loss: Function, batch: Any) -> None:
+        self.model, self.objective = model, Loss(loss, {}, model._state.programs.warned_reasons)
+        self.batch = as_batch(EvaluationStep(model, self.objective), batch)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("minimize: there is nothing to train, the model has no parameters or all are frozen")
         self.program = Program(self._forward_and_backward)
-        self.accepted = self._vector()  # the parameters after the last iteration
+        self.last_vector = self._vector()  # the parameters after the last iteration
 
     def evaluate(self, vector: np.ndarray, interrupts: InterruptsBetweenSteps) -> tuple[float, np.ndarray]:
         """Return the loss with its penalties, and the gradient; TrainingDiverged if they are not finite."""
@@ -205,20 +205,20 @@ class Objective:
 
     def accept(self, vector: np.ndarray) -> None:
         """Take these as the parameters after an iteration. The iteration has evaluated them last."""
-        self.accepted = vector.copy()
+        self.last_vector = vector.copy()
 
     def restore(self) -> None:
         """Give the parameters their values after the last iteration."""
-        self._set(self.accepted)
+        self._set(self.last_vector)
 
     def check_repeatable(self) -> None:
         """Raise ValueError unless the same parameters give the same loss and gradient twice."""
         buffers = self.model.buffers().values()
-        before = [buffer.copy() for buffer in buffers]
+        old_values = [buffer.copy() for buffer in buffers]
         try:
             first, second = self._compute(), self._compute()
         finally:
-            for buffer, values in zip(buffers, before, strict=True):
+            for buffer, values in zip(buffers, old_values, strict=True):
                 buffer[...] = values
         if first[0] != second[0] or not np.array_equal(first[1], second[1]):
             raise ValueError(
@@ -230,19 +230,19 @@ class Objective:
         value, mean = self.program()
         self.loss = float(mean.item())  # without penalties
         if not np.isfinite(value).all():
-            raise TrainingDiverged(f"the loss is {value.item()}{not_finite(self.batch)}")
+            raise TrainingDiverged(f"the loss is {value.item()}{describe_nonfinite(self.batch)}")
         gradient = self._gradient()
         if not np.isfinite(gradient).all():
-            name = first_gradient(self.model)
-            raise TrainingDiverged(f"the gradient of {name} is not finite{not_finite(self.batch)}")
+            name = first_nonfinite_gradient(self.model)
+            raise TrainingDiverged(f"the gradient of {name} is not finite{describe_nonfinite(self.batch)}")
         return float(value.item()), gradient
 
     def _forward_and_backward(self) -> tuple[np.ndarray, np.ndarray]:
         for p in self.model.parameters():
             p.zero_grad()
-        value = self.loss_of.of(self.model(*self.batch.inputs), self.batch)
+        value = self.objective.compute_loss(self.model(*self.batch.inputs), self.batch)
         value.backward()
-        return value.data, self.loss_of.mean()
+        return value.data, self.objective.mean()
 
     def _vector(self) -> np.ndarray:
         return np.concatenate([p.data.reshape(-1) for p in self.parameters], dtype=np.float64)

@@ -18,7 +18,7 @@ from caffelite.training import inputs
 from caffelite.training.history import History
 
 SMOOTHING = 0.9  # the share of the running mean that each step keeps
-FAR = 3.0  # the smoothed loss may rise above the lowest one by this many times the lowest
+MAX_RISE = 3.0  # the smoothed loss may rise above the lowest one by this many times the lowest
 
 
 class RateTest:
@@ -31,7 +31,7 @@ class RateTest:
     """
 
     def __init__(self, lrs: np.ndarray, losses: np.ndarray) -> None:
-        self.lrs, self.losses, self.smoothed = lrs, losses, _smoothed(losses)
+        self.lrs, self.losses, self.smoothed = lrs, losses, _smooth(losses)
         self.suggestion: float | None = None
         first = len(lrs) // 10
         lowest = first + int(np.argmin(self.smoothed[first:])) if len(lrs) else 0
@@ -39,8 +39,8 @@ class RateTest:
             self.suggestion = float(lrs[lowest] / 10)
 
     def __repr__(self) -> str:
-        found = "None" if self.suggestion is None else f"{self.suggestion:.2g}"
-        return f"RateTest(suggestion={found}, {len(self.lrs)} steps)"
+        suggestion = "None" if self.suggestion is None else f"{self.suggestion:.2g}"
+        return f"RateTest(suggestion={suggestion}, {len(self.lrs)} steps)"
 
     def plot(self) -> Any:
         """Draw the losses over the rates and return the matplotlib figure. Needs the extra `plot`."""
@@ -100,15 +100,15 @@ def find_lr(
     elif y is None:
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # together, since they share parameters
-    given = {"batch_size": batch_size}
-    batches = inputs.batches(model, "x", x, y, None, loss, given, batch_size=32, shuffle=True, seed=0)
+    options = {"batch_size": batch_size}
+    batches = inputs.as_batches(model, "x", x, y, None, loss, options, batch_size=32, shuffle=True, seed=0)
     if inputs.trains_batch_norm(model):
         batches = merge_single_rows(batches)
     rates = schedules.exponential(low, steps - 1, high)
     optimizer.lr = rates
     try:
         history = model.fit(
-            _OneByOne(batches), loss=loss, optimizer=optimizer, epochs=steps, callbacks=[_has_risen], verbose=0
+            _SingleBatches(batches), loss=loss, optimizer=optimizer, epochs=steps, callbacks=[_has_risen], verbose=0
         )
     except TrainingDiverged as error:
         history = error.history  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ def find_lr(
     return RateTest(rates.rates[: len(losses)], losses)
 
 
-class _OneByOne:
+class _SingleBatches:
     """Batches as an iterable: each pass over it gives the next single batch, and starts again after the last."""
 
     def __init__(self, batches: Any) -> None:
@@ -128,12 +128,12 @@ class _OneByOne:
 
 def _has_risen(epoch: int, history: History) -> bool:
     """Return whether the loss is far above the lowest one."""
-    smoothed = _smoothed(np.array(history["loss"]))
+    smoothed = _smooth(np.array(history["loss"]))
     lowest = smoothed.min()
-    return bool(smoothed[-1] > lowest + FAR * abs(lowest))
+    return bool(smoothed[-1] > lowest + MAX_RISE * abs(lowest))
 
 
-def _smoothed(losses: np.ndarray) -> np.ndarray:
+def _smooth(losses: np.ndarray) -> np.ndarray:
     means, mean = np.empty(len(losses)), 0.0
     for t, loss in enumerate(losses):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss

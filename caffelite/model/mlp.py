@@ -48,7 +48,7 @@ def MLP(
     if not sizes:
         raise ValueError("MLP needs the size of at least one layer, got none")
     model = Model([Linear(inputs, sizes[0])], seed=seed, dtype=dtype)
-    for before, size in pairwise(sizes):
+    for in_features, size in pairwise(sizes):
         try:
             function = activation()
         except TypeError as error:
@@ -57,5 +57,5 @@ def MLP(
             ) from error
         if not isinstance(function, Function):
             raise TypeError(f"MLP: activation must make a Function, {activation!r} returned {function!r}")
-        model.add(function).add(Linear(before, size))
+        model.add(function).add(Linear(in_features, size))
     return model

@@ -25,16 +25,16 @@ from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
 from caffelite.model.container import Container
-from caffelite.model.execution import Chain, GraphOfCall, as_input, checked_outputs
-from caffelite.model.state import Own
+from caffelite.model.execution import SequentialExecution, GraphExecution, as_input, check_outputs
+from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs as door
 from caffelite.training.epochs.evaluation import Evaluation
-from caffelite.training.fit import fitting
+from caffelite.training.fit import open_run
 from caffelite.training.history import History
-from caffelite.training.metrics.base import Metric, named
+from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
-from caffelite.training.process_group import OfTeam
+from caffelite.training.process_group import DistributedOptimizer
 from caffelite.training.step import EvaluationStep
 
 
@@ -85,18 +85,18 @@ class Model(Container, recordable=True):
     them in one call.
     """
 
-    not_recorded = frozenset({"_own", "_applied"})
+    not_recorded = frozenset({"_state", "_execution"})
     stop_training = ForeignSetting("stop_training")
-    _applied: Any = None  # the result of the last `forward`, for `backward`
+    _execution: Any = None  # the result of the last `forward`, for `backward`
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in FLOATS:
             raise TypeError(f"Model: expected dtype float32 or float64, got {self.dtype}")
         self.functions: list[Function] = []
-        self._own = Own(self, seed is not None, make_rng("seed", seed))
+        self._state = ModelState(self, seed is not None, make_rng("seed", seed))
         if seed is not None:
-            set_init_source(self._own)
+            set_init_source(self._state)
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
         self._extend(functions)
@@ -116,8 +116,8 @@ class Model(Container, recordable=True):
         new = list(functions)
         for function in new:
             if not isinstance(function, Function):
-                raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}{_instead_of(function)}")
-            if self.is_sequence() and not shapes.takes(type(function).forward, inputs=1):
+                raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}{_add_hint(function)}")
+            if self.is_sequence() and not shapes.accepts_inputs(type(function).forward, inputs=1):
                 raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}")
         if new and self.is_sequence():
             shapes.check_sequence([*self.functions, *new])
@@ -125,7 +125,7 @@ class Model(Container, recordable=True):
         if new:
             self.all_functions()
 
-    def _sequence_of(self, functions: list[Function]) -> Model:
+    def _make_sequence(self, functions: list[Function]) -> Model:
         return Model(functions, dtype=self.dtype)
 
     def is_sequence(self) -> bool:
@@ -165,22 +165,22 @@ class Model(Container, recordable=True):
         recording = kernels.recorder()
         if recording is not None:
             self._shallow_copy()
-        return checked_outputs(self, self.call(*[as_input(self, x) for x in inputs]))
+        return check_outputs(self, self.call(*[as_input(self, x) for x in inputs]))
 
     def forward(self, *inputs: Any) -> Any:
         """Compute with arrays, through copies of all Functions. The copies keep what `backward` needs."""
         self.all_functions()
-        applied = self._applied = Chain(self) if self.is_sequence() else GraphOfCall(self)
-        return applied.forward(*inputs)
+        execution = self._execution = SequentialExecution(self) if self.is_sequence() else GraphExecution(self)
+        return execution.forward(*inputs)
 
     def backward(self, dy: Any) -> Any:
         """Return the gradient of every float input, back through what the last `forward` applied.
 
         `fit` does not use it: it calls the model, and then `backward` of the loss.
         """
-        if self._applied is None:
+        if self._execution is None:
             raise RuntimeError(f"{type(self).__name__}.backward needs a `forward` before it")
-        return self._applied.backward(dy)
+        return self._execution.backward(dy)
 
     # ---- training and use ---------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Model(Container, recordable=True):
         y: Any = None,
         *,
         loss: Function | Callable[..., Tensor] | Sequence[Any],
-        optimizer: Optimizer | OfTeam,
+        optimizer: Optimizer | DistributedOptimizer,
         epochs: int = 1,
         batch_size: int | None = None,
         shuffle: bool | None = None,
@@ -294,9 +294,9 @@ class Model(Container, recordable=True):
         KeyboardInterrupt
             On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
-        of_steps = (optimizer, epochs, metrics, clip_norm, accumulate)
-        with fitting(self, loss, *of_steps, callbacks, resume, seed, precision) as training:
-            batches, validation, columns = door.training_batches(
+        step_options = (optimizer, epochs, metrics, clip_norm, accumulate)
+        with open_run(self, loss, *step_options, callbacks, resume, seed, precision) as training:
+            batches, validation, columns = door.make_training_batches(
                 self,
                 training.loss,
                 x,
@@ -325,9 +325,9 @@ class Model(Container, recordable=True):
         """
         batch_size = check_positive_integer("batch_size", batch_size)
         if precision is None:  # a context that changes nothing would take 4 % of the time of a row
-            return predicting.outputs_for(self, x, batch_size)
+            return predicting.predict(self, x, batch_size)
         with model_precision(self, precision):
-            return predicting.outputs_for(self, x, batch_size)
+            return predicting.predict(self, x, batch_size)
 
     def evaluate(
         self,
@@ -346,10 +346,10 @@ class Model(Container, recordable=True):
         raises.
         """
         loss = door.as_loss(loss)
-        measures = named(metrics)
-        given = {"batch_size": batch_size}
-        batches = door.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
-        step = EvaluationStep(self, Objective(loss, measures, self._own.programs.warned_of))
+        measures = resolve_metrics(metrics)
+        options = {"batch_size": batch_size}
+        batches = door.as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
+        step = EvaluationStep(self, Objective(loss, measures, self._state.programs.warned_reasons))
         with model_precision(self, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 
@@ -416,7 +416,7 @@ class Model(Container, recordable=True):
         return self
 
 
-def _instead_of(x: Any) -> str:
+def _add_hint(x: Any) -> str:
     """Return a hint for users who gave this instead of a Function."""
     if isinstance(x, type) and issubclass(x, Function):
         return f"; {x.__name__}(…) makes one"

@@ -11,30 +11,30 @@ from caffelite.core.modes import inference
 from caffelite.data.conversion import count_rows
 from caffelite.data.generator import DataGenerator
 from caffelite.data.out_of_core import Source
-from caffelite.model.shapes import listed
-from caffelite.program.buckets import Blocks
+from caffelite.model.shapes import to_list
+from caffelite.program.buckets import RowBuckets
 from caffelite.program.program import Program
-from caffelite.program.runner import forms_of_rows
+from caffelite.program.runner import row_specs
 from caffelite.training import inputs as door
 
 
-def outputs_for(model: Any, x: Any, batch_size: int) -> Any:
+def predict(model: Any, x: Any, batch_size: int) -> Any:
     """Return the outputs for all rows of what `predict` was given."""
     inputs, _ = door.model_inputs(model, "predict", x)
-    return outputs(model, inputs, batch_size)
+    return predict_arrays(model, inputs, batch_size)
 
 
-def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
+def predict_arrays(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """Return the outputs for all rows of the inputs, computed in batches of `batch_size` rows."""
     rows = count_rows("predict", inputs)
     if Source in map(type, inputs):
-        return _outputs_of_source(model, inputs, batch_size)
+        return _predict_source(model, inputs, batch_size)
     try:
         with inference():
             if rows <= batch_size:
-                return _outputs_of_batch(model, inputs, rows)
+                return _predict_batch(model, inputs, rows)
             batches = [tuple([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
-            outputs = [_outputs_of_batch(model, batch, len(batch[0])) for batch in batches]
+            outputs = [_predict_batch(model, batch, len(batch[0])) for batch in batches]
     except IndexError:
         door.check_indices(model, "predict", inputs)  # raises an error with the row's number among all rows
         raise
@@ -43,7 +43,7 @@ def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     return np.concatenate(outputs)
 
 
-def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
+def _predict_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """Return the outputs for rows that are read, a buffer at a time. Some inputs may be in memory."""
     outputs: Any = None
     generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
@@ -52,33 +52,33 @@ def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> 
         for read in buffers:
             rows, order, _ = read()
             try:
-                found = outputs_for(model, tuple(rows), batch_size)
+                part_outputs = predict(model, tuple(rows), batch_size)
             except IndexError as error:
                 raise IndexError(f"among the rows from {place:,} on, {place:,} being row 0: {error}") from None
             if outputs is None:
-                outputs = [np.empty((len(inputs[0]), *y.shape[1:]), y.dtype) for y in listed(found)]
-            for y, part in zip(outputs, listed(found), strict=True):
+                outputs = [np.empty((len(inputs[0]), *y.shape[1:]), y.dtype) for y in to_list(part_outputs)]
+            for y, part in zip(outputs, to_list(part_outputs), strict=True):
                 y[place : place + len(order)] = part
             place += len(order)
-    return tuple(outputs) if isinstance(found, tuple) else outputs[0]
+    return tuple(outputs) if isinstance(part_outputs, tuple) else outputs[0]
 
 
-def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> Any:
+def _predict_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> Any:
     """Return the outputs for one batch. The first batch of a shape is checked and recorded; later ones are replayed.
 
-    If the rows are known not to depend on each other, the same Blocks serve any number of rows.
+    If the rows are known not to depend on each other, the same RowBuckets serve any number of rows.
     """
-    functions, own = model.all_functions(), model._own
+    functions, state = model.all_functions(), model._state
     has_features = inputs[0].ndim > 1 or model.takes_indices  # otherwise the axis of rows may be an axis of features
-    if has_features and own.is_rowwise(model):
-        blocks = own.programs.find(Blocks, functions, "outputs", own.structure, forms_of_rows(inputs))
-        program = blocks.programs.get(rows)
+    if has_features and state.is_rowwise(model):
+        buckets = state.programs.find(RowBuckets, functions, "outputs", state.structure, row_specs(inputs))
+        program = buckets.programs.get(rows)
         if program is None:
-            program = blocks
+            program = buckets
     else:
         forms = [(x.shape, x.dtype, type(x)) for x in inputs]
-        program = own.programs.find(Program, functions, "outputs", own.structure, *forms)
-    if program.used is not functions or not program.is_recorded:
+        program = state.programs.find(Program, functions, "outputs", state.structure, *forms)
+    if program.dependencies is not functions or not program.is_recorded:
         door.check_rows(model, "predict", inputs)
-        program.used = functions
+        program.dependencies = functions
     return program.run(model, *inputs)

@@ -17,8 +17,8 @@ from caffelite.core.modes import inference, shape_inference
 from caffelite.core.recording import is_internal
 from caffelite.core.sparse import to_row_array, is_sparse, from_row_array
 from caffelite.core.tensor import Tensor
-from caffelite.model.tracing import Applied, Trace, data_of
-from caffelite.program.ir import owner_of
+from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor
+from caffelite.program.ir import get_owner
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others
@@ -29,7 +29,7 @@ class UnknownLengthError(ValueError):
 
 
 @functools.lru_cache(maxsize=1024)
-def takes(forward: Callable[..., Any], inputs: int) -> bool:
+def accepts_inputs(forward: Callable[..., Any], inputs: int) -> bool:
     """Return whether you can call a Function's `forward` with this number of inputs."""
     try:
         inspect.signature(forward).bind(None, *[None] * inputs)
@@ -40,41 +40,41 @@ def takes(forward: Callable[..., Any], inputs: int) -> bool:
 
 def check_sequence(functions: list[Function]) -> None:
     """Raise ValueError if a Function can't follow the one before it, for any number of axes of the input."""
-    if axes_that_fit(functions) is None:
-        shape_after(functions)
+    if find_extra_axes(functions) is None:
+        infer_shape(functions)
 
 
-def axes_that_fit(functions: list[Function]) -> int | None:
+def find_extra_axes(functions: list[Function]) -> int | None:
     """Return how many axes `...` has to be in the first input if all Functions fit; None if no number does."""
-    for more in range(4):
+    for extra_axes in range(4):
         with suppress(ValueError):
-            shape_after(functions, more=more)
-            return more
+            infer_shape(functions, extra_axes=extra_axes)
+            return extra_axes
     return None
 
 
-def shape_after(functions: list[Function], shape: Any = None, *, more: int = 0) -> Any:
+def infer_shape(functions: list[Function], shape: Any = None, *, extra_axes: int = 0) -> Any:
     """Return the shape after these Functions; None if it is not known.
 
-    Without a shape to start from, it takes the first required one, with `more` axes for its `...`.
+    Without a shape to start from, it takes the first required one, with `extra_axes` axes for its `...`.
     """
     for function in functions:
-        shape = with_axes(function.required_input_shape, more) if shape is None else shape
+        shape = fill_ellipsis(function.required_input_shape, extra_axes) if shape is None else shape
         try:
-            shape = None if shape is None else function.output_shape(*listed(shape, of=tuple))
+            shape = None if shape is None else function.output_shape(*to_list(shape, kind=tuple))
         except UnknownLengthError:  # after a convolution, for example, if the size of the images is unknown
             shape = None
     return shape
 
 
-def with_axes(shape: Any, more: int = 0) -> Any:
-    """Return a required shape with `more` axes in place of its `...`, if it has one."""
-    return shape and tuple([n for m in shape for n in ((None,) * more if m is ... else (m,))])
+def fill_ellipsis(shape: Any, extra_axes: int = 0) -> Any:
+    """Return a required shape with `extra_axes` axes in place of its `...`, if it has one."""
+    return shape and tuple([n for m in shape for n in ((None,) * extra_axes if m is ... else (m,))])
 
 
-def listed(outputs: Any, of: type = Tensor) -> list[Any]:
+def to_list(outputs: Any, kind: type = Tensor) -> list[Any]:
     """Return a model's outputs, or their shapes, as a list. A single one becomes a list of one."""
-    is_single = not isinstance(outputs, tuple) or (of is tuple and not any(isinstance(y, tuple) for y in outputs))
+    is_single = not isinstance(outputs, tuple) or (kind is tuple and not any(isinstance(y, tuple) for y in outputs))
     return [outputs] if is_single else list(outputs)
 
 
@@ -82,7 +82,7 @@ def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
     """Return the shape of each output; see `Model.output_shape`."""
     if model.is_sequence():
         count = len(input_shapes)
-        if count != 1 and not (model.functions and takes(type(model.functions[0]).forward, count)):
+        if count != 1 and not (model.functions and accepts_inputs(type(model.functions[0]).forward, count)):
             raise ValueError(
                 f"{type(model).__name__} is a sequence of Functions, which takes one input, got {count} "
                 f"of shapes {', '.join(map(format_shape, input_shapes))}; for several, write `call`"
@@ -92,20 +92,20 @@ def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
             shapes = (function.output_shape(*shapes),)
         (shape,) = shapes
         return shape
-    return shape_by_call(model, input_shapes, dtypes_of_inputs(model, [False] * len(input_shapes)))
+    return infer_call_shape(model, input_shapes, input_dtypes(model, [False] * len(input_shapes)))
 
 
-def shape_by_call(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
+def infer_call_shape(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
     """Return the output shapes of a model that writes `call`, by calling it on zeros of these dtypes."""
     model.all_functions()
     rows = tuple([shape[1:] for shape in input_shapes])
-    shapes = found_by_applying(model, ("shapes", rows, dtypes), lambda model: shapes_of_call(model, rows, dtypes))
+    shapes = infer_once(model, ("shapes", rows, dtypes), lambda model: call_on_zeros(model, rows, dtypes))
     n = input_shapes[0][:1] if input_shapes else ()
-    filled = [n + shape[1:] if shape[:1] == (None,) else shape for shape in listed(shapes, of=tuple)]
-    return tuple(filled) if shapes and isinstance(shapes[0], tuple) else filled[0]
+    output_shapes = [n + shape[1:] if shape[:1] == (None,) else shape for shape in to_list(shapes, kind=tuple)]
+    return tuple(output_shapes) if shapes and isinstance(shapes[0], tuple) else output_shapes[0]
 
 
-def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
+def call_on_zeros(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
     """Return the output shapes for rows of these shapes, with None for the number of rows."""
     if any(None in shape for shape in rows):
         raise UnknownLengthError(
@@ -114,7 +114,7 @@ def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, 
         )
     n = 2  # any number but 1, which could be broadcast
     outputs = model(*zeros([(n, *shape) for shape in rows], dtypes))
-    shapes = [(None, *y.shape[1:]) if y.shape[:1] == (n,) else y.shape for y in listed(outputs)]
+    shapes = [(None, *y.shape[1:]) if y.shape[:1] == (n,) else y.shape for y in to_list(outputs)]
     return tuple(shapes) if isinstance(outputs, tuple) else shapes[0]
 
 
@@ -126,49 +126,49 @@ def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
     ]
 
 
-def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
+def input_dtypes(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
     """Return the dtype in which the model gets each input. `are_masks` says which inputs are bool; see `as_inputs`."""
-    n, takes = len(are_masks), model.takes_indices
-    takes = takes if isinstance(takes, tuple) else (takes,) * n
-    if len(takes) != n:
-        raise ValueError(f"{type(model).__name__} takes {len(takes)} inputs, got {n}")
-    kinds = zip(takes, are_masks, strict=True)
+    n, flags = len(are_masks), model.takes_indices
+    flags = flags if isinstance(flags, tuple) else (flags,) * n
+    if len(flags) != n:
+        raise ValueError(f"{type(model).__name__} takes {len(flags)} inputs, got {n}")
+    kinds = zip(flags, are_masks, strict=True)
     return tuple([INT64 if indices else BOOL if mask and n > 1 else model.input_dtype for indices, mask in kinds])
 
 
 def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
     """Return the dtype in which the model gets each of these inputs; for sparse inputs, the dtype of a row."""
-    dtypes = dtypes_of_inputs(model, [to_row_array(x).dtype == np.bool_ for x in inputs])
+    dtypes = input_dtypes(model, [to_row_array(x).dtype == np.bool_ for x in inputs])
     pairs = zip(inputs, dtypes, strict=True)
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
 
-def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any:
+def infer_once(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any:
     """Return `find(copy of the model)`. The result is kept by its key until the model's attributes change."""
-    attributes, found = model._own.found_before.get(key, (None, None))
+    attributes, result = model._state.dry_runs.get(key, (None, None))
     if attributes is None or not kernels.are_unchanged([attributes]):
-        with applying_to_zeros(model):
-            other: Any = model._shallow_copy()  # since `call` may store something in the model
-            found = find(other)
-        own = {k: x for k, x in model._used_attributes(other).items() if k not in model.not_recorded}
-        model._own.keep_found(key, (kernels.Attributes(model, own), found))
-    return found
+        with dry_run(model):
+            model_copy: Any = model._shallow_copy()  # since `call` may store something in the model
+            result = find(model_copy)
+        values = {k: x for k, x in model._used_attributes(model_copy).items() if k not in model.not_recorded}
+        model._state.keep_dry_run(key, (kernels.AttributeGuard(model, values), result))
+    return result
 
 
 @contextmanager
-def applying_to_zeros(model: Any) -> Iterator[None]:
+def dry_run(model: Any) -> Iterator[None]:
     """Let the body apply the model without any effect that lasts.
 
     It makes no graph, records nothing and warns of nothing. At the end, the counters and random streams of a user's
     `call` or `forward` are set back.
     """
-    with inference(), shape_inference(), kernels.Paused(), np.errstate(all="ignore"), _users_unchanged(model):
+    with inference(), shape_inference(), kernels.pause_recording(), np.errstate(all="ignore"), _restore_user_state(model):
         yield
 
 
-def _users_unchanged(model: Any) -> AbstractContextManager[None]:
+def _restore_user_state(model: Any) -> AbstractContextManager[None]:
     """Reset at the end the counters and random streams of the user's Functions in the model."""
-    users = [f for f in (model, *model._own.functions) if not is_internal(f.python_code())]
+    users = [f for f in (model, *model._state.functions) if not is_internal(f.python_code())]
     if not users:
         return nullcontext()
     from caffelite.core.surroundings import preserve_state  # few models need it
@@ -180,11 +180,11 @@ def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
     """Return the shape of a row of each input of an export; ValueError or TypeError if a length is missing or wrong."""
     if input_shape is None:
         model.all_functions()
-        more = axes_that_fit(model.functions) if model.is_sequence() else None
+        extra_axes = find_extra_axes(model.functions) if model.is_sequence() else None
         required: Any = model.required_input_shape
         shapes = required if required and isinstance(required[0], tuple) else (required,)
-        found = [with_axes(shape, more or 0) for shape in shapes]
-        for shape in found:
+        candidates = [fill_ellipsis(shape, extra_axes or 0) for shape in shapes]
+        for shape in candidates:
             if shape is None:
                 for_two = "" if model.is_sequence() else ", or ((64,), (3,)) for two inputs"
                 raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){for_two}")
@@ -194,11 +194,11 @@ def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
                     f"export has to know the shape of a row, and knows only {format_shape(shape)}: give "
                     f"input_shape, such as {example}"
                 )
-        return [shape[1:] for shape in found]
+        return [shape[1:] for shape in candidates]
     if not isinstance(input_shape, tuple | list):
         raise TypeError(f"export: expected the shape of a row, such as (64,), got {input_shape!r}")
-    several = bool(input_shape) and all(isinstance(row, tuple | list) for row in input_shape)
-    rows = [tuple(row) for row in input_shape] if several else [tuple(input_shape)]
+    is_nested = bool(input_shape) and all(isinstance(row, tuple | list) for row in input_shape)
+    rows = [tuple(row) for row in input_shape] if is_nested else [tuple(input_shape)]
     for n in [n for row in rows for n in row]:
         if isinstance(n, bool) or not isinstance(n, int | np.integer):
             raise TypeError(
@@ -219,21 +219,21 @@ def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | 
     def find(model: Any) -> list[np.ndarray | None]:
         rows, trace = zeros([(2, *x.shape[1:]) for x in inputs], dtypes), Trace(model)
         trace.model(*rows)
-        return [_largest_indices(trace.all_steps(), given) for given in rows]
+        return [_largest_indices(trace.all_steps(), array) for array in rows]
 
-    return found_by_applying(model, key, find)
+    return infer_once(model, key, find)
 
 
-def _largest_indices(steps: list[Applied], given: np.ndarray) -> np.ndarray | None:
+def _largest_indices(steps: list[TraceStep], array: np.ndarray) -> np.ndarray | None:
     """Return the largest index at each place of a row of an input, uint64; None if there is no limit.
 
     The Functions that got the input, or views of it, give the limits.
     """
-    most = np.full(given[0].size, UNLIMITED)
+    limits = np.full(array[0].size, UNLIMITED)
     for step in steps:
         count = step.function.index_count
-        x = None if count is None else data_of(step.inputs[0])
-        if isinstance(x, np.ndarray) and owner_of(x) is given and given.size:
-            used = positions_in(given, x) % most.size
-            most[used] = np.minimum(most[used], np.uint64(count - 1))  # type: ignore[operator]
-    return most.reshape(given.shape[1:]) if (most < UNLIMITED).any() else None
+        x = None if count is None else unwrap_tensor(step.inputs[0])
+        if isinstance(x, np.ndarray) and get_owner(x) is array and array.size:
+            places = positions_in(array, x) % limits.size
+            limits[places] = np.minimum(limits[places], np.uint64(count - 1))  # type: ignore[operator]
+    return limits.reshape(array.shape[1:]) if (limits < UNLIMITED).any() else None

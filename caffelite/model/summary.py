@@ -12,45 +12,45 @@ from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.recording import PythonCallback
 from caffelite.core.tensor import Tensor
 from caffelite.model.shapes import (
-    applying_to_zeros,
-    axes_that_fit,
-    dtypes_of_inputs,
-    listed,
-    shape_after,
-    with_axes,
+    dry_run,
+    find_extra_axes,
+    input_dtypes,
+    to_list,
+    infer_shape,
+    fill_ellipsis,
     zeros,
 )
-from caffelite.model.tracing import Applied, Trace, data_of
-from caffelite.program.ir import owner_of
+from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor
+from caffelite.program.ir import get_owner
 
 
 def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> TextTable:
     """Return the table of the Functions, their shapes and costs; see `Model.summary`."""
     if input_shape is not None and not isinstance(input_shape, tuple | list):
         raise TypeError(f"summary: expected the shape of a row, such as (64,), got {input_shape!r}")
-    more = axes_that_fit(model.functions) if model.is_sequence() else None
-    shapes: Any = listed(with_axes(model.required_input_shape, more or 0), of=tuple)
+    extra_axes = find_extra_axes(model.functions) if model.is_sequence() else None
+    shapes: Any = to_list(fill_ellipsis(model.required_input_shape, extra_axes or 0), kind=tuple)
     if input_shape is not None:
-        shapes = [(None, *shape) for shape in listed(input_shape, of=tuple)]
-    if model.is_sequence() and len(shapes) != len(listed(model.required_input_shape, of=tuple)):
+        shapes = [(None, *shape) for shape in to_list(input_shape, kind=tuple)]
+    if model.is_sequence() and len(shapes) != len(to_list(model.required_input_shape, kind=tuple)):
         raise ValueError(f"summary: expected the shape of a row of one input, got {input_shape}")
-    known = all(shape is not None and None not in shape[1:] for shape in shapes)
-    if known:
+    is_known = all(shape is not None and None not in shape[1:] for shape in shapes)
+    if is_known:
         model.output_shape(*shapes)  # raises an error that says what does not fit
-    trace = _applied_to_a_row(model, shapes) if known else None
-    known = trace is not None
+    trace = _trace_row(model, shapes) if is_known else None
+    is_known = trace is not None
     calls, steps = ([], []) if trace is None else (trace.entries, trace.steps)
     if model.is_sequence():
         parts, output = _parts_in_sequence(model, shapes, steps), "total"
     else:
-        parts, output = _parts_of_call(model, [] if trace is None else trace.all_steps(), known), "?"
-        if known:
-            output = ", ".join(map(_text, listed(model.output_shape(*shapes), of=tuple)))
+        parts, output = _parts_of_call(model, [] if trace is None else trace.all_steps(), is_known), "?"
+        if is_known:
+            output = ", ".join(map(_text, to_list(model.output_shape(*shapes), kind=tuple)))
     rows = []
-    for name, function, text, own in parts:
-        costs = _costs(function, [call for step in own for call in step.calls], own, known)
+    for name, function, text, own_steps in parts:
+        costs = _costs(function, [call for step in own_steps for call in step.calls], own_steps, is_known)
         rows.append((name, repr(function), text, *costs))
-    rows.append(("", "" if output == "total" else "total", output, *_costs(model, calls, steps, known)))
+    rows.append(("", "" if output == "total" else "total", output, *_costs(model, calls, steps, is_known)))
     frozen = [p for p in model.parameters() if not p.requires_grad]
     if frozen:
         where = ("", "frozen") if output == "total" else ("frozen", "")
@@ -59,45 +59,45 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> TextTable
     return text_table(head, rows, "><<>>>>", cut=1)
 
 
-def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Applied]) -> list[tuple]:
+def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[TraceStep]) -> list[tuple]:
     """List each Function's name, Function, output and step."""
-    left = [*steps]
+    remaining = [*steps]
     first_places = {id(function): name for name, function in model._named_children()}
     shape, parts = shapes[0] if len(shapes) == 1 else tuple(shapes), []
     for i, function in enumerate(model.functions):
-        shape = shape_after([function], shape)
-        own = [step for step in left if step.name == first_places[id(function)]][:1]
-        left = [step for step in left if step not in own]
-        parts.append((str(i), function, _text(shape), own))
+        shape = infer_shape([function], shape)
+        own_steps = [step for step in remaining if step.name == first_places[id(function)]][:1]
+        remaining = [step for step in remaining if step not in own_steps]
+        parts.append((str(i), function, _text(shape), own_steps))
     return parts
 
 
-def _parts_of_call(model: Any, steps: list[Applied], known: bool) -> list[tuple]:
+def _parts_of_call(model: Any, steps: list[TraceStep], is_known: bool) -> list[tuple]:
     """List each child's name, Function, output (if known) and steps."""
     parts = []
     for name, function in model._named_children():
-        own = [step for step in steps if step.name == name]
-        shapes = [format_shape((None, *y.shape[1:])) for step in own[:1] for y in step.outputs]
-        parts.append((name, function, ", ".join(shapes) if known else "?", own))
+        own_steps = [step for step in steps if step.name == name]
+        shapes = [format_shape((None, *y.shape[1:])) for step in own_steps[:1] for y in step.outputs]
+        parts.append((name, function, ", ".join(shapes) if is_known else "?", own_steps))
     return parts
 
 
-def _applied_to_a_row(model: Any, shapes: list[Shape]) -> Trace | None:
+def _trace_row(model: Any, shapes: list[Shape]) -> Trace | None:
     """Trace the model on a row of zeros. Return None if a Function raises: it may not take zeros."""
     model.all_functions()
-    with applying_to_zeros(model), Trace(model, strict=False) as trace:
+    with dry_run(model), Trace(model, strict=False) as trace:
         try:
-            trace.model(*zeros([(1, *shape[1:]) for shape in shapes], dtypes_of_inputs(model, [False] * len(shapes))))
+            trace.model(*zeros([(1, *shape[1:]) for shape in shapes], input_dtypes(model, [False] * len(shapes))))
         except Exception:
             return None
     return trace
 
 
-def _costs(function: Function, calls: list[Any], steps: list[Applied], known: bool) -> tuple[str, ...]:
+def _costs(function: Function, calls: list[Any], steps: list[TraceStep], is_known: bool) -> tuple[str, ...]:
     """Return the costs of a Function for one row: parameters, memory, multiply-adds, activations."""
-    made = _multiply_adds(calls) if known else None
-    activations = format_bytes(_bytes_made(steps)) if known else "?"
-    return *_sizes(function.parameters()), "?" if made is None else f"{made:,}", activations
+    multiply_adds = _multiply_adds(calls) if is_known else None
+    activations = format_bytes(_activation_bytes(steps)) if is_known else "?"
+    return *_sizes(function.parameters()), "?" if multiply_adds is None else f"{multiply_adds:,}", activations
 
 
 def _multiply_adds(calls: Iterable[Any]) -> int | None:
@@ -108,14 +108,14 @@ def _multiply_adds(calls: Iterable[Any]) -> int | None:
     return sum(call.flops or 0 for call in calls) // 2
 
 
-def _bytes_made(steps: Iterable[Applied]) -> int:
+def _activation_bytes(steps: Iterable[TraceStep]) -> int:
     """Count the bytes of the outputs of the model's Functions in these steps: each array once, no views."""
-    made: dict[int, int] = {}
-    for one in [inner for step in steps for inner in step.all_steps() if inner.name]:
-        inputs, outputs = (list(map(data_of, arrays)) for arrays in (one.inputs, one.outputs))
-        given = {id(owner_of(x)) for x in inputs if isinstance(x, np.ndarray)}
-        made |= {id(owner_of(y)): owner_of(y).nbytes for y in outputs if id(owner_of(y)) not in given}
-    return sum(made.values())
+    sizes: dict[int, int] = {}
+    for application in [inner for step in steps for inner in step.all_steps() if inner.name]:
+        inputs, outputs = (list(map(unwrap_tensor, arrays)) for arrays in (application.inputs, application.outputs))
+        input_ids = {id(get_owner(x)) for x in inputs if isinstance(x, np.ndarray)}
+        sizes |= {id(get_owner(y)): get_owner(y).nbytes for y in outputs if id(get_owner(y)) not in input_ids}
+    return sum(sizes.values())
 
 
 def _sizes(parameters: list[Tensor]) -> tuple[str, str]:

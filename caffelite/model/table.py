@@ -42,7 +42,7 @@ class TableModel(Model):
         if not isinstance(target, str) or (classes is not None and not all(isinstance(name, str) for name in classes)):
             raise TypeError(f"TableModel: expected a target and classes that are words, got {target!r} and {classes!r}")
         self.target, self.classes = target, None if classes is None else tuple(classes)
-        if inputs.columns_of(self) is None:
+        if inputs.find_columns(self) is None:
             raise ValueError(f"TableModel: expected Columns or Splines, and Functions after them, got {self.functions}")
         outputs = 1 if self.classes is None else len(set(self.classes))
         rows = [(None, len(names)) for names in self.columns.names]
@@ -55,4 +55,4 @@ class TableModel(Model):
     @property
     def columns(self) -> Columns:
         """The table's columns. `columns.arrays(frame)` returns the arrays that an exported model takes."""
-        return inputs.columns_of(self)  # type: ignore[return-value]
+        return inputs.find_columns(self)  # type: ignore[return-value]

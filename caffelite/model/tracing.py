@@ -1,6 +1,6 @@
 """Tracing: note the Functions that a model applies, and their inputs.
 
-A `Trace` is a recording that notes kernel calls and applied Functions (`Applied`). It learns of these in two ways:
+A `Trace` is a recording that notes kernel calls and applied Functions (`TraceStep`). It learns of these in two ways:
 
 - A Function that is applied to Tensors tells the recording (`record_application`). So does an operator such as `+`.
 - A Function inside another one computes with arrays, by `forward`, and tells nobody. So a trace applies a copy of the
@@ -26,7 +26,7 @@ from caffelite.core.tensor import Tensor
 
 
 @dataclass(eq=False)
-class Applied:
+class TraceStep:
     """One application of a Function."""
 
     name: str  # of the Function in the model, `blocks.2.attention`; "" if it is not in the model, such as `+`
@@ -35,15 +35,15 @@ class Applied:
     inputs: list[Any]  # Tensors, arrays, numbers or None
     outputs: list[Any]  # Tensors; arrays, of a Function in a Function
     calls: list[Any]  # kernel calls, and calls into Python, that the recording noted during this step
-    within: list[Applied]  # the inner steps that this one consists of
+    inner: list[TraceStep]  # the inner steps that this one consists of
     gradients: list[np.ndarray | None] = field(init=False)  # of the outputs, from `backward`
 
     def __post_init__(self) -> None:
         self.gradients = [None] * len(self.outputs)
 
-    def all_steps(self) -> Iterator[Applied]:
+    def all_steps(self) -> Iterator[TraceStep]:
         """Yield all inner steps, then this one: in the order in which they ended."""
-        for step in self.within:
+        for step in self.inner:
             yield from step.all_steps()
         yield self
 
@@ -59,22 +59,22 @@ class Trace(Recording):
 
     def __init__(self, model: Function, strict: bool = True) -> None:
         super().__init__(strict)
-        self.steps: list[Applied] = []  # in the order in which they ended, without inner steps
-        self._begun: dict[int, tuple[int, int]] = {}  # how much was noted when each copy was made, by the copy's id
-        self._latest: dict[int, Applied] = {}  # the last step of each copy, by the copy's id
-        self._kinds: dict[type, type] = {}  # the original class of each noting subclass
+        self.steps: list[TraceStep] = []  # in the order in which they ended, without inner steps
+        self._starts: dict[int, tuple[int, int]] = {}  # the position when each copy was made, by the copy's id
+        self._latest: dict[int, TraceStep] = {}  # the last step of each copy, by the copy's id
+        self._kinds: dict[type, type] = {}  # the original class of each tracing subclass
         self.model: Any = model.copy()
         for name, function in _named_descendants(self.model, "", set()):
-            function.__class__ = self._noting(type(function), name)
+            function.__class__ = self._make_tracing_class(type(function), name)
 
-    def all_steps(self) -> list[Applied]:
+    def all_steps(self) -> list[TraceStep]:
         """All steps, in the order in which they ended."""
         return [inner for step in self.steps for inner in step.all_steps()]
 
     def record_copy(self, copy: Any, original: Any) -> None:
         """Note that a Function is copied: the copy's application begins."""
         super().record_copy(copy, original)
-        self._begun[id(copy)] = self._noted_so_far()
+        self._starts[id(copy)] = self._position()
 
     def guard_code(self, code: Any) -> None:
         """Ignore the code that decides what happens: nothing is replayed."""
@@ -86,64 +86,64 @@ class Trace(Recording):
             step.inputs, step.outputs = [*inputs], [*results]
             return
         kind = self._kinds.get(type(function), type(function))
-        self._add("", kind, function, inputs, results, self._begun.get(id(function), self._noted_so_far()))
+        self._add("", kind, function, inputs, results, self._starts.get(id(function), self._position()))
 
-    def _noted_so_far(self) -> tuple[int, int]:
+    def _position(self) -> tuple[int, int]:
         return len(self.entries), len(self.steps)
 
-    def _add(self, name: str, kind: Any, function: Any, inputs: tuple, outputs: Any, begun: tuple[int, int]) -> None:
-        """Add a step that began when `begun` had been noted. Everything noted since then is part of it."""
-        calls, steps = begun
-        step = Applied(name, kind, function, [*inputs], listed(outputs), self.entries[calls:], self.steps[steps:])
+    def _add(self, name: str, kind: Any, function: Any, inputs: tuple, outputs: Any, start: tuple[int, int]) -> None:
+        """Add a step that began at position `start`. Everything recorded since then is part of it."""
+        calls, steps = start
+        step = TraceStep(name, kind, function, [*inputs], to_list(outputs), self.entries[calls:], self.steps[steps:])
         self.steps[steps:] = [step]
         self._latest[id(function)] = step
 
-    def _noting(self, original: Any, name: str) -> type:
-        """Make a subclass of a Function's class that notes each application as a step of this name."""
+    def _make_tracing_class(self, original: Any, name: str) -> type:
+        """Make a subclass of a Function's class that records each application as a step of this name."""
         trace = self
         method = "__call__" if hasattr(original, "call") else "forward"  # `forward` of a Model calls it, or its parts
-        compute, backward_of = getattr(original, method), original.backward
+        compute, compute_gradient = getattr(original, method), original.backward
 
         @functools.wraps(compute)
         def apply(self: Any, *inputs: Any) -> Any:
-            begun = trace._noted_so_far()
+            start = trace._position()
             outputs = compute(self, *inputs)
-            trace._add(name, original, self, inputs, outputs, begun)
+            trace._add(name, original, self, inputs, outputs, start)
             return outputs
 
         def backward(self: Any, dy: Any) -> Any:
             if id(self) in trace._latest:
-                trace._latest[id(self)].gradients = listed(dy)
-            return backward_of(self, dy)
+                trace._latest[id(self)].gradients = to_list(dy)
+            return compute_gradient(self, dy)
 
-        own = {method: apply, "backward": backward, "_noted": original}
-        own |= {"__module__": original.__module__, "__qualname__": original.__qualname__}
-        noting: Any = type(original)(original.__name__, (original,), own, recordable=True)
-        noting.recordable, noting.runs_in_python = original.recordable, original.runs_in_python
-        self._kinds[noting] = original
-        return noting
-
-
-def kind_of(function: Any) -> type:
-    """Return the class of a Function. In a trace, it is not the noting subclass."""
-    return vars(type(function)).get("_noted", type(function))
+        namespace = {method: apply, "backward": backward, "_traced": original}
+        namespace |= {"__module__": original.__module__, "__qualname__": original.__qualname__}
+        subclass: Any = type(original)(original.__name__, (original,), namespace, recordable=True)
+        subclass.recordable, subclass.runs_in_python = original.recordable, original.runs_in_python
+        self._kinds[subclass] = original
+        return subclass
 
 
-def data_of(x: Any) -> Any:
+def original_class(function: Any) -> type:
+    """Return the class of a Function. In a trace, it is not the tracing subclass."""
+    return vars(type(function)).get("_traced", type(function))
+
+
+def unwrap_tensor(x: Any) -> Any:
     """Return the array of a Tensor; everything else as it is."""
     return x._data if isinstance(x, Tensor) else x
 
 
 def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:
     """List all Functions in a Function, each once, with the name of its first place."""
-    found = []
+    descendants = []
     for name, child in function._named_children():
         if id(child) not in seen:
             seen.add(id(child))
-            found += [(prefix + name, child), *_named_descendants(child, f"{prefix}{name}.", seen)]
-    return found
+            descendants += [(prefix + name, child), *_named_descendants(child, f"{prefix}{name}.", seen)]
+    return descendants
 
 
-def listed(outputs: Any) -> list[Any]:
+def to_list(outputs: Any) -> list[Any]:
     """Return a Function's outputs as a list. A single one becomes a list of one."""
     return list(outputs) if isinstance(outputs, tuple) else [outputs]

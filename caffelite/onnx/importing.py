@@ -22,7 +22,7 @@ from caffelite.core.arrays import FLOATS
 from caffelite.files.safetensors import NotAFileError, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
-from caffelite.model.shapes import axes_that_fit
+from caffelite.model.shapes import find_extra_axes
 from caffelite.onnx.constraints import NOT_WITH, ONLY
 from caffelite.onnx.layers import Layers
 from caffelite.onnx.nodes import Node, Refused, is_plain
@@ -264,7 +264,7 @@ class Reader:
             return Model(functions, dtype=self.dtype)
         except ValueError as error:  # one of them can't follow those before it
             lengths = range(1, len(nodes) + 1)
-            fit = bisect.bisect_left(lengths, True, key=lambda n: axes_that_fit(functions[:n]) is None)
+            fit = bisect.bisect_left(lengths, True, key=lambda n: find_extra_axes(functions[:n]) is None)
             raise nodes[min(fit, len(nodes) - 1)].refuse(f"can't follow the layers before it: {error}") from error
 
 

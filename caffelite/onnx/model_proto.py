@@ -1,6 +1,6 @@
 """The graph of a model or an estimator, checked.
 
-`graph_of` finds the Functions and their inputs. A rule of `RULES` makes nodes of each Function.
+`trace_graph` finds the Functions and their inputs. A rule of `RULES` makes nodes of each Function.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from caffelite.model.export_graph import graph_of
+from caffelite.model.export_graph import trace_graph
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes
 from caffelite.onnx.estimators import Estimator
@@ -27,7 +27,7 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     if not isinstance(net, Model):
         hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
         raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{hint}")
-    if input_shape is None and inputs.columns_of(net) is None:
+    if input_shape is None and inputs.find_columns(net) is None:
         features = getattr(model, "n_features_in_", None)
         input_shape = getattr(model, "row_shape_", None if features is None else (features,))
     rows = row_shapes(net, input_shape)
@@ -41,7 +41,7 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
 
     try:
         net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit
-        graph = graph_of(net, rows, lambda kind: rule_of(kind) is not None, finish)
+        graph = trace_graph(net, rows, lambda kind: rule_of(kind) is not None, finish)
         found = proto(net.dtype)
     except (TypeError, ValueError, IndexError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError

@@ -66,7 +66,7 @@ class Node:
 
     def constant(self, value: Any, what: str) -> np.ndarray:
         """The value as a plain array; ValueError if it is not a plain array."""
-        if isinstance(value, Tensor | kernels.Recorded):
+        if isinstance(value, Tensor | kernels.RecordedArray):
             raise self.refuse(f"gets a {what} that depends on data")
         return np.asarray(value)
 
@@ -86,7 +86,7 @@ class Node:
 
 def is_plain(*values: Any) -> bool:
     """Whether these are arrays that NumPy computes with at once."""
-    return not any(isinstance(x, Tensor | kernels.Recorded) for x in values)
+    return not any(isinstance(x, Tensor | kernels.RecordedArray) for x in values)
 
 
 def bounded(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:

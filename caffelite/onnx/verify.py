@@ -10,12 +10,12 @@ import onnx
 
 from caffelite import _kernels as kernels
 from caffelite.core.modes import inference
-from caffelite.model.export_graph import Graph, random_rows
+from caffelite.model.export_graph import ExportGraph, random_rows
 
 TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-7}  # of the largest number
 
 
-def check(proto: Callable[[np.dtype], onnx.ModelProto], graph: Graph, finish: Callable[[Any], Any]) -> None:
+def check(proto: Callable[[np.dtype], onnx.ModelProto], graph: ExportGraph, finish: Callable[[Any], Any]) -> None:
     """Compare the graph, which `proto` makes for a dtype, with the model; RuntimeError naming an output that differs.
 
     Does nothing if onnxruntime is not installed.
@@ -32,11 +32,11 @@ def check(proto: Callable[[np.dtype], onnx.ModelProto], graph: Graph, finish: Ca
         _compare(proto(np.dtype(np.float32)), graph, finish)
 
 
-def _compare(proto: onnx.ModelProto, graph: Graph, finish: Callable[[Any], Any]) -> None:
+def _compare(proto: onnx.ModelProto, graph: ExportGraph, finish: Callable[[Any], Any]) -> None:
     rng, run = np.random.default_rng(0), runner(proto)
     for n in (1, 4):
         inputs = random_rows(graph, n, rng)
-        with inference(), kernels.Paused(), np.errstate(all="ignore"):
+        with inference(), kernels.pause_recording(), np.errstate(all="ignore"):
             outputs = finish(graph.model(*inputs))
         expected = [y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
         found = run(*inputs)[-len(expected) :]

@@ -17,18 +17,18 @@ from caffelite.core.recording import PythonCallback
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,
-    Columns,
+    InputColumns,
     Constant,
-    Converted,
-    Given,
-    Graph,
+    Cast,
+    ModelInput,
+    ExportGraph,
     Length,
     Lengths,
     N,
     Result,
-    Rows,
-    Stored,
-    memory_of,
+    SymbolicLength,
+    StoredArray,
+    memory_key,
 )
 from caffelite.onnx.estimators import Estimator
 
@@ -66,14 +66,14 @@ class Writer:
     `rule_of` gives the rule for a Function of a class, or None.
     """
 
-    def __init__(self, graph: Graph, dtype: np.dtype, rule_of: Callable[[type[Function]], Rule | None]) -> None:
+    def __init__(self, graph: ExportGraph, dtype: np.dtype, rule_of: Callable[[type[Function]], Rule | None]) -> None:
         self.graph, self.dtype, self._rule_of = graph, dtype, rule_of
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
         self._stored = state_arrays(graph.model)
         self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
         for name, own in self._stored.items():
-            self._places.setdefault(memory_of(own), name)
+            self._places.setdefault(memory_key(own), name)
         self._names = set(self._stored)  # that are taken
         self._numbers: Counter[str] = Counter()  # behind the names that would be taken
         self._made: dict[Any, str] = {}  # constants, and what is computed of inputs alone
@@ -105,29 +105,29 @@ class Writer:
         """The value that comes from there; None for None."""
         if source is None:
             return None
-        if isinstance(source, Given):
+        if isinstance(source, ModelInput):
             return self.inputs[source.place]
         if isinstance(source, Result):
             return self._results[source.application][source.place]
-        if isinstance(source, Stored):
+        if isinstance(source, StoredArray):
             return self.stored(self._stored[source.name])
-        if isinstance(source, Columns):
+        if isinstance(source, InputColumns):
             return self._columns(source)
-        if isinstance(source, Converted):
-            integers = self._value(source.of, dtype)
+        if isinstance(source, Cast):
+            integers = self._value(source.source, dtype)
             return Value(self.node("Cast", integers, to=code_of(dtype)), integers.shape, dtype)
         return self._constant(source, dtype)
 
     def stored(self, x: Any) -> Value:
         """A parameter or a buffer of the model."""
         array = getattr(x, "_data", x)
-        name = self._places.get(memory_of(array))
+        name = self._places.get(memory_key(array))
         if name is None:
             return Value(self.constant(array), array.shape, array.dtype)
         self.initializers[name] = array.astype(self.dtype)
         return Value(name, array.shape, self.dtype)
 
-    def _columns(self, source: Columns) -> Value:
+    def _columns(self, source: InputColumns) -> Value:
         """Take the elements in these columns of each row of an input."""
         given, columns = self.inputs[source.place], source.columns
         shape = (N, *columns.shape)
@@ -138,7 +138,7 @@ class Writer:
 
     def _constant(self, source: Constant, dtype: np.dtype) -> Value:
         values = source.values
-        if isinstance(values, Rows):
+        if isinstance(values, SymbolicLength):
             number = self.node("Cast", self.length(values), to=code_of(dtype))
             return Value(self.node("Reshape", number, self.integers(())), (), dtype)
         array = np.asarray(values)
@@ -174,7 +174,7 @@ class Writer:
 
     def length(self, length: Length) -> str:
         """The name of a length, int64 (1,)."""
-        if not isinstance(length, Rows):
+        if not isinstance(length, SymbolicLength):
             return self.constant(np.array([length], np.int64))
         if length not in self._made:
             if length == N:
@@ -187,15 +187,15 @@ class Writer:
 
     def integers(self, lengths: Sequence[Length]) -> str:
         """The name of so many lengths, int64 (k,)."""
-        if not any(isinstance(length, Rows) for length in lengths):
+        if not any(isinstance(length, SymbolicLength) for length in lengths):
             return self.constant(np.array(lengths, np.int64))
         return self.node("Concat", *[self.length(length) for length in lengths], axis=0)
 
     def shape(self, shape: Lengths) -> str:
         """The name of a shape to which something is reshaped."""
-        if sum(isinstance(length, Rows) for length in shape) > 1:
+        if sum(isinstance(length, SymbolicLength) for length in shape) > 1:
             return self.integers(shape)
-        return self.integers([-1 if isinstance(length, Rows) else length for length in shape])
+        return self.integers([-1 if isinstance(length, SymbolicLength) else length for length in shape])
 
     def _new(self, name: str) -> str:
         """The name, or one like it that is not taken yet."""
@@ -271,7 +271,7 @@ def same(operator: str, **attributes: str) -> Rule:
 
 def known_lengths(shape: Lengths) -> tuple[int | None, ...]:
     """The shape with None for lengths that follow the number of rows."""
-    return tuple([None if isinstance(n, Rows) else n for n in shape])
+    return tuple([None if isinstance(n, SymbolicLength) else n for n in shape])
 
 
 def _unwritable(application: Application) -> TypeError:
@@ -300,7 +300,7 @@ def _without_identities(nodes: list[onnx.NodeProto], fixed: set[str]) -> list[on
     return left
 
 
-def _input_names(graph: Graph) -> list[str]:
+def _input_names(graph: ExportGraph) -> list[str]:
     """`input`, or what `call` calls its inputs if there are several."""
     if len(graph.shapes) == 1:
         return ["input"]
@@ -316,7 +316,7 @@ def _input_names(graph: Graph) -> list[str]:
 
 def _dims(shape: Lengths) -> list[Any]:
     """A shape as a file says it."""
-    return [BATCH if n == N else None if isinstance(n, Rows) else int(n) for n in shape]
+    return [BATCH if n == N else None if isinstance(n, SymbolicLength) else int(n) for n in shape]
 
 
 def _count(shape: Any) -> int:

@@ -1,15 +1,15 @@
-"""Blocks: Programs for any number of rows, of a function that computes each row by itself.
+"""RowBuckets: Programs for any number of rows, of a function that computes each row by itself.
 
 A recording takes as long as some ten calls in Python, and it keeps memory. So not every number of rows gets its own.
-A row's results do not depend on the rows beside it, so a few Programs, the blocks, serve all numbers:
+A row's results do not depend on the rows beside it, so a few Programs, the buckets, serve all numbers:
 
-    1000 rows = 3 blocks of 256 rows + 3 of 64 + 2 of 16 + 2 of 4
+    1000 rows = 3 buckets of 256 rows + 3 of 64 + 2 of 16 + 2 of 4
 
-A last block may get fewer rows than it computes. Then its last row is repeated, and the results of the repeated rows
-are left out. A block has a fourth of the rows of the next larger one, so all smaller blocks together take a third of
+A last bucket may get fewer rows than it computes. Then its last row is repeated, and the results of the repeated rows
+are left out. A bucket has a fourth of the rows of the next larger one, so all smaller buckets together take a third of
 the memory of the largest.
 
-Many callers have only one number of rows, or this one and single rows. So the first number that is not a block's gets
+Many callers have only one number of rows, or this one and single rows. So the first number that is not a bucket's gets
 a Program of its own. Another number gets one after several calls in a row with this number: more than 2 calls, then
 more than 4, 8 and so on. So numbers that take turns are not recorded again and again. All Programs together take at
 most twice the memory of the largest. If they take more, the Programs that the last call did not need are dropped.
@@ -28,91 +28,91 @@ from caffelite.core.sparse import to_row_array
 from caffelite.program.program import Program
 
 SIZES = (1024, 256, 64, 16, 4, 1)
-MOST_REPEATED = 15  # rows; and less than half of the block
+MAX_REPEATED = 15  # rows; and less than half of the bucket
 
 
-class Blocks:
+class RowBuckets:
     """The Programs of a function of rows. Each is recorded when it is needed for the first time."""
 
     def __init__(self) -> None:
         self.programs: dict[int, Program] = {}  # by their numbers of rows
-        self.warned_of: set[str] = set()  # the obstacles about which the user was warned
-        self.used: Any = None  # objects that the Programs keep alive
-        self.asked_for = 0  # the number of the last request to the model for these Programs
+        self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
+        self.dependencies: Any = None  # objects that the Programs keep alive
+        self.last_request = 0  # the number of the last request to the model for these Programs
         self.runs_eagerly = False  # because there is no room to keep it
         self.is_recorded = False
-        self._asked = self._times = 0  # the last number of rows without a Program, and how many times in a row it came
+        self._last_rows = self._repeats = 0  # the last number of rows without a Program, and how many times in a row it came
         self._patience = 0  # how many times may come before a number of rows gets a Program of its own
 
     @property
     def nbytes(self) -> int:
         """The bytes of the memory of all Programs."""
-        return sum(self._sizes())
+        return sum(self._memory_sizes())
 
     def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
         """Return the function's results for these rows, by replays or by a recording."""
         rows = len(arrays[0])
-        program = self._whole(rows)
+        program = self._find_program(rows)
         if program is None:
-            result = self._in_blocks(function, arrays, rows)
-            self._make_room(SIZES)
+            result = self._run_in_buckets(function, arrays, rows)
+            self._limit_memory(SIZES)
         else:
             result = program.run(function, *arrays)
-            self._make_room((rows,))
+            self._limit_memory((rows,))
         self.is_recorded = True
         return result
 
-    def _whole(self, rows: int) -> Program | None:
-        """Return a Program for all rows at once, or None if they are to be computed in blocks."""
+    def _find_program(self, rows: int) -> Program | None:
+        """Return a Program for all rows at once, or None if they are to be computed in buckets."""
         if self.runs_eagerly or kernels.recorder() is not None:  # nothing is recorded, or this is part of a recording
             return _eager()
         eager = [program for program in list(self.programs.values()) if program.runs_eagerly]
         if eager:  # the function can't be recorded
             return eager[0]
         if rows in SIZES:
-            return self._of_size(rows)
-        self._asked, self._times = rows, (self._times + 1 if rows == self._asked else 1)
-        if self._times <= self._patience:
+            return self._get_program(rows)
+        self._last_rows, self._repeats = rows, (self._repeats + 1 if rows == self._last_rows else 1)
+        if self._repeats <= self._patience:
             return None
         self._patience = max(2 * self._patience, 2)
-        self._drop_all_but(SIZES)
-        return self._of_size(rows)
+        self._drop_except(SIZES)
+        return self._get_program(rows)
 
-    def _in_blocks(self, function: Callable[..., Any], arrays: tuple[Any, ...], rows: int) -> Any:
-        """Return the function's results, computed block by block."""
-        given, results, is_tuple = [*map(to_row_array, arrays)], list[np.ndarray](), False
+    def _run_in_buckets(self, function: Callable[..., Any], arrays: tuple[Any, ...], rows: int) -> Any:
+        """Return the function's results, computed bucket by bucket."""
+        data, results, is_tuple = [*map(to_row_array, arrays)], list[np.ndarray](), False
         try:
-            for start, size in _blocks_of(rows):
-                program = self._of_size(size)
-                is_tuple = program.run_block(function, given, start, size, results)
+            for start, size in _split_rows(rows):
+                program = self._get_program(size)
+                is_tuple = program.run_bucket(function, data, start, size, results)
                 if program.runs_eagerly:  # it could not be recorded
                     return program.run(function, *arrays)
         except Exception as error:
-            of_block = error
+            bucket_error = error
         else:
             return tuple(results) if is_tuple else results[0]
         _eager().run(function, *arrays)  # this raises the error too, but it names the row by its number among all rows
-        raise of_block
+        raise bucket_error
 
-    def _of_size(self, rows: int) -> Program:
+    def _get_program(self, rows: int) -> Program:
         """Return the Program for this number of rows; a new one if there is none yet."""
         program = self.programs.get(rows)
         if program is None:
             program = self.programs.setdefault(rows, Program())  # another thread may have made one by now
-            program.warned_of = self.warned_of
+            program.warned_reasons = self.warned_reasons
         return program
 
-    def _make_room(self, needed: Sequence[int]) -> None:
+    def _limit_memory(self, rows_to_keep: Sequence[int]) -> None:
         """If all Programs take more than twice the memory of the largest, keep only those for these numbers of rows."""
-        sizes = self._sizes()
+        sizes = self._memory_sizes()
         if sum(sizes) > 2 * max(sizes, default=0):
-            self._drop_all_but(needed)
+            self._drop_except(rows_to_keep)
 
-    def _drop_all_but(self, needed: Sequence[int]) -> None:
-        for rows in set(self.programs) - set(needed):
+    def _drop_except(self, rows_to_keep: Sequence[int]) -> None:
+        for rows in set(self.programs) - set(rows_to_keep):
             self.programs.pop(rows, None)
 
-    def _sizes(self) -> list[int]:
+    def _memory_sizes(self) -> list[int]:
         return [program.nbytes for program in list(self.programs.values())]
 
 
@@ -123,21 +123,21 @@ def _eager() -> Program:
     return program
 
 
-def _blocks_of(rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the size of each block, from the largest to the smallest."""
+def _split_rows(rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the size of each bucket, from the largest to the smallest."""
     in_largest = rows - rows % SIZES[0]
     for start in range(0, in_largest, SIZES[0]):
         yield start, SIZES[0]
-    for start, size in _blocks_of_rest(rows - in_largest):
+    for start, size in _split_rest(rows - in_largest):
         yield in_largest + start, size
 
 
 @functools.lru_cache(maxsize=SIZES[0])
-def _blocks_of_rest(rows: int) -> list[tuple[int, int]]:
-    """Return the first row and the size of each block of fewer rows than the largest block has."""
-    blocks, start = [], 0
+def _split_rest(rows: int) -> list[tuple[int, int]]:
+    """Return the first row and the size of each bucket of fewer rows than the largest bucket has."""
+    buckets, start = [], 0
     for size in SIZES:
-        while start < rows and size - (rows - start) < min(size / 2, MOST_REPEATED + 1):
-            blocks.append((start, size))
+        while start < rows and size - (rows - start) < min(size / 2, MAX_REPEATED + 1):
+            buckets.append((start, size))
             start += size
-    return blocks
+    return buckets

@@ -17,93 +17,93 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.fork import reset_after_fork
-from caffelite.program.buckets import Blocks
+from caffelite.program.buckets import RowBuckets
 from caffelite.program.program import Program
-from caffelite.program.runner import Locked
+from caffelite.program.runner import LockedArray
 
-BUDGET = 64 << 20  # bytes for all Programs of a model
+MEMORY_BUDGET = 64 << 20  # bytes for all Programs of a model
 # For each step's name, the number of Programs that are kept in any case, and the largest number. 4 are a full and a
 # short batch, for training and for evaluation. `predict` has its own numbers.
-LEAST, MOST = 4, 1024
-OF_PREDICT = (2, 16)
-STALE = 1000  # requests; a Program that none of the last ones used may be dropped
+MIN_PROGRAMS, MAX_PROGRAMS = 4, 1024
+PREDICT_LIMITS = (2, 16)
+STALE_REQUESTS = 1000  # requests; a Program that none of the last ones used may be dropped
 
 
-def are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
+def are_same_objects(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Return whether both sequences hold the same objects."""
-    return len(these) == len(those) and all(map(operator.is_, these, those))
+    return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
-class Programs:
+class ProgramCache:
     """A model's Programs, found by the step's name, the shapes and the objects that it uses."""
 
     def __init__(self) -> None:
-        self._programs: dict[Any, Program | Blocks] = {}
+        self._programs: dict[Any, Program | RowBuckets] = {}
         self._requests = 0
         self._after_fork()
         reset_after_fork(self)
         self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
         self.cursor = self._memory.view(kernels.CURSOR)  # tells steps which batch is next, and where the sums are
         # The shapes and dtypes of the rows of outputs that a Program keeps for the metrics of an epoch.
-        self.kept: weakref.WeakKeyDictionary[Program, list[tuple]] = weakref.WeakKeyDictionary()
-        self.warned_of: set[str] = set()  # the obstacles about which the user was warned
+        self.output_specs: weakref.WeakKeyDictionary[Program, list[tuple]] = weakref.WeakKeyDictionary()
+        self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
         # The last request for a step of each name, and its Program: often it is repeated.
-        self._last: dict[str, tuple[tuple, tuple, str, Program | Blocks]] = {}
+        self._last: dict[str, tuple[tuple, tuple, str, Program | RowBuckets]] = {}
 
     def _after_fork(self) -> None:
         """Make new locks in a forked child, where no other thread holds the old ones."""
         self._lock, self._cursor_lock = threading.Lock(), threading.RLock()
 
-    def using_cursor(self) -> Locked:
+    def lock_cursor(self) -> LockedArray:
         """Lock the cursor and the Programs that use it for this thread. Afterwards the cursor is as it was before."""
-        return Locked(self._memory, self._cursor_lock)
+        return LockedArray(self._memory, self._cursor_lock)
 
-    def find(self, kind: type[Any], used: tuple, *key: Any) -> Any:
-        """The Program, or Blocks, for this key of a step that uses these objects, in this thread's precision.
+    def find(self, kind: type[Any], dependencies: tuple, *key: Any) -> Any:
+        """The Program, or RowBuckets, for this key of a step that uses these objects, in this thread's precision.
 
         The key begins with the step's name. If there is none yet, it makes a new one. If there is no room for a new
         Program, it is not kept, and runs in Python.
         """
-        last, precision = self._last.get(key[0]), kernels.precision_here()
+        last, precision = self._last.get(key[0]), kernels.current_precision()
         if (
             last is not None
             and last[1] == key
             and last[2] == precision
-            and (last[0] is used or are_same(last[0], used))
+            and (last[0] is dependencies or are_same_objects(last[0], dependencies))
         ):
-            last[3].asked_for = self._requests
+            last[3].last_request = self._requests
             return last[3]
-        of_objects = (*key, precision, *map(id, used))
+        full_key = (*key, precision, *map(id, dependencies))
         with self._lock:
             self._requests += 1
-            program = self._programs.get(of_objects)
+            program = self._programs.get(full_key)
             if program is None:
                 program = kind()
-                program.warned_of = self.warned_of
+                program.warned_reasons = self.warned_reasons
                 if not self._has_room(key[0]):
                     program.runs_eagerly = True
                     return program
-                program.used = used  # keeps them alive: no other object gets their ids
-                self._programs[of_objects] = program
-            program.asked_for = self._requests
-            self._last[key[0]] = used, key, precision, program
+                program.dependencies = dependencies  # keeps them alive: no other object gets their ids
+                self._programs[full_key] = program
+            program.last_request = self._requests
+            self._last[key[0]] = dependencies, key, precision, program
             return program
 
-    def note_use(self, programs: Iterable[Program]) -> None:
-        """Note that these Programs, which `find` returned, are used again."""
+    def mark_used(self, programs: Iterable[Program]) -> None:
+        """Record that these Programs, which `find` returned, are used again."""
         for program in programs:
-            program.asked_for = self._requests
+            program.last_request = self._requests
 
     def _has_room(self, name: str) -> bool:
         """Whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""
-        least, most = OF_PREDICT if name == "outputs" else (LEAST, MOST)
+        min_count, max_count = PREDICT_LIMITS if name == "outputs" else (MIN_PROGRAMS, MAX_PROGRAMS)
         while True:
-            of_name = sum(key[0] == name for key in self._programs)
+            count = sum(key[0] == name for key in self._programs)
             memory = sum(program.nbytes for program in self._programs.values())
-            if of_name < least or (of_name < most and memory < BUDGET):
+            if count < min_count or (count < max_count and memory < MEMORY_BUDGET):
                 return True
-            oldest = min(self._programs, key=lambda key: self._programs[key].asked_for)
-            if self._requests - self._programs[oldest].asked_for < STALE:
+            oldest = min(self._programs, key=lambda key: self._programs[key].last_request)
+            if self._requests - self._programs[oldest].last_request < STALE_REQUESTS:
                 return False
             del self._programs[oldest]
             self._last.pop(oldest[0], None)

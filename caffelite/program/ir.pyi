@@ -13,8 +13,8 @@ class Buffer:
     address: int | None
     nbytes: int
     written: bool | np.ndarray
-    read_early: tuple[str, Any] | None
-    temporary: bool
+    early_read: tuple[str, Any] | None
+    is_temporary: bool
 
 class Operand:
     buffer: Buffer
@@ -33,12 +33,12 @@ class Instruction:
     def __init__(
         self, call: kernels.RecordedCall, operands: list[Operand | None], reads: list[Buffer], writes: list[Buffer]
     ) -> None: ...
-    def placed(self) -> kernels.RecordedCall: ...
+    def assign_addresses(self) -> kernels.RecordedCall: ...
 
 class RecordedStep(NamedTuple):
     instructions: list[Instruction | PythonCallback]
     memory: list[Any]
     def operands(self) -> list[tuple[int, Operand]]: ...
 
-def recorded_step(entries: list) -> tuple[RecordedStep, list[Buffer]]: ...
-def owner_of(array: np.ndarray) -> np.ndarray: ...
+def lower_entries(entries: list) -> tuple[RecordedStep, list[Buffer]]: ...
+def get_owner(array: np.ndarray) -> np.ndarray: ...

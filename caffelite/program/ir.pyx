@@ -22,12 +22,12 @@ cdef class Buffer:
     cdef public object address            # None: not placed yet
     cdef readonly Py_ssize_t nbytes
     cdef readonly object written          # whether the step has written it: True, False, or bool for each byte
-    cdef readonly object read_early       # (name, line) of the call that read it before it was written
-    cdef public bint temporary
+    cdef readonly object early_read       # (name, line) of the call that read it before it was written
+    cdef public bint is_temporary
 
     def __init__(self, cnp.ndarray owner not None):
         self.owner, self.nbytes = weakref.ref(owner), cnp.PyArray_NBYTES(owner)
-        self.address, self.written, self.read_early = <Py_ssize_t> cnp.PyArray_DATA(owner), False, None
+        self.address, self.written, self.early_read = <Py_ssize_t> cnp.PyArray_DATA(owner), False, None
 
 
 cdef class Operand:
@@ -76,19 +76,19 @@ cdef class Operand:
         """Whether the step has written all of this operand."""
         if self.nbytes == 0 or isinstance(self.buffer.written, bool):
             return self.nbytes == 0 or self.buffer.written
-        return self.bytes_of(self.buffer.written).all()
+        return self.view_bytes(self.buffer.written).all()
 
-    cdef int note_written(self) except -1:
-        """Note that the step writes all of this operand."""
+    cdef int mark_written(self) except -1:
+        """Record that the step writes all of this operand."""
         if self.nbytes == self.buffer.nbytes:
             self.buffer.written = True
         elif self.buffer.written is not True and self.nbytes > 0:
             if self.buffer.written is False:
                 self.buffer.written = np.zeros(self.buffer.nbytes, np.bool_)
-            self.bytes_of(self.buffer.written)[...] = True
+            self.view_bytes(self.buffer.written)[...] = True
         return 0
 
-    cdef object bytes_of(self, buffer):
+    cdef object view_bytes(self, buffer):
         """A view of this operand's bytes in an array with an element for each byte of the buffer."""
         shape, strides = (*self.shape, self.dtype.itemsize), (*self.strides, 1)
         return np.ndarray(shape, buffer.dtype, buffer, self.offset, strides)
@@ -102,7 +102,7 @@ cdef class Instruction:
     def __init__(self, RecordedCall call not None, list operands, list reads, list writes):
         self.call, self.operands, self.reads, self.writes = call, operands, reads, writes
 
-    def placed(self):
+    def assign_addresses(self):
         """The call, with the addresses of its operands set."""
         cdef Operand operand
         cdef Py_ssize_t i
@@ -121,20 +121,20 @@ class RecordedStep(namedtuple("RecordedStep", ("instructions", "memory"))):
 
     def operands(self):
         """All operands of kernel calls, each with the number of its instruction, in order."""
-        found = []
+        pairs = []
         for i, instruction in enumerate(self.instructions):
             if isinstance(instruction, Instruction):
-                found += [(i, operand) for operand in (<Instruction> instruction).operands if operand is not None]
-        return found
+                pairs += [(i, operand) for operand in (<Instruction> instruction).operands if operand is not None]
+        return pairs
 
 
-def recorded_step(list entries):
+def lower_entries(list entries):
     """Convert a recording's entries to a RecordedStep, and return it with all its buffers.
 
     The entries drop their arrays. After that, weak references tell which arrays somebody else still uses.
     """
     cdef dict buffers = {}
-    cdef list numbers = [], instructions = [], operands, read, written
+    cdef list memory = [], instructions = [], operands, read, written
     cdef RecordedCall call
     cdef Operand operand
     cdef Buffer buffer
@@ -148,9 +148,9 @@ def recorded_step(list entries):
             array = call.arrays[i]
             if array is None or call.constants >> i & 1:
                 operands.append(None)
-                numbers.append(array)
+                memory.append(array)
                 continue
-            owner = owner_of(array)
+            owner = get_owner(array)
             buffer = buffers.get(id(owner))
             if buffer is None:
                 buffer = buffers[id(owner)] = Buffer(owner)
@@ -158,20 +158,20 @@ def recorded_step(list entries):
             operands.append(operand)
             if call.reads >> i & 1:
                 read.append(buffer)
-                if buffer.read_early is None and not operand.is_written():
-                    buffer.read_early = call.name, call.line
+                if buffer.early_read is None and not operand.is_written():
+                    buffer.early_read = call.name, call.line
             if call.writes >> i & 1:
                 written.append(operand)
         for operand in written:
-            operand.note_written()
+            operand.mark_written()
         instructions.append(Instruction(call, operands, read, [operand.buffer for operand in written]))
     for entry in entries:
         if isinstance(entry, RecordedCall):
             (<RecordedCall> entry).arrays = ()
-    return RecordedStep(instructions, numbers), list(buffers.values())
+    return RecordedStep(instructions, memory), list(buffers.values())
 
 
-cpdef owner_of(array):
+cpdef get_owner(array):
     """The array that owns the memory of this array."""
     while isinstance(base := cnp.get_array_base(array), cnp.ndarray):
         array = base

@@ -8,7 +8,7 @@ from caffelite.core.recording import PythonCallback
 from caffelite.program.ir import Instruction
 
 
-def facts(instruction: Instruction | PythonCallback) -> list[str]:
+def describe_call(instruction: Instruction | PythonCallback) -> list[str]:
     """Name, shapes, FLOPs and bytes of a call. Only matrix products have FLOPs here, because they have nearly all."""
     if isinstance(instruction, PythonCallback):
         shapes = [x.shape for x in instruction.arguments if isinstance(x, np.ndarray)]

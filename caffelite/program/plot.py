@@ -9,33 +9,33 @@ import numpy as np
 from caffelite._support.colours import FAINT, INK, PALETTE
 from caffelite._support.text_table import format_bytes, escape_tex, shorten
 from caffelite.program.ir import Buffer
-from caffelite.program.timeline import Timed
+from caffelite.program.timeline import Timeline
 
 WIDTH, HEIGHT = 9.5, 2.9  # inches: of the picture, and of a panel of it
 TINT = 0.45  # how much of its colour a bar has; the rest is white, because its text is dark
-OUTLINED = 0.04  # of the height; lower bars have no outline, which would hide their colour
-GREY = "#BBBBBB"  # kernels that write no temporary
-LETTERS = 26  # of a kernel's name
-SLANT = 50  # degrees; of names
-BETWEEN = 0.0165  # of the width; between names
-MOST = 50  # kernels that have their names
-RIGHT = 1.09  # how much wider the axes are than the longest stage; the last names need it
+MIN_OUTLINED = 0.04  # of the height; lower bars have no outline, which would hide their colour
+NEUTRAL = "#BBBBBB"  # kernels that write no temporary
+MAX_NAME_LENGTH = 26  # of a kernel's name
+NAME_ANGLE = 50  # degrees; of names
+NAME_SPACING = 0.0165  # of the width; between names
+MAX_NAMES = 50  # kernels that have their names
+X_RANGE = 1.09  # how much wider the axes are than the longest stage; the last names need it
 
 
-def picture(stages: list[Timed]) -> Any:
+def plot_stages(stages: list[Timeline]) -> Any:
     """Draw the stages of a Program, one below the other, all on the same scales; returns a matplotlib figure."""
     from caffelite._support.figures import Figure
 
     figure = Figure(WIDTH, HEIGHT * len(stages) + 0.5)
     panels = figure.subplots(2 * len(stages), 1, height_ratios=[1.3, 1] * len(stages), squeeze=False)[:, 0]
-    most = max([stage.seconds.sum() for stage in stages]) * 1e6 or 1.0
+    longest = max([stage.seconds.sum() for stage in stages]) * 1e6 or 1.0
     highest = max([stage.size for stage in stages]) or 1
     colours = _colours(stages)
     for stage, kernels, memory in zip(stages, panels[::2], panels[1::2], strict=True):
         _draw_kernels(kernels, stage, colours)
         _draw_memory(memory, stage, colours, highest)
         for axes in (kernels, memory):
-            axes.set_xlim(0, RIGHT * most)
+            axes.set_xlim(0, X_RANGE * longest)
             axes.spines[:].set_visible(False)
             axes.tick_params(length=0, labelsize=8, labelcolor=INK)
         memory.tick_params(axis="x", pad=8, labelbottom=memory is panels[-1])
@@ -45,7 +45,7 @@ def picture(stages: list[Timed]) -> Any:
     return figure
 
 
-def _colours(stages: list[Timed]) -> dict[Buffer, str]:
+def _colours(stages: list[Timeline]) -> dict[Buffer, str]:
     """A colour for each temporary, in the order in which they are made, the same in all stages."""
     from matplotlib.colors import to_hex, to_rgb
 
@@ -54,12 +54,12 @@ def _colours(stages: list[Timed]) -> dict[Buffer, str]:
     return {buffer: tints[i % len(tints)] for i, buffer in enumerate(buffers)}
 
 
-def _draw_kernels(axes: Any, stage: Timed, colours: dict[Buffer, str]) -> None:
+def _draw_kernels(axes: Any, stage: Timeline, colours: dict[Buffer, str]) -> None:
     """A bar for each kernel, as wide as it takes, with its name above."""
     ends = np.cumsum(stage.seconds) * 1e6
     begins = ends - stage.seconds * 1e6
-    filled = [colours[b] if b is not None else GREY for b in stage.writes]
-    axes.bar(begins, 1, ends - begins, align="edge", color=filled, edgecolor="white", linewidth=0.6)
+    fill_colours = [colours[b] if b is not None else NEUTRAL for b in stage.writes]
+    axes.bar(begins, 1, ends - begins, align="edge", color=fill_colours, edgecolor="white", linewidth=0.6)
     axes.set(ylim=(0, 4.6), yticks=[], xticks=[])
     count, total = len(stage.calls), format_bytes(stage.size)
     kernels = f"{count:,} kernel{'s' * (count != 1)}"
@@ -67,7 +67,7 @@ def _draw_kernels(axes: Any, stage: Timed, colours: dict[Buffer, str]) -> None:
     axes.set_title(escape_tex(title), fontsize=10, color=INK, loc="left")
 
 
-def _draw_memory(axes: Any, stage: Timed, colours: dict[Buffer, str], highest: int) -> None:
+def _draw_memory(axes: Any, stage: Timeline, colours: dict[Buffer, str], highest: int) -> None:
     """A bar for each temporary, from the first to the last kernel that uses it, at its place in memory."""
     from matplotlib.patches import Rectangle
 
@@ -75,7 +75,7 @@ def _draw_memory(axes: Any, stage: Timed, colours: dict[Buffer, str], highest: i
     begins = ends - stage.seconds * 1e6
     for bar in stage.bars:
         width = ends[bar.end] - begins[bar.begin]
-        edge = 0.5 if bar.nbytes > OUTLINED * highest else 0
+        edge = 0.5 if bar.nbytes > MIN_OUTLINED * highest else 0
         options: Any = {"facecolor": colours[bar.buffer], "edgecolor": INK, "linewidth": edge}
         axes.add_patch(Rectangle((begins[bar.begin], bar.offset), width, bar.nbytes, **options))
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
@@ -90,7 +90,7 @@ def _ticks() -> Any:
     return MaxNLocator(4, integer=True)
 
 
-def _label(figure: Any, stages: list[Timed], memories: Any) -> None:
+def _label(figure: Any, stages: list[Timeline], memories: Any) -> None:
     """Write names above kernels, and shapes into temporaries if there is room, when the sizes of all are known."""
     figure.draw_without_rendering()
     small = {"fontsize": 7, "color": INK, "in_layout": False}
@@ -100,33 +100,33 @@ def _label(figure: Any, stages: list[Timed], memories: Any) -> None:
         begins = ends - stage.seconds * 1e6
         middles = (begins + ends) / 2
         width = kernels.get_xlim()[1]
-        named = np.sort(np.argsort(-stage.seconds, kind="stable")[:MOST])
-        for i, place in zip(named, spread(middles[named], BETWEEN * width, width / 1.03), strict=True):
+        labelled = np.sort(np.argsort(-stage.seconds, kind="stable")[:MAX_NAMES])
+        for i, place in zip(labelled, spread_labels(middles[labelled], NAME_SPACING * width, width / 1.03), strict=True):
             kernels.plot([middles[i], place], [1.02, 1.4], color=INK, linewidth=0.5)
-            name = escape_tex(shorten(stage.calls[i], LETTERS))
-            kernels.text(place, 1.5, name, rotation=SLANT, rotation_mode="anchor", **small)
+            name = escape_tex(shorten(stage.calls[i], MAX_NAME_LENGTH))
+            kernels.text(place, 1.5, name, rotation=NAME_ANGLE, rotation_mode="anchor", **small)
         for bar in stage.bars:
-            left, right = begins[bar.begin], ends[bar.end]
-            middle = (left + right) / 2, bar.offset + bar.nbytes / 2
+            x_left, x_right = begins[bar.begin], ends[bar.end]
+            middle = (x_left + x_right) / 2, bar.offset + bar.nbytes / 2
             text = memory.text(*middle, escape_tex(bar.text), ha="center", va="center", **small)
-            (x0, y0), (x1, y1) = memory.transData.transform([(left, 0), (right, bar.nbytes)])
+            (x0, y0), (x1, y1) = memory.transData.transform([(x_left, 0), (x_right, bar.nbytes)])
             extent = text.get_window_extent()
             if extent.width + 4 > x1 - x0 or 1.3 * extent.height > y1 - y0:
                 text.remove()
 
 
-def spread(places: np.ndarray, apart: float, most: float) -> np.ndarray:
-    """Places near the given ones, which are sorted, at least `apart` from each other, or less if `most` is too near.
+def spread_labels(places: np.ndarray, spacing: float, width: float) -> np.ndarray:
+    """Places near the given ones, which are sorted, at least `spacing` from each other, or less if `width` has no room.
 
     Places that would be too near each other are moved apart, as a group, around their mean.
     """
-    apart = min(apart, most / max(1, len(places)))
+    spacing = min(spacing, width / max(1, len(places)))
     groups: list[tuple[float, int]] = []  # the mean of place − i · apart, and how many
     for i, place in enumerate(places):
-        mean, count = float(place) - i * apart, 1
+        mean, count = float(place) - i * spacing, 1
         while groups and groups[-1][0] > mean:
-            before, many = groups.pop()
-            mean, count = (before * many + mean * count) / (many + count), many + count
+            left, n = groups.pop()
+            mean, count = (left * n + mean * count) / (n + count), n + count
         groups.append((mean, count))
-    moved = np.repeat([mean for mean, _ in groups], [count for _, count in groups]) if groups else np.empty(0)
-    return np.clip(moved, 0, most - apart * len(places)) + apart * np.arange(len(places))
+    positions = np.repeat([mean for mean, _ in groups], [count for _, count in groups]) if groups else np.empty(0)
+    return np.clip(positions, 0, width - spacing * len(places)) + spacing * np.arange(len(places))

@@ -26,11 +26,11 @@ from caffelite.core.arrays import check_positive_integer
 from caffelite.core.autograd import Node, application_count
 from caffelite.core.recording import CaptureFailure, PythonCallback, Recording, live_tensors
 from caffelite.core.sparse import to_row_array, from_row_array
-from caffelite.program.ir import Buffer, Instruction, RecordedStep, owner_of, recorded_step
-from caffelite.program.labels import facts
+from caffelite.program.ir import Buffer, Instruction, RecordedStep, get_owner, lower_entries
+from caffelite.program.labels import describe_call
 from caffelite.program.passes import PASSES
-from caffelite.program.runner import Precondition, Runner, StateChange, mapped, plain
-from caffelite.program.timeline import Stage, measured
+from caffelite.program.runner import TensorGuard, Runner, SideEffect, tree_map, unwrap_tensors
+from caffelite.program.timeline import Stage, measure_stages
 
 
 class Program(Runner):
@@ -47,11 +47,11 @@ class Program(Runner):
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
         self._step = RecordedStep([], [])
         self._stages: list[Stage] = []  # for `show`: the step as recorded, and after each pass
-        self.used: Any = None  # objects that the Program keeps alive
+        self.dependencies: Any = None  # objects that the Program keeps alive
         self.strict = strict
-        self.warned_of: set[str] = set()  # the obstacles about which the user was warned
+        self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
         self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
-        self.asked_for = 0  # the number of the last request to the model for this Program
+        self.last_request = 0  # the number of the last request to the model for this Program
         self._changes = 0  # how many times in a row the step changed a value that it reads in Python
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
@@ -66,63 +66,63 @@ class Program(Runner):
         with InterruptsBetweenSteps() as interrupts, interrupts.defer(), recording:
             if self.function is not None:
                 recording.guard_code(self.function)
-            result = plain(function(*[from_row_array(x.view(kernels.Recorded)) for x in inputs]))
+            result = unwrap_tensors(function(*[from_row_array(x.view(kernels.RecordedArray)) for x in inputs]))
         change = recording.find_change()
         self._changes = 0 if change is None else self._changes + 1
         if obstacle := recording.failure or change:
-            self.forget(result)
+            self.drop_recording(result)
             if recording.failure or self.strict or self._changes > 1:
-                self._give_up(obstacle)
+                self._fall_back(obstacle)
             return
         all_notes, attributes, entries = recording.snapshots(), recording.attribute_guards(), recording.entries
-        replaced = {id(owner_of(x._data if isinstance(x, Node) else x)) for x in recording.replaced_values()}
+        replaced_ids = {id(get_owner(x._data if isinstance(x, Node) else x)) for x in recording.replaced_values()}
         del recording
-        step, buffers = recorded_step(entries)
+        step, buffers = lower_entries(entries)
         del entries
         notes = live_tensors(all_notes)  # the recording is gone, so only Tensors that others use still exist
         del all_notes
-        found = [Precondition(t, note.had_gradient, needed=t._serial_number <= results_before) for t, note in notes]
-        of_python = [array for call in step.instructions if isinstance(call, PythonCallback) for array in call.outputs]
-        of_tensors = [array for t, _ in notes for array in (t._data, t._gradient)]
-        if obstacle := _foreign(result, [*inputs, *of_python, *of_tensors], buffers) or _read_early(buffers, replaced):
-            self.forget(result)
-            self._give_up(obstacle)
+        guards = [TensorGuard(t, note.had_gradient, needed=t._serial_number <= results_before) for t, note in notes]
+        python_outputs = [array for call in step.instructions if isinstance(call, PythonCallback) for array in call.outputs]
+        tensor_arrays = [array for t, _ in notes for array in (t._data, t._gradient)]
+        if obstacle := _find_foreign_result(result, [*inputs, *python_outputs, *tensor_arrays], buffers) or _find_early_read(buffers, replaced_ids):
+            self.drop_recording(result)
+            self._fall_back(obstacle)
             return
-        written = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
+        written_ids = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
         effects = [
-            StateChange(t, t._has_gradient if note.changes_gradient else None, changed)
+            SideEffect(t, t._has_gradient if note.changes_gradient else None, changed)
             for t, note in notes
-            if (changed := id(owner_of(t._data)) in written or t._version[0] != note.version) or note.changes_gradient
+            if (changed := id(get_owner(t._data)) in written_ids or t._version[0] != note.version) or note.changes_gradient
         ]
         for buffer in buffers:
             owner = buffer.owner()
-            buffer.temporary = owner is None
+            buffer.is_temporary = owner is None
             step.memory.append(owner)  # keeps the memory of the calls' addresses alive
-            if not buffer.temporary:
+            if not buffer.is_temporary:
                 continue
             buffer.address = None
-        of_others = len(step.memory)
+        n_external = len(step.memory)
         keeps_stages = self.function is not None  # a model's own Programs are never shown
-        self._stages = [Stage.of("as recorded", step)] * keeps_stages
-        for tidied in PASSES:
-            step = tidied(step)
+        self._stages = [Stage.from_step("as recorded", step)] * keeps_stages
+        for run_pass in PASSES:
+            step = run_pass(step)
             if keeps_stages:
-                self._stages.append(Stage.of(f"after {getattr(tidied, '__name__', repr(tidied))}", step))
-        _place_the_rest(step)
-        calls = [call.placed() if isinstance(call, Instruction) else call for call in step.instructions]
+                self._stages.append(Stage.from_step(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step))
+        _place_remaining(step)
+        calls = [call.assign_addresses() if isinstance(call, Instruction) else call for call in step.instructions]
         self._step = step
-        self.nbytes = sum(array.nbytes for array in (*inputs, *step.memory[of_others:]))
-        self.keep(kernels.Replay(calls, step.memory), inputs, result, found, attributes, effects)
+        self.nbytes = sum(array.nbytes for array in (*inputs, *step.memory[n_external:]))
+        self.set_recording(kernels.Replay(calls, step.memory), inputs, result, guards, attributes, effects)
 
-    def _give_up(self, obstacle: CaptureFailure) -> None:
+    def _fall_back(self, obstacle: CaptureFailure) -> None:
         """Run the step in Python from now on, because it can't be replayed. TypeError if the Program is strict."""
         reason, line = obstacle.reason, obstacle.line
         if self.strict:
             raise TypeError(reason if line is None else f"{reason} ({line})")
         self.runs_eagerly = True
-        if reason in self.warned_of:
+        if reason in self.warned_reasons:
             return
-        self.warned_of.add(reason)
+        self.warned_reasons.add(reason)
         text = f"steps run in Python, with the right numbers but slower, since they can't be recorded: {reason}"
         warn(text, NotRecorded, line)
 
@@ -136,7 +136,7 @@ class Program(Runner):
         return self._listing()._repr_html_()
 
     def _listing(self) -> TextTable:
-        return text_table(["kernel", "shapes", "FLOP", "bytes"], [facts(call) for call in self._step.instructions], "<<>>")
+        return text_table(["kernel", "shapes", "FLOP", "bytes"], [describe_call(call) for call in self._step.instructions], "<<>>")
 
     def profile(self, replays: int = 100) -> TextTable:
         """Return a table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
@@ -146,10 +146,10 @@ class Program(Runner):
         with self.lock:
             self._check_current("profile")
             seconds = self.replay.seconds(replays)
-            self.replayed()
+            self.apply_effects()
         rows = []
         for call, time in zip(self._step.instructions, seconds, strict=True):
-            name, shapes, *amounts = facts(call)
+            name, shapes, *amounts = describe_call(call)
             rates = [f"{float(x.replace(',', '')) / time / 1e9:.1f}" if x else "" for x in amounts]
             rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / seconds.sum():.0%}"])
         rows.append(["total", "", f"{seconds.sum() * 1e6:.2f}", "", "", ""])
@@ -172,17 +172,17 @@ class Program(Runner):
         without a recording that is up to date, for a step that runs in Python, and for a Program that belongs to a
         model. Raises the errors of the step.
         """
-        from caffelite.program.plot import picture
+        from caffelite.program.plot import plot_stages
 
         replays = check_positive_integer("replays", replays)
         with self.lock:
             if not self._stages:
                 raise RuntimeError("show draws a Program that capture has recorded, and this one is not recorded")
             self._check_current("show")
-            timed = measured(self._stages, self._step, replays)
+            timelines = measure_stages(self._stages, self._step, replays)
             if any(isinstance(call, PythonCallback) for call in self._step.instructions):
-                self.replayed()
-        return picture(timed)
+                self.apply_effects()
+        return plot_stages(timelines)
 
     def _check_current(self, what: str) -> None:
         if not self.is_current():
@@ -208,7 +208,7 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     return program
 
 
-def _place_the_rest(step: RecordedStep) -> None:
+def _place_remaining(step: RecordedStep) -> None:
     """Give memory of its own to every temporary that no pass has placed."""
     for _, operand in step.operands():
         if operand.buffer.address is None:
@@ -217,17 +217,17 @@ def _place_the_rest(step: RecordedStep) -> None:
             step.memory.append(block)
 
 
-def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> CaptureFailure | None:
+def _find_foreign_result(result: Any, known_arrays: list[np.ndarray | None], buffers: list[Buffer]) -> CaptureFailure | None:
     """The obstacle that NumPy made an array in the result, which a replay would not make; None without obstacle."""
-    owners = {id(owner_of(array)) for array in known if array is not None}
+    owners = {id(get_owner(array)) for array in known_arrays if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}
     foreign: list[np.ndarray] = []
 
-    def look(x: Any) -> None:
-        if isinstance(x, np.ndarray) and id(owner_of(x)) not in owners:
+    def collect(x: Any) -> None:
+        if isinstance(x, np.ndarray) and id(get_owner(x)) not in owners:
             foreign.append(x)
 
-    mapped(look, result)
+    tree_map(collect, result)
     if not foreign:
         return None
     return CaptureFailure(
@@ -236,14 +236,14 @@ def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer])
     )
 
 
-def _read_early(buffers: list[Buffer], replaced: set[int]) -> CaptureFailure | None:
+def _find_early_read(buffers: list[Buffer], replaced_ids: set[int]) -> CaptureFailure | None:
     """The obstacle that a kernel read a buffer before the step wrote it, and nobody keeps it or the step replaced it.
 
     NumPy made such a buffer, or the step before did.
     """
     for buffer in buffers:
-        if buffer.read_early is not None and (buffer.owner() is None or id(buffer.owner()) in replaced):
-            name, line = buffer.read_early
+        if buffer.early_read is not None and (buffer.owner() is None or id(buffer.owner()) in replaced_ids):
+            name, line = buffer.early_read
             return CaptureFailure(
                 f"{name} reads an array that NumPy made inside the recorded function; a replay would not make it "
                 "again. Make it outside and keep it, or use caffelite's Functions or kernels",

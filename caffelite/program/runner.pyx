@@ -24,10 +24,10 @@ cdef extern from "numpy/arrayobject.h":
     object PyArray_NewCopy(cnp.ndarray array, cnp.NPY_ORDER order)
 
 cdef int ANY = -1                         # it does not matter whether there is a gradient
-cdef Py_ssize_t AT_ONCE = 65_536          # bytes; fewer are copied faster than NumPy releases the GIL
+cdef Py_ssize_t SMALL_COPY = 65_536          # bytes; fewer are copied faster than NumPy releases the GIL
 
 
-cdef class Precondition:
+cdef class TensorGuard:
     """The state that a Tensor must have before a replay: the same as when the step was recorded.
 
     `had_gradient` is whether it had a gradient; None if that made no difference. If a Tensor is `needed` and no longer
@@ -42,7 +42,7 @@ cdef class Precondition:
         self.data, self.gradient, self.requires_grad = t._data, t._gradient, t._requires_grad
         self.had_gradient = ANY if had_gradient is None else <bint> had_gradient
 
-    cdef bint is_so(self) except -1:
+    cdef bint holds(self) except -1:
         t = self.tensor()
         if t is None:
             return not self.needed
@@ -51,7 +51,7 @@ cdef class Precondition:
                 and (self.had_gradient == ANY or (<Node> t)._has_gradient == self.had_gradient))
 
 
-cdef class StateChange:
+cdef class SideEffect:
     """The changes that a step makes to a Tensor, without the writes of its kernels.
 
     `has_gradient` is whether the Tensor has a gradient afterwards; None if the step does not change this. `changed` is
@@ -65,7 +65,7 @@ cdef class StateChange:
         self.tensor, self.changed = weakref.ref(t), changed
         self.has_gradient = ANY if has_gradient is None else <bint> has_gradient
 
-    cdef int happen(self) except -1:
+    cdef int apply(self) except -1:
         t = self.tensor()
         if t is not None:
             if self.has_gradient != ANY:
@@ -75,25 +75,25 @@ cdef class StateChange:
         return 0
 
 
-def mapped(f, result):
+def tree_map(f, result):
     """A step's result, with f applied to everything in its tuples, lists and dicts."""
     if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return type(result)(*[mapped(f, x) for x in result])
+        return type(result)(*[tree_map(f, x) for x in result])
     if isinstance(result, (tuple, list)):
-        return type(result)([mapped(f, x) for x in result])
+        return type(result)([tree_map(f, x) for x in result])
     if isinstance(result, dict):
-        return {key: mapped(f, x) for key, x in result.items()}
+        return {key: tree_map(f, x) for key, x in result.items()}
     return f(result)
 
 
-def copied(x):
+def copy_array(x):
     """A copy of an array; any other value itself."""
     return PyArray_NewCopy(x, cnp.NPY_KEEPORDER) if type(x) is ndarray else x
 
 
 cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
     """Copy an array into a contiguous one of the same shape and dtype."""
-    if cnp.PyArray_IS_C_CONTIGUOUS(array) and array.descr is buffer.descr and cnp.PyArray_NBYTES(array) < AT_ONCE:
+    if cnp.PyArray_IS_C_CONTIGUOUS(array) and array.descr is buffer.descr and cnp.PyArray_NBYTES(array) < SMALL_COPY:
         memcpy(cnp.PyArray_DATA(buffer), cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array))
         return 0
     return PyArray_CopyInto(buffer, array)
@@ -104,23 +104,23 @@ cdef int copy_rows(cnp.ndarray to, Py_ssize_t at, cnp.ndarray array, Py_ssize_t 
 
     Both have rows of the same shape and dtype.
     """
-    cdef Py_ssize_t of_row
+    cdef Py_ssize_t row_size
     if cnp.PyArray_IS_C_CONTIGUOUS(to) and cnp.PyArray_IS_C_CONTIGUOUS(array) and to.descr is array.descr:
-        of_row = cnp.PyArray_NBYTES(to) // cnp.PyArray_DIM(to, 0)
-        if count * of_row < AT_ONCE:
-            memcpy(cnp.PyArray_BYTES(to) + at * of_row, cnp.PyArray_BYTES(array) + start * of_row, count * of_row)
+        row_size = cnp.PyArray_NBYTES(to) // cnp.PyArray_DIM(to, 0)
+        if count * row_size < SMALL_COPY:
+            memcpy(cnp.PyArray_BYTES(to) + at * row_size, cnp.PyArray_BYTES(array) + start * row_size, count * row_size)
             return 0
     return PyArray_CopyInto(to[at:at + count], array[start:start + count])
 
 
-def as_given(x):
+def to_input(x):
     """Convert an argument that is not a plain array to an array or to sparse rows."""
     if is_sparse(x):
         return as_sparse(x)
     return np.asanyarray(x.data if isinstance(x, Node) else x)
 
 
-def refuse_unlike(i, before, now):
+def raise_mismatch(i, before, now):
     """Raise ValueError or TypeError for argument i, whose shape, dtype or kind differs from the recorded one."""
     if is_sparse(before) != is_sparse(now):
         kinds = ["sparse rows" if is_sparse(x) else "an array" for x in (before, now)]
@@ -130,14 +130,14 @@ def refuse_unlike(i, before, now):
     raise TypeError(f"argument {i} was recorded with dtype {before.dtype}, got {now.dtype}")
 
 
-def as_plain(x):
+def to_ndarray(x):
     """A view of an array as a plain ndarray, which copies fast."""
     return x.view(ndarray) if isinstance(x, ndarray) else x
 
 
-def plain(result):
+def unwrap_tensors(result):
     """A step's result with arrays instead of Tensors."""
-    return mapped(lambda x: x.data if isinstance(x, Node) else x, result)
+    return tree_map(lambda x: x.data if isinstance(x, Node) else x, result)
 
 
 cdef class Runner:
@@ -148,8 +148,8 @@ cdef class Runner:
     cdef readonly object _result          # the replay writes its results here
     cdef readonly object function         # the user's function, of `capture`, or None
     cdef public bint runs_eagerly         # because it can't be replayed
-    cdef list given                       # the arguments of the last call, with `function`
-    cdef list found, attributes, effects
+    cdef list arguments                   # the arguments of the last call, with `function`
+    cdef list guards, attributes, effects
     cdef readonly bint is_recorded        # whether there is a recording to replay
     cdef bint records_graph, is_training, rounds_products
 
@@ -162,16 +162,16 @@ cdef class Runner:
         """Make a new lock in a forked child, where no other thread holds the old one."""
         self.lock = threading.RLock()
 
-    def keep(self, Replay replay not None, list inputs, result, list found, list attributes, list effects):
+    def set_recording(self, Replay replay not None, list inputs, result, list guards, list attributes, list effects):
         """Keep a recording: the replay, its inputs and results, the state that it needs, and the changes it makes."""
-        self.replay, self.inputs, self._result = replay, inputs, mapped(as_plain, result)
-        self.found, self.attributes, self.effects = found, attributes, effects
+        self.replay, self.inputs, self._result = replay, inputs, tree_map(to_ndarray, result)
+        self.guards, self.attributes, self.effects = guards, attributes, effects
         self.records_graph, self.is_training, self.rounds_products = records_graph(), is_training(), rounds_products()
         self.is_recorded = True
 
-    def forget(self, result):
+    def drop_recording(self, result):
         """Drop the recording, and keep only the results of this call."""
-        self.is_recorded, self._result = False, mapped(as_plain, result)
+        self.is_recorded, self._result = False, tree_map(to_ndarray, result)
 
     def __call__(self, *arrays):
         if self.function is None:
@@ -184,29 +184,29 @@ cdef class Runner:
 
     cdef object run_on(self, function, tuple arrays):
         cdef Py_ssize_t i
-        cdef list given = [x if type(x) is ndarray else as_given(x) for x in arrays]
+        cdef list arguments = [x if type(x) is ndarray else to_input(x) for x in arrays]
         if is_recording():                # then this call is a part of another step that is being recorded
-            return plain(function(*given))
+            return unwrap_tensors(function(*arguments))
         if self.runs_eagerly:
-            return mapped(copied, mapped(as_plain, plain(function(*given))))
+            return tree_map(copy_array, tree_map(to_ndarray, unwrap_tensors(function(*arguments))))
         if self.function is not None:
-            self.given = given            # keeps the memory that sparse rows point to
-        given = [x if isinstance(x, ndarray) else to_row_array(x) for x in given]
+            self.arguments = arguments        # keeps the memory that sparse rows point to
+        arguments = [x if isinstance(x, ndarray) else to_row_array(x) for x in arguments]
         self.lock.acquire()               # faster than `with`
         try:
             if self.is_recorded:
-                self.check_like_before(given)
+                self.check_arguments(arguments)
             if self.is_current():
-                for i in range(len(given)):
-                    copy_into(self.inputs[i], given[i])
+                for i in range(len(arguments)):
+                    copy_into(self.inputs[i], arguments[i])
                 self.replay_inputs()
             else:
-                self.record(function, *given)
-            return copied(self._result) if type(self._result) is ndarray else mapped(copied, self._result)
+                self.record(function, *arguments)
+            return copy_array(self._result) if type(self._result) is ndarray else tree_map(copy_array, self._result)
         finally:
             self.lock.release()
 
-    def run_block(self, function, list arrays, Py_ssize_t start, Py_ssize_t size, list results):
+    def run_bucket(self, function, list arrays, Py_ssize_t start, Py_ssize_t size, list results):
         """Compute `size` rows of the arrays, from row `start` on; write the results into the same rows of `results`.
 
         After the arrays' last row, that row is repeated, and the results of the repeated rows are left out. `results`
@@ -226,11 +226,11 @@ cdef class Runner:
                 which = np.minimum(np.arange(start, start + size), rows - 1)
                 self.record(function, *[array[which] for array in arrays])
             is_tuple = isinstance(self._result, tuple)
-            found = self._result if is_tuple else (self._result,)
+            outputs = self._result if is_tuple else (self._result,)
             if not results:
-                results.extend([np.empty((rows, *result.shape[1:]), result.dtype) for result in found])
+                results.extend([np.empty((rows, *result.shape[1:]), result.dtype) for result in outputs])
             for i in range(len(results)):
-                copy_rows(results[i], start, found[i], 0, count)
+                copy_rows(results[i], start, outputs[i], 0, count)
             return is_tuple
         finally:
             self.lock.release()
@@ -240,12 +240,12 @@ cdef class Runner:
         try:
             stopped = self.replay.run_once()
         finally:                          # even a replay that stopped may have changed anything
-            self.replayed()
+            self.apply_effects()
         if stopped is not None:
-            stopped.raise_why()
+            stopped.raise_error()
         return 0
 
-    cdef int check_like_before(self, list arrays) except -1:
+    cdef int check_arguments(self, list arrays) except -1:
         cdef cnp.ndarray array, buffer
         cdef Py_ssize_t i
         if len(arrays) != len(self.inputs):
@@ -254,33 +254,33 @@ cdef class Runner:
             array, buffer = arrays[i], self.inputs[i]
             if not cnp.PyArray_SAMESHAPE(array, buffer) or (
                     array.descr is not buffer.descr and not cnp.PyArray_EquivTypes(array.descr, buffer.descr)):
-                refuse_unlike(i, from_row_array(buffer), from_row_array(array))
+                raise_mismatch(i, from_row_array(buffer), from_row_array(array))
         return 0
 
     cpdef bint is_current(self) except -1:
         """Whether a replay would have the same results as the step in Python."""
-        cdef Precondition one
+        cdef TensorGuard guard
         if (not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training()
                 or self.rounds_products != rounds_products()):
             return False
-        for one in self.found:
-            if not one.is_so():
+        for guard in self.guards:
+            if not guard.holds():
                 return False
         return are_unchanged(self.attributes)
 
-    cpdef replayed(self):
-        """After replays, note the step's changes on the Tensors."""
-        cdef StateChange one
-        for one in self.effects:
-            one.happen()
+    cpdef apply_effects(self):
+        """After replays, make the step's changes to the Tensors."""
+        cdef SideEffect effect
+        for effect in self.effects:
+            effect.apply()
 
 
-def forms_of_rows(tuple arrays):
+def row_specs(tuple arrays):
     """The shape of a row, the dtype and the class of each of these arrays, or sparse rows."""
     return tuple([(array.shape[1:], array.dtype, type(array)) for array in arrays])
 
 
-cdef class Locked:
+cdef class LockedArray:
     """Lock an array for this thread, and restore its old content at the end.
 
     (Compiled code: a Ctrl-C cannot interrupt it halfway.)

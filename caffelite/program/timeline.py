@@ -10,7 +10,7 @@ from caffelite import _kernels as kernels
 from caffelite._support.text_table import format_bytes
 from caffelite.core.recording import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, RecordedStep
-from caffelite.program.labels import facts, shape_text
+from caffelite.program.labels import describe_call, shape_text
 
 ALIGNMENT = 64  # bytes; as in place_temporaries
 
@@ -24,16 +24,16 @@ class Stage(NamedTuple):
     size: int  # bytes of all temporaries
 
     @classmethod
-    def of(cls, name: str, step: RecordedStep) -> Stage:
+    def from_step(cls, name: str, step: RecordedStep) -> Stage:
         """The stage of a step whose temporaries may have places."""
-        temporaries = list(dict.fromkeys([x.buffer for _, x in step.operands() if x.buffer.temporary]))
+        temporaries = list(dict.fromkeys([x.buffer for _, x in step.operands() if x.buffer.is_temporary]))
         addresses = {buffer: buffer.address for buffer in temporaries if buffer.address is not None}
         first = min(addresses.values(), default=0)
         offsets = {buffer: address - first for buffer, address in addresses.items()}
-        size = max([offset + _room(buffer) for buffer, offset in offsets.items()], default=0)
+        size = max([offset + _aligned_size(buffer) for buffer, offset in offsets.items()], default=0)
         for buffer in temporaries:
             if buffer not in offsets:
-                offsets[buffer], size = size, size + _room(buffer)
+                offsets[buffer], size = size, size + _aligned_size(buffer)
         return cls(name, list(step.instructions), offsets, size)
 
 
@@ -48,7 +48,7 @@ class Bar(NamedTuple):
     nbytes: int
 
 
-class Timed(NamedTuple):
+class Timeline(NamedTuple):
     """A stage with the time that each call takes."""
 
     name: str
@@ -59,41 +59,41 @@ class Timed(NamedTuple):
     size: int  # bytes of all temporaries
 
 
-def measured(stages: list[Stage], step: RecordedStep, replays: int) -> list[Timed]:
+def measure_stages(stages: list[Stage], step: RecordedStep, replays: int) -> list[Timeline]:
     """Replay each stage so many times, and return it with the least time of each call.
 
     Everything that kernels write is set back before each stage and at the end. `step` is the one that is replayed
     otherwise: afterwards, its calls have their own places again.
     """
     written = {b: b.owner() for stage in stages for call in stage.instructions if isinstance(call, Instruction)
-               for b in call.writes if not b.temporary}  # fmt: skip
+               for b in call.writes if not b.is_temporary}  # fmt: skip
     arrays = [owner.view(np.ndarray) for owner in written.values() if owner is not None]
     arrays += [x.view(np.ndarray) for call in step.instructions if isinstance(call, PythonCallback)
                for x in call.outputs if x is not None]  # fmt: skip
-    before = [array.copy() for array in arrays]
-    timed = []
+    old_values = [array.copy() for array in arrays]
+    timelines = []
     try:
         for stage in stages:
-            timed.append(_timed(stage, step.memory, replays))
-            for array, values in zip(arrays, before, strict=True):
+            timelines.append(_measure(stage, step.memory, replays))
+            for array, values in zip(arrays, old_values, strict=True):
                 array[...] = values
     finally:
-        for array, values in zip(arrays, before, strict=True):
+        for array, values in zip(arrays, old_values, strict=True):
             array[...] = values
         for call in step.instructions:
             if isinstance(call, Instruction):
-                call.placed()
-    return timed
+                call.assign_addresses()
+    return timelines
 
 
-def _timed(stage: Stage, memory: list, replays: int) -> Timed:
+def _measure(stage: Stage, memory: list, replays: int) -> Timeline:
     block = np.full(stage.size + ALIGNMENT, 0xFF, dtype=np.uint8)  # NaN, as in place_temporaries
     first = -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
     addresses = {buffer: buffer.address for buffer in stage.offsets}
     try:
         for buffer, offset in stage.offsets.items():
             buffer.address = first + offset
-        calls = [call.placed() if isinstance(call, Instruction) else call for call in stage.instructions]
+        calls = [call.assign_addresses() if isinstance(call, Instruction) else call for call in stage.instructions]
         replay = kernels.Replay(calls, [*memory, block])
     finally:
         for buffer, address in addresses.items():
@@ -104,7 +104,7 @@ def _timed(stage: Stage, memory: list, replays: int) -> Timed:
     for i, call in enumerate(stage.instructions):
         if isinstance(call, Instruction):
             for operand in call.operands:
-                if operand is not None and operand.buffer.temporary:
+                if operand is not None and operand.buffer.is_temporary:
                     lives.setdefault(operand.buffer, [i, i])[1] = i
                     if operand.nbytes == operand.buffer.nbytes:
                         shapes.setdefault(operand.buffer, shape_text(operand.shape))
@@ -112,13 +112,13 @@ def _timed(stage: Stage, memory: list, replays: int) -> Timed:
         Bar(b, shapes.get(b, format_bytes(b.nbytes)), begin, end, stage.offsets[b], b.nbytes)
         for b, (begin, end) in lives.items()
     ]
-    names = [facts(call)[0] for call in stage.instructions]
+    names = [describe_call(call)[0] for call in stage.instructions]
     writes = [
-        next((b for b in call.writes if b.temporary), None) if isinstance(call, Instruction) else None
+        next((b for b in call.writes if b.is_temporary), None) if isinstance(call, Instruction) else None
         for call in stage.instructions
     ]
-    return Timed(stage.name, names, writes, seconds, bars, stage.size)
+    return Timeline(stage.name, names, writes, seconds, bars, stage.size)
 
 
-def _room(buffer: Buffer) -> int:
+def _aligned_size(buffer: Buffer) -> int:
     return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT

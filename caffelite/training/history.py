@@ -9,7 +9,7 @@ from caffelite._support.migration_hints import ForeignAttribute
 from caffelite._support.text_table import FIT_STYLE, TextTable, escape_tex, text_table
 
 # Each run has its own line style. So a reader can distinguish them without colour.
-LINES: tuple[Any, ...] = (
+LINE_STYLES: tuple[Any, ...] = (
     "-",
     (0, (5, 2)),
     (0, (1, 1.5)),
@@ -17,7 +17,7 @@ LINES: tuple[Any, ...] = (
     (0, (9, 3)),
     (0, (3, 1.5, 1, 1.5, 1, 1.5)),
 )
-MOST_ROWS = 12  # of the table
+MAX_ROWS = 12  # of the table
 
 
 class History(dict):
@@ -31,9 +31,9 @@ class History(dict):
     history = ForeignAttribute("history")
 
     @classmethod
-    def of(cls, names: Iterable[str], is_validated: bool) -> History:
-        """Return an empty History of quantities with these names, also on validation data if `is_validated`."""
-        prefixes = ("", "val_") if is_validated else ("",)
+    def empty(cls, names: Iterable[str], has_validation: bool) -> History:
+        """Return an empty History of quantities with these names, also on validation data if `has_validation`."""
+        prefixes = ("", "val_") if has_validation else ("",)
         return cls({f"{prefix}{name}": [] for prefix in prefixes for name in names})
 
     def __missing__(self, name: str) -> Any:
@@ -82,10 +82,10 @@ class History(dict):
 
     def draw(self, axes: Any, name: str) -> None:
         """Draw one quantity on matplotlib axes, and its values on validation data, if any, as a dashed line."""
-        for key, label, line in ((name, "training", LINES[0]), (f"val_{name}", "validation", LINES[1])):
+        for key, label, line in ((name, "training", LINE_STYLES[0]), (f"val_{name}", "validation", LINE_STYLES[1])):
             if key in self:
                 _draw_line(axes, self[key], label, line)
-        _frame(axes, name)
+        _label_axes(axes, name)
 
     def _repr_svg_(self) -> str | None:
         try:
@@ -108,8 +108,8 @@ class History(dict):
     def _table(self) -> TextTable:
         """Return the numbers as a table, one row per epoch. With many epochs it shows the first and the last ones."""
         rows = [[str(i), *[f"{x:.4g}" for x in row]] for i, row in enumerate(zip(*self.values(), strict=False), 1)]
-        if len(rows) > MOST_ROWS:
-            rows[1 : 1 - MOST_ROWS] = [["…"] * len(rows[0])]
+        if len(rows) > MAX_ROWS:
+            rows[1 : 1 - MAX_ROWS] = [["…"] * len(rows[0])]
         return text_table(["epoch", *self], rows, ">" * (1 + len(self)))
 
 
@@ -118,8 +118,8 @@ def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str]
     for axes, key, title in zip(column, (name, f"val_{name}"), (name, f"validation {name}"), strict=False):
         for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
             if key in run:
-                _draw_line(axes, run[key], label, LINES[i % len(LINES)], color=f"C{i}")
-        _frame(axes, title)
+                _draw_line(axes, run[key], label, LINE_STYLES[i % len(LINE_STYLES)], color=f"C{i}")
+        _label_axes(axes, title)
 
 
 def _draw_line(axes: Any, values: list[float], label: str, line: Any, **options: Any) -> None:
@@ -128,6 +128,6 @@ def _draw_line(axes: Any, values: list[float], label: str, line: Any, **options:
     axes.plot(range(1, len(values) + 1), values, label=escape_tex(str(label)), linestyle=line, marker=marker, **options)
 
 
-def _frame(axes: Any, title: str) -> None:
+def _label_axes(axes: Any, title: str) -> None:
     axes.set(xlabel="epoch", title=escape_tex(title))
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)

@@ -31,53 +31,53 @@ from caffelite.data.out_of_core import Blocks, Source, select_ranges
 from caffelite.data.windows import Windows
 from caffelite.functions import Columns, Losses, Parallel, Penalized
 from caffelite.functions.losses.base import Loss
-from caffelite.functions.losses.function_loss import as_loss as one_loss
+from caffelite.functions.losses.function_loss import as_loss as as_single_loss
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
 
-Names = list[list[Any] | None] | None  # column names of data frames, one list for each input
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-IN_ORDER: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
+ColumnNames = list[list[Any] | None] | None  # column names of data frames, one list for each input
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
-def training_batches(
+def make_training_batches(
     model: Any,
     loss: Function,
     x: Any,
     y: Any,
     weights: Any,
     class_weight: Any,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     rng: np.random.Generator,
     validation_data: Any,
     validation_split: float,
     is_seeded: bool,
-) -> tuple[Iterable, Iterable | None, Names]:
+) -> tuple[Iterable, Iterable | None, ColumnNames]:
     """Return the training batches, the validation batches (or None) and the column names of frames."""
     if validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
     if are_rows(x, y):
-        data, held_out, columns = _rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
-        training: Any = DataGenerator.from_batch(data, seed=rng, **_set(given))
+        data, held_out, columns = _prepare_rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
+        training: Any = DataGenerator.from_batch(data, seed=rng, **_drop_none(options))
     else:
         if class_weight is not None:
             raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
         if validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-        check_batches(model, "x", x, y, weights, loss, given)
+        check_batches(model, "x", x, y, weights, loss, options)
         columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
         training = merge_single_rows(training)
     if held_out is not None:
-        return training, batches_of(held_out, IN_ORDER), columns
-    validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
+        return training, make_batches(held_out, EVAL_OPTIONS), columns
+    validation = None if validation_data is None else make_validation_batches(model, validation_data, loss, columns)
     return training, validation, columns
 
 
-def _rows(
+def _prepare_rows(
     model: Any,
     loss: Function,
     x: Any,
@@ -87,48 +87,48 @@ def _rows(
     rng: np.random.Generator,
     validation_split: float,
     is_seeded: bool,
-) -> tuple[Batch, Batch | None, Names]:
+) -> tuple[Batch, Batch | None, ColumnNames]:
     """Return the training rows, the held-out validation rows (or None) and the column names of frames.
 
     Class weights count only in training.
     """
     class_weights = None
     if class_weight is not None:
-        (_, y), *others = name_targets(y)
-        if others:
+        (_, y), *rest = name_targets(y)
+        if rest:
             raise ValueError(
-                f"class_weight needs a single target, got {1 + len(others)}: give the weights of rows as sample_weight"
+                f"class_weight needs a single target, got {1 + len(rest)}: give the weights of rows as sample_weight"
             )
-        of_labels = loss.losses[0] if isinstance(loss, Losses) else loss
-        class_weights = ClassWeights(class_weight, y, getattr(of_labels, "ignore", None))
+        label_loss = loss.losses[0] if isinstance(loss, Losses) else loss
+        class_weights = ClassWeights(class_weight, y, getattr(label_loss, "ignore", None))
     if validation_split == 0:
         weights = weights if class_weights is None else class_weights.multiply(weights, y)
-        data, columns = checked(model, "x", x, y, weights, loss)
+        data, columns = prepare_data(model, "x", x, y, weights, loss)
         return data, None, columns
-    data, columns = checked(model, "x", x, y, weights, loss)
-    drawn_from = model._own.stream_of_split(data.rows, rng, drawn_anew=is_seeded)
-    data, held_out = split(data, validation_split, drawn_from)
+    data, columns = prepare_data(model, "x", x, y, weights, loss)
+    split_rng = model._state.split_stream(data.rows, rng, reseed=is_seeded)
+    data, held_out = split_data(data, validation_split, split_rng)
     if class_weights is not None:
         weights = class_weights.multiply(data.weights, data.targets[0])
         data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
-    for part_of_data in (data, held_out):
-        check_weights(loss, part_of_data.weights)
+    for subset in (data, held_out):
+        check_weights(loss, subset.weights)
     return data, held_out, columns
 
 
-def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
+def split_data(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
     """Return the training rows, in their order, and the rows to evaluate. A source is split block by block."""
     rows = data.rows
-    count = count_to_hold_out(rows, share)
+    count = num_held_out(rows, share)
     columns, layout = data.columns(), data.layout()
     if Source in map(type, columns):
         ranges = Blocks(columns, rows).hold_out(count, rng)
-        return tuple([layout.batch([select_ranges(a, those) for a in columns]) for those in ranges])  # type: ignore
-    parts = training_and_held_out(rows, count, rng)
-    return tuple([layout.batch([a[which] for a in columns]) for which in parts])  # type: ignore
+        return tuple([layout.batch([select_ranges(a, row_range) for a in columns]) for row_range in ranges])  # type: ignore
+    parts = draw_split(rows, count, rng)
+    return tuple([layout.batch([a[mask] for a in columns]) for mask in parts])  # type: ignore
 
 
-def count_to_hold_out(rows: int, share: float) -> int:
+def num_held_out(rows: int, share: float) -> int:
     """Return how many rows `validation_split` holds out. TypeError or ValueError if the share is not possible."""
     if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
         raise TypeError(f"validation_split must be a number, got {share!r}")
@@ -140,23 +140,23 @@ def count_to_hold_out(rows: int, share: float) -> int:
     return count
 
 
-def training_and_held_out(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def draw_split(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw the rows to hold out. Return masks (rows,) of the rows for training and of the rows that are held out."""
     held_out = np.zeros(rows, dtype=bool)
     held_out[rng.permutation(rows)[:count]] = True
     return ~held_out, held_out
 
 
-def validation_batches(model: Any, data: Any, loss: Function, columns: Names = None) -> Iterable:
+def make_validation_batches(model: Any, data: Any, loss: Function, columns: ColumnNames = None) -> Iterable:
     """Return the validation data as batches. Frames must have the columns of the training."""
     if isinstance(data, DataGenerator):
         check_columns(model, "validation_data", data.columns, columns)
-        return batches(model, "validation_data", data, None, None, loss)
-    x, y, weights = rows_to_evaluate(data, "(x, y), (x, y, weights) or a DataGenerator")
-    return batches(model, "validation_data's x", x, y, weights, loss, columns=columns, **IN_ORDER)
+        return as_batches(model, "validation_data", data, None, None, loss)
+    x, y, weights = unpack_validation_data(data, "(x, y), (x, y, weights) or a DataGenerator")
+    return as_batches(model, "validation_data's x", x, y, weights, loss, columns=columns, **EVAL_OPTIONS)
 
 
-def rows_to_evaluate(data: Any, expected: str) -> tuple[Any, Any, Any]:
+def unpack_validation_data(data: Any, expected: str) -> tuple[Any, Any, Any]:
     """Return x, y and weights (or None) of `validation_data`. Raise TypeError, saying what is expected, for others."""
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise TypeError(
@@ -169,27 +169,27 @@ def rows_to_evaluate(data: Any, expected: str) -> tuple[Any, Any, Any]:
     return x, y, weights
 
 
-def batches(
+def as_batches(
     model: Any,
     name: str,
     x: Any,
     y: Any,
     weights: Any,
     loss: Function,
-    given: Mapping[str, Any] = NOTHING,
+    user_options: Mapping[str, Any] = NO_OPTIONS,
     *,
-    columns: Names = None,
+    columns: ColumnNames = None,
     **options: Any,
 ) -> Iterable:
     """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
 
-    Frames must have the columns `columns`. `options` are for rows in memory. The user's options, `given`, replace them
-    if they are not None. Raises ValueError if x is batches that do not follow `given`.
+    Frames must have the columns `columns`. `options` are for rows in memory. `user_options` replace them
+    if they are not None. Raises ValueError if x is batches that do not follow `user_options`.
     """
     if are_rows(x, y):
-        data, _ = checked(model, name, x, y, weights, loss, columns)
-        return batches_of(data, {**options, **_set(given)})
-    check_batches(model, name, x, y, weights, loss, given)
+        data, _ = prepare_data(model, name, x, y, weights, loss, columns)
+        return make_batches(data, {**options, **_drop_none(user_options)})
+    check_batches(model, name, x, y, weights, loss, user_options)
     return x
 
 
@@ -198,15 +198,15 @@ def are_rows(x: Any, y: Any) -> bool:
     return y is not None and not isinstance(x, DataGenerator)
 
 
-def batches_of(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
+def make_batches(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
     """Return batches of all these rows. They have been checked."""
-    return DataGenerator.from_batch(data, **{"seed": _unused().stream, **options})
+    return DataGenerator.from_batch(data, **{"seed": _fixed_stream().stream, **options})
 
 
 def check_batches(
-    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, given: Mapping[str, Any] = NOTHING
+    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, options: Mapping[str, Any] = NO_OPTIONS
 ) -> None:
-    """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `given`."""
+    """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `options`."""
     if weights is not None:
         raise ValueError("sample_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
     generator = x.batches if isinstance(x, Prefetch) else x
@@ -233,7 +233,7 @@ def check_batches(
         elif hasattr(x, "__getitem__") and hasattr(x, "__len__"):
             got += ": give it __iter__, such as (self[i] for i in range(len(self)))"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
-    for option, value in _set(given).items():
+    for option, value in _drop_none(options).items():
         if getattr(generator, option, None) != value:
             raise ValueError(
                 f"{option}={value!r} needs x and y as arrays, and {name} is a {type(x).__name__}, which makes its "
@@ -241,12 +241,12 @@ def check_batches(
             )
 
 
-def _set(given: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None."""
-    return {option: value for option, value in given.items() if value is not None}
+    return {option: value for option, value in options.items() if value is not None}
 
 
-class _Unused:
+class _FixedStream:
     """A random stream for rows that stay in order. It is shared: a new one takes longer than all other checks."""
 
     def __init__(self) -> None:
@@ -258,39 +258,39 @@ class _Unused:
 
 
 @functools.cache
-def _unused() -> _Unused:
-    return _Unused()
+def _fixed_stream() -> _FixedStream:
+    return _FixedStream()
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def checked(
-    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: Names = None
-) -> tuple[Batch, Names]:
+def prepare_data(
+    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: ColumnNames = None
+) -> tuple[Batch, ColumnNames]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
     inputs, columns = model_inputs(model, name, x, expected)
-    given = [(of, from_dataframe(a, of)) for of, a in targets_of(loss, y)]
-    targets = {of: a if isinstance(a, Source) else as_array(a, of) for of, a in given}
+    named_arrays = [(target_name, from_dataframe(a, target_name)) for target_name, a in loss_targets(loss, y)]
+    targets = {target_name: a if isinstance(a, Source) else as_array(a, target_name) for target_name, a in named_arrays}
     shape, rows = check_rows(model, name, inputs), len(inputs[0])
     check_indices(model, name, inputs)
-    for of, a in targets.items():
+    for target_name, a in targets.items():
         if a.shape[:1] != (rows,):
-            raise ValueError(f"{name} has {rows} rows, {of if len(targets) > 1 else 'y'} has shape {a.shape}")
+            raise ValueError(f"{name} has {rows} rows, {target_name if len(targets) > 1 else 'y'} has shape {a.shape}")
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
     check_targets(loss, shape, tuple(targets.values()))
     check_weights(loss, weights)
-    return Batch(inputs, tuple([as_targets(a, model.dtype, of) for of, a in targets.items()]), weights), columns
+    return Batch(inputs, tuple([as_targets(a, model.dtype, target_name) for target_name, a in targets.items()]), weights), columns
 
 
-def targets_of(loss: Function, y: Any) -> list[tuple[str, Any]]:
+def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
     """Return the targets in y with their names in messages. Raise ValueError for a list if the loss takes several."""
     if isinstance(loss, Losses) and len(loss.losses) > 1 and (way_out := tuple_hint(y, "targets")):
         raise ValueError(f"y: expected a target for each of {len(loss.losses)} losses{way_out}")
     return name_targets(y)
 
 
-def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple[tuple[np.ndarray, ...], Names]:
+def model_inputs(model: Any, name: str, x: Any, expected: ColumnNames = None) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
     """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
 
     Raises ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
@@ -298,21 +298,21 @@ def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple
     """
     names = None
     if type(x) is not np.ndarray:
-        if isinstance(x, list) and (least := _fewest_inputs(model)) > 1:
-            raise ValueError(f"{name}: the model takes {least} inputs, got 1{tuple_hint(x)}")
-        columns = columns_of(model)
+        if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
+            raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
+        columns = find_columns(model)
         if columns is not None and frames.is_frame(x):
             x = columns.arrays(x, name)
         else:
             names = frames.input_column_names(x)
             check_columns(model, name, names, expected)
-    takes = model.takes_indices
-    if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := columns_of(model)) is not None:
+    takes_indices = model.takes_indices
+    if isinstance(takes_indices, tuple) and not isinstance(x, tuple) and (columns := find_columns(model)) is not None:
         raise ValueError(f"{name}: expected {columns.expected_inputs}; got one {type(x).__name__}")
-    return as_inputs(x, model.input_dtype, takes, name), names
+    return as_inputs(x, model.input_dtype, takes_indices, name), names
 
 
-def _fewest_inputs(model: Any) -> int:
+def _min_inputs(model: Any) -> int:
     """Return the smallest number of inputs that the model takes."""
     if model.is_sequence():
         return 1
@@ -341,30 +341,30 @@ def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None
     The model runs on two rows of zeros, which shows the Functions that get the input or a view of it. If an index
     reaches a Function in another way, only that Function checks it.
     """
-    takes = model.takes_indices
-    if not (any(takes) if isinstance(takes, tuple) else takes):
+    takes_indices = model.takes_indices
+    if not (any(takes_indices) if isinstance(takes_indices, tuple) else takes_indices):
         return
     names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
-    for x, of, most in zip(inputs, names, model.index_limits(inputs), strict=True):
-        if most is not None and not isinstance(x, Source):  # a Source is checked when it is read
-            indices = as_indices(x, of)
-            if (indices.view(np.uint64) > most).any():
-                raise_bad_index(of, most, x.shape, x.dtype, indices)
+    for x, input_name, max_index in zip(inputs, names, model.index_limits(inputs), strict=True):
+        if max_index is not None and not isinstance(x, Source):  # a Source is checked when it is read
+            indices = as_indices(x, input_name)
+            if (indices.view(np.uint64) > max_index).any():
+                raise_bad_index(input_name, max_index, x.shape, x.dtype, indices)
 
 
 def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) -> None:
     """Raise ValueError for targets that the loss does not take. A Source is checked when it is read."""
-    known = tuple([None if isinstance(y, Source) else y for y in targets])
-    of_scores = loss.loss if isinstance(loss, Penalized) else loss
-    if type(of_scores).forward is Loss.forward:
+    arrays = tuple([None if isinstance(y, Source) else y for y in targets])
+    score_loss = loss.loss if isinstance(loss, Penalized) else loss
+    if type(score_loss).forward is Loss.forward:
         outputs = len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1
-        if outputs > 1 or len(known) > 1:
+        if outputs > 1 or len(arrays) > 1:
             raise ValueError(
-                f"{loss!r} takes one output and one target, got {outputs} and {len(known)} in y: give a loss for each "
+                f"{loss!r} takes one output and one target, got {outputs} and {len(arrays)} in y: give a loss for each "
                 "output, loss=(l1, l2)"
             )
-    if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in known)):
-        loss.check_targets(unpack_single(known), outputs_shape)
+    if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in arrays)):
+        loss.check_targets(unpack_single(arrays), outputs_shape)
 
 
 def check_weights(loss: Function, weights: np.ndarray | None) -> None:
@@ -378,30 +378,30 @@ def check_weights(loss: Function, weights: np.ndarray | None) -> None:
 # ---- columns of frames -----------------------------------------------------------------------------------------------
 
 
-def check_columns(model: Any, name: str, columns: Names, expected: Names = None) -> None:
+def check_columns(model: Any, name: str, columns: ColumnNames, expected: ColumnNames = None) -> None:
     """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
-    first = columns_of(model)
-    known: Any = (model._own.column_names or expected) if first is None else first.names
+    own_columns = find_columns(model)
+    known: Any = (model._state.column_names or expected) if own_columns is None else own_columns.names
     if known is not None:
         frames.check_names(known, columns, name)
 
 
-def remember_columns(model: Any, names: Names) -> None:
+def remember_columns(model: Any, names: ColumnNames) -> None:
     """Let the model expect frames with these columns, unless it has column names already. `Columns` finds its own."""
-    if names is not None and model._own.column_names is None and columns_of(model) is None:
-        model._own.column_names = names
+    if names is not None and model._state.column_names is None and find_columns(model) is None:
+        model._state.column_names = names
 
 
-def columns_of(model: Any) -> Columns | None:
+def find_columns(model: Any) -> Columns | None:
     """Return the Columns at the start of a sequence, or at the start of all Functions of a Parallel there; or None."""
-    first: Any = model
-    while hasattr(first, "is_sequence") and first.is_sequence() and first.functions:
-        first = first.functions[0]
-    if type(first) is Parallel:
-        found = [columns_of(function) for function in first.functions]
-        is_one = all(columns is not None and columns.is_equivalent(found[0]) for columns in found)
-        return found[0] if is_one else None
-    return first if Columns in type(first).__mro__ else None  # isinstance is slow here
+    layer: Any = model
+    while hasattr(layer, "is_sequence") and layer.is_sequence() and layer.functions:
+        layer = layer.functions[0]
+    if type(layer) is Parallel:
+        all_columns = [find_columns(function) for function in layer.functions]
+        are_equal = all(columns is not None and columns.is_equivalent(all_columns[0]) for columns in all_columns)
+        return all_columns[0] if are_equal else None
+    return layer if Columns in type(layer).__mro__ else None  # isinstance is slow here
 
 
 # ---- loss, optimizer, model ------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def as_loss(loss: Any) -> Function:
 
     Raise TypeError for a class, and for anything that cannot be called.
     """
-    return Losses.get_cached(loss) if isinstance(loss, tuple | list) else one_loss(loss)
+    return Losses.get_cached(loss) if isinstance(loss, tuple | list) else as_single_loss(loss)
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:
@@ -440,16 +440,16 @@ def trains_batch_norm(model: Any) -> bool:
 
     Call `check_optimizer` before: it looks for new Functions.
     """
-    return any(function.requires_grad for function in model._own.batch_norms)
+    return any(function.requires_grad for function in model._state.batch_norms)
 
 
 def warn_of_overflow(model: Any) -> None:
     """Warn of a BatchNorm if its running variance is too large for its dtype: `predict` then uses a smaller one."""
-    for function in model._own.batch_norms:
-        beyond = function.variance == np.finfo(function.variance.dtype).max
-        if beyond.any():
+    for function in model._state.batch_norms:
+        overflows = function.variance == np.finfo(function.variance.dtype).max
+        if overflows.any():
             warn(
-                f"{function!r}: the variance of feature {int(beyond.argmax())} is beyond {model.dtype}, and "
+                f"{function!r}: the variance of feature {int(overflows.argmax())} is beyond {model.dtype}, and "
                 "predictions differ from the training: divide that feature by a constant, or take "
                 "Model(dtype=np.float64)"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from caffelite._kernels import AfterEpoch
+from caffelite._kernels import EpochHook
 from caffelite._support.interrupts import Interrupts
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.epochs.base import Epochs
@@ -29,19 +29,19 @@ class Listener:
     def steps_done(self, count: int, loop: Loop) -> None:
         """Called when `count` more steps are done."""
 
-    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+    def native_call(self, loop: Loop, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
         """Return the work after each epoch as a call without Python, None if it needs Python now.
 
-        `others` are the calls of the listeners before this one.
+        `earlier_calls` are the calls of the listeners before this one.
         """
         return None
 
-    def due_besides(self, done: int) -> float:
-        """Return the epoch after which it needs Python, if `call` does the work after each epoch."""
+    def next_python_epoch(self, done: int) -> float:
+        """Return the epoch after which it needs Python, if `native_call` does the work after each epoch."""
         return math.inf
 
     def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
-        """Return this listener's numbers for the history, after so many epochs: for each quantity one an epoch."""
+        """Return this listener's numbers for the history, for each quantity one number per epoch."""
         return ()
 
     def epochs_done(self, count: int, loop: Loop) -> bool:
@@ -54,8 +54,8 @@ class Listener:
         Return True to end the training.
         """
 
-    def waited(self, seconds: float) -> None:
-        """Called after the training has waited for so many seconds. No step took this time."""
+    def exclude_time(self, seconds: float) -> None:
+        """Leave out these seconds, in which the training has waited and no step was taken."""
 
     def end(self) -> None:
         """Called when the training is over, also if an exception ended it."""
@@ -78,33 +78,33 @@ class Loop:
 
     def __init__(
         self,
-        until: int,
+        max_epochs: int,
         listeners: Sequence[Listener],
         history: History,
         interrupts: Interrupts,
     ) -> None:
-        self.until, self.listeners, self.history, self.interrupts = until, listeners, history, interrupts
-        self.ended = False
+        self.max_epochs, self.listeners, self.history, self.interrupts = max_epochs, listeners, history, interrupts
+        self.should_stop = False
 
     def run(self, make_epochs: Callable[[], Epochs]) -> None:
         """Train. When all listeners have begun, `make_epochs` prepares the data."""
-        waiting = list(self.listeners)
+        pending = list(self.listeners)
         try:
-            while waiting:
-                waiting[-1].begin(self)
-                waiting.pop()
-            if not self.ended:
+            while pending:
+                pending[-1].begin(self)
+                pending.pop()
+            if not self.should_stop:
                 self.epochs = make_epochs()
-                while self.epochs.epoch < self.until and not self.ended:
+                while self.epochs.epoch < self.max_epochs and not self.should_stop:
                     self.advance()
         finally:
             try:
-                self._leave()
+                self._close_epochs()
             finally:  # users' callbacks end last: if one raises, all other listeners have ended
-                for listener in self.listeners[len(waiting) :]:
+                for listener in self.listeners[len(pending) :]:
                     listener.end()
 
-    def _leave(self) -> None:
+    def _close_epochs(self) -> None:
         """Close the data, and free its memory now instead of at the next garbage collection."""
         if hasattr(self, "epochs"):
             epochs = self.epochs
@@ -113,51 +113,51 @@ class Loop:
 
     def advance(self) -> None:
         """Take steps for a while, or until an epoch at which a listener is due. Then call all listeners."""
-        epochs, done, steps, stopped = self.epochs, self.epochs.epoch, self.epochs.steps, None
-        due = self.next_due(done)
-        next_stop = min(self.until, max(due, done + 1), epochs.last(done))
+        epochs, done, steps, interruption = self.epochs, self.epochs.epoch, self.epochs.steps, None
+        due = self.next_python_epoch(done)
+        next_stop = min(self.max_epochs, max(due, done + 1), epochs.last_epoch(done))
         try:
             epochs.run_until(int(next_stop), self.steps_until_due())
         except (KeyboardInterrupt, TrainingDiverged) as error:
-            stopped = error
+            interruption = error
         for listener in self.listeners:
             listener.steps_done(epochs.steps - steps, self)
-        if epochs.epoch > done and (stopped is None or due > done + 1):  # whole epochs are done
-            self.ended = self.tell(done)
-        if stopped is not None:
-            raise stopped
-        if not self.ended:
+        if epochs.epoch > done and (interruption is None or due > done + 1):  # whole epochs are done
+            self.should_stop = self.end_epochs(done)
+        if interruption is not None:
+            raise interruption
+        if not self.should_stop:
             for listener in self.listeners:
-                self.ended |= listener.between_steps() is True
+                self.should_stop |= listener.between_steps() is True
 
-    def next_due(self, done: int) -> float:
-        """Return the earliest epoch after which a listener needs Python. The epochs make the calls of the others."""
-        calls: list[AfterEpoch] = []
-        later = math.inf
+    def next_python_epoch(self, done: int) -> float:
+        """Return the earliest epoch after which a listener needs Python. The epochs make all other calls."""
+        calls: list[EpochHook] = []
+        next_epoch = math.inf
         for listener in self.listeners:
             due = listener.due(done)
-            if due <= done + 1 and self.epochs.makes_calls and (call := listener.call(self, calls)) is not None:
+            if due <= done + 1 and self.epochs.has_native_calls and (call := listener.native_call(self, calls)) is not None:
                 calls.append(call)
-                due = listener.due_besides(done)
-            later = min(later, due)
-        if later <= done + 1 or self.epochs.is_told_each:  # each epoch comes back to Python
-            calls, later = [], done + 1
-        self.epochs.call_after_each(calls)
-        return later
+                due = listener.next_python_epoch(done)
+            next_epoch = min(next_epoch, due)
+        if next_epoch <= done + 1 or self.epochs.returns_each_epoch:  # each epoch comes back to Python
+            calls, next_epoch = [], done + 1
+        self.epochs.set_native_calls(calls)
+        return next_epoch
 
     def steps_until_due(self) -> float:
         """Return after how many more steps a listener must be called."""
         return min([listener.steps_until_due() for listener in self.listeners], default=math.inf)
 
-    def tell(self, done: int) -> bool:
+    def end_epochs(self, done: int) -> bool:
         """Add the results since epoch `done` to the history, and call all. Return whether the training ends."""
         results = self.epochs.results(done).T.tolist()
         for listener in self.listeners:
             results += listener.measure(self, len(results[0]))
         with self.interrupts.defer():
-            for values, new in zip(self.history.values(), results, strict=True):
-                values.extend(new)
-        ends = False
+            for values, new_values in zip(self.history.values(), results, strict=True):
+                values.extend(new_values)
+        should_stop = False
         for listener in self.listeners:
-            ends |= listener.epochs_done(self.epochs.epoch - done, self)
-        return ends
+            should_stop |= listener.epochs_done(self.epochs.epoch - done, self)
+        return should_stop

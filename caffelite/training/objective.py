@@ -23,22 +23,22 @@ from caffelite.functions.shape import reshape_array
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.metrics.base import (
     Metric,
-    OfEpoch,
-    OfOutput,
-    OfPredictions,
+    EpochMetric,
+    OutputMetric,
+    CountMetric,
     accuracy,
-    accuracy_above,
-    assumed_threshold,
+    thresholded_accuracy,
+    guess_threshold,
     check_shapes,
-    link_of,
-    number,
+    find_link,
+    to_number,
     takes_labels,
-    threshold_of,
+    find_threshold,
     warn_of_probabilities,
 )
-from caffelite.training.metrics.classification import are_several
+from caffelite.training.metrics.classification import is_multilabel
 
-OF_EACH = ": give a list for each output, such as metrics=(['accuracy'], ['mae'])"
+PER_OUTPUT_HINT = ": give a list for each output, such as metrics=(['accuracy'], ['mae'])"
 
 
 class Objective:
@@ -51,48 +51,48 @@ class Objective:
     ----------
     loss : Function
         The terms of `Losses` are measured one by one.
-    metrics : dict of Metric or OfOutput
+    metrics : dict of Metric or OutputMetric
         By name.
-    warned_of : set of str
+    warned_reasons : set of str
         The warnings that this model has already given.
     """
 
-    def __init__(self, loss: Any, metrics: dict[str, Any], warned_of: set[str]) -> None:
-        self.loss, self.metrics, self.warned_of = loss, metrics, warned_of
-        several = loss.losses if isinstance(loss, Losses) else ()
-        self.terms = [Term(one, self.warn_once) for one in several or (loss,)]
-        self.measures = _measures_of(metrics, [term.loss for term in self.terms], len(several))
-        losses = ("loss", *[f"loss_{i}" for i in range(len(several))])
-        if taken := [name for name in losses if name in metrics]:
-            raise ValueError(f"metrics: the name {taken[0]!r} is taken")
+    def __init__(self, loss: Any, metrics: dict[str, Any], warned_reasons: set[str]) -> None:
+        self.loss, self.metrics, self.warned_reasons = loss, metrics, warned_reasons
+        part_losses = loss.losses if isinstance(loss, Losses) else ()
+        self.terms = [Term(part_loss, self.warn_once) for part_loss in part_losses or (loss,)]
+        self.metric_groups = _group_metrics(metrics, [term.loss for term in self.terms], len(part_losses))
+        losses = ("loss", *[f"loss_{i}" for i in range(len(part_losses))])
+        if reserved := [name for name in losses if name in metrics]:
+            raise ValueError(f"metrics: the name {reserved[0]!r} is taken")
         self.names = (*losses, *metrics)
-        self.epoch_metrics = {name: metric for each in self.measures for name, metric in each.of_epoch.items()}
+        self.epoch_metrics = {name: metric for group in self.metric_groups for name, metric in group.epoch_metrics.items()}
         # A row of `means`: losses and accuracies. The sums: one for each loss, one or three for each accuracy.
-        self.summed = (*losses, *[each.accuracy for each in self.measures if each.accuracy])
-        self.quantities = len(self.terms) + sum(each.quantities for each in self.measures)
+        self.sum_names = (*losses, *[group.accuracy for group in self.metric_groups if group.accuracy])
+        self.num_sums = len(self.terms) + sum(group.num_sums for group in self.metric_groups)
         # The objects that a recorded step depends on. It also depends on the names.
-        self.used = (loss, *several, *[metric for each in self.measures for metric in each.metrics.values()])
+        self.dependencies = (loss, *part_losses, *[metric for group in self.metric_groups for metric in group.metrics.values()])
 
     # ---- of a batch ---------------------------------------------------------------------------------------------
 
     def __call__(self, outputs: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch. Raise TrainingDiverged unless it is finite."""
-        value = self.of(outputs, batch)
+        value = self.compute_loss(outputs, batch)
         check_finite(value.data)
         return value
 
-    def of(self, outputs: Any, batch: Batch) -> Tensor:
+    def compute_loss(self, outputs: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, finite or not."""
-        for each in self.measures:
-            each.check(outputs, batch)
+        for group in self.metric_groups:
+            group.check(outputs, batch)
         weights, targets = () if batch.weights is None else (batch.weights,), unpack_single(batch.targets)
         if not isinstance(self.loss, Losses):
-            return self.terms[0].of(self.judged(self.loss, outputs, batch), targets, *weights)
+            return self.terms[0].compute_loss(self.prepare_outputs(self.loss, outputs, batch), targets, *weights)
         for term, (loss, y, target) in zip(self.terms, self.loss.pair(outputs, targets), strict=True):
-            term.of(self.judged(loss, y, batch), target, *weights)
+            term.compute_loss(self.prepare_outputs(loss, y, batch), target, *weights)
         return self.loss.total(*[term.value for term in self.terms])
 
-    def judged(self, loss: Any, outputs: Any, batch: Batch) -> Any:
+    def prepare_outputs(self, loss: Any, outputs: Any, batch: Batch) -> Any:
         """Return outputs of the model as a loss gets them."""
         return outputs
 
@@ -105,39 +105,39 @@ class Objective:
         """Add the losses and the metrics of the last batch to the sums that the cursor points to."""
         for slot, term in enumerate(self.terms):
             term.measure(cursor, slot, batch)
-        for each in self.measures:
-            each.measure(cursor, outputs, batch)
+        for group in self.metric_groups:
+            group.measure(cursor, outputs, batch)
 
     def warn_once(self, text: str) -> None:
         """Warn, unless this model has given the same warning before."""
-        if text not in self.warned_of:
-            self.warned_of.add(text)
+        if text not in self.warned_reasons:
+            self.warned_reasons.add(text)
             warn(text)
 
     # ---- of an epoch --------------------------------------------------------------------------------------------
 
     def means(self, sums: np.ndarray) -> np.ndarray:
-        """Return mean losses, and accuracies if requested, as a row per epoch, from sums (epochs, quantities, 2)."""
-        found = means(sums)
-        if not isinstance(self.loss, Losses) and len(self.summed) == self.quantities:  # the usual case
-            return found
-        losses = [found[:, i] for i in range(len(self.terms))] if isinstance(self.loss, Losses) else []
-        return np.column_stack([self._loss(found), *losses, *[y for each in self.measures for y in each.means(found)]])
+        """Return mean losses, and accuracies if requested, as a row per epoch, from sums (epochs, sums, 2)."""
+        mean_values = means(sums)
+        if not isinstance(self.loss, Losses) and len(self.sum_names) == self.num_sums:  # the usual case
+            return mean_values
+        losses = [mean_values[:, i] for i in range(len(self.terms))] if isinstance(self.loss, Losses) else []
+        return np.column_stack([self._loss(mean_values), *losses, *[y for group in self.metric_groups for y in group.means(mean_values)]])
 
     def mean_loss(self, sums: np.ndarray) -> float:
-        """Return the mean loss of one epoch, so far, from its sums (1, quantities, 2)."""
+        """Return the mean loss of one epoch, so far, from its sums (1, sums, 2)."""
         return float(self._loss(means(sums))[0])
 
-    def _loss(self, found: np.ndarray) -> np.ndarray:
+    def _loss(self, mean_values: np.ndarray) -> np.ndarray:
         """Return the loss of each epoch, given the means of its terms."""
         weights = self.loss.weights if isinstance(self.loss, Losses) else (1.0,)
-        return functools.reduce(np.add, [found[:, i] * w if w != 1 else found[:, i] for i, w in enumerate(weights)])
+        return functools.reduce(np.add, [mean_values[:, i] * w if w != 1 else mean_values[:, i] for i, w in enumerate(weights)])
 
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
         """Return losses and metrics of one epoch as a row, from its sums and all its outputs and targets."""
-        values = dict(zip(self.summed, self.means(sums)[0].tolist(), strict=True))
-        for each in self.measures:
-            values |= each.results(outputs, targets)
+        values = dict(zip(self.sum_names, self.means(sums)[0].tolist(), strict=True))
+        for group in self.metric_groups:
+            values |= group.results(outputs, targets)
         return np.array([[values[name] for name in self.names]])
 
 
@@ -149,7 +149,7 @@ class Term:
     def __init__(self, loss: Any, warn_once: Callable[[str], None]) -> None:
         self.loss, self.warn_once = loss, warn_once
 
-    def of(self, outputs: Any, targets: Any, *weights: np.ndarray) -> Tensor:
+    def compute_loss(self, outputs: Any, targets: Any, *weights: np.ndarray) -> Tensor:
         """Return the loss of a batch."""
         self._warn_of_two_links(outputs)
         if isinstance(self.loss, Loss | Penalized):
@@ -157,10 +157,10 @@ class Term:
             self.value = self.applied.apply_once(outputs, targets, *weights)
         else:
             self.applied = self.loss
-            self.value = self._of_own(outputs, targets, *weights)
+            self.value = self._call_user_loss(outputs, targets, *weights)
         return self.value
 
-    def _of_own(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
+    def _call_user_loss(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
         """Return the value of a user's loss. Raise TypeError or ValueError unless it is a Tensor with one element.
 
         The loss gets targets (n,) as (n, 1) if the outputs are (n, 1). This warns if NumPy would broadcast outputs
@@ -187,20 +187,20 @@ class Term:
         """Warn if the model ends with the softmax or sigmoid that its loss applies too: it would learn little."""
         last = outputs.function if isinstance(outputs, Tensor) else None
         loss = getattr(self.loss, "loss", self.loss)
-        for kind, of_loss in ((Softmax, SoftmaxLoss | FocalLoss), (Sigmoid, SigmoidLoss)):
-            if isinstance(last, kind) and isinstance(loss, of_loss):
+        for layer_class, loss_class in ((Softmax, SoftmaxLoss | FocalLoss), (Sigmoid, SigmoidLoss)):
+            if isinstance(last, layer_class) and isinstance(loss, loss_class):
                 self.warn_once(
                     f"{type(loss).__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
                 )
 
     def weights(self, batch: Batch) -> np.ndarray | None:
         """Return weights whose sum is the divisor of the last batch's mean, or None if all rows count equally."""
-        known = _knows_what_counts(self.applied) and self.applied.weight is not None
+        known = _has_own_mean(self.applied) and self.applied.weight is not None
         return self.applied.weight.reshape(1) if known else batch.weights  # type: ignore[attr-defined]
 
     def mean(self) -> np.ndarray:
         """Return the last loss without penalties, as a 0-d array."""
-        return self.applied.value if _knows_what_counts(self.applied) else self.value.data  # type: ignore[return-value]
+        return self.applied.value if _has_own_mean(self.applied) else self.value.data  # type: ignore[return-value]
 
     def measure(self, cursor: np.ndarray, slot: int, batch: Batch) -> None:
         """Add the loss of the last batch to the sum at a slot."""
@@ -211,7 +211,7 @@ class Term:
             kernels.add_weighted_mean(cursor, slot, self.mean(), weights)
 
 
-class Measures:
+class MetricGroup:
     """The metrics of one output and its target, or of all outputs and targets together.
 
     Parameters
@@ -220,50 +220,50 @@ class Measures:
         By name.
     loss : Function or None
         The loss of this output. It may define what scores mean, and which labels count nowhere.
-    which : (output, number of outputs), or () for all outputs
+    selection : (output, number of outputs), or () for all outputs
     slot : int
         The first of the sums at which accuracy is added up.
     """
 
-    def __init__(self, metrics: dict[str, Metric], loss: Any, which: tuple[int, ...], slot: int) -> None:
-        self.metrics, self.loss, self.which, self.slot = metrics, loss, which, slot
+    def __init__(self, metrics: dict[str, Metric], loss: Any, selection: tuple[int, ...], slot: int) -> None:
+        self.metrics, self.loss, self.selection, self.slot = metrics, loss, selection, slot
         self.accuracy = next((name for name, metric in metrics.items() if metric is accuracy), None)
-        self.of_epoch = {name: metric for name, metric in metrics.items() if metric is not accuracy}
+        self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
         # With one score per row, class 1 is a score above this. None: the loss does not define it.
         self.threshold: float | None = 0.0
-        if self.accuracy or any(isinstance(metric, OfEpoch) for metric in metrics.values()):
-            self.threshold = threshold_of(loss)
-        self.link = link_of(loss)
+        if self.accuracy or any(isinstance(metric, EpochMetric) for metric in metrics.values()):
+            self.threshold = find_threshold(loss)
+        self.link = find_link(loss)
         self.has_warned = False  # whether it has warned that it took scores for probabilities
         # If the threshold is not known, accuracy has three sums: with threshold 0, with ½, and how far scores are
         # outside 0 … 1.
-        self.quantities = 0 if self.accuracy is None else 1 if self.threshold is not None else 3
+        self.num_sums = 0 if self.accuracy is None else 1 if self.threshold is not None else 3
 
-    def _own(self, arrays: Any) -> Sequence[Any]:
+    def _select(self, arrays: Any) -> Sequence[Any]:
         """Return the outputs or targets that the metrics take."""
-        return arrays[self.which[0] :][:1] if self.which else arrays
+        return arrays[self.selection[0] :][:1] if self.selection else arrays
 
     def check(self, outputs: Any, batch: Batch) -> None:
         """Raise ValueError if a metric cannot be computed from these outputs and targets."""
         all_outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        if self.which and not (len(all_outputs) == len(batch.targets) == self.which[1]):
+        if self.selection and not (len(all_outputs) == len(batch.targets) == self.selection[1]):
             raise ValueError(
-                f"metrics: expected a list for each output and its target, got {self.which[1]} lists for "
+                f"metrics: expected a list for each output and its target, got {self.selection[1]} lists for "
                 f"{len(all_outputs)} of outputs and {len(batch.targets)} of targets"
             )
-        own, targets = self._own(all_outputs), self._own(batch.targets)
+        own_outputs, targets = self._select(all_outputs), self._select(batch.targets)
         for name, metric in self.metrics.items():
-            if isinstance(metric, OfEpoch) or metric is accuracy:
-                if len(own) > 1:
-                    raise ValueError(f"the metric {name} takes one output; the model returned {len(own)}{OF_EACH}")
+            if isinstance(metric, EpochMetric) or metric is accuracy:
+                if len(own_outputs) > 1:
+                    raise ValueError(f"the metric {name} takes one output; the model returned {len(own_outputs)}{PER_OUTPUT_HINT}")
                 if len(targets) > 1:
                     raise ValueError(f"the metric {name} takes one target; y has {len(targets)}")
                 shape = targets[0].shape
                 if takes_labels(metric) and self._are_probabilities(targets[0]):
                     shape = shape[:-1]
-                check_shapes(metric, own[0].shape, shape, name, several=self.threshold is not None)
+                check_shapes(metric, own_outputs[0].shape, shape, name, multilabel=self.threshold is not None)
             else:
-                for y in own:
+                for y in own_outputs:
                     if y.shape[:1] != (batch.rows,):
                         raise ValueError(
                             f"the metric {name} needs an output for each row; the model returned outputs of shape "
@@ -279,7 +279,7 @@ class Measures:
         """Add the accuracy of a batch to its sums."""
         if self.accuracy is None:
             return
-        (scores,), (y,) = self._own(outputs if isinstance(outputs, tuple) else (outputs,)), self._own(batch.targets)
+        (scores,), (y,) = self._select(outputs if isinstance(outputs, tuple) else (outputs,)), self._select(batch.targets)
         scores, slot = scores.data, self.slot
         if self._are_probabilities(y):
             y = kernels.largest(y, -1)[1]
@@ -296,19 +296,19 @@ class Measures:
 
     def _add_correct(self, cursor: np.ndarray, slot: int, outputs: np.ndarray, y: np.ndarray, threshold: float) -> None:
         """Add the number of correct predictions in a batch to the sum at a slot."""
-        if y.dtype.kind in "iu" and not are_several(outputs.shape, y.shape):
+        if y.dtype.kind in "iu" and not is_multilabel(outputs.shape, y.shape):
             scores = reshape_array(outputs, (y.size, outputs.size // y.size))
             kernels.add_correct(cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None), threshold)
         else:
-            share = call_python("accuracy", functools.partial(_accuracy_above, threshold), outputs, y)
+            share = call_python("accuracy", functools.partial(_batch_accuracy, threshold), outputs, y)
             kernels.add_mean(cursor, slot, np.asarray(share), len(y))
 
-    def means(self, found: np.ndarray) -> list[np.ndarray]:
+    def means(self, mean_values: np.ndarray) -> list[np.ndarray]:
         """Return the accuracies of epochs, if requested, given the means of all sums."""
-        own = [*found.T[self.slot : self.slot + self.quantities]]
-        if len(own) < 3:
-            return own
-        above_0, above_half, outside = own
+        accuracies = [*mean_values.T[self.slot : self.slot + self.num_sums]]
+        if len(accuracies) < 3:
+            return accuracies
+        above_0, above_half, outside = accuracies
         are_probabilities = outside == 0
         self._warn_of_probabilities(bool((are_probabilities & (above_0 != above_half)).any()))
         return [np.where(are_probabilities, above_half, above_0)]
@@ -316,17 +316,17 @@ class Measures:
     def results(self, outputs: list[np.ndarray], targets: list[np.ndarray]) -> dict[str, float]:
         """Return the metrics of all rows of an epoch, but not the accuracy. Without rows they are NaN."""
         if not targets or len(targets[0]) == 0:
-            return dict.fromkeys(self.of_epoch, np.nan)
-        own, y = self._own(outputs), self._own(targets)
-        return {name: self._of_rows(name, metric, own, y) for name, metric in self.of_epoch.items()}
+            return dict.fromkeys(self.epoch_metrics, np.nan)
+        own_outputs, y = self._select(outputs), self._select(targets)
+        return {name: self._compute_metric(name, metric, own_outputs, y) for name, metric in self.epoch_metrics.items()}
 
-    def _of_rows(self, name: str, metric: Metric, outputs: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> float:
+    def _compute_metric(self, name: str, metric: Metric, outputs: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> float:
         """Return a metric of all rows. A user's metric gets copies, so it may change them."""
-        if not isinstance(metric, OfEpoch):
+        if not isinstance(metric, EpochMetric):
             if len(outputs) == len(y) == 1:
                 y = [match_shape(y[0], outputs[0].shape)]
             copies = [unpack_single(tuple([x.copy() for x in arrays])) for arrays in (outputs, y)]
-            return number(name, metric(*copies))
+            return to_number(name, metric(*copies))
         (scores,), (targets,), ignore, threshold = outputs, y, getattr(self.loss, "ignore", None), self.threshold
         if takes_labels(metric) and self._are_probabilities(targets):
             targets = targets.argmax(axis=-1)
@@ -334,10 +334,10 @@ class Measures:
             scores, targets = scores[targets != ignore], targets[targets != ignore]
             if len(targets) == 0:
                 return np.nan
-        if threshold is None and isinstance(metric, OfPredictions) and scores.size == targets.size:
-            threshold, matters = assumed_threshold(scores.reshape(-1))
+        if threshold is None and isinstance(metric, CountMetric) and scores.size == targets.size:
+            threshold, matters = guess_threshold(scores.reshape(-1))
             self._warn_of_probabilities(matters)
-        return metric.above(threshold, scores, targets, self.link)
+        return metric.compute(threshold, scores, targets, self.link)
 
     def _warn_of_probabilities(self, matters: bool) -> None:
         """Warn once that scores were taken for probabilities, if this matters."""
@@ -346,35 +346,35 @@ class Measures:
             warn_of_probabilities()
 
 
-def _measures_of(metrics: dict[str, Any], losses: list[Any], several: int) -> list[Measures]:
-    """Return the metrics, grouped by output. `losses` are for `several` outputs, or one for all of them (0)."""
+def _group_metrics(metrics: dict[str, Any], losses: list[Any], num_losses: int) -> list[MetricGroup]:
+    """Return the metrics, grouped by output. `losses` are for `num_losses` outputs, or one for all of them (0)."""
     groups: dict[tuple[int, ...], dict[str, Metric]] = {}
-    for name, given in metrics.items():
-        metric, *of_output = given if isinstance(given, OfOutput) else (given,)
-        groups.setdefault(tuple(of_output), {})[name] = metric
-    found: list[Measures] = []
+    for name, entry in metrics.items():
+        metric, *key = entry if isinstance(entry, OutputMetric) else (entry,)
+        groups.setdefault(tuple(key), {})[name] = metric
+    metric_groups: list[MetricGroup] = []
     slot = len(losses)
-    for which, own in groups.items():
-        i, count = which or (0, 1)
-        if which and several and count != several:
-            raise ValueError(f"metrics: expected a list for each of {several} losses, got {count} lists")
+    for selection, own_metrics in groups.items():
+        i, count = selection or (0, 1)
+        if selection and num_losses and count != num_losses:
+            raise ValueError(f"metrics: expected a list for each of {num_losses} losses, got {count} lists")
         loss = losses[i] if len(losses) == count else None
-        found.append(Measures(own, loss, which, slot))
-        slot += found[-1].quantities
-    return found
+        metric_groups.append(MetricGroup(own_metrics, loss, selection, slot))
+        slot += metric_groups[-1].num_sums
+    return metric_groups
 
 
 def check_finite(value: np.ndarray) -> None:
     """Raise TrainingDiverged unless all elements are finite. `value` is usually a loss."""
 
-    def diverged(value: np.ndarray) -> None:
+    def raise_diverged(value: np.ndarray) -> None:
         raise TrainingDiverged(f"the loss is {value.item()}")
 
-    kernels.all_finite(value, diverged)
+    kernels.all_finite(value, raise_diverged)
 
 
 def means(sums: np.ndarray) -> np.ndarray:
-    """Return the means, one row per epoch, of sums (epochs, quantities, 2). A mean without weights is NaN."""
+    """Return the means, one row per epoch, of sums (epochs, sums, 2). A mean without weights is NaN."""
     totals, weights = sums[:, :, 0], sums[:, :, 1]
     if np.count_nonzero(weights) == weights.size:
         return totals / weights
@@ -383,18 +383,18 @@ def means(sums: np.ndarray) -> np.ndarray:
 
 def check_takes_weights(loss: Any) -> None:
     """Raise TypeError unless the loss can be called with weights as a third input."""
-    for one in loss.losses if isinstance(loss, Losses) else (loss,):
-        called = one.python_code()
+    for part in loss.losses if isinstance(loss, Losses) else (loss,):
+        function = part.python_code()
         try:
-            inspect.signature(called).bind(None, None, None)
+            inspect.signature(function).bind(None, None, None)
         except TypeError:
-            name = getattr(called, "__name__", "it")
+            name = getattr(function, "__name__", "it")
             raise TypeError(
-                f"{one!r} takes no weights: its {name} has to be {name}(outputs, targets, weights)"
+                f"{part!r} takes no weights: its {name} has to be {name}(outputs, targets, weights)"
             ) from None
 
 
-def _knows_what_counts(loss: Function) -> TypeGuard[Loss | Penalized]:
+def _has_own_mean(loss: Function) -> TypeGuard[Loss | Penalized]:
     """Whether an applied loss knows its mean without penalties and its sum of weights."""
     return isinstance(loss, Loss | Penalized) and not loss.runs_in_python
 
@@ -408,5 +408,5 @@ def _would_grow(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return both not in (a, b)
 
 
-def _accuracy_above(threshold: float, outputs: np.ndarray, targets: np.ndarray) -> np.float64:
-    return np.float64(accuracy_above(threshold, outputs, targets))
+def _batch_accuracy(threshold: float, outputs: np.ndarray, targets: np.ndarray) -> np.float64:
+    return np.float64(thresholded_accuracy(threshold, outputs, targets))

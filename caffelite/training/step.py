@@ -15,7 +15,7 @@ from caffelite.training.objective import Objective
 class Step:
     """A training step. It returns the model's output, or a tuple if the model has several."""
 
-    trains = True
+    is_training = True
     batches = 1  # how many batches of the data make a step
     unit = "batch"  # the name of a step's data in messages
 
@@ -38,7 +38,7 @@ class Step:
         """Return loss and metrics of an epoch as one row, from its sums and all its outputs and targets."""
         return self.objective.results(sums, outputs, targets)
 
-    def steps_in(self, batches: int) -> int:
+    def count_steps(self, batches: int) -> int:
         """Return the number of steps on this many batches of an epoch."""
         return -(-batches // self.batches)
 
@@ -47,18 +47,18 @@ class Step:
         return {"clip_norm": self.clip_norm}
 
     def key(self) -> tuple[Any, ...]:
-        """Return the values that a recorded step depends on. The objects that it uses are in `used`."""
+        """Return the values that a recorded step depends on. The objects that it uses are in `dependencies`."""
         return (self.objective.names, self.clip_norm)
 
-    def used(self) -> tuple[Any, ...]:
+    def dependencies(self) -> tuple[Any, ...]:
         """Return the objects that a recorded step depends on."""
-        return (*self.objective.used, self.optimizer)
+        return (*self.objective.dependencies, self.optimizer)
 
 
 class EvaluationStep(Step):
     """An evaluation step: compute the model's outputs and the loss, without gradients."""
 
-    trains = False
+    is_training = False
 
     def __init__(self, model: Any, objective: Objective) -> None:
         self.model, self.objective = model, objective
@@ -67,7 +67,7 @@ class EvaluationStep(Step):
     def __call__(self, batch: Batch) -> Any:
         with inference():
             outputs = self.model(*batch.inputs)
-            self.objective.of(outputs, batch)
+            self.objective.compute_loss(outputs, batch)
         return outputs
 
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:

@@ -34,8 +34,8 @@ from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
 from caffelite.model.model import Model
-from caffelite.model.tracing import Applied, Trace, data_of, listed
-from caffelite.training.inputs import as_loss, checked
+from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor, to_list
+from caffelite.training.inputs import as_loss, prepare_data
 from caffelite.visualize.plots import PALETTE
 
 DEAD = 0.1  # share of the units that are 0 for all rows
@@ -219,7 +219,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
     loss = as_loss(loss)
-    batch, _ = checked(model, "inspect", x, y, None, loss)
+    batch, _ = prepare_data(model, "inspect", x, y, None, loss)
     if Source in map(type, batch.columns()):
         raise ValueError(
             "inspect takes rows in memory, some hundreds, such as x[:500]; got rows that are not in memory"
@@ -227,7 +227,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     before = mode.records_graph, mode.training
     mode.records_graph = mode.training = True
     try:
-        with kernels.Paused(), np.errstate(all="ignore"):
+        with kernels.pause_recording(), np.errstate(all="ignore"):
             return _inspect(*copy.deepcopy((model, loss)), batch)
     finally:
         mode.records_graph, mode.training = before
@@ -243,7 +243,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         outputs = trace.model(*inputs)
     steps = [step for step in trace.all_steps() if step.name or step.kind.__name__ in functions.__all__]
     by_methods = [step for step in steps if not step.name]  # `.relu()`, whose gradient no Function of the model gets
-    results = [*listed(outputs), *[y for step in by_methods for y in step.outputs]]
+    results = [*to_list(outputs), *[y for step in by_methods for y in step.outputs]]
     for tensor in results:
         tensor.retain_grad()
     value = loss(outputs, unpack_single(batch.targets))
@@ -251,17 +251,17 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         value.backward()
     for step in by_methods:
         step.gradients = [y.grad for y in step.outputs]
-    norm = math.hypot(*[np.linalg.norm(o.grad.astype(np.float64)) for o in listed(outputs) if o.grad is not None])
+    norm = math.hypot(*[np.linalg.norm(o.grad.astype(np.float64)) for o in to_list(outputs) if o.grad is not None])
     layers, axis = [], -1
     for step in steps:
         if isinstance(step.function, Model):
             continue
         axis = _unit_axis(step.function, axis)
-        arrays = [np.asarray(x) for x in map(data_of, step.inputs) if isinstance(x, np.ndarray)]
-        for output, gradient in zip(map(data_of, step.outputs), step.gradients, strict=True):
+        arrays = [np.asarray(x) for x in map(unwrap_tensor, step.inputs) if isinstance(x, np.ndarray)]
+        for output, gradient in zip(map(unwrap_tensor, step.outputs), step.gradients, strict=True):
             layers.append(Layer(step.name, step.function, arrays, np.asarray(output), gradient, axis))
     parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
-    design = [*_of_design(trace.all_steps(), listed(outputs))]
+    design = [*_of_design(trace.all_steps(), to_list(outputs))]
     return Inspection(batch.inputs, float(value), layers, parameters, norm, design)
 
 
@@ -315,13 +315,13 @@ def _of_inputs(inputs: tuple[Any, ...]) -> Iterator[str]:
             yield f"Input{f' {i}' * (len(inputs) > 1)}: {_count(statistics)} not finite."
 
 
-def _of_design(steps: list[Applied], outputs: list[Any]) -> Iterator[str]:
+def _of_design(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str]:
     """Findings about two linear layers in a row, if neither the model nor another layer uses what is between them."""
-    results = {id(data_of(y)): step for step in steps if step.name for y in step.outputs}
-    uses = Counter([id(data_of(x)) for step in steps for x in step.inputs] + [id(data_of(y)) for y in outputs])
+    results = {id(unwrap_tensor(y)): step for step in steps if step.name for y in step.outputs}
+    uses = Counter([id(unwrap_tensor(x)) for step in steps for x in step.inputs] + [id(unwrap_tensor(y)) for y in outputs])
     applied = Counter([step.name for step in steps])
     for step in [step for step in steps if step.name]:
-        between = id(data_of(step.inputs[0])) if step.inputs else 0
+        between = id(unwrap_tensor(step.inputs[0])) if step.inputs else 0
         before = results.get(between)
         if before is None or before.kind is not step.kind or uses[between] > 1:
             continue

@@ -16,7 +16,7 @@ from caffelite.core.tensor import Tensor
 from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.model.model import Model
-from caffelite.model.tracing import listed
+from caffelite.model.tracing import to_list
 from caffelite.training import inputs as door
 from caffelite.visualize.formulas import back, forward, number
 from caffelite.visualize.graph import SVG, Node, Piece, boxes_of, drawing
@@ -62,14 +62,14 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
         targets: tuple[np.ndarray, ...] = ()
     else:
         loss = door.as_loss(loss)
-        batch, _ = door.checked(model, "trace", x, _rows_of_one(target), None, loss)
+        batch, _ = door.prepare_data(model, "trace", x, _rows_of_one(target), None, loss)
         inputs, targets = batch.inputs, batch.targets
     if Source in map(type, inputs) or any(len(of_rows) != 1 for of_rows in inputs):
         raise ValueError(f"trace takes one row, such as x[0], got {[x.shape for x in inputs]}")
     before = mode.records_graph, mode.training
     mode.records_graph, mode.training = True, False
     try:
-        with kernels.Paused(), np.errstate(all="ignore"):
+        with kernels.pause_recording(), np.errstate(all="ignore"):
             return _drawn(*copy.deepcopy((model, loss)), inputs, targets)
     finally:
         mode.records_graph, mode.training = before
@@ -96,7 +96,7 @@ def _drawn(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets
         is_float = to_row_array(x).dtype.kind == "f"
         given.append(Tensor(x, requires_grad=not is_sparse(x), name=name) if is_float else x)
     outputs = model(*given)
-    results = listed(outputs)
+    results = to_list(outputs)
     if loss is not None:
         results = [loss(outputs, unpack_single(targets))]
     boxes = boxes_of(*results)

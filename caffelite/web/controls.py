@@ -10,7 +10,7 @@ import numpy as np
 
 from caffelite.files import safetensors as files
 from caffelite.files.state import state_arrays, make_texts
-from caffelite.training.process_group import ONE_PROCESS, Team
+from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.web import snapshots
 from caffelite.web.server import Channel
 from caffelite.web.status import Status
@@ -30,7 +30,7 @@ class Controls:
 
     def __init__(self, training: Any, status: Status, updates: Updates) -> None:
         self.training, self.status, self.updates = training, status, updates
-        self.team: Team = training.team or ONE_PROCESS
+        self.team: ProcessGroup = training.team or SINGLE_PROCESS
         self.ends = False  # whether a page has ended the training
         self.is_paused = False
         self.steps, self.until_epoch = 0, 0  # steps to make, and the epoch up to which to train, while it is paused
@@ -56,9 +56,9 @@ class Controls:
         """Do the requests of pages. Return whether there was anything. All ranks call it after the same steps."""
         has_obeyed = False
         self.updates.wakes.clear()
-        while self.team.agreed(len(self._asked)):
+        while self.team.broadcast(len(self._asked)):
             channel, kind, value = self._asked.popleft() if self.training.leads else (None, KINDS[0], 0.0)
-            kind, value = KINDS[int(self.team.agreed(KINDS.index(kind)))], self.team.agreed(value)
+            kind, value = KINDS[int(self.team.broadcast(KINDS.index(kind)))], self.team.broadcast(value)
             try:
                 self._do(channel, kind, value)
             except Exception as error:  # the page gets the error, and the training goes on

@@ -8,7 +8,7 @@ import pytest
 import caffelite as cl
 from caffelite import c
 from caffelite.c.int8 import as_int8
-from caffelite.model.export_graph import graph_of, random_rows
+from caffelite.model.export_graph import trace_graph, random_rows
 from tests.c.models import F32, F64, needs_compiler, rows
 from tests.tools.fuzz_c_export import SANITIZED, differing, outputs_in_c
 
@@ -153,7 +153,7 @@ def test_indices_are_drawn_that_all_that_reads_them_knows(tmp_path):
         def call(self, n):
             return self.columns(n[:, 2:]) + self.few(n[:, 0]) + self.many(n[:, 0]) + self.many(n[:, 1])
 
-    graph = graph_of(Shared(), ((4,),), lambda kind: True)
+    graph = trace_graph(Shared(), ((4,),), lambda kind: True)
     (drawn,) = random_rows(graph, 3000, np.random.default_rng(0))
     assert drawn.min(axis=0).tolist() == [0, 0, 0, 0]
     assert drawn.max(axis=0).tolist() == [2, 89, 4, 3]
@@ -164,6 +164,6 @@ def test_categories_of_all_codes_are_drawn_to_measure_the_error_of_quantizing():
     frame = {"w": np.array(["a", "b", "c", "d"] * 5), "x": np.arange(20.0), "v": np.array(["a", "b"] * 10)}
     for kind in (cl.Columns, cl.Splines):
         model = cl.Model([kind(frame, 3), cl.ReLU()], seed=0)
-        graph = graph_of(model, ((1,), (2,)), lambda kind: True)
+        graph = trace_graph(model, ((1,), (2,)), lambda kind: True)
         _, codes = random_rows(graph, 500, np.random.default_rng(0))
         assert [sorted(set(column.tolist())) for column in codes.T] == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3]]

@@ -184,7 +184,7 @@ def test_gpt_holds_text_out_and_draws_it(picture, capsys, monkeypatch):
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_none(picture, capsys, monkeypatch):
-    monkeypatch.setattr("caffelite.training.callbacks.progress.REFRESH", 0.0)
+    monkeypatch.setattr("caffelite.training.callbacks.progress.REFRESH_INTERVAL", 0.0)
     arguments = ["spiral", "--epochs", "3", "--output", str(picture)]
     cli.main(arguments)
     assert capsys.readouterr().err == ""

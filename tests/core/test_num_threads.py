@@ -28,7 +28,7 @@ class Machine:
     """Replays steps on a clock of its own. `seconds(n)` is the time of a step on n threads."""
 
     def __init__(self, most):
-        self.team, self.most, self.now = kernels.TeamSize(), most, 0.0
+        self.team, self.most, self.now = kernels.ThreadTuner(), most, 0.0
 
     def replay(self, until, seconds):
         """Replay steps until a time. Returns the number of threads of each step."""
@@ -133,7 +133,7 @@ def captured(dtype=np.float32):
 
 def force(program, number):
     """Let the next replay run on this number of threads."""
-    program.replay.team_size.number = program.replay.team_size.tried = number
+    program.replay.tuner.number = program.replay.tuner.tried = number
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -220,16 +220,16 @@ for number in (1, 3, 6):
     ],
 )
 def test_a_number_that_the_user_set_is_obeyed(statement, environment, chooses):
-    """A TeamSize that has chosen knows how many threads there are at most."""
+    """A ThreadTuner that has chosen knows how many threads there are at most."""
     printed, _ = in_a_process(
         f"""
 os.sched_getaffinity = lambda process: {{0, 1}}  # as on two processors
 {CHOSEN}
 {statement}
-never = kernels.TeamSize().number
+never = kernels.ThreadTuner().number
 for _ in range(3):
     program(*batch)
-print(program.replay.team_size.number != never)
+print(program.replay.tuner.number != never)
 """,
         **environment,
     )

@@ -5,24 +5,24 @@ import pytest
 
 import caffelite as cl
 from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard, current_shard
-from caffelite.distributed.mpi import Ranks, RowsOfRank
+from caffelite.distributed.mpi import Communicator, RankShard
 
 
-class Third(Ranks):
+class Third(Communicator):
     """Rank 2 of 3, the others of which have the same."""
 
     rank, size = 2, 3
 
-    def add_up(self, array):
+    def all_reduce_in_place(self, array):
         array *= self.size
 
-    def begin_to_add_up(self, array):
+    def start_all_reduce(self, array):
         raise NotImplementedError
 
     def all_gather(self, array):
         return np.stack([array] * self.size)
 
-    of_first = of_each = entered = begin_to_add_up
+    broadcast_object = all_gather_object = training_context = start_all_reduce
 
 
 def test_one_process_computes_all_rows():
@@ -34,7 +34,7 @@ def test_one_process_computes_all_rows():
 
 
 def test_a_rank_computes_its_part_of_a_batch_inside_a_step_only():
-    part = RowsOfRank(Third(), 10)
+    part = RankShard(Third(), 10)
     with use_shard(part):
         assert current_shard() is part
     assert current_shard() is WHOLE_BATCH
@@ -47,13 +47,13 @@ def test_a_rank_computes_its_part_of_a_batch_inside_a_step_only():
 
 
 def test_a_rank_without_rows_computes_one_that_counts_nowhere():
-    sizes = [[(part.slice, part.is_counted) for part in [RowsOfRank(Third(), rows)]] for rows in (1, 2)]
+    sizes = [[(part.slice, part.is_counted) for part in [RankShard(Third(), rows)]] for rows in (1, 2)]
     assert sizes == [[(slice(0, 1), True)], [(slice(1, 2), True)]]
 
     class First(Third):
         rank = 0
 
-    part = RowsOfRank(First(), 2)
+    part = RankShard(First(), 2)
     assert (part.slice, part.is_counted) == (slice(0, 1), False)
 
 
@@ -63,7 +63,7 @@ def test_a_layer_that_needs_all_rows_of_a_batch_asks_for_them():
     alone, one_of_three = (cl.Model([cl.BatchNorm(2)], dtype=np.float64).functions[0] for _ in range(2))
     y = alone.forward(x)
     dx = alone.backward(y)
-    with use_shard(RowsOfRank(Third(), 12)):
+    with use_shard(RankShard(Third(), 12)):
         np.testing.assert_allclose(one_of_three.forward(x), y, rtol=1e-12)
         np.testing.assert_allclose(one_of_three.backward(y), dx, atol=1e-12)
     np.testing.assert_allclose(one_of_three.mean, alone.mean, rtol=1e-12)
@@ -74,7 +74,7 @@ def test_rows_of_others_may_have_all_the_weight():
     loss, scores = cl.SoftmaxLoss(), np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match="no mean"):
         loss.forward(scores, [0, 1], [0, 0])
-    with use_shard(RowsOfRank(Third(), 6)):
+    with use_shard(RankShard(Third(), 6)):
         assert loss.forward(scores, [0, 1], [0, 0]) == 0
         assert not loss.backward().any()
 

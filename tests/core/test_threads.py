@@ -291,18 +291,18 @@ def test_show_config_prints_version_instruction_set_threads_and_openmp(capsys):
 def test_a_limit_on_the_calling_thread_is_obeyed_and_told_and_ends(capsys):
     def elsewhere():
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(kernels.team_size).result()
+            return pool.submit(kernels.available_threads).result()
 
     cl.set_num_threads(8)
     for limit in {1, 3} - {len(os.sched_getaffinity(0))}:  # OpenMP's default, which can't be told from no limit
         with threadpool_limits(limit):
-            assert (kernels.team_size(), elsewhere(), cl.get_num_threads()) == (limit, 8, 8)
+            assert (kernels.available_threads(), elsewhere(), cl.get_num_threads()) == (limit, 8, 8)
             cl.show_config()
             assert f"{limit} (limited on this thread" in capsys.readouterr().out
-        assert (kernels.team_size(), elsewhere()) == (8, 8)
+        assert (kernels.available_threads(), elsewhere()) == (8, 8)
     cl.set_num_threads(2)
     with threadpool_limits(3):
-        assert kernels.team_size() == 2
+        assert kernels.available_threads() == 2
 
 
 @with_openmp
@@ -319,12 +319,12 @@ def test_threads_that_train_at_the_same_time_share_the_number():
         trainings = [pool.submit(train_until_the_other_has_seen_it, "784-512-512-10") for _ in range(2)]
         deadline = time.monotonic() + 60
         while 4 not in seen and time.monotonic() < deadline:
-            seen.add(kernels.team_size())
+            seen.add(kernels.available_threads())
         ends.set()
         for training in trainings:
             training.result()
     assert 4 in seen
-    assert kernels.team_size() == 8
+    assert kernels.available_threads() == 8
 
 
 def in_a_process(program, **environment):
@@ -540,7 +540,7 @@ def test_children_forked_after_a_fit_finish_a_fit_with_the_same_bits_on_one_thre
                 number = cl.get_num_threads()
                 if i % 2:
                     cl.set_num_threads(4)
-                os.write(writing, f"{number} {kernels.team_size()} {trained()}".encode())
+                os.write(writing, f"{number} {kernels.available_threads()} {trained()}".encode())
             finally:
                 os._exit(0)
         os.close(writing)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.training.callbacks.checkpoints import Saved
+from caffelite.training.callbacks.checkpoints import CheckpointFile
 
 pytest.importorskip("mpi4py")
 RANKS = Path(__file__).parents[1] / "tools" / "mpi_programs.py"
@@ -153,7 +153,7 @@ def test_a_rank_may_end_before_others_that_do_not_wait_for_it():
         import caffelite.mpi
         from mpi4py import MPI
         if MPI.COMM_WORLD.rank == 0:
-            time.sleep(caffelite.mpi.PATIENCE + 0.5)
+            time.sleep(caffelite.mpi.LEAVE_TIMEOUT + 0.5)
             print("rank 0 has done its work")
     """
     assert "rank 0 has done" in run(2, program=program)
@@ -205,7 +205,7 @@ LIVE = """if True:
     data = [(x[:100], y[:100]), (x[100:], y[100:])] if {batches} else cl.DataGenerator(x, y, batch_size=32, seed=0)
     model = cl.MLP(2, [20, 3], seed=0)
     optimizer = caffelite.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))
-    caffelite.mpi.STANDSTILL = 1.0
+    caffelite.mpi.DEADLOCK_TIMEOUT = 1.0
     options = {{"optimizer": optimizer, "loss": cl.SoftmaxLoss(), "epochs": 10**8, "verbose": 0}}
     try:
         history = model.fit(data, callbacks=[cl.callbacks.AverageWeights(0.9), cl.live(open_browser=False)], **options)
@@ -281,7 +281,7 @@ def test_killed_ranks_leave_a_whole_checkpoint_from_which_any_number_goes_on(tmp
         else:
             assert process.returncode != 0, errors
             cl.load(path)
-            Saved(path)
+            CheckpointFile(path)
 
 
 def children(pid):

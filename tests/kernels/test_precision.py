@@ -67,7 +67,7 @@ def ways():
     found, before = [], kernels.ISA
     for isa in kernels.available_instruction_sets():
         kernels.use_instruction_set(isa)
-        for way in kernels.BFLOAT16_WAYS[1:]:
+        for way in kernels.BFLOAT16_METHODS[1:]:
             with suppress(ValueError):
                 kernels.use_bfloat16(way)
                 found.append((isa, way))
@@ -452,10 +452,10 @@ def test_fit_restores_the_precision_however_it_ends():
         raise ZeroDivisionError
 
     train(net(), X, Y, precision="bfloat16")
-    assert kernels.precision_here() == "float32"
+    assert kernels.current_precision() == "float32"
     with pytest.raises(ZeroDivisionError):
         train(net(), X, Y, precision="bfloat16", callbacks=[fail])
-    assert kernels.precision_here() == "float32"
+    assert kernels.current_precision() == "float32"
 
 
 def test_validation_has_the_precision_of_the_training():
@@ -471,7 +471,7 @@ def test_alternating_precisions_record_no_step_twice():
     for _ in range(3):
         for precision in ("float32", "bfloat16"):
             model.predict(X, precision=precision)
-    programs = [program for kept in model._own.programs._programs.values() for program in kept.programs.values()]
+    programs = [program for kept in model._state.programs._programs.values() for program in kept.programs.values()]
     assert ["bfloat16" in str(program) for program in programs] == [False, True]
 
 
@@ -500,7 +500,7 @@ def test_python_between_kernels_computes_in_the_precision_of_its_place():
     expected = np.maximum(product(X, w), 0)
     for _ in range(3):
         same(model.predict(X, precision="bfloat16"), expected)
-    assert kernels.precision_here() == "float32"
+    assert kernels.current_precision() == "float32"
 
     def step(x):
         with cl.precision("bfloat16"):

@@ -429,7 +429,7 @@ def test_a_kernel_that_stops_a_replay_raises_what_it_raises_eagerly(name):
     stopped = replay.run()
     assert stopped is not None
     with pytest.raises(type(eager.value)) as replayed:
-        stopped.raise_why()
+        stopped.raise_error()
     assert str(replayed.value) == str(eager.value)
 
 

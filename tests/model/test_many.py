@@ -183,14 +183,14 @@ def test_kernels_in_it_run_on_the_threads_it_has(threads):
 
     class Notes(Swish):
         def forward(self, x):
-            sizes.append((kernels.team_size(), threading.current_thread()))
+            sizes.append((kernels.available_threads(), threading.current_thread()))
             return super().forward(x)
 
     models = [cl.Model([cl.Linear(4, 8), Notes(), cl.Linear(8, 3)], seed=i) for i in range(6)]
     many(models, [cl.SGD(m.parameters(), lr=0.1) for m in models], *data(), epochs=20)
     assert {size for size, _ in sizes} == {1}
     assert len({thread for _, thread in sizes}) <= threads
-    assert kernels.team_size() == threads
+    assert kernels.available_threads() == threads
 
 
 def test_a_graph_made_before_knows_that_the_values_are_gone(threads):
@@ -303,7 +303,7 @@ def take(model, optimizer, x, y, steps):
                     left[0] -= 1
                     yield batch
 
-    batches = Until(x, y, batch_size=16, seed=model._own.rng)
+    batches = Until(x, y, batch_size=16, seed=model._state.rng)
     epochs = -(-steps // 4)
     model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
 

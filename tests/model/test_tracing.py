@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.model.export_graph import Constant, Given, N, Result, Rows, Stored, formula_of, graph_of
+from caffelite.model.export_graph import Constant, ModelInput, N, Result, SymbolicLength, StoredArray, find_formula, trace_graph
 from caffelite.model.tracing import Trace
 from tests.tools.fuzz_c_export import CC, differing
 
@@ -37,7 +37,7 @@ class Composite(cl.Function):
 
 
 def tree(steps):
-    return [(step.name, step.kind.__name__, tree(step.within)) for step in steps]
+    return [(step.name, step.kind.__name__, tree(step.inner)) for step in steps]
 
 
 BODY = [("body.function.0", "Linear", []), ("body.function.1", "Tanh", [])]
@@ -104,11 +104,11 @@ def test_a_graph_names_the_sources_of_inputs():
             h = (x + self.shift) @ self.weight
             return h.reshape(len(x) * 2, 2)
 
-    graph = graph_of(Calling(), [(4,)], lambda kind: False)
+    graph = trace_graph(Calling(), [(4,)], lambda kind: False)
     add, product, reshape = graph.leaves()
-    assert (add.inputs[0], product.inputs) == (Given(0), [Result(0, 0), Stored("weight")])
+    assert (add.inputs[0], product.inputs) == (ModelInput(0), [Result(0, 0), StoredArray("weight")])
     assert isinstance(add.inputs[1], Constant)
-    assert (add.shapes, reshape.shapes) == ([(N, 4)], [(Rows(2, 0), 2)])
+    assert (add.shapes, reshape.shapes) == ([(N, 4)], [(SymbolicLength(2, 0), 2)])
     assert graph.outputs == [Result(2, 0)]
 
 
@@ -117,10 +117,10 @@ def test_functions_that_are_not_native_are_traced_by_formula_or_call():
     kinds = {False: ["Linear", "Sigmoid", "Multiply", "Add", "Tanh", "Concatenate"]}
     kinds[True] = ["Linear", "SiLU", "Add", "Tanh", "Concatenate"]
     for native, expected in kinds.items():
-        graph = graph_of(model, [(4,)], lambda kind, native=native: native and kind is cl.SiLU)
+        graph = trace_graph(model, [(4,)], lambda kind, native=native: native and kind is cl.SiLU)
         assert [a.kind.__name__ for a in graph.leaves()] == expected
     inner, parallel = graph.applications
-    assert (inner.kind, parallel.kind, len(parallel.within)) == (cl.Model, cl.Parallel, 3)
+    assert (inner.kind, parallel.kind, len(parallel.inner)) == (cl.Model, cl.Parallel, 3)
     assert [a.number for a in graph.leaves()] == [0, 1, 2, 3, 4]
 
 
@@ -132,8 +132,8 @@ def test_a_formula_belongs_to_the_class_that_computes():
         def forward(self, x):
             return x
 
-    assert formula_of(Same) is cl.Residual.formula
-    assert formula_of(Other) is None
+    assert find_formula(Same) is cl.Residual.formula
+    assert find_formula(Other) is None
 
 
 class Constants(cl.Model):

@@ -153,7 +153,7 @@ def eager(model, *inputs):
 
 def blocks_of(model):
     """The Blocks that a model has, one for each kind of row."""
-    return [kept for kept in model._own.programs._programs.values() if isinstance(kept, buckets.Blocks)]
+    return [kept for kept in model._state.programs._programs.values() if isinstance(kept, buckets.RowBuckets)]
 
 
 # ---- bits ----
@@ -163,7 +163,7 @@ def blocks_of(model):
 @both_dtypes
 def test_any_number_of_rows_has_the_bits_of_the_call(make, x, dtype):
     model = make(dtype)
-    assert model._own.is_rowwise(model)
+    assert model._state.is_rowwise(model)
     for rows in SIZES:
         for some in (x[:rows], x[300 - rows :]):
             assert model.predict(some).tobytes() == eager(model, some)[0].tobytes(), rows
@@ -198,7 +198,7 @@ def test_masks_and_lengths():
     attention, last = cl.Model([cl.MultiHeadAttention(8, 2)], seed=0), cl.Model([Last()], seed=0)
     last.takes_indices = (False, True)
     for model, other in ((attention, mask), (last, lengths)):
-        assert model._own.is_rowwise(model)
+        assert model._state.is_rowwise(model)
         for rows in SIZES:
             given = x[:rows], other[:rows]
             assert model.predict(given).tobytes() == eager(model, *given)[0].tobytes(), rows
@@ -206,7 +206,7 @@ def test_masks_and_lengths():
 
 def test_several_outputs():
     model, x = cl.Model([cl.Linear(4, 6), Halves()], seed=0), NETS["mlp"][1].astype(np.float32)
-    assert model._own.is_rowwise(model)
+    assert model._state.is_rowwise(model)
     for rows in SIZES:
         found = model.predict(x[:rows])
         assert isinstance(found, tuple)
@@ -310,7 +310,7 @@ def test_no_number_of_rows_is_recorded_again_soon_after_its_program_was_dropped(
 
 def test_each_block_has_few_rows_that_are_repeated():
     for rows in range(1, 3000):
-        starts, sizes = zip(*buckets._blocks_of(rows), strict=True)
+        starts, sizes = zip(*buckets._split_rows(rows), strict=True)
         assert [*starts, starts[-1] + sizes[-1]] == [0, *np.cumsum(sizes)]
         assert 0 <= sum(sizes) - rows <= 15
         assert sum(sizes) - rows < sizes[-1] / 2
@@ -318,7 +318,7 @@ def test_each_block_has_few_rows_that_are_repeated():
 
 
 def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypatch):
-    monkeypatch.setattr("caffelite.program.cache.BUDGET", 0)
+    monkeypatch.setattr("caffelite.program.cache.MEMORY_BUDGET", 0)
     model = words()
     for length in range(1, 6):
         for rows in (3, 20, 3):
@@ -349,7 +349,7 @@ def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypat
 )
 def test_a_model_whose_rows_are_not_known_to_be_independent_gets_all_rows_at_once(make):
     model, x = make(), NETS["mlp"][1].astype(np.float32)
-    assert not model._own.is_rowwise(model)
+    assert not model._state.is_rowwise(model)
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes(), rows
     assert not blocks_of(model)
@@ -391,7 +391,7 @@ def test_a_function_may_declare_that_it_computes_rowwise(recorded):
 
     x = NETS["mlp"][1].astype(np.float32)
     inheriting = cl.Model([Inheriting()])
-    assert not inheriting._own.is_rowwise(inheriting)
+    assert not inheriting._state.is_rowwise(inheriting)
     model = cl.Model([Doubled()])
     for rows in SIZES:
         np.testing.assert_array_equal(model.predict(x[:rows]), 2 * x[:rows])
@@ -412,7 +412,7 @@ def test_a_model_that_writes_call_may_declare_it(recorded):
 
     x = NETS["mlp"][1].astype(np.float32)
     for dependent in (Inheriting(cl.Linear(4, 3)), Gated(CenteredLinear(4, 3))):
-        assert not dependent._own.is_rowwise(dependent)
+        assert not dependent._state.is_rowwise(dependent)
     model = Gated(cl.Linear(4, 3))
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()

@@ -9,8 +9,8 @@ import pytest
 
 import caffelite as cl
 from caffelite.program import program as programs
-from caffelite.program.plot import SLANT, picture, spread
-from caffelite.program.timeline import _timed, measured
+from caffelite.program.plot import NAME_ANGLE, plot_stages, spread_labels
+from caffelite.program.timeline import _measure, measure_stages
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 
@@ -57,13 +57,13 @@ def state(model, rule):
 
 
 def timed(program, replays=5):
-    return measured(program._stages, program._step, replays)
+    return measure_stages(program._stages, program._step, replays)
 
 
 @pytest.mark.parametrize("make", [captured, convolutional], ids=["dense", "convolutional"])
 def test_bars_are_as_wide_as_the_times_and_stand_side_by_side(make):
     stages = timed(make()[0])
-    figure = picture(stages)
+    figure = plot_stages(stages)
     assert len(figure.axes) == 2 * len(stages) == 8
     for stage, axes in zip(stages, figure.axes[::2], strict=True):
         widths = [bar.get_width() for bar in axes.patches]
@@ -104,7 +104,7 @@ def test_no_two_temporaries_that_live_at_once_overlap_in_memory(make):
 
 def test_the_rectangles_are_the_temporaries():
     stages = timed(captured()[0])
-    for stage, axes in zip(stages, picture(stages).axes[1::2], strict=True):
+    for stage, axes in zip(stages, plot_stages(stages).axes[1::2], strict=True):
         ends = np.cumsum(stage.seconds) * 1e6
         assert len(axes.patches) == len(stage.bars) > 3
         for rectangle, bar in zip(axes.patches, stage.bars, strict=True):
@@ -133,13 +133,13 @@ def test_each_stage_makes_the_very_step(dtype):
     for stage in program._stages:
         for array, values in zip(arrays(program), before, strict=True):
             array[...] = values
-        _timed(stage, program._step.memory, 1)
+        _measure(stage, program._step.memory, 1)
         assert state(model, rule) == expected
 
 
 def arrays(program):
     """What the step writes and does not lose."""
-    buffers = {b for call in program._step.instructions for b in call.writes if not b.temporary}
+    buffers = {b for call in program._step.instructions for b in call.writes if not b.is_temporary}
     return [b.owner().view(np.ndarray) for b in sorted(buffers, key=lambda b: b.address)]
 
 
@@ -180,7 +180,7 @@ def test_labels_can_be_read(make):
     for kernels, memory in zip(figure.axes[::2], figure.axes[1::2], strict=True):
         size = 7 * figure.dpi / 72  # pixels
         anchors = np.array([kernels.transData.transform(text.get_position()) for text in kernels.texts])
-        assert (np.diff(anchors[:, 0]) * math.sin(math.radians(SLANT)) > 0.95 * size).all()
+        assert (np.diff(anchors[:, 0]) * math.sin(math.radians(NAME_ANGLE)) > 0.95 * size).all()
         for text in kernels.texts:
             extent = text.get_window_extent()
             assert extent.x0 >= 0
@@ -194,12 +194,12 @@ def test_labels_can_be_read(make):
 
 
 def test_names_are_moved_apart_around_their_places():
-    np.testing.assert_allclose(spread(np.array([1.0, 5.0, 9.0]), 2, 12), [1, 5, 9])
-    np.testing.assert_allclose(spread(np.array([5.0, 5.0, 5.0]), 2, 12), [3, 5, 7])
-    np.testing.assert_allclose(spread(np.array([0.0, 0.0]), 2, 12), [0, 2])
-    np.testing.assert_allclose(spread(np.array([12.0, 12.0]), 2, 12), [8, 10])
-    np.testing.assert_allclose(spread(np.zeros(6), 4, 12), [0, 2, 4, 6, 8, 10])
-    assert spread(np.empty(0), 1, 10).size == 0
+    np.testing.assert_allclose(spread_labels(np.array([1.0, 5.0, 9.0]), 2, 12), [1, 5, 9])
+    np.testing.assert_allclose(spread_labels(np.array([5.0, 5.0, 5.0]), 2, 12), [3, 5, 7])
+    np.testing.assert_allclose(spread_labels(np.array([0.0, 0.0]), 2, 12), [0, 2])
+    np.testing.assert_allclose(spread_labels(np.array([12.0, 12.0]), 2, 12), [8, 10])
+    np.testing.assert_allclose(spread_labels(np.zeros(6), 4, 12), [0, 2, 4, 6, 8, 10])
+    assert spread_labels(np.empty(0), 1, 10).size == 0
 
 
 def test_drawing_leaves_pyplot_alone():
@@ -222,7 +222,7 @@ def test_replays_are_counted(replays, error):
 def test_a_program_without_a_current_recording_cannot_be_drawn():
     model = net()
     model.predict(X)
-    (blocks,) = model._own.programs._programs.values()
+    (blocks,) = model._state.programs._programs.values()
     for program in blocks.programs.values():
         with pytest.raises(RuntimeError, match="show draws a Program that capture has recorded"):
             program.show()

@@ -28,7 +28,7 @@ def train(net, checkpoint, threads, written=lambda: None):
     import caffelite as cl
     from caffelite.training import process_group
 
-    process_group.ATTENTION = 0.002  # so that it is stopped in the midst of epochs, small as they are
+    process_group.REPLAY_SECONDS = 0.002  # so that it is stopped in the midst of epochs, small as they are
     cl.set_num_threads(threads)
     (x, y), (x_test, y_test) = cl.datasets.digits()
     options = {"epochs": 10, "validation_data": (x_test, y_test), "metrics": ["accuracy"]}
@@ -137,10 +137,10 @@ class Killed:
     def check(self):
         """The checkpoint is there, and whole."""
         import caffelite as cl
-        from caffelite.training.callbacks.checkpoints import Saved
+        from caffelite.training.callbacks.checkpoints import CheckpointFile
 
         cl.load(self.path, custom={"TwoHeads": type(two_heads(cl))})
-        Saved(self.path)
+        CheckpointFile(self.path)
 
 
 def main():

@@ -559,7 +559,7 @@ def measures(rng):
     values, truth = an_array(rng, (n,), np.float64, False), an_array(rng, (n,), np.float32, False)
     which = rng.integers(8)
     if which == 0:
-        name = pick(rng, list(metrics.NAMED))
+        name = pick(rng, list(metrics.METRICS))
         float(getattr(metrics, name)(mostly(rng, scores, 2), mostly(rng, targets, 2)))
         return
     predicted = scores.argmax(axis=1)

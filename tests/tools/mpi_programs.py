@@ -28,7 +28,7 @@ import caffelite as cl
 from caffelite import mpi
 from caffelite.distributed import allreduce, stop_signal
 from caffelite.training import process_group
-from caffelite.training.callbacks.checkpoints import Saved
+from caffelite.training.callbacks.checkpoints import CheckpointFile
 
 CASES = {}
 
@@ -299,7 +299,7 @@ def content(arrays):
 def compare(epochs):
     """For each case, by how much ranks together are off one alone, and where."""
     found = {}
-    allreduce.COPIED, allreduce.LARGE = 40, 150  # so that gradients go all ways there are
+    allreduce.SMALL_SIZE, allreduce.LARGE_SIZE = 40, 150  # so that gradients go all ways there are
     for name in CASES:
         for dtype in (np.float64, np.float32) if epochs > 2 or name in ("dense", "large") else (np.float64,):
             shared = trained(name, dtype, True, epochs)
@@ -535,7 +535,7 @@ def resumable(folder, shared, callbacks=(), resume=None):
 
 @check
 def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
-    process_group.ATTENTION, stop_signal.ATTENTION = (
+    process_group.REPLAY_SECONDS, stop_signal.REPLAY_SECONDS = (
         1e-4,
         0.0,
     )  # so that they stop in the midst of epochs, small as they are
@@ -546,7 +546,7 @@ def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
             resumable(folder, bool(written), [cl.callbacks.Checkpoint(path, seconds=0), Leaving(6)])
         WORLD.barrier()
         if written:
-            assert Saved(path).text["done"] == {"epoch": 1, "batch": 2}
+            assert CheckpointFile(path).text["done"] == {"epoch": 1, "batch": 2}
         for shared in (False, True):
             found = resumable(folder, shared, resume=parts[1] if written else f"{folder}/alone-0")
             # The bias before BatchNorm has no gradient but what is left of rounding.
@@ -610,7 +610,7 @@ def sums_that_were_begun_are_finished_when_a_training_is_left(folder):
     gradient = model.parameters()[2].grad
     gradient[...] = 7
     WORLD.barrier()
-    time.sleep(2 * mpi.LOOK)
+    time.sleep(2 * mpi.POLL_INTERVAL)
     WORLD.barrier()
     assert (gradient == 7).all()
 
@@ -631,13 +631,13 @@ def a_caught_exit_and_an_exception_in_a_thread_end_no_rank(folder):
 
 @check
 def rank_0_warns_if_the_mpi_has_no_thread_for_looking(folder):
-    ranks = mpi.RanksOfMPI(WORLD)
+    ranks = mpi.MPICommunicator(WORLD)
     with (
         mock.patch.object(mpi.MPI, "Query_thread", return_value=mpi.MPI.THREAD_SERIALIZED),
         warnings.catch_warnings(record=True) as said,
     ):
         warnings.simplefilter("always")
-        ranks.meet()
+        ranks.connect()
     assert [each.category for each in said] == [cl.TrainingWarning] * (WORLD.rank == 0)
     assert all("MPI_THREAD_MULTIPLE" in str(each.message) for each in said)
 
@@ -739,7 +739,7 @@ def end(how, who):
     """Train until something happens on one rank, `who`."""
     model, optimizer = small()
     if how == "standstill":
-        cl.mpi.STANDSTILL = 2.0
+        cl.mpi.DEADLOCK_TIMEOUT = 2.0
         model = Undecided(who)
         optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))
 

@@ -37,7 +37,7 @@ def test_steps_beyond_the_budget_of_memory_run_in_python_with_the_same_bits(reco
     monkeypatch.setattr(cache, "BUDGET", 0)
     model = texts(range(1, 11))
     assert bits(model) == expected
-    assert len(recorded) == cache.LEAST
+    assert len(recorded) == cache.MIN_PROGRAMS
 
 
 def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, monkeypatch):
@@ -48,7 +48,7 @@ def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, m
     for rows in (1, 2, 3, *range(2, 20), 3, 3):
         model.predict(np.zeros((rows, 5), int))
     assert recorded
-    assert len(model._own.programs._programs) <= cache.LEAST + cache.OF_PREDICT[0]
+    assert len(model._state.programs._programs) <= cache.MIN_PROGRAMS + cache.PREDICT_LIMITS[0]
 
 
 class Called(cl.Model):

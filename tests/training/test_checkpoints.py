@@ -25,7 +25,7 @@ IMAGES = rng.random((50, 1, 6, 6), np.float32)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Replays come back often, and nobody waits for the disk."""
-    monkeypatch.setattr(process_group, "ATTENTION", 2e-7)
+    monkeypatch.setattr(process_group, "REPLAY_SECONDS", 2e-7)
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
@@ -428,8 +428,8 @@ def everywhere(model, optimizer, callbacks, generator):
     found |= {f"frozen {name}": p.requires_grad for name, p in model.named_parameters().items()}
     found |= {f"data {name}": x.tobytes() for name, x in generator.state().items()}
     return found | {
-        "stream": model._own.rng.bit_generator.state,
-        "columns": model._own.column_names,
+        "stream": model._state.rng.bit_generator.state,
+        "columns": model._state.column_names,
         "callbacks": [dict(vars(callback)) for callback in callbacks],
     }
 
@@ -491,7 +491,7 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
         path.write_bytes(fuzz_files.joined(header, arrays))
     model = change.get("model", layered)()
     inputs.remember_columns(model, [["a", "b"]])
-    model._own.rng.random()  # so that its stream is another one than the checkpoint's
+    model._state.rng.random()  # so that its stream is another one than the checkpoint's
     optimizer = change.get("rule", cl.SGD)(
         model.parameters(), **({} if "rule" in change else {"lr": 0.3, "momentum": 0.9})
     )
@@ -546,7 +546,7 @@ def test_a_callbacks_numbers_that_are_not_finite_come_back(path):
 def test_random_draws_after_a_resumption_are_as_without_a_stop(path):
     class Drawing:
         def __call__(self, epoch, history):
-            self.model._own.rng.normal(size=3)  # as a Function does that is added
+            self.model._state.rng.normal(size=3)  # as a Function does that is added
 
         def begin(self, training):
             self.model = training.model
@@ -555,7 +555,7 @@ def test_random_draws_after_a_resumption_are_as_without_a_stop(path):
     train(never_stopped, X, Y, epochs=4, callbacks=[Drawing()])
     train(first, X, Y, epochs=2, callbacks=[Drawing(), cl.callbacks.Checkpoint(path)])
     train(again, X, Y, epochs=4, callbacks=[Drawing()], resume=path)
-    assert again._own.rng.bit_generator.state == never_stopped._own.rng.bit_generator.state
+    assert again._state.rng.bit_generator.state == never_stopped._state.rng.bit_generator.state
 
 
 def test_another_schedule_is_followed_from_the_checkpoints_step_on(path):
@@ -684,7 +684,7 @@ def test_only_the_best_epochs_are_written(path, monkeypatch):
 def test_other_callbacks_have_seen_the_epoch_before_it_is_written(path):
     early = cl.callbacks.EarlyStopping(monitor="loss")
     train(classifier(2, 3), X, Y, epochs=1, callbacks=[cl.callbacks.Checkpoint(path), early])
-    saved = checkpoints.Saved(path)
+    saved = checkpoints.CheckpointFile(path)
     assert saved.text["callbacks"][0][1]["best_epoch"] == 0
 
 
@@ -720,7 +720,7 @@ def test_arguments_that_cannot_be_are_refused(bad, path):
 
 
 def test_nobody_is_called_between_steps_who_does_not_want_it():
-    assert cl.callbacks.Callbacks([lambda epoch, history: None]).between_steps is None
+    assert cl.callbacks.CallbackList([lambda epoch, history: None]).between_steps is None
 
 
 # ---- kills ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.training.metrics.base import named
+from caffelite.training.metrics.base import resolve_metrics
 from tests.conftest import bits, classifier, train
 from tests.training.columns import LOSS, X, Y
 
@@ -18,7 +18,7 @@ def test_a_metric_of_an_epoch_is_computed_over_all_its_rows_at_once(dtype, batch
     model, loss = classifier(2, 8, 3, dtype=dtype), cl.SoftmaxLoss()
     model.fit(X, Y, loss=loss, optimizer=cl.Adam(model.parameters(), lr=0.05), epochs=20, verbose=0)
     outputs = model.predict(X)
-    expected = {name: metric(outputs, Y) for name, metric in named(names).items()}
+    expected = {name: metric(outputs, Y) for name, metric in resolve_metrics(names).items()}
     assert len(set(expected.values())) > 4
     data = [(X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, 60, batch_size)]
     for given in ({"x": X, "y": Y, "batch_size": batch_size}, {"x": data}):
@@ -37,7 +37,7 @@ def test_metrics_of_an_epoch_change_neither_the_training_nor_what_is_replayed():
     ]
     assert bits(models[0]) == bits(models[1])
     assert histories[0]["loss"] == histories[1]["loss"]
-    programs = list(models[0]._own.programs._programs.values())
+    programs = list(models[0]._state.programs._programs.values())
     assert programs
     assert not any("Python" in str(program) for program in programs)
 
@@ -47,7 +47,7 @@ def test_a_metric_of_an_epoch_is_found_again_by_the_next_fit():
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         train(model, X, Y, optimizer=optimizer, metrics=["f1", "top_k(2)"], loss=LOSS, batch_size=32)
-    assert len(model._own.programs._programs) == 2
+    assert len(model._state.programs._programs) == 2
 
 
 def test_batches_whose_memory_is_used_again_are_measured_as_they_were():

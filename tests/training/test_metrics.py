@@ -12,7 +12,7 @@ from caffelite.metrics import accuracy
 from hypothesis import given
 
 import caffelite as cl
-from caffelite.training.metrics.base import accuracy_above, named
+from caffelite.training.metrics.base import thresholded_accuracy, resolve_metrics
 from tests.conftest import classifier, train
 
 every_seed = given(seed=st.integers(0, 2**32))
@@ -144,7 +144,7 @@ def random_classes(seed):
 def test_metrics_of_classes_are_what_counting_gives_for_random_shapes(seed):
     outputs, targets, k = random_classes(seed)
     for name, expected in judged(outputs, targets, k).items():
-        metric = named([name])[name]
+        metric = resolve_metrics([name])[name]
         for labels in (targets, targets.astype(np.uint8), targets.astype(np.float32)):
             assert metric(outputs, labels) == pytest.approx(expected, rel=1e-12, nan_ok=True), name
 
@@ -179,7 +179,7 @@ def test_metrics_of_several_labels_a_row_are_scikit_learns_for_random_shapes(see
             expected["auc"] = judge.roc_auc_score(ones, p)
     for name, value in expected.items():
         metric = getattr(cl.metrics, name)
-        found = accuracy_above(0.0, scores, targets) if name == "accuracy" else metric.above(0.0, scores, targets, link)
+        found = thresholded_accuracy(0.0, scores, targets) if name == "accuracy" else metric.compute(0.0, scores, targets, link)
         assert found == pytest.approx(value, rel=1e-9, nan_ok=True), name
 
 
@@ -197,12 +197,12 @@ def test_metrics_of_classes_are_scikit_learns_for_random_shapes(seed):
             assert metric(outputs, targets) == pytest.approx(its(targets, outputs.argmax(axis=1), **average), rel=1e-12)
             for scores, labels in ((one, targets > 0), (one[:, None], (targets > 0)[:, None])):
                 expected = its(targets > 0, one > 0)
-                assert metric.above(0.0, scores, labels) == pytest.approx(expected, rel=1e-12)
+                assert metric.compute(0.0, scores, labels) == pytest.approx(expected, rel=1e-12)
         for name, its in (("balanced_accuracy", "balanced_accuracy_score"), ("matthews", "matthews_corrcoef")):
             metric, its = getattr(cl.metrics, name), getattr(judge, its)
             assert metric(outputs, targets) == pytest.approx(its(targets, guesses), rel=1e-9, abs=1e-12)
             expected = its(targets > 0, one > 0)
-            assert metric.above(0.0, one, targets > 0) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+            assert metric.compute(0.0, one, targets > 0) == pytest.approx(expected, rel=1e-9, abs=1e-12)
         of_one = 1 / (1 + np.exp(-one.astype(np.float64)))
         for metric, its, options in (
             (cl.metrics.log_loss, judge.log_loss, {"labels": range(C)}),
@@ -213,11 +213,11 @@ def test_metrics_of_classes_are_scikit_learns_for_random_shapes(seed):
             of_two = {"labels": [False, True]} if options else {}
             for link, given in ((cl.SigmoidLoss().link, one), (None, of_one), (cl.MSELoss().link, of_one[:, None])):
                 expected = its(targets > 0, of_one, **of_two)
-                assert metric.above(0.0, given, targets > 0, link) == pytest.approx(expected, rel=1e-9)
+                assert metric.compute(0.0, given, targets > 0, link) == pytest.approx(expected, rel=1e-9)
         if C > 2:
             expected = judge.top_k_accuracy_score(targets, outputs, k=k, labels=range(C))
             assert cl.metrics.top_k(k)(outputs, targets) == pytest.approx(expected, rel=1e-12)
-        assert accuracy_above(0.0, one, targets > 0) == judge.accuracy_score(targets > 0, one > 0)
+        assert thresholded_accuracy(0.0, one, targets > 0) == judge.accuracy_score(targets > 0, one > 0)
         if len(set(targets.tolist())) == C:
             expected = judge.roc_auc_score(targets, p[:, 1] if C == 2 else p, multi_class="ovr")
             assert cl.metrics.auc(outputs, targets) == pytest.approx(expected, rel=1e-12)
@@ -270,9 +270,9 @@ def test_a_metric_without_a_value_is_nan():
 ONE_SCORE = ["accuracy", "precision", "recall", "f1", "balanced_accuracy", "matthews", "auc", "average_precision"]
 
 
-@pytest.mark.parametrize("name", [*cl.metrics.NAMED, "top_k(1)"])
+@pytest.mark.parametrize("name", [*cl.metrics.METRICS, "top_k(1)"])
 def test_a_metric_of_nan_is_nan(name):
-    metric = named([name])[name]
+    metric = resolve_metrics([name])[name]
     of_values = name in ("mse", "mae", "mape", "rmse", "r2")
     given = [(np.array([[np.nan], [1.0], [2.0]]), np.array([[5.0], [5], [5]]))]  # also constant targets
     if of_values:
@@ -357,7 +357,7 @@ ONES[:2] = 1  # two mistakes
 @pytest.mark.filterwarnings("ignore:metrics. all outputs")
 def test_class_1_of_probabilities_is_more_than_a_half(loss, kind, batches):
     y = ONES.astype(kind)[:, None]
-    expected = {name: named([name])[name](SCORES, ONES) for name in ONE_SCORE}
+    expected = {name: resolve_metrics([name])[name](SCORES, ONES) for name in ONE_SCORE}
     x = ([(SCORES[i : i + 1], y[i : i + 1]) for i in range(8)],) if batches else (SCORES, y)
     found = cl.Model([cl.Sigmoid()]).evaluate(*x, loss=loss(), metrics=ONE_SCORE)
     assert {name: found[name] for name in ONE_SCORE} == pytest.approx(expected, rel=1e-12)
@@ -507,8 +507,8 @@ def test_a_metric_has_the_name_and_the_mode_it_is_given():
         """Mine."""
         return 2.0
 
-    named = cl.metrics.metric(mine, mode="max")
-    assert (named.__name__, named.__doc__, named.mode, named(1, 2)) == ("mine", "Mine.", "max", 2.0)
+    resolve_metrics = cl.metrics.metric(mine, mode="max")
+    assert (resolve_metrics.__name__, resolve_metrics.__doc__, resolve_metrics.mode, resolve_metrics(1, 2)) == ("mine", "Mine.", "max", 2.0)
     assert evaluate([[1.0]], [[1.0]], [cl.metrics.metric(mine, name="yours")]) == {"loss": 0, "yours": 2.0}
     for wrong, error in (({"mode": "up"}, ValueError), ({"name": 3}, TypeError), ({"f": 3}, TypeError)):
         with pytest.raises(error, match="metric: expected"):
@@ -521,9 +521,9 @@ def test_metrics_that_are_no_list_are_an_error_that_says_what_is_expected(metric
         evaluate([[1.0]], [[1.0]], metrics)
 
 
-@pytest.mark.parametrize("name", [*cl.metrics.NAMED, "top_k(2)"])
+@pytest.mark.parametrize("name", [*cl.metrics.METRICS, "top_k(2)"])
 def test_metrics_of_other_shapes_raise_value_error_naming_both(name):
-    metric = named([name])[name]
+    metric = resolve_metrics([name])[name]
     for targets in (np.zeros((4, 2), int), np.zeros(3, int), np.zeros((), int)):
         with pytest.raises(ValueError, match=rf"{name.split('(')[0]}.*\(4, 3\)"):
             metric(np.zeros((4, 3)), targets)
@@ -670,7 +670,7 @@ def test_metrics_of_labels_in_sequences_cover_all_labels_that_count(ignore):
         found = cl.Model([cl.Reshape((4, 3))]).evaluate(
             x, y, loss=cl.SoftmaxLoss(ignore=ignore), metrics=metrics, batch_size=7
         )
-        for name, metric in named(metrics).items():
+        for name, metric in resolve_metrics(metrics).items():
             assert found[name] == pytest.approx(metric(x[y != ignore], y[y != ignore]), rel=1e-12), name
             if ignore is None:
                 assert metric(x, y) == found[name]

@@ -6,7 +6,7 @@ import pytest
 import caffelite as cl
 from caffelite import sources
 from caffelite.training import metrics as all_metrics
-from caffelite.training.metrics.base import named
+from caffelite.training.metrics.base import resolve_metrics
 from tests.conftest import bits, train
 
 RNG = np.random.default_rng(0)
@@ -405,9 +405,9 @@ def test_a_further_fit_with_the_same_losses_records_nothing_again():
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         train(model, X, Y, loss=tuple(losses), optimizer=optimizer, metrics=(["accuracy"], ["mae"]))
-    assert len(model._own.programs._programs) == 2  # a full and a short batch
+    assert len(model._state.programs._programs) == 2  # a full and a short batch
     train(model, X, Y, loss=tuple(losses), optimizer=optimizer, metrics=([], ["mse"]))
-    assert len(model._own.programs._programs) == 4
+    assert len(model._state.programs._programs) == 4
 
 
 # ---- metrics and callbacks ------------------------------------------------------------------------------------------
@@ -461,10 +461,10 @@ def test_callbacks_monitor_the_parts(monitor, is_max):
 
 
 def test_the_mode_of_a_part_is_known_by_the_name_of_its_metric():
-    metrics = named((["accuracy", "top_k(2)"], [cl.metrics.metric(of_numbers, "mine", "max")]))
-    modes = {name: all_metrics.mode_of(name, metrics) for name in [*metrics, "loss_1", "val_loss_0", "loss"]}
+    metrics = resolve_metrics((["accuracy", "top_k(2)"], [cl.metrics.metric(of_numbers, "mine", "max")]))
+    modes = {name: all_metrics.find_mode(name, metrics) for name in [*metrics, "loss_1", "val_loss_0", "loss"]}
     assert list(modes.values()) == ["max", "max", "max", "min", "min", "min"]
-    assert all_metrics.mode_of("loss_1", {"loss_1": of_numbers}) is None
+    assert all_metrics.find_mode("loss_1", {"loss_1": of_numbers}) is None
 
 
 # ---- other uses -----------------------------------------------------------------------------------------------------

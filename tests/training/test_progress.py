@@ -85,7 +85,7 @@ def test_a_bar_on_a_terminal_shows_the_loss_so_far_and_the_time_left_first(clock
 
 
 def test_a_training_that_goes_on_within_an_epoch_has_no_time_left_at_its_end(clock, capsys):
-    with Progress(2, 3, 10, begun=1, begun_steps=4) as shown:
+    with Progress(2, 3, 10, epochs_before=1, steps_before=4) as shown:
         for count in (6, 10):
             clock.now += count
             shown.steps_done(count, lambda: 0.5)
@@ -121,8 +121,8 @@ def test_a_bar_of_many_tiny_epochs_is_rarely_drawn(clock, capsys, monkeypatch):
             clock.now += 1e-5
             shown.steps_done(1, lambda: asked.append(1) or 0.5)
             shown.epochs_done(1, {"loss": 0.5})
-    assert len(asked) <= 1 / progress.REFRESH + 1
-    assert len(drawn(capsys)) <= 3 / progress.REFRESH
+    assert len(asked) <= 1 / progress.REFRESH_INTERVAL + 1
+    assert len(drawn(capsys)) <= 3 / progress.REFRESH_INTERVAL
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,7 @@ def test_a_pause_does_not_count_as_time_of_the_training():
 def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
     waited = []
     monkeypatch.setattr(
-        "caffelite.training.callbacks.progress.Progress.waited", lambda self, seconds: waited.append(seconds)
+        "caffelite.training.callbacks.progress.Progress.exclude_time", lambda self, seconds: waited.append(seconds)
     )
     with Looking(verbose=2, epochs=10**6) as looking:
         looking.page.ask("pause")

@@ -1,6 +1,6 @@
 """Many models at once, on several threads. A thread computes one model after the other, and takes whichever is next.
 
-It runs the kernels of its model alone. `Stop` asks all threads to end.
+It runs the kernels of its model alone. `StopFlag` asks all threads to end.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from caffelite import _kernels as kernels
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.warnings import thread_origin, user_line
 from caffelite.core.modes import mode
-from caffelite.model.many.shared_programs import Form, StandIn, stand_in
+from caffelite.model.many.shared_programs import Signature, SharedModel, share_model
 
-WAKING = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal
+POLL_INTERVAL = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal
 
 
-class Stop:
+class StopFlag:
     """Ends all trainings, each after its current step, as `InterruptsBetweenSteps` ends one."""
 
     def __init__(self) -> None:
@@ -46,29 +46,29 @@ class Stop:
             raise KeyboardInterrupt
 
 
-def for_each(forms: Sequence[Form], work: Callable[[int, StandIn | None], None], stop: Stop) -> None:
-    """Call `work(i, stand_in)` for the model of each Form, on `get_num_threads()` threads.
+def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel | None], None], stop: StopFlag) -> None:
+    """Call `work(i, shared_model)` for the model of each Form, on `get_num_threads()` threads.
 
-    Models that are made alike get their thread's stand-in. A model that is like no other, or whose steps call Python,
+    Models with the same key get their thread's SharedModel. A model that is like no other, or whose steps call Python,
     gets None and computes itself.
     """
-    left = iter(enumerate(forms))
-    threads = min(kernels.team_size(), len(forms))
-    alike = Counter(form.text for form in forms)
+    jobs = iter(enumerate(signatures))
+    threads = min(kernels.available_threads(), len(signatures))
+    counts = Counter(signature.key for signature in signatures)
 
-    def work_on_all() -> None:
-        stand_ins: dict[tuple | None, StandIn | None] = {None: None}
-        with kernels.Alone() if threads > 1 else nullcontext():
-            for i, form in left:
+    def run_worker() -> None:
+        shared_models: dict[tuple | None, SharedModel | None] = {None: None}
+        with kernels.single_thread() if threads > 1 else nullcontext():
+            for i, signature in jobs:
                 stop.check()
-                if form.text not in stand_ins:  # a stand-in for a single model gains nothing
-                    stand_ins[form.text] = stand_in(form) if alike[form.text] > threads else None
-                work(i, stand_ins[form.text])
+                if signature.key not in shared_models:  # a SharedModel for a single model gains nothing
+                    shared_models[signature.key] = share_model(signature) if counts[signature.key] > threads else None
+                work(i, shared_models[signature.key])
 
-    _on_threads(threads, work_on_all, stop)
+    _run_threads(threads, run_worker, stop)
 
 
-def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
+def _run_threads(n: int, work: Callable[[], None], stop: StopFlag) -> None:
     """Run `work` on new threads, in the modes of this one, and wait for them.
 
     If one of them raises an exception, or a signal's handler does so here (a Ctrl-C), the others are asked to `stop`.
@@ -77,36 +77,36 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
     errors: list[BaseException] = []
     modes, line = mode.state, user_line()
 
-    def note(error: BaseException) -> None:
+    def record_error(error: BaseException) -> None:
         errors.append(error)
         stop.pending[0] = 1  # after that, threads raise KeyboardInterrupt because of the first error
 
-    def run(ended: threading.Event) -> None:
+    def run(done: threading.Event) -> None:
         mode.state = modes
         thread_origin.set(line)
         try:
             work()
         except BaseException as error:
-            note(error)
+            record_error(error)
         finally:
-            ended.set()
+            done.set()
 
     # If a Ctrl-C interrupts Thread.join, it takes the thread for ended (CPython issue 90882). So wait for events.
-    ends = [threading.Event() for _ in range(number)]
-    threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, end)) for end in ends]
+    done_events = [threading.Event() for _ in range(n)]
+    threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, done)) for done in done_events]
     try:
         with InterruptsBetweenSteps() as interrupts, interrupts.defer():
             for thread in threads:
                 thread.start()
     except BaseException as error:
-        note(error)
+        record_error(error)
     while True:
         try:
-            for thread, end in zip(threads, ends, strict=True):
-                while thread.ident is not None and not end.wait(WAKING):
+            for thread, done in zip(threads, done_events, strict=True):
+                while thread.ident is not None and not done.wait(POLL_INTERVAL):
                     pass
             break
         except BaseException as error:
-            note(error)
+            record_error(error)
     if errors:
         raise errors[0]

@@ -1,8 +1,8 @@
-"""Models that are made alike share one recording, through a stand-in.
+"""Models that are made alike share one recording, through a shared model.
 
-Recording takes a large part of the time of a small model. So each thread has a stand-in: a copy of one of these models
-with its own Programs. The stand-in takes the values of the next model and computes in its place. After a training it
-gives the values back. `Form` says which models are alike, and what their values are.
+Recording takes a large part of the time of a small model. So each thread has a SharedModel: a copy of one of them
+with its own Programs. It takes the values of the next model and computes in its place. After a training it
+gives the values back. `Signature` says which models are alike, and what their values are.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Parts(NamedTuple):
     loss: Function | None = None
 
 
-class Form:
+class Signature:
     """A description of a model, its optimizer and its loss; and all their arrays and Tensors, in a fixed order.
 
-    If two Forms have the same `text`, their steps do the same, each with its own arrays. `text` is None if that can't
+    If two Signatures have the same `key`, their steps do the same with different arrays. `key` is None if that can't
     be known: steps call Python, or there is an object of an unknown type. The known types are Functions, Tensors,
     optimizers, arrays, constants, and containers of these. The values of an array count too if steps do not change it,
     because a step may depend on them.
@@ -48,88 +48,88 @@ class Form:
         self.parts = parts
         self.arrays: list[np.ndarray] = []
         self.tensors: list[Tensor] = []
-        self._text: list[Any] = []
-        self._numbers: dict[int, int] = {}  # the order in which objects were met, by their ids
+        self._key: list[Any] = []
+        self._numbers_by_id: dict[int, int] = {}  # the order in which objects were met, by their ids
         self._changing = {id(buffer) for buffer in parts.model.buffers().values()}
         self._in_optimizer = False  # there, all arrays change
-        is_known = self._note(parts.model)
+        is_known = self._visit(parts.model)
         self._in_optimizer = True
-        is_known = is_known and self._note(parts.optimizer)
+        is_known = is_known and self._visit(parts.optimizer)
         self._in_optimizer = False
-        self.own = len(self.arrays)  # the model's and the optimizer's; models may share the loss
-        self.text = tuple(self._text) if is_known and self._note(parts.loss) else None
+        self.loss_start = len(self.arrays)  # the loss's arrays follow; models may share them
+        self.key = tuple(self._key) if is_known and self._visit(parts.loss) else None
 
-    def _note(self, x: Any) -> bool:
-        """Note the kind of x and its contents. Return whether all of that is known."""
-        text, number = self._text, self._numbers.get(id(x))
-        text.append(type(x))
+    def _visit(self, x: Any) -> bool:
+        """Add the type of x and its contents to the key. Return whether all types are known."""
+        key, number = self._key, self._numbers_by_id.get(id(x))
+        key.append(type(x))
         if isinstance(x, CONSTANTS):
-            text.append(repr(x) if isinstance(x, float | np.floating) else x)  # since 0.0 == −0.0
+            key.append(repr(x) if isinstance(x, float | np.floating) else x)  # since 0.0 == −0.0
             return True
         if number is not None:
-            text.append(number)
+            key.append(number)
             return True
-        self._numbers[id(x)] = len(self._numbers)
+        self._numbers_by_id[id(x)] = len(self._numbers_by_id)
         if type(x) in ARRAY_TYPES:
             self.arrays.append(x)
             changes = self._in_optimizer or id(x) in self._changing
-            text += (x.shape, x.dtype, None if changes else sha256(x.tobytes()).digest())
+            key += (x.shape, x.dtype, None if changes else sha256(x.tobytes()).digest())
             return True
         if isinstance(x, Tensor):
             self.tensors.append(x)
-            text.append(x._requires_grad)
+            key.append(x._requires_grad)
             parts = x._data, x._gradient, x._used_rows
             self._changing.update(map(id, parts))
-            return x.function is None and self._note_all(parts)
+            return x.function is None and self._visit_all(parts)
         if isinstance(x, list | tuple):
-            text.append(len(x))
-            return self._note_all(x)
+            key.append(len(x))
+            return self._visit_all(x)
         if isinstance(x, dict):
-            text += (len(x), *x)
-            return self._note_all(x.values())
+            key += (len(x), *x)
+            return self._visit_all(x.values())
         if isinstance(x, Function | Optimizer | ScheduleState):
-            own = {name: part for name, part in vars(x).items() if name not in x.not_recorded}
-            text += (len(own), *own)
+            attributes = {name: part for name, part in vars(x).items() if name not in x.not_recorded}
+            key += (len(attributes), *attributes)
             repeats = not x.runs_in_python and (x.recordable if isinstance(x, Optimizer) else True)
-            return repeats and self._note_all(own.values())
+            return repeats and self._visit_all(attributes.values())
         return False
 
-    def _note_all(self, parts: Iterable[Any]) -> bool:
-        return all(self._note(part) for part in parts)
+    def _visit_all(self, parts: Iterable[Any]) -> bool:
+        return all(self._visit(part) for part in parts)
 
 
-class StandIn:
-    """Copies of a Form's parts, which compute in place of the parts of any Form that is made alike."""
+class SharedModel:
+    """Copies of a model and its parts, which compute in place of the parts of any model of the same Signature."""
 
-    def __init__(self, form: Form) -> None:
-        self.form = Form(copy.deepcopy(form.parts))
+    def __init__(self, signature: Signature) -> None:
+        self.signature = Signature(copy.deepcopy(signature.parts))
 
     @contextmanager
-    def of(self, form: Form) -> Iterator[Parts]:
-        """Give the copies with the values of these parts, which get them back at the end."""
-        parts = self.with_values_of(form)
+    def borrow_values(self, signature: Signature) -> Iterator[Parts]:
+        """Yield the copies with the values of these parts, which get the new values at the end."""
+        copies = self.load_values(signature)
         try:
-            yield parts
+            yield copies
         finally:
-            for mine, theirs in zip(self.form.arrays[: self.form.own], form.arrays, strict=False):
-                if theirs.flags.writeable:  # a read-only one has not changed
-                    theirs[...] = mine
-            for t, other in zip(self.form.tensors, form.tensors, strict=True):
-                other._has_gradient, other._version[0] = t._has_gradient, t._version[0]
+            for array, original in zip(self.signature.arrays[: self.signature.loss_start], signature.arrays, strict=False):
+                if original.flags.writeable:  # a read-only one has not changed
+                    original[...] = array
+            for t, source in zip(self.signature.tensors, signature.tensors, strict=True):
+                source._has_gradient, source._version[0] = t._has_gradient, t._version[0]
 
-    def with_values_of(self, form: Form) -> Parts:
+    def load_values(self, signature: Signature) -> Parts:
         """Return the copies, with the values of these parts."""
-        for mine, theirs in zip(self.form.arrays, form.arrays, strict=True):
-            mine[...] = theirs
-        for t, other in zip(self.form.tensors, form.tensors, strict=True):
-            t._has_gradient, t._version[0] = other._has_gradient, other._version[0]
-        return self.form.parts
+        for array, original in zip(self.signature.arrays, signature.arrays, strict=True):
+            array[...] = original
+        for t, source in zip(self.signature.tensors, signature.tensors, strict=True):
+            t._has_gradient, t._version[0] = source._has_gradient, source._version[0]
+        return self.signature.parts
 
 
-def stand_in(form: Form) -> StandIn | None:
-    """Return a StandIn for these parts; None if copies of them are not made alike."""
+def share_model(signature: Signature) -> SharedModel | None:
+    """Return a SharedModel for these parts; None if copies of them get another key."""
     try:
-        made = StandIn(form)
+        shared = SharedModel(signature)
     except Exception:
         return None
-    return made if made.form.text == form.text else None
+    return shared if shared.signature.key == signature.key else None

@@ -304,7 +304,7 @@ def compute_average_pool(node: Node, x: Any) -> Any:
     pool = kind(node.get("kernel_shape"), node.get("strides") or 1)
     if (counted == 1).all():
         return pool(x)
-    with kernels.Paused():
+    with kernels.pause_recording():
         shares = pool.forward(counted)
     return pool(x) / node.kept(shares)
 

@@ -197,7 +197,7 @@ def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
         return Computed(
             "Cast", np.trunc if dtype.kind in "iu" else np.bool_, x.dtype, helper.np_dtype_to_tensor_dtype(dtype)
         )(x)
-    if isinstance(x, kernels.Recorded):
+    if isinstance(x, kernels.RecordedArray):
         if dtype == x.dtype or dtype.kind in "iu":
             return x
         return Computed("Cast", lambda a: a.astype(dtype), node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(x)

@@ -14,7 +14,7 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.indexing import FULL_SLICE, _is_basic, _split_index
-from caffelite.model.export_graph import Application, Rows
+from caffelite.model.export_graph import Application, SymbolicLength
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of, known_lengths, name_of
 
@@ -59,8 +59,8 @@ def largest_places(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarra
 
 def write_index(g: Writer, a: Application, x: Value) -> str:
     """Slices, numbers and None one after the other; arrays as `Index.forward` takes them."""
-    entries = a.merged("index")
-    if all(_is_basic(entry) or isinstance(entry, Rows) for entry in entries):
+    entries = a.get_attribute("index")
+    if all(_is_basic(entry) or isinstance(entry, SymbolicLength) for entry in entries):
         return _basic_index(g, entries, x)
     slices, numbers, side_by_side = _split_index(entries, known_lengths(x.shape))
     view = _basic_index(g, slices, x)
@@ -91,7 +91,7 @@ def _basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
         name = g.node("Slice", name, *map(g.integers, (starts, stops, list(slices), steps)))
     for axis in reversed(range(len(of_axes))):
         if not isinstance(entry := of_axes[axis], slice):
-            place = g.length(entry) if isinstance(entry, Rows) else None
+            place = g.length(entry) if isinstance(entry, SymbolicLength) else None
             place = g.constant(np.int64(entry)) if place is None else g.node("Reshape", place, g.integers(()))
             name = g.node("Gather", name, place, axis=axis)
     left = [entry for entry in full if entry is None or isinstance(entry, slice)]
@@ -113,7 +113,7 @@ def write_flip(g: Writer, a: Application, x: Value) -> str:
 
 
 def write_split(g: Writer, a: Application, x: Value) -> tuple[str, ...]:
-    if isinstance(x.shape[a.function.axis % x.ndim], Rows):
+    if isinstance(x.shape[a.function.axis % x.ndim], SymbolicLength):
         raise ValueError(f"export: {a.function!r} splits the rows of a batch")
     return tuple([_basic_index(g, index, x) for index in a.function.indices(x.shape)])
 
@@ -155,7 +155,7 @@ def compute_gather(node: Node, x: Any, places: Any) -> Any:
     axis = node.get("axis", 0)
     if is_plain(x, places):
         return np.take(x, places, axis)
-    if isinstance(x, kernels.Recorded):
+    if isinstance(x, kernels.RecordedArray):
         return taken(x, axis, _as_slice(node, node.constant(places, "place")))
     if isinstance(places, Tensor):
         places = np.asarray(places).astype(np.int64)

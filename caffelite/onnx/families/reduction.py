@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.core.arrays import normalize_axes
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application, Rows
+from caffelite.model.export_graph import Application, SymbolicLength
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, code_of
 
@@ -39,7 +39,7 @@ def write_variance(g: Writer, a: Application, x: Value) -> str:
     if axes:
         total = g.node("ReduceSum", total, g.integers(axes), keepdims=int(f.keepdims))
     lengths = [x.shape[i] for i in axes]
-    if any(isinstance(n, Rows) for n in lengths):
+    if any(isinstance(n, SymbolicLength) for n in lengths):
         count = g.node("Cast", g.node("ReduceProd", g.integers(lengths), keepdims=0), to=code_of(g.dtype))
         y = g.node("Div", total, g.node("Sub", count, g.number(f.ddof)))
     else:

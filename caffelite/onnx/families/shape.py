@@ -12,7 +12,7 @@ from caffelite import functions
 from caffelite.core.arrays import normalize_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application, Rows
+from caffelite.model.export_graph import Application, SymbolicLength
 from caffelite.onnx.families.indexing import taken
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded, integers, is_plain, simple
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -51,7 +51,7 @@ def write_pad(g: Writer, a: Application, x: Value) -> str:
     f, pairs = a.function, a.function.pairs(x.ndim)
     mode = f.modes[f.mode]
     if mode == "reflect":
-        if isinstance(x.shape[0], Rows) and any(pairs[0]):
+        if isinstance(x.shape[0], SymbolicLength) and any(pairs[0]):
             raise ValueError(f"export: {f!r} mirrors the rows of a batch")
         lengths: Any = x.shape
         along = [(axis, n, pair) for axis, (n, pair) in enumerate(zip(lengths, pairs, strict=True)) if any(pair)]

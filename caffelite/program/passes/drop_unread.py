@@ -9,13 +9,13 @@ def drop_unread(step: RecordedStep) -> RecordedStep:
 
     An example is the gradient of the first layer's input: 20 to 30 % of the arithmetic in a small net's step.
     """
-    kept: list[Instruction | PythonCallback] = []
-    wanted: set[Buffer] = set()
+    instructions: list[Instruction | PythonCallback] = []
+    live: set[Buffer] = set()
     for instruction in reversed(step.instructions):
         if isinstance(instruction, Instruction):
-            unread = all(b.temporary and b not in wanted for b in instruction.writes)
+            unread = all(b.is_temporary and b not in live for b in instruction.writes)
             if unread and not instruction.call.kernel.may_stop:
                 continue
-            wanted.update(instruction.reads)
-        kept.append(instruction)
-    return RecordedStep(kept[::-1], step.memory)
+            live.update(instruction.reads)
+        instructions.append(instruction)
+    return RecordedStep(instructions[::-1], step.memory)

@@ -19,27 +19,27 @@ def place_temporaries(step: RecordedStep) -> RecordedStep:
     """
     lives: dict[Buffer, list[int]] = {}
     for i, operand in step.operands():
-        if operand.buffer.temporary:
+        if operand.buffer.is_temporary:
             lives.setdefault(operand.buffer, [i, i])[1] = i
     ends: dict[int, list[Buffer]] = {}
     for buffer, (_, end) in lives.items():
         ends.setdefault(end, []).append(buffer)
 
     gaps: list[tuple[int, int]] = []  # (offset, size), sorted; memory after `size` is free, too
-    size, now = 0, 0
+    size, time = 0, 0
     offsets: dict[Buffer, int] = {}
     for buffer, (begin, _) in lives.items():
-        while now < begin:  # free the temporaries that lived until here
-            for gone in ends.get(now, ()):
-                gaps = _with_gap(gaps, offsets[gone], _room(gone))
-            now += 1
-        room = _room(buffer)
+        while time < begin:  # free the temporaries that lived until here
+            for dead in ends.get(time, ()):
+                gaps = _add_gap(gaps, offsets[dead], _aligned_size(dead))
+            time += 1
+        room = _aligned_size(buffer)
         fitting = [gap for gap in gaps if gap[1] >= room]
         if fitting:
             offset, available = min(fitting, key=lambda gap: gap[1])
             gaps.remove((offset, available))
             if available > room:
-                gaps = _with_gap(gaps, offset + room, available - room)
+                gaps = _add_gap(gaps, offset + room, available - room)
         elif gaps and sum(gaps[-1]) == size:  # the end of the block is free: it only has to grow
             offset = gaps.pop()[0]
             size = offset + room
@@ -54,11 +54,11 @@ def place_temporaries(step: RecordedStep) -> RecordedStep:
     return RecordedStep(step.instructions, [*step.memory, block])
 
 
-def _room(buffer: Buffer) -> int:
+def _aligned_size(buffer: Buffer) -> int:
     return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _with_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:
+def _add_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:
     """The gaps with another one added; neighbouring gaps are joined."""
     merged: list[tuple[int, int]] = []
     for gap in sorted([*gaps, (offset, size)]):

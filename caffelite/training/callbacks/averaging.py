@@ -39,20 +39,20 @@ class AverageWeights:
     def __init__(self, decay: float = 0.999) -> None:
         self.decay = check_nonnegative("decay", decay, 1.0)
         self._model: Any = None
-        self._is_shown = False  # whether the model has the average, and `_others` the weights; or the reverse
-        self._others: dict[Tensor, np.ndarray] = {}
+        self._is_shown = False  # whether the model has the average, and `_swap_buffers` the weights; or the reverse
+        self._swap_buffers: dict[Tensor, np.ndarray] = {}
         # The numbers of a step of SGD that is the formula above, with the weights as its gradient: rate decay − 1,
         # no momentum, weight decay −1.
-        self._of_sgd = np.array([self.decay - 1, 0.0, -1.0, 0.0])
+        self._ema_coefficients = np.array([self.decay - 1, 0.0, -1.0, 0.0])
 
     def begin(self, training: Any) -> None:
         if training.optimizer is None:
             raise ValueError("AverageWeights averages after each step of an optimizer; minimize has none")
         self._model, self._is_shown = training.model, False
-        others = {p: self._others.get(p) for p in self._model.parameters()}
-        self._others = {p: _flat(p).copy() if array is None else array for p, array in others.items()}
-        for p, average in self._others.items():
-            kernels.copy(_flat(p), out=average)
+        arrays = {p: self._swap_buffers.get(p) for p in self._model.parameters()}
+        self._swap_buffers = {p: _flat_data(p).copy() if array is None else array for p, array in arrays.items()}
+        for p, average in self._swap_buffers.items():
+            kernels.copy(_flat_data(p), out=average)
 
     def due(self, epochs: int) -> float:
         return math.inf
@@ -66,14 +66,14 @@ class AverageWeights:
     def follow(self) -> None:
         """Move the average towards the weights. A recorded step repeats this."""
         for p in self._model.parameters():
-            average = self._others.get(p)
+            average = self._swap_buffers.get(p)
             if average is None:  # a callback has added this parameter to the model
-                average = self._others[p] = _flat(p).copy()
-            kernels.update("sgd", average, _flat(p), None, self._of_sgd)
+                average = self._swap_buffers[p] = _flat_data(p).copy()
+            kernels.update("sgd", average, _flat_data(p), None, self._ema_coefficients)
 
     def arrays(self) -> Iterable[np.ndarray]:
         """Return the arrays that a recorded step changes."""
-        return self._others.values()
+        return self._swap_buffers.values()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -81,30 +81,30 @@ class AverageWeights:
         if self._is_shown:
             yield
             return
-        self._exchange()
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
     def show(self) -> None:
         """Give the model the average, unless it has it."""
         if not self._is_shown:
-            self._exchange()
+            self._swap()
 
     def hide(self) -> None:
         """Give the model the weights that are trained, unless it has them."""
         if self._is_shown:
-            self._exchange()
+            self._swap()
 
-    def _exchange(self) -> None:
+    def _swap(self) -> None:
         """Exchange average and weights: all of them, or none if Ctrl-C comes first."""
         with InterruptsBetweenSteps() as interrupts, interrupts.defer():
-            for p, other in self._others.items():
-                weights = _flat(p)
-                kept = kernels.copy(weights)
-                kernels.copy(other, out=weights)
-                kernels.copy(kept, out=other)
+            for p, buffer in self._swap_buffers.items():
+                weights = _flat_data(p)
+                weights_copy = kernels.copy(weights)
+                kernels.copy(buffer, out=weights)
+                kernels.copy(weights_copy, out=buffer)
                 p._bump_version()
             self._is_shown = not self._is_shown
 
@@ -114,7 +114,7 @@ class AverageWeights:
             return {"decay": self.decay}
         with self.shown():
             named = self._model.named_parameters().items()
-            weights = {f"weights.{name}": self._others[p].reshape(p.shape).copy() for name, p in named}
+            weights = {f"weights.{name}": self._swap_buffers[p].reshape(p.shape).copy() for name, p in named}
         return {"decay": self.decay, **weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,14 +128,14 @@ class AverageWeights:
                 f"{shapes}"
             )
         for name, p in parameters.items():
-            kernels.copy(_flat(p), out=self._others[p])
+            kernels.copy(_flat_data(p), out=self._swap_buffers[p])
             p.data = state[f"weights.{name}"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_model": None, "_is_shown": False, "_others": {}}
+        return self.__dict__ | {"_model": None, "_is_shown": False, "_swap_buffers": {}}
 
 
-class StepWithAverages(Step):
+class AveragingStep(Step):
     """A step, after which averages follow the weights."""
 
     def __init__(self, step: Step, averages: list[AverageWeights]) -> None:
@@ -158,9 +158,9 @@ class StepWithAverages(Step):
     def key(self) -> tuple[Any, ...]:
         return self.step.key()
 
-    def used(self) -> tuple[Any, ...]:
-        return (*self.step.used(), *[array for average in self.averages for array in average.arrays()])
+    def dependencies(self) -> tuple[Any, ...]:
+        return (*self.step.dependencies(), *[array for average in self.averages for array in average.arrays()])
 
 
-def _flat(p: Tensor) -> np.ndarray:
+def _flat_data(p: Tensor) -> np.ndarray:
     return p._recorded_data().reshape(-1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._kernels import AfterEpoch, KeepBest, OneMoreEpoch
+from caffelite._kernels import EpochHook, BestHook, EvaluationHook
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.warnings import warn
 from caffelite.core.arrays import NUMBERS, check_nonnegative, check_positive, check_positive_integer
@@ -23,7 +23,7 @@ from caffelite.files import safetensors as files
 from caffelite.files.state import state_arrays, named_state, make_texts
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.history import History
-from caffelite.training.metrics.base import Metric, OfOutput, mode_of
+from caffelite.training.metrics.base import Metric, OutputMetric, find_mode
 
 
 class Training(NamedTuple):
@@ -35,7 +35,7 @@ class Training(NamedTuple):
     history: History  #: Loss and metrics, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
     team: Any = None  #: The processes that share each batch. None: there is only one process.
-    metrics: Mapping[str, Metric | OfOutput] = {}  #: The metrics, by name.
+    metrics: Mapping[str, Metric | OutputMetric] = {}  #: The metrics, by name.
     batches: Any = None  #: The training data: a DataGenerator, or another iterable of batches.
     epochs: int | None = None  #: The number of epochs, with those before. None: it is not known.
     validation: Any = None  #: The data for the evaluation after each epoch, or None.
@@ -47,22 +47,22 @@ class Training(NamedTuple):
     @property
     def leads(self) -> bool:
         """Whether this process writes files. With several ranks, only rank 0 does."""
-        return self.team is None or self.team.leads
+        return self.team is None or self.team.is_main
 
     def agreed(self, value: bool) -> bool:
         """Return rank 0's value on all ranks, for decisions that depend on time, for example."""
-        return value if self.team is None else bool(self.team.agreed(value))
+        return value if self.team is None else bool(self.team.broadcast(value))
 
 
 # The names of callback methods in other frameworks.
-_OF_OTHERS = [
+FOREIGN_METHODS = [
     f"on_{what}_{when}"
     for what in ("train", "fit", "epoch", "train_epoch", "batch", "train_batch")
     for when in ("begin", "start", "end")
 ]
 
 
-class Callbacks:
+class CallbackList:
     """The callbacks of one training. The `with` block begins and ends them.
 
     If a callback's `begin` raises, the others that have begun are ended. Raises TypeError if one cannot be called.
@@ -73,7 +73,7 @@ class Callbacks:
             raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
         self.callbacks = list(callbacks)
         for callback in self.callbacks:
-            not_called = [name for name in _OF_OTHERS if hasattr(type(callback), name)]
+            not_called = [name for name in FOREIGN_METHODS if hasattr(type(callback), name)]
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(
                     f"callbacks: expected callables (epoch, history), got {callback!r}, "
@@ -87,21 +87,21 @@ class Callbacks:
                 )
         if len(self.averages) > 1:
             raise ValueError("callbacks: expected one AverageWeights, because a model can end with one average only")
-        self._in_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
-        self._counting = [callback for callback in self.callbacks if hasattr(callback, "steps_done")]
-        self._due_between = [callback for callback in self.callbacks if hasattr(callback, "steps_until_due")]
-        self._begun: list[Any] = []
-        self.ended = False  # whether one of them has ended the training
+        self._call_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
+        self._step_counters = [callback for callback in self.callbacks if hasattr(callback, "steps_done")]
+        self._step_timers = [callback for callback in self.callbacks if hasattr(callback, "steps_until_due")]
+        self._begun_callbacks: list[Any] = []
+        self.should_stop = False  # whether one of them has ended the training
 
     def __len__(self) -> int:
         return len(self.callbacks)
 
-    def during(self, training: Training) -> Callbacks:
+    def attach(self, training: Training) -> CallbackList:
         """Set the training and return self, for a `with` block."""
         self._training: Training | None = training
         return self
 
-    def __enter__(self) -> Callbacks:
+    def __enter__(self) -> CallbackList:
         if not self.callbacks:
             return self
         with ExitStack() as stack:
@@ -109,7 +109,7 @@ class Callbacks:
             for callback in self.callbacks:
                 if hasattr(callback, "begin"):
                     callback.begin(self._training)
-                self._begun.append(callback)
+                self._begun_callbacks.append(callback)
             stack.pop_all()
         return self
 
@@ -119,44 +119,44 @@ class Callbacks:
 
     def __call__(self, epoch: int, history: History) -> bool:
         """Call all callbacks, each `Checkpoint` last. Return whether one of them ends the training."""
-        measured = _lengths(history)
-        for callback in self._in_order:
+        lengths = _lengths(history)
+        for callback in self._call_order:
             stop = callback(epoch, history)
-            if _lengths(history) != measured:
+            if _lengths(history) != lengths:
                 raise RuntimeError(
-                    f"the callback {callback!r} changed the history from {measured} to {_lengths(history)} numbers; "
+                    f"the callback {callback!r} changed the history from {lengths} to {_lengths(history)} numbers; "
                     "fit writes it, so callbacks may only change numbers that are there"
                 )
-            self.ended |= bool(isinstance(stop, bool | np.bool_) and stop)
-        return self.ended
+            self.should_stop |= bool(isinstance(stop, bool | np.bool_) and stop)
+        return self.should_stop
 
     def due(self, epochs: int) -> float:
         """Return the epoch after which a callback must be called next, when `epochs` are completed."""
-        return min([due for _, due in self._all_due(epochs)], default=math.inf)
+        return min([due for _, due in self._due_epochs(epochs)], default=math.inf)
 
-    def call(self, epochs: int, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+    def native_call(self, epochs: int, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
         """Return the work after the next epoch as a call without Python, None if there is no such call.
 
         There is one if only an EarlyStopping has work then.
         """
-        now = [callback for callback, due in self._all_due(epochs) if due <= epochs + 1]
-        only = now[0] if len(now) == 1 else None
-        return only.call(others) if isinstance(only, EarlyStopping) and type(only) is EarlyStopping else None
+        due_callbacks = [callback for callback, due in self._due_epochs(epochs) if due <= epochs + 1]
+        stopper = due_callbacks[0] if len(due_callbacks) == 1 else None
+        return stopper.call(earlier_calls) if isinstance(stopper, EarlyStopping) and type(stopper) is EarlyStopping else None
 
-    def due_besides(self, epochs: int) -> float:
+    def next_python_epoch(self, epochs: int) -> float:
         """Return the epoch after which a callback is due next. Callbacks due after the next epoch don't count."""
-        return min([due for _, due in self._all_due(epochs) if due > epochs + 1], default=math.inf)
+        return min([due for _, due in self._due_epochs(epochs) if due > epochs + 1], default=math.inf)
 
-    def _all_due(self, epochs: int) -> list[tuple[Any, float]]:
+    def _due_epochs(self, epochs: int) -> list[tuple[Any, float]]:
         return [(x, x.due(epochs) if hasattr(x, "due") else epochs + 1) for x in self.callbacks]
 
     def steps_until_due(self) -> float:
         """Return after how many more steps a callback must be called between two steps."""
-        return min([callback.steps_until_due() for callback in self._due_between], default=math.inf)
+        return min([callback.steps_until_due() for callback in self._step_timers], default=math.inf)
 
     def steps_done(self, count: int) -> None:
         """Tell the callbacks that `count` more steps are done."""
-        for callback in self._counting:
+        for callback in self._step_counters:
             callback.steps_done(count)
 
     @property
@@ -165,37 +165,37 @@ class Callbacks:
 
         It returns whether one of them ends the training.
         """
-        others = [callback for callback in self.callbacks if not hasattr(callback, "steps_done")]
-        wanted = [x.between_steps for x in (*self._counting, *others) if hasattr(x, "between_steps")]
+        non_counters = [callback for callback in self.callbacks if not hasattr(callback, "steps_done")]
+        hooks = [x.between_steps for x in (*self._step_counters, *non_counters) if hasattr(x, "between_steps")]
 
         def call_all() -> bool:
-            for call in wanted:
-                self.ended |= call() is True
-            return self.ended
+            for call in hooks:
+                self.should_stop |= call() is True
+            return self.should_stop
 
-        return call_all if wanted else None
+        return call_all if hooks else None
 
     @property
     def averages(self) -> list[AverageWeights]:
         """The callbacks that average the weights."""
         return [callback for callback in self.callbacks if isinstance(callback, AverageWeights)]
 
-    def as_at_the_end(self) -> AbstractContextManager[None]:
+    def averaged_weights(self) -> AbstractContextManager[None]:
         """A context in which the model has the weights that it would have if the training ended now."""
         return self.averages[0].shown() if self.averages else nullcontext()
 
-    def with_state(self) -> list[Any]:
+    def stateful_callbacks(self) -> list[Any]:
         """Return the callbacks that have a state that is not empty."""
         return [callback for callback in self.callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
 
     def states(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the class names and the states of the callbacks that have a state."""
-        return [(type(callback).__name__, callback.state_dict()) for callback in self.with_state()]
+        return [(type(callback).__name__, callback.state_dict()) for callback in self.stateful_callbacks()]
 
     def _end(self) -> None:
         self._training = None
         with ExitStack() as stack:  # it calls each, in reverse order, even if others raise
-            for callback in reversed(self._begun):
+            for callback in reversed(self._begun_callbacks):
                 if hasattr(callback, "end"):
                     stack.callback(callback.end)
 
@@ -226,14 +226,14 @@ class Monitor:
         self.monitor, self.mode = monitor, mode
         self.patience = check_positive_integer("patience", patience)
         self.min_delta = check_nonnegative("min_delta", min_delta)
-        self._start()
+        self._reset()
 
     @property
     def _name(self) -> str:
         """Its name in messages."""
         return type(self).__name__
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self.best, self.best_epoch, self.waited = None, None, 0
         self._has_warned = False
 
@@ -247,13 +247,13 @@ class Monitor:
                 f"{self._name}: there is no {self.monitor!r} to monitor, only "
                 f"{', '.join(measured)}; give {missing}, or monitor={measured[0]!r}"
             )
-        self._mode = mode_of(self.monitor, training.metrics) if self.mode == "auto" else self.mode
+        self._mode = find_mode(self.monitor, training.metrics) if self.mode == "auto" else self.mode
         if self._mode is None:
             raise ValueError(
                 f'{self._name}: is a higher {self.monitor} better, or a lower one? Give mode="max" or '
                 'mode="min", here or in caffelite.metrics.metric(f, mode=…)'
             )
-        self._start()
+        self._reset()
 
     def look(self, epoch: int, history: History) -> bool:
         """Look at an epoch's value. Return whether it is the best one."""
@@ -264,13 +264,13 @@ class Monitor:
                 f"{self._name}: {self.monitor} is NaN in epoch {epoch + 1}, and no epoch before it had a "
                 "number: as long as this is so, no epoch is the best one"
             )
-        better = math.inf if self.best is None else value - self.best
+        gain = math.inf if self.best is None else value - self.best
         if self.best is not None and self._mode == "min":
-            better = -better
+            gain = -gain
         if not math.isfinite(value):
-            better = 0.0
-        self.waited = 0 if better > self.min_delta else self.waited + 1
-        is_best = better > 0 or (value == self.best and self._breaks_tie(epoch, history))
+            gain = 0.0
+        self.waited = 0 if gain > self.min_delta else self.waited + 1
+        is_best = gain > 0 or (value == self.best and self._breaks_tie(epoch, history))
         if is_best:
             self.best, self.best_epoch = value, epoch
         return is_best
@@ -332,17 +332,17 @@ class EarlyStopping(Monitor):
         super().__init__(monitor, patience, min_delta, mode)
         self.restore_best = bool(restore_best)
 
-    def _start(self) -> None:
-        super()._start()
+    def _reset(self) -> None:
+        super()._reset()
         self._model: Any = None
-        self._named: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
+        self._named_state: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
         self._best_state: dict[str, np.ndarray] = {}
-        self._call: KeepBest | None = None  # which may have looked at the last epochs,
+        self._call: BestHook | None = None  # which may have looked at the last epochs,
         self._copies: dict[str, np.ndarray] = {}  # and has copied the state of the best of them
 
     def begin(self, training: Training) -> None:
         super().begin(training)
-        self._model, self._named = training.model, named_state(training.model)
+        self._model, self._named_state = training.model, named_state(training.model)
 
     def __call__(self, epoch: int, history: History) -> bool:
         calls = 0 if self._call is None else self._call.calls
@@ -352,9 +352,9 @@ class EarlyStopping(Monitor):
         self._call = None
         return self.waited >= self.patience
 
-    def call(self, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+    def call(self, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
         """Return what `__call__` does after each epoch as a call without Python, None if there is none."""
-        evaluation = next((call for call in others if isinstance(call, OneMoreEpoch)), None)
+        evaluation = next((call for call in earlier_calls if isinstance(call, EvaluationHook)), None)
         if evaluation is None or not evaluation.has_loss_first or (self.monitor, self._mode) != ("val_loss", "min"):
             return None
         state = self._state() if self.restore_best else {}
@@ -363,18 +363,18 @@ class EarlyStopping(Monitor):
         self._copies = self._best_state or {name: np.empty_like(array) for name, array in state.items()}
         best = math.inf if self.best is None else self.best
         pairs = [(array, self._copies[name]) for name, array in state.items()]
-        self._call = KeepBest(evaluation.of, best, self.waited, self.patience, self.min_delta, pairs)
+        self._call = BestHook(evaluation.of, best, self.waited, self.patience, self.min_delta, pairs)
         return self._call
 
     def _state(self) -> dict[str, np.ndarray]:
         """Return the arrays of the parameters and buffers by name."""
-        parameters, buffers = self._named  # found once, because `state_dict` searches all names each time
+        parameters, buffers = self._named_state  # found once, because `state_dict` searches all names each time
         return {**{name: p.data for name, p in parameters.items()}, **buffers}
 
     def end(self) -> None:
         """Restore the best parameters and buffers: all of them, or none if Ctrl-C comes first."""
         model, state = self._model, self._best_state
-        self._model, self._named, self._best_state = None, ({}, {}), {}
+        self._model, self._named_state, self._best_state = None, ({}, {}), {}
         self._call, self._copies = None, {}
         if state:
             with InterruptsBetweenSteps() as interrupts, interrupts.defer():
@@ -426,7 +426,7 @@ class ReduceLROnPlateau(Monitor):
         self._optimizer = None
 
 
-class _MonitorOfCheckpoint(Monitor):
+class _CheckpointMonitor(Monitor):
     _name = "Checkpoint"
 
 
@@ -466,7 +466,7 @@ class Checkpoint:
         self.path = Path(path).absolute()
         self.every = check_positive_integer("every", every)
         self.seconds = None if seconds is None else check_nonnegative("seconds", seconds)
-        self._monitor = None if monitor is None else _MonitorOfCheckpoint(monitor, 1, mode=mode)
+        self._monitor = None if monitor is None else _CheckpointMonitor(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
             raise ValueError("Checkpoint takes a monitor, which compares epochs, or seconds, but not both")
         if monitor is None and mode != "auto":
@@ -478,22 +478,22 @@ class Checkpoint:
             files.check_writable(self.path)
             files.content(self.path, state_arrays(training.model), make_texts(training.model))
         self._write: Any = training.write
-        self._agreed: Any = training.agreed
-        self._written = time.monotonic()
+        self._broadcast: Any = training.agreed
+        self._last_write = time.monotonic()
         if self._monitor is not None:
             self._monitor.begin(training)
 
     def __call__(self, epoch: int, history: History) -> None:
         if self._monitor is not None:
-            due = self._monitor.look(epoch, history)
+            is_due = self._monitor.look(epoch, history)
         else:
-            due = self.seconds is None and (epoch + 1) % self.every == 0
-        if due:
+            is_due = self.seconds is None and (epoch + 1) % self.every == 0
+        if is_due:
             self._write_now()
 
     def between_steps(self) -> None:
         """Write if `seconds` have passed since the last time."""
-        if self.seconds is not None and self._agreed(time.monotonic() - self._written >= self.seconds):
+        if self.seconds is not None and self._broadcast(time.monotonic() - self._last_write >= self.seconds):
             self._write_now()
 
     def _write_now(self) -> None:
@@ -501,10 +501,10 @@ class Checkpoint:
             self._write(self.path)
         except (OSError, files.HeaderTooLong) as error:
             warnings.warn(f"no checkpoint was saved: {error}; the training continues", RuntimeWarning, stacklevel=2)
-        self._written = time.monotonic()
+        self._last_write = time.monotonic()
 
     def end(self) -> None:
-        self._write = self._agreed = None
+        self._write = self._broadcast = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of `Monitor`, or {} without a monitor."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from caffelite._support.text_table import shorten
 from caffelite.core.arrays import FLOATS
-from caffelite.core.modes import precision_here
+from caffelite.core.modes import current_precision
 from caffelite.core.sparse import SparseRows
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.data.out_of_core import Source
@@ -28,25 +28,25 @@ from caffelite.files import safetensors as files
 from caffelite.files.state import state_arrays, state_specs, freeze, read_frozen, make_texts
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs
-from caffelite.training.callbacks.base import Callbacks, Training
-from caffelite.training.epochs.base import Epochs, State
-from caffelite.training.process_group import Team
+from caffelite.training.callbacks.base import CallbackList, Training
+from caffelite.training.epochs.base import Epochs, EpochState
+from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 
 TEXT = "caffelite.training"
 BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 
 
-def streams_of(model: Any, rng: np.random.Generator) -> dict[str, Any]:
+def stream_states(model: Any, rng: np.random.Generator) -> dict[str, Any]:
     """Return the states of a training's random streams: the model's, and the one of the seed given to `fit`.
 
     Also those from which the model's validation splits were drawn, with the number of rows of each split.
     """
-    splits = [[rows, stream.bit_generator.state] for rows, stream in model._own.splits.items()]
-    return {"model": model._own.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
+    splits = [[rows, stream.bit_generator.state] for rows, stream in model._state.splits.items()]
+    return {"model": model._state.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
 
 
-def _splits_in(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
+def _read_splits(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
     """Return the streams of splits, by the number of rows. Raise ValueError for an unknown stream."""
     splits = {}
     for rows, state in streams.get("splits", []):
@@ -58,24 +58,24 @@ def _splits_in(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
     return splits
 
 
-class Checkpoints:
+class CheckpointWriter:
     """Writes a training to a file, at any time between two steps, and restores it.
 
     `streams` are the states before the training drew any random number.
     """
 
     def __init__(
-        self, training: Training, step: Step, batches: Any, validation: Any, called: Callbacks, streams: Any
+        self, training: Training, step: Step, batches: Any, validation: Any, callback_list: CallbackList, streams: Any
     ) -> None:
-        self.training, self.step, self.called, self.streams = training, step, called, streams
+        self.training, self.step, self.callback_list, self.streams = training, step, callback_list, streams
         self.batches, self.validation = batches, validation
         self.epochs: Epochs | None = None  # of the running training
         self._facts: dict[str, Any] | None = None
 
-    def begin(self) -> None:
+    def snapshot(self) -> None:
         """Remember the frozen parameters and the schedules, because a callback may change them."""
         self._frozen = [p for p in self.training.model.parameters() if not p.requires_grad]
-        self._schedules = _digests_of_schedules(self.training.optimizer)
+        self._schedules = _schedule_digests(self.training.optimizer)
 
     def loss_so_far(self) -> float:
         """Return the mean loss of the current epoch, or NaN before its first step."""
@@ -83,7 +83,7 @@ class Checkpoints:
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the training as it is now; see `files.write`. All ranks call this, and rank 0 writes."""
-        with self.called.as_at_the_end():
+        with self.callback_list.averaged_weights():
             self._write(path)
 
     def _write(self, path: str | os.PathLike) -> None:
@@ -92,38 +92,38 @@ class Checkpoints:
         epoch, batch, arrays = self.epochs.state()
         if not self.training.leads:  # all ranks must call `state` before this
             return
-        of_optimizer = optimizer.state_dict()
-        callbacks = self.called.states()
+        optimizer_state = optimizer.state_dict()
+        callbacks = self.callback_list.states()
         self._facts = self._facts or self.facts()
         parts = {
             "run": arrays,
             "validation": self.validation.state() if isinstance(self.validation, DataGenerator) else {},
-            "optimizer": _arrays(of_optimizer),
+            "optimizer": _arrays(optimizer_state),
             "history": {name: np.array(values, np.float64) for name, values in history.items()},
             **{f"callbacks.{i}": _arrays(state) for i, (_, state) in enumerate(callbacks)},
         }
         text = {
             "facts": self._facts,
             "done": {"epoch": epoch, "batch": batch},
-            "optimizer": _others(of_optimizer),
+            "optimizer": _plain_values(optimizer_state),
             "schedules": self._schedules,
             "streams": self.streams,
-            "stream": model._own.rng.bit_generator.state,  # now: a callback may have drawn from it
-            "callbacks": [[name, _others(state)] for name, state in callbacks],
-            "ended": self.called.ended,
+            "stream": model._state.rng.bit_generator.state,  # now: a callback may have drawn from it
+            "callbacks": [[name, _plain_values(state)] for name, state in callbacks],
+            "ended": self.callback_list.should_stop,
         }
-        found = {f"{files.TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
+        training_arrays = {f"{files.TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
         texts = make_texts(model) | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
-        files.write(path, {**state_arrays(model), **found}, texts)
+        files.write(path, {**state_arrays(model), **training_arrays}, texts)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that must be equal when the training continues, by name."""
         model, optimizer, loss, history = self.training[:4]
         names = {p: name for name, p in model.named_parameters().items()}
         groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_indices, strict=True)]
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "dtype": str(model.dtype),
-            "precision": precision_here(),
+            "precision": current_precision(),
             "optimizer": type(optimizer).__name__,
             "order of the optimizer's parameters": groups,
             "loss": repr(loss),
@@ -134,31 +134,31 @@ class Checkpoints:
         if isinstance(self.batches, DataGenerator):
             data = self.batches
             blocks = [] if data.blocks is None else [data.blocks.block, data.blocks.buffer]
-            found |= {
+            facts |= {
                 "batch size": data.batch_size,
                 "number of rows": data.rows,
                 "way of shuffling": [data.shuffle, data.drop_last, *blocks],
-                "data": _forms_and_digests(data),
+                "data": _data_digests(data),
             }
-        return found
+        return facts
 
-    def facts_of_fit(self, epochs: int, resumes: bool) -> dict[str, Any]:
+    def fit_facts(self, epochs: int, resumes: bool) -> dict[str, Any]:
         """Return the facts that must be equal on all ranks in a call of `fit`."""
         model = self.training.model
-        others = {
+        fit_facts = {
             "model": [repr(model), make_texts(model)],
             "number of epochs": epochs,
             "resume": resumes,
         }
-        return others | self.facts() | self._facts_of_others()
+        return fit_facts | self.facts() | self._callback_and_validation_facts()
 
-    def _facts_of_others(self) -> dict[str, Any]:
+    def _callback_and_validation_facts(self) -> dict[str, Any]:
         """Return further facts that must be equal on all ranks: the callbacks and the validation data."""
-        data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.callbacks]
-        known = {"validation data": _forms_and_digests(data)} if isinstance(data, DataGenerator) else {}
-        return {"list of callbacks": callbacks, **known}
+        data, callbacks = self.validation, [type(callback).__name__ for callback in self.callback_list.callbacks]
+        digests = {"validation data": _data_digests(data)} if isinstance(data, DataGenerator) else {}
+        return {"list of callbacks": callbacks, **digests}
 
-    def resume(self, saved: Saved) -> State:
+    def resume(self, saved: CheckpointFile) -> EpochState:
         """Restore optimizer, model and history. Return the position in the data, for `Epochs.restore`.
 
         Raises ValueError, before any change, unless `saved` is of the same training. If the optimizer has a new
@@ -169,58 +169,58 @@ class Checkpoints:
         self._facts = self.facts()
         facts = saved.text["facts"]
         for name in (*self._facts, *[name for name in facts if name not in self._facts]):
-            if (then := facts.get(name)) != (now := self._facts.get(name)):
-                raise saved.refuse(f"is of a training with another {name}: {_short(then)}, now {_short(now)}")
-        state = State(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
+            if (saved_fact := facts.get(name)) != (fact := self._facts.get(name)):
+                raise saved.refuse(f"is of a training with another {name}: {_shorten(saved_fact)}, now {_shorten(fact)}")
+        state = EpochState(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
         state.check(self.step, self.batches)
         measured = saved.arrays("history")
         if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.epoch,)):
             raise saved.refuse("has a history of other epochs than the training")
-        names = [type(callback).__name__ for callback in self.called.with_state()]
+        names = [type(callback).__name__ for callback in self.callback_list.stateful_callbacks()]
         if [name for name, _ in saved.text["callbacks"]] != names:
             raise saved.refuse(f"has states of the callbacks {saved.text['callbacks']}; expected states of {names}")
         if isinstance(self.validation, DataGenerator):
             self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
         frozen = read_frozen(model, saved.texts)
-        optimizer.load_state_dict(self._with_new_schedules(saved, state))
+        optimizer.load_state_dict(self._merge_schedules(saved, state))
         freeze(model, frozen)
         if "stream" in saved.text:
-            model._own.rng.bit_generator.state = saved.text["stream"]
-        model.load_state_dict(saved.of_model)
+            model._state.rng.bit_generator.state = saved.text["stream"]
+        model.load_state_dict(saved.model_arrays)
         for name, values in measured.items():
             history[name].extend(values.tolist())
         return state
 
-    def _with_new_schedules(self, saved: Saved, state: State) -> dict[str, Any]:
+    def _merge_schedules(self, saved: CheckpointFile, state: EpochState) -> dict[str, Any]:
         """Return the optimizer's state in a checkpoint, but with the schedules that the optimizer got since."""
-        optimizer, found = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
-        then = saved.text.get("schedules", self._schedules)
+        optimizer, optimizer_state = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
+        old_schedules = saved.text.get("schedules", self._schedules)
         for i, (rates_name, t_name) in enumerate(optimizer._schedule_state.names()):
-            if self._schedules[i] is None or self._schedules[i] == then[i]:
+            if self._schedules[i] is None or self._schedules[i] == old_schedules[i]:
                 continue
-            if t_name not in found and not isinstance(self.batches, Sized):
+            if t_name not in optimizer_state and not isinstance(self.batches, Sized):
                 raise ValueError(
                     "the optimizer has a schedule, which the checkpoint does not have. The schedule's step is unknown, "
                     "because the batches have no length"
                 )
-            steps = self.step.steps_in
-            t = int(found[t_name] if t_name in found else state.epoch * steps(len(self.batches)) + steps(state.batch))
+            steps = self.step.count_steps
+            t = int(optimizer_state[t_name] if t_name in optimizer_state else state.epoch * steps(len(self.batches)) + steps(state.batch))
             rates = optimizer._schedule_state[i][0]
-            found[rates_name], found[t_name] = rates.copy(), t
-            lr = np.array(found["lr"], np.float64)
+            optimizer_state[rates_name], optimizer_state[t_name] = rates.copy(), t
+            lr = np.array(optimizer_state["lr"], np.float64)
             lr[i if lr.ndim else ()] = rates[min(t, len(rates) - 1)]
-            found["lr"] = lr if lr.ndim else float(lr)
-        return found
+            optimizer_state["lr"] = lr if lr.ndim else float(lr)
+        return optimizer_state
 
-    def resume_callbacks(self, saved: Saved) -> None:
+    def resume_callbacks(self, saved: CheckpointFile) -> None:
         """Restore the callbacks' states, after they have begun."""
-        for i, callback in enumerate(self.called.with_state()):
+        for i, callback in enumerate(self.callback_list.stateful_callbacks()):
             callback.load_state_dict(saved.text["callbacks"][i][1] | saved.arrays(f"callbacks.{i}"))
-        self.called.ended = bool(saved.text["ended"])
+        self.callback_list.should_stop = bool(saved.text["ended"])
 
 
-class Saved:
+class CheckpointFile:
     """The contents of a checkpoint. Raises the errors of `files.File`, and ValueError for a file with only a model."""
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -230,17 +230,17 @@ class Saved:
             if TEXT not in file.texts:
                 raise file.error("is not a checkpoint; `load` reads it")
             self.texts = file.texts
-            with self.understood():
+            with self.wrap_errors():
                 self.text = files.strict_json(file.texts[TEXT], finite=False)
-                self._found = file.arrays(file.specs)
-        self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.TRAINING_PREFIX)}
+                self._all_arrays = file.arrays(file.specs)
+        self.model_arrays = {k: x for k, x in self._all_arrays.items() if not k.startswith(files.TRAINING_PREFIX)}
 
     def refuse(self, why: Any) -> ValueError:
         """Return the error to raise for a file with this fault."""
         return files.file_error(self.path, why)
 
     @contextmanager
-    def understood(self) -> Iterator[None]:
+    def wrap_errors(self) -> Iterator[None]:
         """In this context, errors from the file's contents become a ValueError that names the file."""
         try:
             yield
@@ -254,134 +254,134 @@ class Saved:
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """Return the arrays of a part of the training, by name."""
         prefix = f"{files.TRAINING_PREFIX}{part}."
-        return {name.removeprefix(prefix): x for name, x in self._found.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): x for name, x in self._all_arrays.items() if name.startswith(prefix)}
 
     def check_model(self, model: Any) -> None:
         """Raise ValueError unless the checkpoint is of a model with this structure and dtype."""
         structure, forms = make_texts(model).get("caffelite.structure"), state_specs(model)
-        theirs = {name: self.specs[name] for name in self.of_model}
-        others = {
+        saved_specs = {name: self.specs[name] for name in self.model_arrays}
+        other_dtypes = {
             str(form.dtype)
-            for name, form in theirs.items()
+            for name, form in saved_specs.items()
             if form.dtype in FLOATS and name in forms and forms[name].dtype == model.dtype
         } - {str(model.dtype)}
-        if others:
-            raise self.refuse(f"is of a training with another dtype: {min(others)}, now {model.dtype}")
-        if structure != self.texts.get("caffelite.structure") or theirs != forms:
-            raise self.refuse(f"is of a training with another model; now it is {_short(repr(model))}")
+        if other_dtypes:
+            raise self.refuse(f"is of a training with another dtype: {min(other_dtypes)}, now {model.dtype}")
+        if structure != self.texts.get("caffelite.structure") or saved_specs != forms:
+            raise self.refuse(f"is of a training with another model; now it is {_shorten(repr(model))}")
 
     def restore_streams(self, model: Any, rng: np.random.Generator) -> None:
         """Restore the random streams as they were when the training began."""
-        with self.understood():
-            of_training, of_model = self.text["streams"]["training"], self.text["streams"]["model"]
-            splits = _splits_in(self.text["streams"])
-            own = model._own
-            for state, stream in ((of_training, rng), (of_model, own.rng), (self.text.get("stream"), own.rng)):
+        with self.wrap_errors():
+            training_state, model_state = self.text["streams"]["training"], self.text["streams"]["model"]
+            splits = _read_splits(self.text["streams"])
+            own = model._state
+            for state, stream in ((training_state, rng), (model_state, own.rng), (self.text.get("stream"), own.rng)):
                 if state is not None:
                     copy.deepcopy(stream.bit_generator).state = state  # raises if it is not a state
-            rng.bit_generator.state = of_training
-            model._own.rng.bit_generator.state = of_model
-            model._own.splits = splits
+            rng.bit_generator.state = training_state
+            model._state.rng.bit_generator.state = model_state
+            model._state.splits = splits
 
 
-def started(path: Any, model: Any, optimizer: Any, called: Callbacks) -> AbstractContextManager[Start | None]:
+def resume_from(path: Any, model: Any, optimizer: Any, callback_list: CallbackList) -> AbstractContextManager[Resumption | None]:
     """Return the start from the checkpoint at this path, for a `with` block. It is None if there is no path."""
-    return nullcontext() if path is None else Start(path, model, optimizer, called)
+    return nullcontext() if path is None else Resumption(path, model, optimizer, callback_list)
 
 
-class Start:
+class Resumption:
     """The start of a training from a checkpoint.
 
-    If an exception leaves the `with` block before `begun` is set, this restores everything as it was: the model, random
+    If an exception leaves the `with` block before `has_begun` is set, this restores everything: the model, random
     streams, the optimizer, DataGenerators and callbacks.
     """
 
-    saved: Saved  # the result of `read`
+    saved: CheckpointFile  # the result of `read`
 
-    def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks) -> None:
+    def __init__(self, path: Any, model: Any, optimizer: Any, callback_list: CallbackList) -> None:
         self.path, self.model, self.optimizer = path, model, optimizer
-        self.begun = not isinstance(optimizer, Optimizer)  # then `fit` refuses it before anything changes
-        if self.begun:
+        self.has_begun = not isinstance(optimizer, Optimizer)  # then `fit` refuses it before anything changes
+        if self.has_begun:
             return
-        self._streams = _states_of(model._own.rng)
-        self._state, self._columns, self._splits = model.state_dict(), model._own.column_names, dict(model._own.splits)
+        self._streams = _rng_states(model._state.rng)
+        self._model_state, self._columns, self._splits = model.state_dict(), model._state.column_names, dict(model._state.splits)
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
-        self._of_optimizer = optimizer.state_dict()
-        self._of_data: list[tuple[DataGenerator, dict[str, np.ndarray]]] = []
-        self._of_callbacks = [(x, dict(vars(x))) for x in called.callbacks if hasattr(x, "__dict__")]
+        self._optimizer_state = optimizer.state_dict()
+        self._data_states: list[tuple[DataGenerator, dict[str, np.ndarray]]] = []
+        self._callback_states = [(x, dict(vars(x))) for x in callback_list.callbacks if hasattr(x, "__dict__")]
 
-    def __enter__(self) -> Start:
+    def __enter__(self) -> Resumption:
         return self
 
-    def read(self, team: Team, rng: np.random.Generator) -> None:
+    def read(self, processes: ProcessGroup, rng: np.random.Generator) -> None:
         """Read the checkpoint, and restore the random streams as they were when its training began."""
-        self._streams += _states_of(rng)
-        self.saved = team.by_first(lambda: Saved(self.path))
+        self._streams += _rng_states(rng)
+        self.saved = processes.call_on_main(lambda: CheckpointFile(self.path))
         self.saved.restore_streams(self.model, rng)
 
-    def keep(self, *batches: Any) -> None:
+    def save_data_states(self, *batches: Any) -> None:
         """Keep the states of these DataGenerators, for the case that the training does not begin."""
         generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
-        self._of_data = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
+        self._data_states = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
 
-    def restore(self, checkpoints: Checkpoints) -> State:
+    def restore(self, checkpoints: CheckpointWriter) -> EpochState:
         """Restore optimizer, model and history from the checkpoint. Return the position in the data."""
-        with self.saved.understood():
+        with self.saved.wrap_errors():
             return checkpoints.resume(self.saved)
 
-    def restore_callbacks(self, checkpoints: Checkpoints) -> None:
+    def restore_callbacks(self, checkpoints: CheckpointWriter) -> None:
         """Restore the callbacks from the checkpoint, after they have begun."""
-        with self.saved.understood():
+        with self.saved.wrap_errors():
             checkpoints.resume_callbacks(self.saved)
-        self.begun = True
+        self.has_begun = True
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None or self.begun:
+        if error is None or self.has_begun:
             return
         model, optimizer = self.model, self.optimizer
         for stream, state in self._streams:
             stream.state = state
-        model._own.splits = self._splits
+        model._state.splits = self._splits
         inputs.remember_columns(model, self._columns)
-        if not _same(model.state_dict(), self._state):
-            model.load_state_dict(self._state)
+        if not _have_same_bits(model.state_dict(), self._model_state):
+            model.load_state_dict(self._model_state)
         freeze(model, self._frozen)
-        if not _same(optimizer.state_dict(), self._of_optimizer):
-            optimizer.load_state_dict(self._of_optimizer)
-        for data, state in self._of_data:
+        if not _have_same_bits(optimizer.state_dict(), self._optimizer_state):
+            optimizer.load_state_dict(self._optimizer_state)
+        for data, state in self._data_states:
             data.restore(state)
-        for callback, attributes in self._of_callbacks:
+        for callback, attributes in self._callback_states:
             vars(callback).clear()
             vars(callback).update(attributes)
 
 
-def _states_of(rng: np.random.Generator) -> list[tuple[np.random.BitGenerator, Any]]:
+def _rng_states(rng: np.random.Generator) -> list[tuple[np.random.BitGenerator, Any]]:
     return [(rng.bit_generator, rng.bit_generator.state)]
 
 
-def _same(state: dict[str, Any], other: dict[str, Any]) -> bool:
+def _have_same_bits(state: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two state dicts have the same bits."""
     return state.keys() == other.keys() and all(
         np.asarray(x).tobytes() == np.asarray(other[name]).tobytes() for name, x in state.items()
     )
 
 
-def _digests_of_schedules(optimizer: Any) -> list[str | None]:
+def _schedule_digests(optimizer: Any) -> list[str | None]:
     """Return a hash of each parameter group's schedule, or None for a group without one."""
-    followed = [optimizer._schedule_state[i] for i in range(len(optimizer.hyper))]
-    return [None if x is None else hashlib.blake2b(x[0].tobytes()).hexdigest()[:32] for x in followed]
+    schedules = [optimizer._schedule_state[i] for i in range(len(optimizer.hyper))]
+    return [None if x is None else hashlib.blake2b(x[0].tobytes()).hexdigest()[:32] for x in schedules]
 
 
 def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:
     return {name: x for name, x in state.items() if isinstance(x, np.ndarray)}
 
 
-def _others(state: dict[str, Any]) -> dict[str, Any]:
+def _plain_values(state: dict[str, Any]) -> dict[str, Any]:
     plain = {name: x for name, x in state.items() if not isinstance(x, np.ndarray)}
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in plain.items()}
 
 
-def _forms_and_digests(data: DataGenerator) -> list[list[Any]]:
+def _data_digests(data: DataGenerator) -> list[list[Any]]:
     return [[list(column.shape), column.dtype.str, _digest(column)] for column in data._columns()]
 
 
@@ -389,11 +389,11 @@ def _digest(column: Any) -> str:
     """Return a hash of all rows. For a source, it covers only some rows from all parts of it."""
     if isinstance(column, Source):
         return column.digest()
-    found = hashlib.blake2b()
+    digest = hashlib.blake2b()
     for piece in column.bytes() if isinstance(column, SparseRows) else [column.data]:
-        found.update(piece)
-    return found.hexdigest()[:32]
+        digest.update(piece)
+    return digest.hexdigest()[:32]
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return shorten(value if isinstance(value, str) else json.dumps(value), 150)

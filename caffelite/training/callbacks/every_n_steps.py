@@ -27,18 +27,18 @@ class Each:
             raise TypeError(f"Each takes a callable (step, training), got {f!r}")
         self.f = f
         self._training: Any = None
-        self._done, self._is_due = 0, False
+        self._step, self._is_due = 0, False
 
     def begin(self, training: Any) -> None:
         self._training = training
-        self._done, self._is_due = 0, False
+        self._step, self._is_due = 0, False
 
     def steps_until_due(self) -> int:
-        return self.steps - self._done % self.steps
+        return self.steps - self._step % self.steps
 
     def steps_done(self, count: int) -> None:
-        self._done += count
-        self._is_due = self._done % self.steps == 0
+        self._step += count
+        self._is_due = self._step % self.steps == 0
 
     def due(self, epochs: int) -> float:
         return math.inf
@@ -47,7 +47,7 @@ class Each:
         """Call f if this many steps are done."""
         if self._is_due:
             self._is_due = False
-            self.f(self._done, self._training)
+            self.f(self._step, self._training)
 
     def __call__(self, epoch: int, history: History) -> None:
         self.between_steps()
@@ -57,11 +57,11 @@ class Each:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps so far."""
-        return {"steps_done": self._done}
+        return {"steps_done": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`. Raise ValueError for an impossible one."""
         done = state.get("steps_done")
         if type(done) is not int or done < 0:
             raise ValueError(f"Each has a state of steps_done, a number of steps, got {done!r}")
-        self._done = done
+        self._step = done

@@ -6,17 +6,17 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
-from caffelite._kernels import AfterEpoch
+from caffelite._kernels import EpochHook
 from caffelite._support.tracebacks import error_note
 from caffelite.optimizers import Optimizer
 from caffelite.training.callbacks.averaging import AverageWeights
-from caffelite.training.callbacks.base import Callbacks, Training
+from caffelite.training.callbacks.base import CallbackList, Training
 from caffelite.training.callbacks.progress import Progress
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.loop import Listener, Loop
 
 
-class Averages(Listener):
+class AveragingListener(Listener):
     """Gives the model its average weights after an epoch and at the end, and takes them back before further steps.
 
     It is the first listener, so validation and callbacks see the average.
@@ -42,7 +42,7 @@ class Averages(Listener):
             average.show()
 
 
-class Validation(Listener):
+class ValidationListener(Listener):
     """Evaluates the validation data after each epoch."""
 
     def __init__(self, evaluation: Evaluation) -> None:
@@ -51,21 +51,21 @@ class Validation(Listener):
     def due(self, done: int) -> float:
         return done + 1
 
-    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
-        return self.evaluation.as_call()
+    def native_call(self, loop: Loop, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
+        return self.evaluation.native_call()
 
     def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
         return list(zip(*self.evaluation.results(epochs), strict=True))
 
 
-class Shown(Listener):
-    """Shows the progress. With `each`, the loop calls it after each epoch."""
+class ProgressListener(Listener):
+    """Shows the progress. With `every_epoch`, the loop calls it after each epoch."""
 
-    def __init__(self, progress: Progress, each: bool) -> None:
-        self.progress, self.each = progress, each
+    def __init__(self, progress: Progress, every_epoch: bool) -> None:
+        self.progress, self.every_epoch = progress, every_epoch
 
     def due(self, done: int) -> float:
-        return done + 1 if self.each else math.inf
+        return done + 1 if self.every_epoch else math.inf
 
     def begin(self, loop: Loop) -> None:
         self.progress.__enter__()
@@ -77,24 +77,24 @@ class Shown(Listener):
         self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
         return False
 
-    def waited(self, seconds: float) -> None:
-        self.progress.waited(seconds)
+    def exclude_time(self, seconds: float) -> None:
+        self.progress.exclude_time(seconds)
 
     def end(self) -> None:
         self.progress.__exit__()
 
 
-class ShownTogether(Listener):
+class SharedProgressListener(Listener):
     """Shows the progress of one of several trainings, which have a Progress and its lock in common.
 
-    `progress.epochs` counts the epochs of all trainings. With `each`, the loop calls it after each epoch.
+    `progress.epochs` counts the epochs of all trainings. With `every_epoch`, the loop calls it after each epoch.
     """
 
-    def __init__(self, progress: Progress, lock: threading.Lock, each: bool) -> None:
-        self.progress, self.lock, self.each = progress, lock, each
+    def __init__(self, progress: Progress, lock: threading.Lock, every_epoch: bool) -> None:
+        self.progress, self.lock, self.every_epoch = progress, lock, every_epoch
 
     def due(self, done: int) -> float:
-        return done + 1 if self.each else math.inf
+        return done + 1 if self.every_epoch else math.inf
 
     def begin(self, loop: Loop) -> None:
         self.loop = loop
@@ -111,10 +111,10 @@ class ShownTogether(Listener):
     def end(self) -> None:
         """Leave out the epochs that an early end has saved."""
         with self.lock:
-            self.progress.epochs -= self.loop.until - self.loop.history.epochs
+            self.progress.epochs -= self.loop.max_epochs - self.loop.history.epochs
 
 
-class EndingSchedule(Listener):
+class ScheduleListener(Listener):
     """Warns if a schedule ends before the training, if the number of steps is not known."""
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -125,21 +125,21 @@ class EndingSchedule(Listener):
             self.watch()
 
 
-class Called(Listener):
+class CallbackListener(Listener):
     """Calls the callbacks of a training. When they have begun, `restore` may give them the state of a checkpoint."""
 
-    def __init__(self, callbacks: Callbacks, training: Training, restore: Callable[[], None] | None = None) -> None:
+    def __init__(self, callbacks: CallbackList, training: Training, restore: Callable[[], None] | None = None) -> None:
         self.callbacks, self.training, self.restore = callbacks, training, restore
         self.call_between_steps = callbacks.between_steps
 
     def due(self, done: int) -> float:
         return self.callbacks.due(done)
 
-    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
-        return self.callbacks.call(loop.history.epochs, others)
+    def native_call(self, loop: Loop, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
+        return self.callbacks.native_call(loop.history.epochs, earlier_calls)
 
-    def due_besides(self, done: int) -> float:
-        return self.callbacks.due_besides(done)
+    def next_python_epoch(self, done: int) -> float:
+        return self.callbacks.next_python_epoch(done)
 
     def steps_until_due(self) -> float:
         return self.callbacks.steps_until_due()
@@ -149,14 +149,14 @@ class Called(Listener):
             self.callbacks.steps_done(count)
 
     def begin(self, loop: Loop) -> None:
-        self.callbacks.during(self.training).__enter__()
+        self.callbacks.attach(self.training).__enter__()
         try:
             if self.restore is not None:
                 self.restore()
         except BaseException:
             self.end()
             raise
-        loop.ended = self.callbacks.ended
+        loop.should_stop = self.callbacks.should_stop
 
     def epochs_done(self, count: int, loop: Loop) -> bool:
         with error_note(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):

@@ -10,9 +10,9 @@ from typing import Any
 
 from caffelite._support.terminal import is_terminal, echo, make_writable
 
-PATIENCE = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
-REFRESH = 0.05  # seconds between two looks at the bar
-FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves room for the numbers
+QUIET_SECONDS = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
+REFRESH_INTERVAL = 0.05  # seconds between two looks at the bar
+BAR_FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves room for the numbers
 
 
 class Progress:
@@ -21,8 +21,8 @@ class Progress:
     "auto" shows a bar on a terminal, and elsewhere at most two lines a second and one for the last epoch. It shows
     nothing if the training takes less than half a second. A bar that goes to a file is drawn at most once per epoch.
 
-    `steps` is the number of steps per epoch, or None if it is unknown. `begun` epochs were done before, and
-    `begun_steps` steps of the next one. `of` is the word for an epoch. Raises ValueError for another `verbose`.
+    `steps` is the number of steps per epoch, or None if it is unknown. `epochs_before` epochs were done before, and
+    `steps_before` steps of the next one. `unit` is the word for an epoch. Raises ValueError for any other `verbose`.
 
     It shows the results of the last epoch. In a bar, the loss is the current epoch's loss so far.
     """
@@ -32,48 +32,48 @@ class Progress:
         verbose: int | str,
         epochs: int,
         steps: int | None,
-        begun: int = 0,
-        begun_steps: int = 0,
-        of: str = "epoch",
+        epochs_before: int = 0,
+        steps_before: int = 0,
+        unit: str = "epoch",
     ) -> None:
         if verbose not in (0, 1, 2, "auto"):
             raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
-        self.on_terminal = is_terminal(sys.stderr)
-        self.bar_wanted = (verbose == 1 and sys.stderr is not None) or (verbose == "auto" and self.on_terminal)
-        self.lines_wanted = verbose == 2 or (verbose == "auto" and not self.bar_wanted)
-        self.epochs, self.steps, self.of = epochs, steps, of
-        self.patience = PATIENCE if verbose == "auto" else 0.0
+        self.is_on_terminal = is_terminal(sys.stderr)
+        self.has_bar = (verbose == 1 and sys.stderr is not None) or (verbose == "auto" and self.is_on_terminal)
+        self.has_lines = verbose == 2 or (verbose == "auto" and not self.has_bar)
+        self.epochs, self.steps, self.unit = epochs, steps, unit
+        self.min_interval = QUIET_SECONDS if verbose == "auto" else 0.0
         self.bar: Any = None
-        self.begun = self.epoch = begun
-        self.begun_steps = begun_steps
-        self.done = 0  # steps
-        self.printed = 0  # the epoch in the last printed line
+        self.epochs_before = self.epoch = epochs_before
+        self.steps_before = steps_before
+        self.step = 0  # the number of steps done
+        self.last_printed = 0  # the epoch in the last printed line
         self.results: dict[str, float] = {}
 
     def __enter__(self) -> Progress:
-        self.started = self.looked = self.spoke = time.perf_counter()
+        self.start_time = self.last_refresh = self.last_line_time = time.perf_counter()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         now = time.perf_counter()
-        if self.bar_wanted:
+        if self.has_bar:
             self._draw_bar(now, self._time_taken(now))
         if self.bar is not None:
             self.bar.close()
-        if 0 < self.printed < self.epoch:
+        if 0 < self.last_printed < self.epoch:
             self._print_line(now, self._time_taken(now))
 
-    def waited(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Leave these seconds out of the time that the steps have taken."""
-        self.started += seconds
+        self.start_time += seconds
 
     def steps_done(self, count: int, loss: Callable[[], float]) -> None:
         """Note `count` more steps. `loss()` is the current epoch's mean loss, or NaN before its first step."""
-        self.done += count
-        if self.bar_wanted and self.on_terminal and self._bar_is_due(now := time.perf_counter()):
-            so_far = loss()
-            if not math.isnan(so_far):
-                self.results = {**self.results, "loss": so_far}
+        self.step += count
+        if self.has_bar and self.is_on_terminal and self._bar_is_due(now := time.perf_counter()):
+            mean_loss = loss()
+            if not math.isnan(mean_loss):
+                self.results = {**self.results, "loss": mean_loss}
             self._draw_bar(now, self._time_left(now))
 
     def epochs_done(self, count: int, results: dict[str, float]) -> None:
@@ -81,51 +81,51 @@ class Progress:
         self.epoch += count
         self.results = results
         now = time.perf_counter()
-        if self.bar_wanted and not self.on_terminal and self._bar_is_due(now):
+        if self.has_bar and not self.is_on_terminal and self._bar_is_due(now):
             self._draw_bar(now, self._time_left(now))
-        if self.lines_wanted and now - self.spoke >= self.patience:
+        if self.has_lines and now - self.last_line_time >= self.min_interval:
             self._print_line(now, self._time_left(now))
 
     def _bar_is_due(self, now: float) -> bool:
-        is_due = now - self.looked >= REFRESH
+        is_due = now - self.last_refresh >= REFRESH_INTERVAL
         if is_due:
-            self.looked = now
+            self.last_refresh = now
         return is_due
 
     def _print_line(self, now: float, duration: str) -> None:
-        self.spoke, self.printed = now, self.epoch
+        self.last_line_time, self.last_printed = now, self.epoch
         echo(f"{self._line(now)}  {duration}", flush=True)
 
     def _line(self, now: float) -> str:
-        rate = self.done / max(now - self.started, 1e-9)
+        rate = self.step / max(now - self.start_time, 1e-9)
         results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
-        return f"{self.of} {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
+        return f"{self.unit} {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
 
-    def _share(self) -> tuple[int, int]:
+    def _counts(self) -> tuple[int, int]:
         """Return how much is done, and the total: steps, or epochs if the number of steps is unknown."""
-        epochs = self.epochs - self.begun
+        epochs = self.epochs - self.epochs_before
         if self.steps is None:
-            return self.epoch - self.begun, epochs
-        return self.done, self.steps * epochs - self.begun_steps
+            return self.epoch - self.epochs_before, epochs
+        return self.step, self.steps * epochs - self.steps_before
 
     def _time_left(self, now: float) -> str:
-        done, total = self._share()
+        done, total = self._counts()
         if done == total:
             return self._time_taken(now)
-        return f"{_duration((now - self.started) * (total / done - 1))} left" if done else "? left"
+        return f"{_duration((now - self.start_time) * (total / done - 1))} left" if done else "? left"
 
     def _time_taken(self, now: float) -> str:
-        return f"in {_duration(now - self.started)}"
+        return f"in {_duration(now - self.start_time)}"
 
     def _draw_bar(self, now: float, duration: str) -> None:
-        done, total = self._share()
+        done, total = self._counts()
         if self.bar is None:
-            if now - self.started < self.patience:
+            if now - self.start_time < self.min_interval:
                 return
             from tqdm import tqdm
 
             # With the delay, tqdm draws nothing before the first text is set.
-            self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
+            self.bar = tqdm(total=total, mininterval=REFRESH_INTERVAL, dynamic_ncols=True, bar_format=BAR_FORMAT, delay=1e-9)
         self.bar.n, self.bar.total = done, total
         text = f"{duration}  {self._line(now)}"  # the time comes first, because tqdm cuts a long text
         self.bar.set_description_str(make_writable(text, sys.stderr))

@@ -1,8 +1,8 @@
 """`fit(accumulate=k)`: steps on k batches each, whose gradients add up.
 
 Data in memory, or read in buffers, become batches of k times the rows, and a step cuts such a batch into k parts
-(`StepInParts`). So a step is recorded as a whole, and many are replayed in one call. Batches that Python makes are
-collected, k at a time (`Grouped`). If some weights are 0, batches are collected, too, because a batch whose weights are
+(`MicroBatchStep`). So a step is recorded as a whole, and many are replayed in one call. Batches that Python makes are
+collected, k at a time (`AccumulationEpochs`), also if some weights are 0, because a batch whose weights are
 all 0 is left out.
 
 A group of batches is always one step. So callbacks, schedules and checkpoints meet whole groups only.
@@ -25,13 +25,13 @@ from caffelite.functions import Losses
 from caffelite.functions.indexing import concatenate
 from caffelite.functions.shape import reshape_array
 from caffelite.training.epochs.divergence import Position
-from caffelite.training.epochs.iterable import Streamed
-from caffelite.training.epochs.steps import Sums, warn_of_untrained
-from caffelite.training.process_group import ONE_PROCESS, Team
+from caffelite.training.epochs.iterable import IterableEpochs
+from caffelite.training.epochs.steps import EpochAccumulator, warn_of_untrained
+from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.training.step import Step
 
 
-def accumulated(step: Step, team: Team, batches: Iterable, count: int) -> tuple[Step, Iterable]:
+def apply_accumulation(step: Step, processes: ProcessGroup, batches: Iterable, count: int) -> tuple[Step, Iterable]:
     """Return the step on `count` batches, and the batches as it takes them.
 
     Raises ValueError if several processes share each batch, and for `Losses` that ignore labels, because each of them
@@ -39,20 +39,20 @@ def accumulated(step: Step, team: Team, batches: Iterable, count: int) -> tuple[
     """
     if count == 1:
         return step, batches
-    if team is not ONE_PROCESS:
+    if processes is not SINGLE_PROCESS:
         raise ValueError(
             f"accumulate={count}: several processes share each batch, so none of them holds a large one; give "
             f"batch_size {count} times as large instead"
         )
     loss = step.objective.loss
-    if isinstance(loss, Losses) and any(getattr(one, "ignore", None) is not None for one in loss.losses):
+    if isinstance(loss, Losses) and any(getattr(part_loss, "ignore", None) is not None for part_loss in loss.losses):
         raise ValueError(f"accumulate={count}: {loss!r} ignores labels, so its losses count different rows of a batch")
     if is_replayed(batches) and (batches.sample_weight is None or batches.sample_weight.all()):
-        return StepInParts(step, count, batches.batch_size, batches._merges_last), batches.join_batches(count)
-    return StepOnSeveral(step, count), batches
+        return MicroBatchStep(step, count, batches.batch_size, batches._merges_last), batches.join_batches(count)
+    return AccumulationStep(step, count), batches
 
 
-class StepOnSeveral(Step):
+class AccumulationStep(Step):
     """One step on several batches. Their gradients add up to the gradient of all rows:
 
         g ← Σ weight · d loss / Σ weight
@@ -65,18 +65,18 @@ class StepOnSeveral(Step):
 
     def __init__(self, step: Step, count: int) -> None:
         super().__init__(step.model, step.objective, step.optimizer, step.clip_norm)
-        self.batches = self.accumulates = count
-        self.cursor = step.model._own.programs.cursor
+        self.batches = self.num_batches = count
+        self.cursor = step.model._state.programs.cursor
 
     def __call__(self, *batches: Batch) -> list[Any]:
         self.optimizer.zero_grad()
-        outputs, total = [], None
+        outputs, total_weight = [], None
         for batch in batches:
-            of_batch, weight = self.add_gradient(batch)
-            outputs.append(of_batch)
-            total = weight if total is None else kernels.add(total, weight)
+            batch_outputs, weight = self.add_gradient(batch)
+            outputs.append(batch_outputs)
+            total_weight = weight if total_weight is None else kernels.add(total_weight, weight)
         for run in self.optimizer.segments():
-            kernels.divide(run.gradient, total, out=run.gradient)
+            kernels.divide(run.gradient, total_weight, out=run.gradient)
         self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
         return outputs
 
@@ -99,10 +99,10 @@ class StepOnSeveral(Step):
         """Do nothing, because the step has measured each batch."""
 
     def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "number of batches in a step": self.accumulates}
+        return {**super().facts(), "number of batches in a step": self.num_batches}
 
 
-class StepInParts(StepOnSeveral):
+class MicroBatchStep(AccumulationStep):
     """One step on a batch in parts of `rows` rows; the last part has the rest. `joins`: no last part has one row."""
 
     def __init__(self, step: Step, count: int, rows: int, joins: bool) -> None:
@@ -117,53 +117,53 @@ class StepInParts(StepOnSeveral):
         layout, columns = batch.layout(), batch.columns()
         parts = [layout.batch([x[a:b] for x in columns]) for a, b in itertools.pairwise(cuts)]
         outputs = super().__call__(*parts)
-        return _of_all_rows(outputs) if self.objective.epoch_metrics else None
+        return _concat_outputs(outputs) if self.objective.epoch_metrics else None
 
     def key(self) -> tuple[Any, ...]:
         return (*super().key(), self.rows, self.joins)
 
 
-def _of_all_rows(outputs: list[Any]) -> Any:
+def _concat_outputs(outputs: list[Any]) -> Any:
     """Join the outputs of several batches, as if they were one batch."""
     with no_grad():
         if isinstance(outputs[0], tuple):
-            return tuple([concatenate(of_batches) for of_batches in zip(*outputs, strict=True)])
+            return tuple([concatenate(parts) for parts in zip(*outputs, strict=True)])
         return concatenate(outputs)
 
 
-class Grouped(Streamed):
+class AccumulationEpochs(IterableEpochs):
     """Epochs over an iterable of batches, several for each step. A batch whose weights are all 0 is left out."""
 
     @property
     def position(self) -> Position:
         return Position(self.epoch, self.batch // self.step.batches)
 
-    def _next(self) -> list[Batch]:
+    def _next_batches(self) -> list[Batch]:
         if self.rest is None:
             self.rest = start_epoch(self.batches, self.batch, copy_batches=True)  # the user may fill the arrays again
         batches: list[Batch] = []
-        while len(batches) < self.step.batches and (more := super()._next()):
-            batches += more
+        while len(batches) < self.step.batches and (next_batches := super()._next_batches()):
+            batches += next_batches
         return batches
 
-    def step_on(self, batches: list[Batch], sums: Sums) -> None:
-        sums.batches += len(batches)
-        counted = [batch for batch in batches if batch.weights is None or batch.weights.any()]
-        if not counted:
+    def run_step(self, batches: list[Batch], accumulator: EpochAccumulator) -> None:
+        accumulator.batches += len(batches)
+        counted_batches = [batch for batch in batches if batch.weights is None or batch.weights.any()]
+        if not counted_batches:
             return
-        columns = [column for batch in counted for column in batch.columns()]
-        forms = tuple([(batch.layout(), batch.rows) for batch in counted])
-        with self.programs.using_cursor():
-            self.cursor["sums"] = kernels.address(sums.means)
-            program = self.program("step on several", forms, [*map(to_row_array, columns)], len(counted))
-            outputs = program.run(functools.partial(self.take_step_on, forms), *columns)
+        columns = [column for batch in counted_batches for column in batch.columns()]
+        specs = tuple([(batch.layout(), batch.rows) for batch in counted_batches])
+        with self.programs.lock_cursor():
+            self.cursor["sums"] = kernels.address(accumulator.means)
+            program = self.find_program("step on several", specs, [*map(to_row_array, columns)], len(counted_batches))
+            outputs = program.run(functools.partial(self.take_joint_step, specs), *columns)
         if self.objective.epoch_metrics:
-            for batch, of_batch in zip(counted, outputs, strict=True):
-                self.keep(sums, of_batch, batch)
+            for batch, batch_outputs in zip(counted_batches, outputs, strict=True):
+                self.collect_rows(accumulator, batch_outputs, batch)
 
-    def take_step_on(self, forms: tuple[tuple[Layout, int], ...], *columns: np.ndarray) -> Any:
+    def take_joint_step(self, specs: tuple[tuple[Layout, int], ...], *columns: np.ndarray) -> Any:
         """Take a step on the columns of several batches. Return their outputs if the epoch needs them."""
         rest = iter(columns)
-        outputs = self.step(*[layout.batch([*itertools.islice(rest, sum(layout))]) for layout, _ in forms])
+        outputs = self.step(*[layout.batch([*itertools.islice(rest, sum(layout))]) for layout, _ in specs])
         warn_of_untrained(self.step)
         return outputs if self.objective.epoch_metrics else None

@@ -22,7 +22,7 @@ class Position(NamedTuple):
     batch: int
 
 
-class naming_epoch_and_batch(error_note):
+class annotate_step(error_note):
     """A context for a step: adds the epoch and the batch of `position`, counted from 1, to an exception.
 
     For TrainingDiverged it adds the reason: data or a parameter that is not finite. Otherwise it suggests a smaller
@@ -32,46 +32,46 @@ class naming_epoch_and_batch(error_note):
     def __init__(self, position: Any, batches: Sequence[Batch], step: Step) -> None:
         self.position, self.batches, self.step, self.model = position, batches, step, step.model
 
-    def where(self) -> str:
+    def location(self) -> str:
         return f"epoch {self.position.epoch + 1}, {self.step.unit} {self.position.batch + 1}"
 
     def what(self) -> str:
-        return f"in the step of {self.where()}, called by fit" if self.step.trains else "in a step of an evaluation"
+        return f"in the step of {self.location()}, called by fit" if self.step.is_training else "in a step of an evaluation"
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if not isinstance(error, TrainingDiverged):
             super().__exit__(kind, error, traceback)
         else:
-            where = self.where()
+            location = self.location()
             in_forward = str(error).startswith("the loss")  # then the gradients are still from the step before
-            gradient = None if in_forward else first_gradient(self.model)
+            gradient = None if in_forward else first_nonfinite_gradient(self.model)
             first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
-            why = "".join(map(not_finite, self.batches)) or parameter_not_finite(self.model)
-            why = why or "; try a smaller learning rate"
-            raise TrainingDiverged(f"{where}: {error}{first}{why}") from None
+            reason = "".join(map(describe_nonfinite, self.batches)) or describe_nonfinite_parameter(self.model)
+            reason = reason or "; try a smaller learning rate"
+            raise TrainingDiverged(f"{location}: {error}{first}{reason}") from None
 
 
-def not_finite(data: Batch) -> str:
+def describe_nonfinite(data: Batch) -> str:
     """Return text that says which data is not finite, and in how many rows."""
     y_names = ["y"] if len(data.targets) == 1 else [f"y[{i}]" for i in range(len(data.targets))]
-    named = [*[("x", x) for x in data.inputs], *zip(y_names, data.targets, strict=True)]
-    bad = [(name, ~finite_rows(a)) for name, a in named if a.dtype.kind == "f"]
+    named_arrays = [*[("x", x) for x in data.inputs], *zip(y_names, data.targets, strict=True)]
+    bad = [(name, ~finite_rows(a)) for name, a in named_arrays if a.dtype.kind == "f"]
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
 
 
-def parameter_not_finite(model: Any) -> str:
+def describe_nonfinite_parameter(model: Any) -> str:
     """Return text that names the first parameter that is not finite, or "". It was so before the step."""
-    names = [name for name, p in _named(model) if not np.isfinite(p._data).all()]
+    names = [name for name, p in _named_parameters(model) if not np.isfinite(p._data).all()]
     return f"; the parameter {names[0]} is not finite" if names else ""
 
 
-def first_gradient(model: Any) -> str | None:
+def first_nonfinite_gradient(model: Any) -> str | None:
     """Return the parameter with the first gradient in the backward pass that is not finite, or None.
 
     The backward pass goes through the layers from the last to the first.
     """
     layers: dict[str, list[tuple[str, Tensor]]] = {}
-    for name, p in _named(model):
+    for name, p in _named_parameters(model):
         layers.setdefault(name.rpartition(".")[0], []).append((name, p))
     for layer in reversed(layers.values()):
         for name, p in layer:
@@ -80,7 +80,7 @@ def first_gradient(model: Any) -> str | None:
     return None
 
 
-def _named(model: Any) -> list[tuple[str, Tensor]]:
+def _named_parameters(model: Any) -> list[tuple[str, Tensor]]:
     """Return the parameters with their names, or [] if two have the same name."""
     try:
         return list(model.named_parameters().items())

@@ -22,47 +22,47 @@ from caffelite.data.generator import Batch, DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
 from caffelite.training import inputs as door
-from caffelite.training.epochs.base import State, named_rows, parted
-from caffelite.training.epochs.divergence import naming_epoch_and_batch
-from caffelite.training.epochs.steps import Steps
-from caffelite.training.process_group import ONE_PROCESS, Team
+from caffelite.training.epochs.base import EpochState, name_rows, split_rows
+from caffelite.training.epochs.divergence import annotate_step
+from caffelite.training.epochs.steps import RecordedEpochs
+from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.training.step import Step
 
-AT_ONCE = 1024  # the most epochs whose sums are kept before they go into the history
+MAX_STORED_EPOCHS = 1024  # the sums of at most this many epochs are stored before they go into the history
 
 
-class InMemory(Steps):
+class InMemoryEpochs(RecordedEpochs):
     """Epochs over a DataGenerator's arrays.
 
     A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and
     `held()`, see `Interrupts`.
     """
 
-    def __init__(self, step: Step, team: Team, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
-        super().__init__(step, team)
+    def __init__(self, step: Step, processes: ProcessGroup, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
+        super().__init__(step, processes)
         self.generator, self.interrupts = data, interrupts
-        self.data = converted(data, self.model, in_memory=True)
+        self.data = convert_data(data, self.model, in_memory=True)
         weights = self.data.weights
         counts = None if weights is None else weights != 0
         self.columns = [*map(to_row_array, self.data.columns())]
         # The Programs, and the Functions and the precision with which they were found.
-        self.found: tuple[Any, str, list[Program]] | None = None
-        self.kept: dict[str, np.ndarray] = {}  # the epoch's outputs and targets, as more columns
-        self.sums = np.zeros((min(epochs, AT_ONCE), self.objective.quantities, 2))
+        self.program_cache: tuple[Any, str, list[Program]] | None = None
+        self.row_buffers: dict[str, np.ndarray] = {}  # the epoch's outputs and targets, as more columns
+        self.sums = np.zeros((min(epochs, MAX_STORED_EPOCHS), self.objective.num_sums, 2))
         full, last = data.batch_sizes(data.rows)
         # The rows of a full batch and of a shorter last batch, as far as there are such batches.
-        self.rows = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
+        self.batch_sizes = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
         self.replay = kernels.EpochReplay(
             self.columns,
             data._order[: full * data.batch_size + last],
-            _recorded_shuffle(data),
+            _record_shuffle(data),
             self.sums,
             self.cursor,
             data.batch_size,
             full,
             full + (last > 0),
             None if counts is None or counts.all() else counts,
-            team.stop_flag(interrupts),
+            processes.stop_flag(interrupts),
         )
         self.position: Any = self.replay  # its `epoch` and `batch` are the position of the training
 
@@ -77,51 +77,51 @@ class InMemory(Steps):
         return self.replay.epoch * self.replay.batches + self.replay.batch
 
     @property
-    def makes_calls(self) -> bool:  # type: ignore[override]
-        return self.team is ONE_PROCESS and not self.objective.epoch_metrics
+    def has_native_calls(self) -> bool:  # type: ignore[override]
+        return self.processes is SINGLE_PROCESS and not self.objective.epoch_metrics
 
-    def call_after_each(self, calls: Sequence[kernels.AfterEpoch]) -> None:
+    def set_native_calls(self, calls: Sequence[kernels.EpochHook]) -> None:
         for call, following in itertools.pairwise([*calls, None]):
             call.next = following
         self.replay.after = calls[0] if calls else None
 
-    def as_call(self) -> kernels.OneMoreEpoch | None:
+    def native_call(self) -> kernels.EvaluationHook | None:
         """Return a call that runs the next epoch, for other epochs to make. None if it needs Python now."""
-        programs = self._programs_of_batches() if self.makes_calls else []
+        programs = self._find_programs() if self.has_native_calls else []
         if not programs or not all(program.is_current() for program in programs):
             return None
         self._set_programs(programs, programs)
-        return kernels.OneMoreEpoch(self.replay, has_loss_first=not isinstance(self.objective.loss, Losses))
+        return kernels.EvaluationHook(self.replay, has_loss_first=not isinstance(self.objective.loss, Losses))
 
-    def last(self, done: int) -> int:
-        return done + 1 if self.objective.epoch_metrics else done - done % AT_ONCE + AT_ONCE
+    def last_epoch(self, done: int) -> int:
+        return done + 1 if self.objective.epoch_metrics else done - done % MAX_STORED_EPOCHS + MAX_STORED_EPOCHS
 
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
         last = self.steps + steps
-        for seconds in self.team.stretches(lambda: self.epoch >= epochs or self.steps >= last):
-            self._run_for(epochs, seconds, min(last - self.steps, sys.maxsize))
+        for seconds in self.processes.time_limits(lambda: self.epoch >= epochs or self.steps >= last):
+            self._replay_steps(epochs, seconds, min(last - self.steps, sys.maxsize))
 
-    def _run_for(self, epochs: int, seconds: float, steps: float) -> None:
+    def _replay_steps(self, epochs: int, seconds: float, steps: float) -> None:
         """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
         held = nullcontext() if self.interrupts is None else self.interrupts.defer()
-        with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, [self.data], self.step):
-            programs = self._programs_of_batches()
+        with held, self.programs.lock_cursor(), annotate_step(self.position, [self.data], self.step):
+            programs = self._find_programs()
             current = [program for program in programs if program.is_current()]
-            due = programs[-1 if self.is_at_last_batch() else 0]
-            if due not in current:
-                self.replay.step_in_python(functools.partial(self._record, due))
+            next_program = programs[-1 if self.is_at_last_batch() else 0]
+            if next_program not in current:
+                self.replay.run_in_python(functools.partial(self._record, next_program))
                 return
             if self.objective.epoch_metrics:
                 for program in current:
-                    self._make_room(self.programs.kept[program])
+                    self._allocate_rows(self.programs.output_specs[program])
             self._set_programs(programs, current)
             try:
-                stopped = self.replay.run(epochs, seconds, int(steps))
+                stopped_call = self.replay.run(epochs, seconds, int(steps))
             finally:
                 for program in current:
-                    program.replayed()
-            if stopped is not None:
-                self._raise_why(stopped)
+                    program.apply_effects()
+            if stopped_call is not None:
+                self._raise_error(stopped_call)
 
     def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
         """Set the Programs that the batches replay: only Programs that are current."""
@@ -129,20 +129,20 @@ class InMemory(Steps):
         self.replay.full = full.replay if full in current else None
         self.replay.last = last.replay if last in current else None
 
-    def _programs_of_batches(self) -> list[Program]:
+    def _find_programs(self) -> list[Program]:
         """Return the Programs of a full batch and of a shorter last batch, as far as there are such batches.
 
         A short epoch takes less time than to find them. So they are found once, if they are recorded and the model's
         Functions stay the same.
         """
-        found, now = self.found, (self.model.all_functions(), kernels.precision_here())
-        if found is None or found[0] is not now[0] or found[1] != now[1]:
+        cached, current = self.program_cache, (self.model.all_functions(), kernels.current_precision())
+        if cached is None or cached[0] is not current[0] or cached[1] != current[1]:
             layout = self.data.layout()
-            programs = [self.program("fetch and step", layout, self.columns, rows) for rows in self.rows]
-            self.found = (*now, programs) if all(program.is_recorded for program in programs) else None
+            programs = [self.find_program("fetch and step", layout, self.columns, rows) for rows in self.batch_sizes]
+            self.program_cache = (*current, programs) if all(program.is_recorded for program in programs) else None
             return programs
-        self.programs.note_use(found[2])
-        return found[2]
+        self.programs.mark_used(cached[2])
+        return cached[2]
 
     def is_at_last_batch(self) -> bool:
         """Return whether the next batch is a last batch that is shorter than the others."""
@@ -150,12 +150,12 @@ class InMemory(Steps):
 
     def _record(self, program: Program) -> None:
         """Take the next step, and record it."""
-        whole = self.rows[-1 if self.is_at_last_batch() else 0]
-        part = self.team.part(whole)
-        first, rows = (0, whole) if part is None else (part.first, part.size)
+        batch_rows = self.batch_sizes[-1 if self.is_at_last_batch() else 0]
+        shard = self.processes.shard(batch_rows)
+        first, rows = (0, batch_rows) if shard is None else (shard.first, shard.size)
         layout = self.data.layout()
-        keeps = part is None or part.is_counted
-        room = [from_row_array(np.empty((rows, *column.shape[1:]), column.dtype)) for column in self.columns]
+        is_counted = shard is None or shard.is_counted
+        buffers = [from_row_array(np.empty((rows, *column.shape[1:]), column.dtype)) for column in self.columns]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
             """Copy the batch at the cursor, or a part of it, into the columns, and take a step on it."""
@@ -163,110 +163,110 @@ class InMemory(Steps):
                 kernels.advance(self.cursor, first)
             for i, column in enumerate(columns):
                 kernels.take_batch(self.cursor, i, to_row_array(column))
-            outputs = self.take_step(layout, part, *columns)
+            outputs = self.take_step(layout, shard, *columns)
             if outputs is not None:
-                of_outputs = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
-                self.programs.kept[program] = _forms(of_outputs)
-                self._make_room(_forms(of_outputs))
-                if keeps:
-                    for i, kept in enumerate([*of_outputs, *layout.batch(columns).targets], start=len(columns)):
-                        kernels.put_batch(self.cursor, i, kept)
-            kernels.advance(self.cursor, whole - first)
+                output_arrays = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
+                self.programs.output_specs[program] = _row_specs(output_arrays)
+                self._allocate_rows(_row_specs(output_arrays))
+                if is_counted:
+                    for i, array in enumerate([*output_arrays, *layout.batch(columns).targets], start=len(columns)):
+                        kernels.put_batch(self.cursor, i, array)
+            kernels.advance(self.cursor, batch_rows - first)
 
         if program.runs_eagerly:
-            fetch_and_step(*room)
+            fetch_and_step(*buffers)
         else:
-            program.record(fetch_and_step, *room)
+            program.record(fetch_and_step, *buffers)
 
-    def _make_room(self, forms: list[tuple]) -> None:
+    def _allocate_rows(self, output_specs: list[tuple]) -> None:
         """Allocate arrays for the epoch's outputs and targets. Raise ValueError if the batches' rows differ."""
-        if not self.kept:
-            of_each, rows = [forms, _forms(self.data.targets)], self.generator.rows
-            outputs, targets = ([np.zeros((rows, *shape), dtype) for shape, dtype in each] for each in of_each)
-            self.kept = named_rows(tuple(outputs), targets)
-            for column, room in enumerate(self.kept.values(), start=len(self.columns)):
-                self.replay.place(column, room)
-        if (first := _forms(parted(self.kept)[0])) != forms:
+        if not self.row_buffers:
+            row_specs, rows = [output_specs, _row_specs(self.data.targets)], self.generator.rows
+            outputs, targets = ([np.zeros((rows, *shape), dtype) for shape, dtype in specs] for specs in row_specs)
+            self.row_buffers = name_rows(tuple(outputs), targets)
+            for column, buffer in enumerate(self.row_buffers.values(), start=len(self.columns)):
+                self.replay.place(column, buffer)
+        if (first_specs := _row_specs(split_rows(self.row_buffers)[0])) != output_specs:
             raise ValueError(
-                f"metrics of an epoch: a batch has outputs with rows of {forms}, an earlier one of {first}"
+                f"metrics of an epoch: a batch has outputs with rows of {output_specs}, an earlier one of {first_specs}"
             )
 
-    def _raise_why(self, stopped: kernels.RecordedCall) -> None:
+    def _raise_error(self, stopped_call: kernels.RecordedCall) -> None:
         """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""
         door.check_indices(self.model, "x", self.data.inputs)
         door.check_targets(
             self.objective.loss, self.model.shape_for(self.data.inputs, self.data.rows), self.data.targets
         )
-        stopped.raise_why()
+        stopped_call.raise_error()
 
     def results(self, done: int) -> np.ndarray:
         rows = np.arange(done, self.epoch) % len(self.sums)
-        sums = self.team.all_sums(self.step, self.sums[rows])
+        sums = self.processes.reduce_sums(self.step, self.sums[rows])
         if not self.objective.epoch_metrics:
             return self.objective.means(sums)
-        results = self.step.results(sums, *parted(self._all_measured()))
-        self.team.forget([*self.kept.values()])
+        results = self.step.results(sums, *split_rows(self._gather_rows()))
+        self.processes.reset_rows([*self.row_buffers.values()])
         return results
 
     def loss(self) -> float:
         row = self.epoch % len(self.sums)
         return self.objective.mean_loss(self.sums[row : row + 1]) if self.replay.batch else np.nan
 
-    def measured(self) -> dict[str, np.ndarray]:
+    def epoch_rows(self) -> dict[str, np.ndarray]:
         """Return the epoch's outputs and targets so far, by name, or {} if they are not kept."""
-        return {name: rows[: self.replay.measured] for name, rows in self.kept.items()}
+        return {name: rows[: self.replay.measured] for name, rows in self.row_buffers.items()}
 
-    def _all_measured(self) -> dict[str, np.ndarray]:
+    def _gather_rows(self) -> dict[str, np.ndarray]:
         """Return the same of all processes together."""
-        return {name: self.team.all_rows(rows) for name, rows in self.measured().items()}
+        return {name: self.processes.gather_rows(rows) for name, rows in self.epoch_rows().items()}
 
-    def state(self) -> State:
-        batch, under_way = self.replay.batch, self.replay.batch > 0
-        sums = self.sums[self.epoch % len(self.sums)] * under_way
-        kept = self._all_measured() if under_way else {}
-        return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **kept})
+    def state(self) -> EpochState:
+        batch, has_begun = self.replay.batch, self.replay.batch > 0
+        sums = self.sums[self.epoch % len(self.sums)] * has_begun
+        epoch_rows = self._gather_rows() if has_begun else {}
+        return EpochState(self.epoch, batch, {**self.generator.state(), "sums": sums, **epoch_rows})
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: EpochState) -> None:
         epoch, batch, arrays = state
         self.generator.restore(arrays)
         self.sums[epoch % len(self.sums)] = arrays["sums"]
-        measured = 0
-        if kept := state.kept():
-            measured = len(kept["targets"])
-            self._make_room(_forms(parted(kept)[0]))
-            for name, rows in kept.items():
-                self.kept[name][:measured] = self.team.own_rows(rows)
-        self.replay.go_to(epoch, batch, measured)
+        num_rows = 0
+        if epoch_rows := state.epoch_rows():
+            num_rows = len(epoch_rows["targets"])
+            self._allocate_rows(_row_specs(split_rows(epoch_rows)[0]))
+            for name, rows in epoch_rows.items():
+                self.row_buffers[name][:num_rows] = self.processes.scatter_rows(rows)
+        self.replay.go_to(epoch, batch, num_rows)
 
 
-class Calls(kernels.Recorder):
+class CallRecorder(kernels.Recorder):
     """The kernel calls that this thread makes inside a `with`."""
 
     def __init__(self) -> None:
         self.entries: list[kernels.RecordedCall] = []
 
 
-def _recorded_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
+def _record_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
     """Shuffle for the first epoch, and return the recorded call, which shuffles for each later one."""
     if not data.shuffle:
         return None
-    with Calls() as calls:
+    with CallRecorder() as calls:
         kernels.shuffle(data._order, data._state)
     return calls.entries[0]
 
 
-def converted(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
+def convert_data(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
     """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
     if data.has_model_dtype:
         return Batch(data._inputs(), data._targets(), data.sample_weight)
     weights = data.sample_weight
     if weights is not None:
         weights = as_weights(weights, len(weights) if in_memory else data.rows, model.dtype)
-    of_inputs = getattr(model, "input_dtype", model.dtype)
-    inputs = as_inputs(data.x, of_inputs, getattr(model, "takes_indices", False), "x")
+    input_dtype = getattr(model, "input_dtype", model.dtype)
+    inputs = as_inputs(data.x, input_dtype, getattr(model, "takes_indices", False), "x")
     return Batch(inputs, tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)]), weights)
 
 
-def _forms(rows: Sequence[np.ndarray]) -> list[tuple]:
+def _row_specs(rows: Sequence[np.ndarray]) -> list[tuple]:
     """Return the shapes and dtypes of rows."""
     return [(x.shape[1:], x.dtype) for x in rows]

@@ -12,14 +12,14 @@ from caffelite._support.interrupts import Interrupts
 from caffelite.data.generator import Batch, Buffer, DataGenerator, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
-from caffelite.training.epochs.base import State, joined
-from caffelite.training.epochs.in_memory import InMemory, converted
-from caffelite.training.epochs.steps import Steps, Sums
-from caffelite.training.process_group import Team
+from caffelite.training.epochs.base import EpochState, concat_rows
+from caffelite.training.epochs.in_memory import InMemoryEpochs, convert_data
+from caffelite.training.epochs.steps import RecordedEpochs, EpochAccumulator
+from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 
 
-class Buffered(Steps):
+class OutOfCoreEpochs(RecordedEpochs):
     """Epochs over a DataGenerator that reads a source.
 
     It trains on each buffer as on data in memory. Meanwhile a thread reads the next buffer, also across epochs.
@@ -28,14 +28,14 @@ class Buffered(Steps):
     def __init__(
         self,
         step: Step,
-        team: Team,
+        processes: ProcessGroup,
         data: DataGenerator,
         epochs: int,
         interrupts: Interrupts | None = None,
     ) -> None:
-        super().__init__(step, team)
-        self.generator, self.until, self.interrupts = data, epochs, interrupts
-        self.data = converted(data, self.model)
+        super().__init__(step, processes)
+        self.generator, self.max_epochs, self.interrupts = data, epochs, interrupts
+        self.data = convert_data(data, self.model)
         self.memory = data.allocate_buffers(self.data.columns())
         self.epoch = 0
         self.buffers: Generator[Callable[[], Buffer]] | None = None
@@ -43,15 +43,15 @@ class Buffered(Steps):
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self.before = self.generator.state()
-        self.sums = Sums(self.step, self.team)
-        self.done = 0  # batches of the epoch before the current buffer
-        self.in_buffer: InMemory | None = None  # on the current buffer
+        self.start_state = self.generator.state()
+        self.accumulator = EpochAccumulator(self.step, self.processes)
+        self.batches_before = 0  # batches of the epoch before the current buffer
+        self.buffer_epochs: InMemoryEpochs | None = None  # on the current buffer
 
     @property
     def batch(self) -> int:  # type: ignore[override]
         """The number of finished batches of the epoch."""
-        return self.done + (0 if self.in_buffer is None else self.in_buffer.steps)
+        return self.batches_before + (0 if self.buffer_epochs is None else self.buffer_epochs.steps)
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -61,29 +61,29 @@ class Buffered(Steps):
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
         """Take steps in the epoch for a while. Ctrl-C takes effect between two steps or buffers."""
         if self.batch < len(self.generator):
-            if self.in_buffer is None:
-                self.in_buffer = self._next_run()
-            self.in_buffer.run_until(1, steps)
+            if self.buffer_epochs is None:
+                self.buffer_epochs = self._open_buffer()
+            self.buffer_epochs.run_until(1, steps)
         with nullcontext() if self.interrupts is None else self.interrupts.defer():
-            if self.in_buffer is not None and self.in_buffer.epoch == 1:
-                self._end_buffer(self.in_buffer)
-            if self.done == len(self.generator):
-                self.sums.batches = self.done
-                self.last_results = self.sums.results(f"in epoch {self.epoch + 1}")
+            if self.buffer_epochs is not None and self.buffer_epochs.epoch == 1:
+                self._end_buffer(self.buffer_epochs)
+            if self.batches_before == len(self.generator):
+                self.accumulator.batches = self.batches_before
+                self.last_results = self.accumulator.results(f"in epoch {self.epoch + 1}")
                 self.epoch += 1
                 self._begin_epoch()
 
-    def _next_run(self) -> InMemory:
+    def _open_buffer(self) -> InMemoryEpochs:
         """Return the training on the next buffer, from its first batch that is not done."""
-        per_buffer = self.generator.blocks.batches  # type: ignore[union-attr]
-        first = self.done // per_buffer
-        if self.done == 0 and self.buffers is not None:
+        batches_per_buffer = self.generator.blocks.batches  # type: ignore[union-attr]
+        first = self.batches_before // batches_per_buffer
+        if self.batches_before == 0 and self.buffers is not None:
             if self.generator._epochs == self.read_epoch:
                 self.read_epoch = self.generator.begin()
             else:  # other code has iterated over the generator in the meantime
                 self.close()
         if self.buffers is None:
-            columns, epochs = self.data.columns(), max(self.until - self.epoch, 1)
+            columns, epochs = self.data.columns(), max(self.max_epochs - self.epoch, 1)
             self.buffers = self.generator.buffers(columns, self.memory, first, epochs)
             self.read_epoch = self.generator._epochs
         buffer = next(self.buffers)()
@@ -93,26 +93,26 @@ class Buffered(Steps):
         y, size = unpack_single(batch.targets), self.generator.batch_size
         data = DataGenerator(x, y, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
         data._order[:], data._merges_last = buffer.order, self.generator._merges_last
-        run = InMemory(self.step, self.team, data, 1, self.interrupts)
-        run.replay.go_to(0, self.done - first * per_buffer, 0)
-        self.done = first * per_buffer
-        run.sums[0], run.position = self.sums.means[0], self
-        return run
+        buffer_epochs = InMemoryEpochs(self.step, self.processes, data, 1, self.interrupts)
+        buffer_epochs.replay.go_to(0, self.batches_before - first * batches_per_buffer, 0)
+        self.batches_before = first * batches_per_buffer
+        buffer_epochs.sums[0], buffer_epochs.position = self.accumulator.means[0], self
+        return buffer_epochs
 
     def _check(self, data: Batch, pieces: list[tuple[int, int]]) -> None:
         """Raise the error of the model or the loss for these rows, and name the rows of the source."""
         try:
             self._check_rows(data)
         except (ValueError, IndexError):
-            place = 0
+            offset = 0
             for start, stop in pieces:
-                rows = [column[place : place + stop - start] for column in data.columns()]
+                rows = [column[offset : offset + stop - start] for column in data.columns()]
                 try:
                     self._check_rows(data.layout().batch(rows))
                 except (ValueError, IndexError) as error:
-                    where = f"among the rows {start:,} … {stop - 1:,}, {start:,} being row 0"
-                    raise type(error)(f"{where}: {error}") from None
-                place += stop - start
+                    location = f"among the rows {start:,} … {stop - 1:,}, {start:,} being row 0"
+                    raise type(error)(f"{location}: {error}") from None
+                offset += stop - start
             raise
 
     def _check_rows(self, data: Batch) -> None:
@@ -121,33 +121,33 @@ class Buffered(Steps):
         if Source in map(type, self.data.targets):
             inputs.check_targets(self.objective.loss, self.model.shape_for(data.inputs, data.rows), data.targets)
 
-    def _end_buffer(self, run: InMemory) -> None:
-        self.done += run.steps
-        self.sums.means[0] = run.sums[0]
-        self.sums.kept += [run.measured()] if run.kept else []
-        self.in_buffer = None
+    def _end_buffer(self, buffer_epochs: InMemoryEpochs) -> None:
+        self.batches_before += buffer_epochs.steps
+        self.accumulator.means[0] = buffer_epochs.sums[0]
+        self.accumulator.pieces += [buffer_epochs.epoch_rows()] if buffer_epochs.row_buffers else []
+        self.buffer_epochs = None
 
     def results(self, done: int) -> np.ndarray:
         return self.last_results
 
     def loss(self) -> float:
-        return self.sums.loss() if self.in_buffer is None else self.in_buffer.loss()
+        return self.accumulator.loss() if self.buffer_epochs is None else self.buffer_epochs.loss()
 
-    def state(self) -> State:
-        run, sums, kept = self.in_buffer, self.sums.means[0], list(self.sums.kept)
-        if run is not None:
-            sums = run.sums[0]
-            kept += [run.measured()] if run.kept else []
-        rows = {name: self.team.all_rows(x) for name, x in joined(kept).items()}
-        return State(self.epoch, self.batch, {**self.before, "sums": sums, **rows})
+    def state(self) -> EpochState:
+        buffer_epochs, sums, pieces = self.buffer_epochs, self.accumulator.means[0], list(self.accumulator.pieces)
+        if buffer_epochs is not None:
+            sums = buffer_epochs.sums[0]
+            pieces += [buffer_epochs.epoch_rows()] if buffer_epochs.row_buffers else []
+        rows = {name: self.processes.gather_rows(x) for name, x in concat_rows(pieces).items()}
+        return EpochState(self.epoch, self.batch, {**self.start_state, "sums": sums, **rows})
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: EpochState) -> None:
         self.epoch, batch, arrays = state
         self.generator.restore(arrays)
         self._begin_epoch()
-        self.done, self.sums.means[0] = batch, arrays["sums"]
-        if kept := state.kept():
-            self.sums.kept = [{name: self.team.own_rows(rows) for name, rows in kept.items()}]
+        self.batches_before, self.accumulator.means[0] = batch, arrays["sums"]
+        if epoch_rows := state.epoch_rows():
+            self.accumulator.pieces = [{name: self.processes.scatter_rows(rows) for name, rows in epoch_rows.items()}]
 
     def close(self) -> None:
         """Leave the current epoch. The reading thread ends."""

@@ -16,18 +16,18 @@ from caffelite._support.warnings import warn
 from caffelite.core.arrays import check_positive_integer
 from caffelite.functions.losses.function_loss import check_argument_order
 from caffelite.training.metrics.classification import (
-    are_several,
-    counts_of,
+    is_multilabel,
+    class_counts,
     has_nan,
-    is_one_score,
-    labels_of,
+    has_single_score,
+    to_labels,
     mean_log_loss,
-    mean_over_labels,
-    mean_share,
+    mean_over_classes,
+    mean_ratio,
     precision_recall_area,
-    probabilities_of,
+    to_probabilities,
     roc_area,
-    share_of_correct_rows,
+    row_accuracy,
 )
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -39,20 +39,20 @@ def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
     With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are within 0 … 1. With several
     labels per row, (n, C) of 0 and 1, a row is right if all its labels are. Raises ValueError for other shapes.
     """
-    return accuracy_above(None, outputs, targets)
+    return thresholded_accuracy(None, outputs, targets)
 
 
-def accuracy_above(threshold: float | None, outputs: Any, targets: Any) -> float:
+def thresholded_accuracy(threshold: float | None, outputs: Any, targets: Any) -> float:
     """`accuracy` with a threshold: with one score per row, class 1 is score > threshold. None: guess it from scores."""
     outputs, targets = np.asarray(outputs), np.asarray(targets)
     check_shapes(accuracy, outputs.shape, targets.shape)
     if has_nan(outputs) or has_nan(targets):
         return np.nan
-    outputs = _flat(outputs, targets)
-    return share_of_correct_rows(outputs, targets, _known(threshold, outputs, targets))
+    outputs = _flatten(outputs, targets)
+    return row_accuracy(outputs, targets, _resolve_threshold(threshold, outputs, targets))
 
 
-class OfEpoch:
+class EpochMetric:
     """A metric of all rows of an epoch. `check(name, outputs' shape, targets' shape)` raises ValueError."""
 
     def __init__(
@@ -63,53 +63,53 @@ class OfEpoch:
         self._function, self._check = function, check
 
     def __call__(self, outputs: Any, targets: Any) -> float:
-        return self.above(None, outputs, targets)
+        return self.compute(None, outputs, targets)
 
-    def above(self, threshold: float | None, outputs: Any, targets: Any, link: Any = None) -> float:
+    def compute(self, threshold: float | None, outputs: Any, targets: Any, link: Any = None) -> float:
         """The metric with a threshold: with one score per row, class 1 is score > threshold. None: guess it.
 
         `link` makes probabilities of outputs, for a metric that needs them.
         """
         outputs, targets = np.asarray(outputs), np.asarray(targets)
         check_shapes(self, outputs.shape, targets.shape)
-        outputs = _flat(outputs, targets) if takes_labels(self) else outputs
-        return float(self._value(threshold, outputs, targets, link))
+        outputs = _flatten(outputs, targets) if takes_labels(self) else outputs
+        return float(self._compute(threshold, outputs, targets, link))
 
-    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
+    def _compute(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         return self._function(outputs, targets)
 
 
-class OfPredictions(OfEpoch):
+class CountMetric(EpochMetric):
     """A metric of three counts for each class: rows predicted correctly, rows predicted, rows of the class.
 
-    Of two classes only class 1 counts, unless `of_all`.
+    Of two classes only class 1 counts, unless `all_classes`.
     """
 
-    of_all = False
+    all_classes = False
 
-    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
+    def _compute(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         if has_nan(outputs):
             return np.nan
-        return self._function(*counts_of(outputs, targets, _known(threshold, outputs, targets), self.of_all))
+        return self._function(*class_counts(outputs, targets, _resolve_threshold(threshold, outputs, targets), self.all_classes))
 
 
-class OfAllClasses(OfPredictions):
+class AllClassesMetric(CountMetric):
     """A metric of the counts of all classes."""
 
-    of_all = True
+    all_classes = True
 
 
-class OfProbabilities(OfEpoch):
+class ProbabilityMetric(EpochMetric):
     """A metric of predictions and targets."""
 
-    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
+    def _compute(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         if has_nan(outputs):
             return np.nan
-        p = probabilities_of(outputs, link, are_several(outputs.shape, targets.shape))
+        p = to_probabilities(outputs, link, is_multilabel(outputs.shape, targets.shape))
         return np.nan if has_nan(p) else self._function(p, targets)
 
 
-class OfOutput(NamedTuple):
+class OutputMetric(NamedTuple):
     """A metric of one output of a model and its target: output number `output` of `outputs`."""
 
     metric: Metric
@@ -117,7 +117,7 @@ class OfOutput(NamedTuple):
     outputs: int
 
 
-class Named:
+class NamedMetric:
     """A user's metric, with the name and the mode given to `metric`."""
 
     def __init__(self, function: Metric, name: str, mode: str | None) -> None:
@@ -129,7 +129,7 @@ class Named:
         return self._function(outputs, targets)
 
 
-def metric(f: Metric, name: str | None = None, mode: str | None = None) -> Named:
+def metric(f: Metric, name: str | None = None, mode: str | None = None) -> NamedMetric:
     """Give your own metric a name and a mode: "max" if higher values are better, "min" if lower ones are.
 
     `fit` calls `f(outputs, targets)` once per epoch with all rows. It returns a number. Callbacks that monitor the
@@ -143,10 +143,10 @@ def metric(f: Metric, name: str | None = None, mode: str | None = None) -> Named
         raise ValueError(f'metric: expected mode="min" or mode="max", got {mode!r}')
     if not isinstance(name, str | None):
         raise TypeError(f"metric: expected a name, got {name!r}")
-    return Named(f, _name_of(f) if name is None else name, mode)
+    return NamedMetric(f, _metric_name(f) if name is None else name, mode)
 
 
-def number(name: str, value: Any) -> float:
+def to_number(name: str, value: Any) -> float:
     """Return the value of a user's metric as a float. Raise TypeError naming the metric if it is not a number."""
     with contextlib.suppress(TypeError, ValueError):
         array = np.asarray(value)
@@ -160,7 +160,7 @@ def number(name: str, value: Any) -> float:
 # ---- one score per row: where class 1 begins ------------------------------------------------------------------------
 
 
-def threshold_of(loss: Any) -> float | None:
+def find_threshold(loss: Any) -> float | None:
     """Return the score above which `loss.link` gives more than ½, or None if the loss does not define it."""
     if not hasattr(loss, "link"):
         return None
@@ -183,7 +183,7 @@ def threshold_of(loss: Any) -> float | None:
         return None
 
 
-def link_of(loss: Any) -> Any:
+def find_link(loss: Any) -> Any:
     """Return `loss.link`, or None if the loss has none."""
     return loss.link if hasattr(getattr(loss, "loss", loss), "link") else None
 
@@ -196,17 +196,17 @@ def warn_of_probabilities() -> None:
     )
 
 
-def assumed_threshold(scores: np.ndarray) -> tuple[float, bool]:
+def guess_threshold(scores: np.ndarray) -> tuple[float, bool]:
     """Guess the threshold of scores (n,), and return it with whether threshold 0 would give other predictions."""
     if len(scores) == 0 or not ((scores >= 0) & (scores <= 1)).all():
         return 0.0, False
     return 0.5, bool(((scores > 0) & (scores <= 0.5)).any())
 
 
-def _known(threshold: float | None, outputs: np.ndarray, targets: np.ndarray) -> float:
+def _resolve_threshold(threshold: float | None, outputs: np.ndarray, targets: np.ndarray) -> float:
     """Return the threshold. If it is None and matters, guess it from the scores, and warn of a guess."""
     if threshold is None and outputs.size == targets.size:
-        threshold, matters = assumed_threshold(outputs.reshape(-1))
+        threshold, matters = guess_threshold(outputs.reshape(-1))
         if matters:
             warn_of_probabilities()
     return threshold or 0.0
@@ -216,31 +216,31 @@ def _known(threshold: float | None, outputs: np.ndarray, targets: np.ndarray) ->
 
 
 def check_shapes(
-    metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...], name: str = "", several: bool = True
+    metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...], name: str = "", multilabel: bool = True
 ) -> None:
     """Raise ValueError, with a metric's name, unless it can take outputs and targets of these shapes.
 
-    `several` is whether a row may have several labels: the loss decides about each output by itself.
+    `multilabel` is whether a row may have several labels: the loss decides about each output by itself.
     """
     check = _check_classes if metric is accuracy else metric._check
-    check = _check_labels if check is _check_classes and not several else check
+    check = _check_labels if check is _check_classes and not multilabel else check
     check(name or metric.__name__, outputs, targets)
 
 
 def takes_labels(metric: Any) -> bool:
     """Whether a metric takes one label for each row of outputs."""
-    return metric is accuracy or (isinstance(metric, OfEpoch) and metric._check is not _check_values)
+    return metric is accuracy or (isinstance(metric, EpochMetric) and metric._check is not _check_values)
 
 
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
-    if not are_several(outputs, targets):
+    if not is_multilabel(outputs, targets):
         _check_labels(name, outputs, targets)
 
 
 def _check_labels(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     one_score = len(outputs) == 1 or outputs[1:] == (1,)
-    of_rows = one_score and targets in (outputs[:1], (*outputs[:1], 1))
-    if not of_rows and not (len(outputs) > 1 and targets == outputs[:-1]):
+    has_row_labels = one_score and targets in (outputs[:1], (*outputs[:1], 1))
+    if not has_row_labels and not (len(outputs) > 1 and targets == outputs[:-1]):
         one_hot = ": of rows that are one-hot or probabilities, y.argmax(axis=1)" * (len(outputs) == 2 == len(targets))
         raise ValueError(
             f"{name} got outputs of shape {outputs} and targets of shape {targets}; "
@@ -254,11 +254,11 @@ def _check_values(name: str, outputs: tuple[int, ...], targets: tuple[int, ...])
         raise ValueError(f"{name} got outputs of shape {outputs} and targets of shape {targets}; expected the same")
 
 
-def _of(check: Callable[[str, tuple, tuple], None], kind: type[OfEpoch] = OfEpoch) -> Callable[..., OfEpoch]:
-    return lambda function: kind(function, check)
+def _epoch_metric(check: Callable[[str, tuple, tuple], None], metric_class: type[EpochMetric] = EpochMetric) -> Callable[..., EpochMetric]:
+    return lambda function: metric_class(function, check)
 
 
-def _flat(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def _flatten(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Return outputs (n, …, C) with labels (n, …) as one row (C,) per label. Return other outputs unchanged."""
     return outputs.reshape(-1, outputs.shape[-1]) if outputs.ndim == targets.ndim + 1 > 2 else outputs
 
@@ -266,8 +266,8 @@ def _flat(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
 # ---- classes: scores (n, …, C) or one per row, labels (n, …) ------------------------------------------------------
 
 
-@_of(_check_classes, OfPredictions)
-def precision(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
+@_epoch_metric(_check_classes, CountMetric)
+def precision(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
     """The share of correct rows among the rows predicted as a class.
 
     With two classes it is the share of class 1. With more classes it is the mean over the classes that occur in
@@ -275,35 +275,35 @@ def precision(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> flo
     the largest score; with one score per row it is as in `accuracy`. The precision is 0 for a class that is never
     predicted. This is scikit-learn's `precision_score`.
     """
-    return mean_share(hits, predicted)
+    return mean_ratio(hits, predicted)
 
 
-@_of(_check_classes, OfPredictions)
-def recall(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
+@_epoch_metric(_check_classes, CountMetric)
+def recall(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
     """The share of a class's rows that are predicted as this class. See `precision` for classes and averages.
 
     The recall is 0 for a class without rows. This is scikit-learn's `recall_score`.
     """
-    return mean_share(hits, there)
+    return mean_ratio(hits, support)
 
 
-@_of(_check_classes, OfPredictions)
-def f1(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
+@_epoch_metric(_check_classes, CountMetric)
+def f1(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
     """The harmonic mean of a class's precision and recall, averaged as there. This is scikit-learn's `f1_score`."""
-    return mean_share(2 * hits, predicted + there)
+    return mean_ratio(2 * hits, predicted + support)
 
 
-@_of(_check_labels, OfAllClasses)
-def balanced_accuracy(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
+@_epoch_metric(_check_labels, AllClassesMetric)
+def balanced_accuracy(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
     """The mean over the classes that occur in the labels of their recall; see `precision` for predictions.
 
     This is scikit-learn's `balanced_accuracy_score`.
     """
-    return mean_share(hits[there > 0], there[there > 0])
+    return mean_ratio(hits[support > 0], support[support > 0])
 
 
-@_of(_check_labels, OfAllClasses)
-def matthews(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
+@_epoch_metric(_check_labels, AllClassesMetric)
+def matthews(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
     """The correlation of predictions and labels, −1 … 1; 0 if all predictions, or all labels, are one class.
 
     With c = Σ hits, n rows, and the counts p of predictions and t of labels for each class, it is
@@ -312,13 +312,13 @@ def matthews(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> floa
 
     B. Matthews, Biochimica et Biophysica Acta 405, 1975; J. Gorodkin, Computational Biology and Chemistry 28, 2004.
     """
-    c, p, t = float(hits.sum()), predicted.astype(np.float64), there.astype(np.float64)
+    c, p, t = float(hits.sum()), predicted.astype(np.float64), support.astype(np.float64)
     n = t.sum()
     spread = (n * n - p @ p) * (n * n - t @ t)
     return float((c * n - p @ t) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-@_of(_check_classes, OfProbabilities)
+@_epoch_metric(_check_classes, ProbabilityMetric)
 def auc(p: np.ndarray, targets: np.ndarray) -> float:
     """The area under the ROC curve: how often a row of class 1 has a higher score than one of class 0. Ties count half.
 
@@ -328,32 +328,32 @@ def auc(p: np.ndarray, targets: np.ndarray) -> float:
     result is NaN if a class has no rows or a score is NaN. This is scikit-learn's `roc_auc_score` with
     `multi_class="ovr"`.
     """
-    return mean_over_labels(roc_area, p, targets)
+    return mean_over_classes(roc_area, p, targets)
 
 
-@_of(_check_classes, OfProbabilities)
+@_epoch_metric(_check_classes, ProbabilityMetric)
 def average_precision(p: np.ndarray, targets: np.ndarray) -> float:
     """The mean precision over the rows of class 1, each as the last one that is predicted as class 1.
 
     For probabilities, classes and several labels see `auc`. The result is 0 for a class without rows. This is
     scikit-learn's `average_precision_score`.
     """
-    return mean_over_labels(precision_recall_area, p, targets)
+    return mean_over_classes(precision_recall_area, p, targets)
 
 
-@_of(_check_labels, OfProbabilities)
+@_epoch_metric(_check_labels, ProbabilityMetric)
 def log_loss(p: np.ndarray, targets: np.ndarray) -> float:
     """The mean of −log p, p the probability of a row's label, which counts as at least 2⁻⁵² and at most 1 − 2⁻⁵².
 
     For probabilities see `auc`. With one score per row, scores that are not all within 0 … 1 become probabilities by
     the sigmoid. This is scikit-learn's `log_loss`.
     """
-    if is_one_score(p) and not ((p >= 0) & (p <= 1)).all():
+    if has_single_score(p) and not ((p >= 0) & (p <= 1)).all():
         p = kernels.sigmoid(p)
     return mean_log_loss(p, targets)
 
 
-def top_k(k: int) -> OfEpoch:
+def top_k(k: int) -> EpochMetric:
     """The share of labels that are among the k highest scores: scores (n, …, C). By name: "top_k(3)".
 
     Among equal scores, a later class counts as higher, as in scikit-learn's `top_k_accuracy_score`.
@@ -362,12 +362,12 @@ def top_k(k: int) -> OfEpoch:
 
 
 @functools.cache  # the same object for the same k: its recorded Program is found again
-def _top_k(k: int) -> OfEpoch:
+def _top_k(k: int) -> EpochMetric:
     def share(outputs: np.ndarray, targets: np.ndarray) -> float:
         if has_nan(outputs):
             return np.nan
         highest = np.argsort(outputs, axis=1, kind="stable")[:, ::-1][:, :k]
-        return float((highest == labels_of(targets)[:, None]).any(axis=1).mean())
+        return float((highest == to_labels(targets)[:, None]).any(axis=1).mean())
 
     def check(name: str, outputs: tuple, targets: tuple) -> None:
         if len(outputs) < 2 or targets != outputs[:-1]:
@@ -376,25 +376,25 @@ def _top_k(k: int) -> OfEpoch:
             )
 
     share.__doc__ = top_k.__doc__
-    return OfEpoch(share, check, f"top_k({k})")
+    return EpochMetric(share, check, f"top_k({k})")
 
 
 # ---- values: outputs and targets of one shape, (n, …) ------------------------------------------------------------
 
 
-@_of(_check_values)
+@_epoch_metric(_check_values)
 def mse(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean of (outputs − targets)². scikit-learn's `mean_squared_error`."""
     return float(np.mean(_differences(outputs, targets) ** 2))
 
 
-@_of(_check_values)
+@_epoch_metric(_check_values)
 def mae(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean of |outputs − targets|. scikit-learn's `mean_absolute_error`."""
     return float(np.mean(np.abs(_differences(outputs, targets))))
 
 
-@_of(_check_values)
+@_epoch_metric(_check_values)
 def mape(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean of |outputs − targets| / |targets|: 0.1 is ten percent. scikit-learn's `mean_absolute_percentage_error`.
 
@@ -404,13 +404,13 @@ def mape(outputs: np.ndarray, targets: np.ndarray) -> float:
     return float(np.mean(np.abs(_differences(outputs, targets)) / np.maximum(sizes, np.finfo(np.float64).eps)))
 
 
-@_of(_check_values)
+@_epoch_metric(_check_values)
 def rmse(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean over columns of √ mean (outputs − targets)². scikit-learn's `root_mean_squared_error`."""
     return float(np.mean(np.sqrt(np.mean(_differences(outputs, targets) ** 2, axis=0))))
 
 
-@_of(_check_values)
+@_epoch_metric(_check_values)
 def r2(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean over columns of 1 − Σ (outputs − targets)² / Σ (targets − their mean)².
 
@@ -436,33 +436,33 @@ def _differences(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 # ---- by name -----------------------------------------------------------------------------------------------------
 
-OF_CLASSES = (precision, recall, f1, balanced_accuracy, matthews, auc, average_precision, log_loss)
-OF_VALUES = (mse, mae, mape, rmse, r2)
+CLASS_METRICS = (precision, recall, f1, balanced_accuracy, matthews, auc, average_precision, log_loss)
+VALUE_METRICS = (mse, mae, mape, rmse, r2)
 
-NAMED: dict[str, Metric] = {"accuracy": accuracy, **{metric.__name__: metric for metric in OF_CLASSES + OF_VALUES}}
+METRICS: dict[str, Metric] = {"accuracy": accuracy, **{metric.__name__: metric for metric in CLASS_METRICS + VALUE_METRICS}}
 
 MODES = {
-    **dict.fromkeys([*NAMED, "top_k"], "max"),
+    **dict.fromkeys([*METRICS, "top_k"], "max"),
     **dict.fromkeys(("loss", "log_loss", "mse", "mae", "mape", "rmse"), "min"),
 }
 
 
-def mode_of(name: str, metrics: Mapping[str, Metric | OfOutput]) -> str | None:
+def find_mode(name: str, metrics: Mapping[str, Metric | OutputMetric]) -> str | None:
     """Return "max" if higher values of this name in the history are better, "min" if lower ones are.
 
     Return None for a user's metric without a mode.
     """
     name = name.removeprefix("val_")
     metric = metrics.get(name)
-    if isinstance(metric, OfOutput):
+    if isinstance(metric, OutputMetric):
         metric = metric.metric
-        name = _name_of(metric)
+        name = _metric_name(metric)
     elif metric is None and re.fullmatch(r"loss_\d+", name):
         name = "loss"
-    return metric.mode if isinstance(metric, Named) else MODES.get(name.partition("(")[0])
+    return metric.mode if isinstance(metric, NamedMetric) else MODES.get(name.partition("(")[0])
 
 
-def named(metrics: Iterable[Any]) -> dict[str, Metric | OfOutput]:
+def resolve_metrics(metrics: Iterable[Any]) -> dict[str, Metric | OutputMetric]:
     """Return metrics by their names in the history. With a list for each output, names are `accuracy_0`, `mae_1`, ….
 
     Raise ValueError for an unknown name and for a name that occurs twice. Raise TypeError for anything that is not a
@@ -470,42 +470,42 @@ def named(metrics: Iterable[Any]) -> dict[str, Metric | OfOutput]:
     """
     if isinstance(metrics, str) or callable(metrics) or not isinstance(metrics, Iterable):
         raise TypeError(f"metrics: expected a list such as ['accuracy'], got {metrics!r}")
-    given = list(metrics)
-    if not any(isinstance(one, list | tuple) for one in given):
-        return dict(_named(given))
-    if not all(isinstance(one, list | tuple) for one in given):
+    entries = list(metrics)
+    if not any(isinstance(entry, list | tuple) for entry in entries):
+        return dict(_resolve_list(entries))
+    if not all(isinstance(entry, list | tuple) for entry in entries):
         raise TypeError(f"metrics: expected a list for each output, such as (['accuracy'], ['mae']), got {metrics!r}")
-    of_each = [_named(one) for one in given]
+    by_output = [_resolve_list(entry) for entry in entries]
     return {
-        f"{name}_{i}": OfOutput(metric, i, len(given)) for i, one in enumerate(of_each) for name, metric in one.items()
+        f"{name}_{i}": OutputMetric(metric, i, len(entries)) for i, entry in enumerate(by_output) for name, metric in entry.items()
     }
 
 
-def _named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
+def _resolve_list(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
     result: dict[str, Metric] = {}
-    for given in metrics:
-        metric = _by_name(given) if isinstance(given, str) else given
+    for entry in metrics:
+        metric = _find_metric(entry) if isinstance(entry, str) else entry
         if not callable(metric):
             raise TypeError(f"metrics: expected a name such as 'accuracy' or a callable, got {metric!r}")
         check_argument_order("metrics", metric)
-        name = _name_of(metric)
+        name = _metric_name(metric)
         if name in result or name == "loss":
             raise ValueError(f"metrics: the name {name!r} is taken")
         result[name] = metric
     return result
 
 
-def _name_of(metric: Metric) -> str:
+def _metric_name(metric: Metric) -> str:
     return getattr(metric, "__name__", type(metric).__name__)
 
 
-def _by_name(name: str) -> Metric:
-    if name in NAMED:
-        return NAMED[name]
+def _find_metric(name: str) -> Metric:
+    if name in METRICS:
+        return METRICS[name]
     k = re.fullmatch(r"top_k\((\d+)\)", name)
     if k is None:
         from caffelite._support.hints import did_you_mean  # only for errors
 
-        hint = did_you_mean(name.lower(), NAMED) or "; pass a callable for any other"
-        raise ValueError(f"metrics: there are {', '.join(NAMED)}, top_k(k), got {name!r}{hint}")
+        hint = did_you_mean(name.lower(), METRICS) or "; pass a callable for any other"
+        raise ValueError(f"metrics: there are {', '.join(METRICS)}, top_k(k), got {name!r}{hint}")
     return top_k(int(k[1]))

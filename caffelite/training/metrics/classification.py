@@ -20,32 +20,32 @@ def has_nan(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array.max()))  # max gives NaN if any is NaN
 
 
-def are_several(outputs: tuple[int, ...], targets: tuple[int, ...]) -> bool:
+def is_multilabel(outputs: tuple[int, ...], targets: tuple[int, ...]) -> bool:
     """Whether targets of this shape are several labels per row, (n, C), for outputs of this shape."""
     return len(outputs) == 2 and outputs[1] > 1 and targets == outputs
 
 
-def is_one_score(outputs: np.ndarray) -> bool:
+def has_single_score(outputs: np.ndarray) -> bool:
     """Whether outputs are one score per row, (n,) or (n, 1)."""
     return outputs.ndim == 1 or outputs.shape[1] == 1
 
 
-def predicted(outputs: np.ndarray, threshold: float) -> np.ndarray:
+def predict_classes(outputs: np.ndarray, threshold: float) -> np.ndarray:
     """The predicted class of each row, (n,)."""
-    return (outputs.reshape(-1) > threshold).astype(np.int64) if is_one_score(outputs) else outputs.argmax(axis=1)
+    return (outputs.reshape(-1) > threshold).astype(np.int64) if has_single_score(outputs) else outputs.argmax(axis=1)
 
 
-def share_of_correct_rows(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
+def row_accuracy(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
     """The share of rows all of whose labels are predicted."""
-    if not are_several(outputs.shape, targets.shape):
-        return float((predicted(outputs, threshold) == targets.reshape(-1)).mean())
+    if not is_multilabel(outputs.shape, targets.shape):
+        return float((predict_classes(outputs, threshold) == targets.reshape(-1)).mean())
     is_right = np.ones(len(outputs), dtype=bool)
     for scores, labels in zip(outputs.T, targets.T, strict=True):
         is_right &= (scores > threshold) == labels
     return float(is_right.mean())
 
 
-def labels_of(targets: np.ndarray) -> np.ndarray:
+def to_labels(targets: np.ndarray) -> np.ndarray:
     """Return labels as int64, (n,). Raise ValueError for floats that are not whole numbers."""
     labels = targets.reshape(-1)
     if labels.dtype.kind == "f" and not (labels == np.floor(labels)).all():
@@ -54,7 +54,7 @@ def labels_of(targets: np.ndarray) -> np.ndarray:
     return labels.astype(np.int64)
 
 
-def columns_of(outputs: np.ndarray, targets: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def label_columns(outputs: np.ndarray, targets: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each of several labels per row, its scores (n,) and whether a row has it. ValueError unless it is 0 or 1."""
     for scores, labels in zip(outputs.T, targets.T, strict=True):
         is_one = labels == 1
@@ -67,28 +67,28 @@ def columns_of(outputs: np.ndarray, targets: np.ndarray) -> Iterator[tuple[np.nd
 # ---- counts ---------------------------------------------------------------------------------------------------------
 
 
-def counts_of(outputs: np.ndarray, targets: np.ndarray, threshold: float, of_all: bool) -> tuple[np.ndarray, ...]:
+def class_counts(outputs: np.ndarray, targets: np.ndarray, threshold: float, all_classes: bool) -> tuple[np.ndarray, ...]:
     """Return three counts for each class: rows predicted correctly, rows predicted, and rows of the class.
 
-    The classes are those that occur in predictions or labels. Of two classes it is only class 1, unless `of_all`. With
+    The classes are those that occur in predictions or labels. Of two classes only class 1, unless `all_classes`. With
     several labels per row, each label is a class.
     """
-    if are_several(outputs.shape, targets.shape):
-        found = [_counts_of_label(scores > threshold, is_one) for scores, is_one in columns_of(outputs, targets)]
-        return tuple(np.array(found).T)
-    labels, guesses = labels_of(targets), predicted(outputs, threshold)
-    n, is_hit = len(labels), labels == guesses
-    if (outputs.ndim == 1 or outputs.shape[1] <= 2) and not of_all:
-        return tuple(np.array([_counts_of_label(guesses == 1, labels == 1)]).T)
-    classes, places = np.unique(np.concatenate([labels, guesses]), return_inverse=True)
-    return tuple([np.bincount(a, minlength=len(classes)) for a in (places[:n][is_hit], places[n:], places[:n])])
+    if is_multilabel(outputs.shape, targets.shape):
+        counts = [_label_counts(scores > threshold, is_one) for scores, is_one in label_columns(outputs, targets)]
+        return tuple(np.array(counts).T)
+    labels, predictions = to_labels(targets), predict_classes(outputs, threshold)
+    n, is_hit = len(labels), labels == predictions
+    if (outputs.ndim == 1 or outputs.shape[1] <= 2) and not all_classes:
+        return tuple(np.array([_label_counts(predictions == 1, labels == 1)]).T)
+    classes, indices = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
+    return tuple([np.bincount(a, minlength=len(classes)) for a in (indices[:n][is_hit], indices[n:], indices[:n])])
 
 
-def _counts_of_label(guessed: np.ndarray, there: np.ndarray) -> list[int]:
-    return [int(np.count_nonzero(a)) for a in (guessed & there, guessed, there)]
+def _label_counts(is_predicted: np.ndarray, is_present: np.ndarray) -> list[int]:
+    return [int(np.count_nonzero(a)) for a in (is_predicted & is_present, is_predicted, is_present)]
 
 
-def mean_share(part: np.ndarray, whole: np.ndarray) -> float:
+def mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
     """The mean over classes of part / whole, 0 for a class whose whole is 0."""
     return float(np.mean(np.where(whole > 0, part / np.maximum(whole, 1), 0)))
 
@@ -96,7 +96,7 @@ def mean_share(part: np.ndarray, whole: np.ndarray) -> float:
 # ---- probabilities, and areas under curves --------------------------------------------------------------------------
 
 
-def probabilities_of(outputs: np.ndarray, link: Any, is_several: bool) -> np.ndarray:
+def to_probabilities(outputs: np.ndarray, link: Any, multilabel: bool) -> np.ndarray:
     """The predictions that outputs stand for, in float64: `link` of the outputs if there is one.
 
     With several classes, each row has probabilities. If the rows are not probabilities, they count as scores, and the
@@ -105,18 +105,18 @@ def probabilities_of(outputs: np.ndarray, link: Any, is_several: bool) -> np.nda
     p = outputs.astype(np.float64)
     if link is not None:
         p = np.asarray(link(p), np.float64)
-    if is_several or is_one_score(p) or ((p >= 0).all() and np.allclose(p.sum(axis=1), 1)):
+    if multilabel or has_single_score(p) or ((p >= 0).all() and np.allclose(p.sum(axis=1), 1)):
         return p
     with np.errstate(invalid="ignore"):
         p = np.exp(p - p.max(axis=1, keepdims=True))
     return p / p.sum(axis=1, keepdims=True)
 
 
-def mean_over_labels(area: Any, p: np.ndarray, targets: np.ndarray) -> float:
+def mean_over_classes(area: Any, p: np.ndarray, targets: np.ndarray) -> float:
     """The mean of area(scores of a class, whether rows are of the class) over the classes; of two, class 1's alone."""
-    if are_several(p.shape, targets.shape):
-        return float(np.mean([area(scores, is_one) for scores, is_one in columns_of(p, targets)]))
-    labels = labels_of(targets)
+    if is_multilabel(p.shape, targets.shape):
+        return float(np.mean([area(scores, is_one) for scores, is_one in label_columns(p, targets)]))
+    labels = to_labels(targets)
     if p.ndim == 1 or p.shape[1] <= 2:
         return area(p.reshape(len(labels), -1)[:, -1], labels == 1)
     return float(np.mean([area(p[:, j], labels == j) for j in range(p.shape[1])]))
@@ -127,8 +127,8 @@ def roc_area(scores: np.ndarray, positive: np.ndarray) -> float:
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if ones == 0 or zeros == 0:
         return np.nan
-    _, which, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]  # equal scores share their mean rank
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # equal scores share their mean rank
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
@@ -140,24 +140,24 @@ def precision_recall_area(scores: np.ndarray, positive: np.ndarray) -> float:
     ones = int(positive.sum())
     if ones == 0:
         return 0.0
-    _, which, counts = np.unique(-scores, return_inverse=True, return_counts=True)
-    hits = np.bincount(which[positive], minlength=len(counts))
+    _, inverse, counts = np.unique(-scores, return_inverse=True, return_counts=True)
+    hits = np.bincount(inverse[positive], minlength=len(counts))
     precision = np.cumsum(hits) / np.cumsum(counts)
     return float((precision * hits).sum() / ones)
 
 
 def mean_log_loss(p: np.ndarray, targets: np.ndarray) -> float:
     """The mean of −log of the probability of each label. ValueError, naming the row, for a label without one."""
-    labels = labels_of(targets)
-    classes = 2 if is_one_score(p) else p.shape[1]
+    labels = to_labels(targets)
+    classes = 2 if has_single_score(p) else p.shape[1]
     bad = (labels < 0) | (labels >= classes)
     if bad.any():
         row = int(bad.argmax())
         raise ValueError(f"label {labels[row]} in row {row} is not one of the classes 0 … {classes - 1}")
-    if is_one_score(p):
+    if has_single_score(p):
         p = p.reshape(-1)
-        of_labels = np.where(labels == 1, p, 1 - p)
+        label_probabilities = np.where(labels == 1, p, 1 - p)
     else:
-        of_labels = p[np.arange(len(labels)), labels]
+        label_probabilities = p[np.arange(len(labels)), labels]
     tiny = np.finfo(np.float64).eps
-    return float(-np.log(np.clip(of_labels, tiny, 1 - tiny)).mean())
+    return float(-np.log(np.clip(label_probabilities, tiny, 1 - tiny)).mean())

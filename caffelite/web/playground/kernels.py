@@ -22,9 +22,9 @@ from caffelite.data.generator import DataGenerator
 from caffelite.files.state import named_state
 from caffelite.functions import Linear
 from caffelite.program.ir import Buffer, Instruction, Operand
-from caffelite.program.labels import facts
+from caffelite.program.labels import describe_call
 from caffelite.program.program import Program, capture
-from caffelite.program.timeline import measured
+from caffelite.program.timeline import measure_stages
 from caffelite.training.callbacks.base import Training
 
 REPLAYS = 50  # for the time of each kernel
@@ -57,7 +57,7 @@ class NextStep:
         self.optimizer.load_state_dict(optimizer.state_dict())
         self.at = 0
         self.names = self._names()
-        self._timed = measured(self.program._stages, self.program._step, REPLAYS)
+        self._timed = measure_stages(self.program._stages, self.program._step, REPLAYS)
 
     def picture(self) -> dict[str, Any]:
         """The step as it was recorded and after each pass: kernels in time, temporaries in memory, for a drawing."""
@@ -81,7 +81,7 @@ class NextStep:
         call, number = self.calls[self.at], self.at
         operands = [x for x in call.operands if x is not None]
         before = [values_of(x) for x in operands]
-        kernels.Replay([call.placed()], self.program._step.memory).run()
+        kernels.Replay([call.assign_addresses()], self.program._step.memory).run()
         self.at += 1
         shown = []
         for operand, old in zip(operands, before, strict=True):
@@ -113,7 +113,7 @@ class NextStep:
 
     def _described(self, number: int) -> dict[str, Any]:
         """Name, shapes, time and caller of a kernel."""
-        name, shapes, *_ = facts(self.calls[number])
+        name, shapes, *_ = describe_call(self.calls[number])
         return {
             "number": number,
             "kernel": name,
@@ -158,7 +158,7 @@ class NextStep:
 
     def _is_new(self, operand: Operand, number: int) -> bool:
         """Whether the operand is a temporary that no kernel has written before this one."""
-        return operand.buffer.temporary and not any(operand.buffer in call.writes for call in self.calls[:number])
+        return operand.buffer.is_temporary and not any(operand.buffer in call.writes for call in self.calls[:number])
 
 
 def upcoming(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -191,7 +191,7 @@ def callers_of(step: Callable[..., Any], *arrays: np.ndarray) -> list[dict[str, 
     recording = Recording()
     recording.entries = entries = _Callers()
     with recording:
-        step(*[array.view(kernels.Recorded) for array in arrays])
+        step(*[array.view(kernels.RecordedArray) for array in arrays])
     return entries.lines
 
 
