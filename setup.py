@@ -34,11 +34,11 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("CAFFELITE_DEBUG") == "1"
-BUILT = os.environ.get("CAFFELITE_BUILT") == "1"
+PREBUILT = os.environ.get("CAFFELITE_BUILT") == "1"
 NATIVE = os.environ.get("CAFFELITE_LEVELS") == "native"
 KERNELS = Path("caffelite", "_kernels")
-MADE = Path("build", f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}")  # C files and objects
-TRANSLATED = MADE / "c"
+BUILD = Path("build", f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}")  # C files and objects
+C_FILES = BUILD / "c"
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
 # C needs no tables for unwinding the stack. The warnings would be about Cython's C.
@@ -88,21 +88,21 @@ COMPILED_ONCE |= {"caffelite._kernels.bindings": "-O1"}
 COMPILED_ONCE |= {"caffelite.core.autograd": "-O2", "caffelite.program.runner": "-O2", "caffelite.program.ir": "-Os"}
 COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "record", "guards")}
 
-LONGEST = {"bindings", "tile"}  # take the compiler longest, whatever the size of their C files
+SLOW_SOURCES = {"bindings", "tile"}  # take the compiler longest, whatever the size of their C files
 
 # Flags for the compiler and the linker. The first pair that works is used. If none works, kernels use one thread.
 OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 
 # Programs that test whether the compiler accepts flags, and, when they run, what the processor can do.
-NOTHING = "int main(void) { return 0; }"
-PARALLEL = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
-RUNS = {  # as in bindings.pyx
+EMPTY_PROGRAM = "int main(void) { return 0; }"
+OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
+CPU_FEATURES = {  # as in bindings.pyx
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": ("avx2", "fma", "bmi2"),
 }
-SUPPORTED = "int main(void) {{ __builtin_cpu_init(); return !({}); }}"
+CPU_PROGRAM = "int main(void) {{ __builtin_cpu_init(); return !({}); }}"
 
-PATIENCE = 3  # seconds without a finished file, after which a build says what it is doing
+REPORT_INTERVAL = 3  # seconds without a finished file, after which a build says what it is doing
 
 
 def extensions():
@@ -144,25 +144,25 @@ class BuildKernels(build_ext):
 
     def build_extensions(self):
         self.adapt_to_compiler()
-        self.forget_what_was_made_with_other_flags()
+        self.drop_stale_objects()
         if NATIVE:
             self.leave_out_other_levels()
         self.translate()
         self.make_objects()
         super().build_extensions()  # links
 
-    def forget_what_was_made_with_other_flags(self):
+    def drop_stale_objects(self):
         flags = [(e.name, e.define_macros, e.extra_compile_args, e.extra_link_args) for e in self.extensions]
-        flags, listed = repr([DIRECTIVES, self.compiler.compiler_so, flags]), MADE / "flags"
-        if not listed.exists() or listed.read_text() != flags:
-            shutil.rmtree(MADE, ignore_errors=True)
-            MADE.mkdir(parents=True)
-            listed.write_text(flags)
+        flags, flags_file = repr([DIRECTIVES, self.compiler.compiler_so, flags]), BUILD / "flags"
+        if not flags_file.exists() or flags_file.read_text() != flags:
+            shutil.rmtree(BUILD, ignore_errors=True)
+            BUILD.mkdir(parents=True)
+            flags_file.write_text(flags)
 
     def adapt_to_compiler(self):
         """Leave out flags and instruction sets that the compiler does not know, and add OpenMP if it does."""
         for compile_flags, link_flags in OPENMP:
-            if self.compiles(PARALLEL, compile_flags, link_flags):
+            if self.compiles(OPENMP_PROGRAM, compile_flags, link_flags):
                 launch = next(extension for extension in self.extensions if extension.name.endswith(".launch"))
                 launch.extra_compile_args = launch.extra_compile_args + compile_flags
                 launch.extra_link_args = launch.extra_link_args + link_flags
@@ -170,19 +170,19 @@ class BuildKernels(build_ext):
         else:
             print("caffelite: no OpenMP here; kernels will use one thread", file=sys.stderr)
         flags = UNALIGNED + LOOP_FLAGS  # clang does not need these flags, and rejects or ignores them
-        if not self.compiles(NOTHING, ["-Werror", *flags]):
-            unknown = {flag for flag in flags if not self.compiles(NOTHING, ["-Werror", flag])}
+        if not self.compiles(EMPTY_PROGRAM, ["-Werror", *flags]):
+            unknown = {flag for flag in flags if not self.compiles(EMPTY_PROGRAM, ["-Werror", flag])}
             for extension in self.extensions:
                 extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag not in unknown]
         self.extensions = [
             extension
             for extension in self.extensions
-            if ".loops_" not in extension.name or self.compiles(NOTHING, extension.extra_compile_args)
+            if ".loops_" not in extension.name or self.compiles(EMPTY_PROGRAM, extension.extra_compile_args)
         ]
 
     def leave_out_other_levels(self):
         """Keep the loops of the best instruction set that this processor runs, and those that are there already."""
-        best = next((isa for isa, needed in RUNS.items() if self.runs(needed)), "x86-64-v2")
+        best = next((isa for isa, needed in CPU_FEATURES.items() if self.runs(needed)), "x86-64-v2")
         self.extensions = [
             extension
             for extension in self.extensions
@@ -194,65 +194,61 @@ class BuildKernels(build_ext):
     def runs(self, needed):
         """Whether the processor has all of these instructions."""
         return self.compiles(
-            SUPPORTED.format(" && ".join(f'__builtin_cpu_supports("{name}")' for name in needed)), run=True
+            CPU_PROGRAM.format(" && ".join(f'__builtin_cpu_supports("{name}")' for name in needed)), run=True
         )
 
     def compiles(self, program, compile_flags=(), link_flags=(), run=False):
         """Whether the compiler takes a program, and, with `run`, whether the program then succeeds."""
         with tempfile.TemporaryDirectory() as folder:
-            source, made = Path(folder, "try.c"), Path(folder, "try")
+            source, target = Path(folder, "try.c"), Path(folder, "try")
             source.write_text(program)
-            command = [*self.compiler.compiler_so, str(source), *compile_flags, *link_flags, "-o", str(made)]
+            command = [*self.compiler.compiler_so, str(source), *compile_flags, *link_flags, "-o", str(target)]
             done = subprocess.run(command, capture_output=True, check=False)
-            return done.returncode == 0 and (not run or subprocess.run([made], check=False).returncode == 0)
+            return done.returncode == 0 and (not run or subprocess.run([target], check=False).returncode == 0)
 
     def translate(self):
         """Let Cython write the C file of each source. The C files then take the place of the sources."""
         sources = list(dict.fromkeys(source for extension in self.extensions for source in extension.sources))
-        options = {"compiler_directives": DIRECTIVES, "annotate": DEBUG, "build_dir": str(TRANSLATED)}
+        options = {"compiler_directives": DIRECTIVES, "annotate": DEBUG, "build_dir": str(C_FILES)}
         options |= {"force": True, "quiet": True, "depfile": True}  # writes the list of what a source includes
         # Looking for garbage a thousand times less often saves Cython a quarter of its time.
         with ProcessPoolExecutor(self.parallel, initializer=gc.set_threshold, initargs=(1_000_000, 2, 100)) as pool:
             tasks = {}
             for source in sorted(sources, key=longest_first):
-                made = (TRANSLATED / source).with_suffix(".c")
-                if not self.force and is_newer_than_its_sources(made, Path(f"{made}.dep")):
+                target = (C_FILES / source).with_suffix(".c")
+                if not self.force and is_up_to_date(target, Path(f"{target}.dep")):
                     continue
                 module = Extension(source.removesuffix(".pyx").replace("/", "."), [source])
-                tasks[name_of(source)] = pool.submit(cythonize, [module], **options)
-            watched("1 of 2, translated", tasks, pool)
+                tasks[short_name(source)] = pool.submit(cythonize, [module], **options)
+            wait_for("1 of 2, translated", tasks, pool)
         for extension in self.extensions:
-            extension.sources = [str((TRANSLATED / source).with_suffix(".c")) for source in extension.sources]
+            extension.sources = [str((C_FILES / source).with_suffix(".c")) for source in extension.sources]
 
     def make_objects(self):
         """Compile the C files of all modules, several at a time. The objects then take the place of the sources."""
         units = []
         for extension in self.extensions:
-            folder = str(MADE / extension.name)
+            folder = str(BUILD / extension.name)
             extension.extra_objects = self.compiler.object_filenames(extension.sources, output_dir=folder)
             extension.depends = extension.extra_objects
             units += zip([extension] * len(extension.sources), extension.sources, extension.extra_objects, strict=True)
             extension.sources = []
-        units = [
-            unit
-            for unit in units
-            if self.force or not is_newer_than_its_sources(unit[2], Path(unit[2]).with_suffix(".d"))
-        ]
+        units = [unit for unit in units if self.force or not is_up_to_date(unit[2], Path(unit[2]).with_suffix(".d"))]
         units.sort(key=lambda unit: longest_first(unit[1]))
         with ThreadPoolExecutor(self.parallel) as pool:
             tasks = {}
             for extension, source, _ in units:
                 level = extension.name.partition(".loops_")[2]
-                name = name_of(source) + (f" for {level}" if level else "")
+                name = short_name(source) + (f" for {level}" if level else "")
                 tasks[name] = pool.submit(self.make_object, extension, source)
-            watched("2 of 2, compiled", tasks, pool)
+            wait_for("2 of 2, compiled", tasks, pool)
 
     def make_object(self, extension, source):
         """Compile a C file for a module."""
         is_family = Path(source).parent.name == "loops" and Path(source).stem != "registry"
         self.compiler.compile(
             [source],
-            output_dir=str(MADE / extension.name),
+            output_dir=str(BUILD / extension.name),
             macros=[("PyMODINIT_FUNC", "static PyObject *")] if is_family else extension.define_macros,
             include_dirs=extension.include_dirs,
             extra_postargs=[*extension.extra_compile_args, "-MMD"],  # writes the list of the headers beside the object
@@ -261,42 +257,42 @@ class BuildKernels(build_ext):
 
 def longest_first(source):
     """A key that sorts sources, or C files, by how long they probably take, those that take longest first."""
-    return Path(source).stem not in LONGEST, -os.path.getsize(source)
+    return Path(source).stem not in SLOW_SOURCES, -os.path.getsize(source)
 
 
-def name_of(source):
+def short_name(source):
     """What messages call a file, such as "loops/tile.c"."""
     return "/".join(Path(source).parts[-2:])
 
 
-def watched(done, tasks, pool):
+def wait_for(done, tasks, pool):
     """Wait for tasks, futures by name in the order of their start. Say what is `done`, and what takes long."""
-    started, waiting = time.perf_counter(), dict(tasks)
+    start, pending = time.perf_counter(), dict(tasks)
     try:
-        while waiting:
-            ended, _ = wait(waiting.values(), timeout=PATIENCE, return_when=FIRST_COMPLETED)
-            seconds = time.perf_counter() - started
-            for name in [name for name, task in waiting.items() if task in ended]:
-                waiting.pop(name).result()  # raises its exception
-                print(f"{seconds:4.0f} s: {done} {name}, {len(waiting)} of {len(tasks)} left", flush=True)
-            if not ended:
-                running = [name for name, task in waiting.items() if task.running()]
+        while pending:
+            finished, _ = wait(pending.values(), timeout=REPORT_INTERVAL, return_when=FIRST_COMPLETED)
+            seconds = time.perf_counter() - start
+            for name in [name for name, task in pending.items() if task in finished]:
+                pending.pop(name).result()  # raises its exception
+                print(f"{seconds:4.0f} s: {done} {name}, {len(pending)} of {len(tasks)} left", flush=True)
+            if not finished:
+                running = [name for name, task in pending.items() if task.running()]
                 print(f"{seconds:4.0f} s: still at work on {', '.join(running[: os.cpu_count()])}", flush=True)
     except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
 
 
-def is_newer_than_its_sources(made, dependencies):
+def is_up_to_date(target, dependencies):
     """Whether a file exists and is newer than those that its compiler listed in a file of dependencies."""
     try:
-        made = os.path.getmtime(made)
-        listed = dependencies.read_text().replace("\\\n", " ").partition(": ")[2]
-        names = [name.replace("\\ ", " ") for name in re.split(r"(?<!\\)\s+", listed.strip())]
-        return all(os.path.getmtime(name) < made for name in names)
+        target = os.path.getmtime(target)
+        listing = dependencies.read_text().replace("\\\n", " ").partition(": ")[2]
+        names = [name.replace("\\ ", " ") for name in re.split(r"(?<!\\)\s+", listing.strip())]
+        return all(os.path.getmtime(name) < target for name in names)
     except OSError:
         return False
 
 
 if __name__ == "__main__":  # Cython's processes import this file
-    setup(ext_modules=[] if BUILT else extensions(), cmdclass={"build_ext": BuildKernels})
+    setup(ext_modules=[] if PREBUILT else extensions(), cmdclass={"build_ext": BuildKernels})

@@ -91,16 +91,16 @@ def learning_rate(k):
     return 1 - 0.9 * k / STEPS
 
 
-def timed(start, step):
+def make_trainer(start, step):
     """A contestant's train: start() sets the parameters; step(k) makes a step and returns its loss."""
 
     def train(trainings):
         seconds = 0.0
         for _ in range(trainings):
             start()
-            began = perf_counter()
+            start_time = perf_counter()
             losses = [step(k) for k in range(STEPS)]
-            seconds += perf_counter() - began
+            seconds += perf_counter() - start_time
         return seconds, np.array([float(loss) for loss in losses])
 
     return train
@@ -142,7 +142,7 @@ def moons_caffelite(captured):
         optimizer.lr = learning_rate(k)
         return make_step(x, y)
 
-    return timed(start, step)
+    return make_trainer(start, step)
 
 
 def moons_pytorch():
@@ -169,7 +169,7 @@ def moons_pytorch():
         optimizer.step()
         return loss.detach()
 
-    return timed(start, step)
+    return make_trainer(start, step)
 
 
 def moons_pytorch_tensors():
@@ -199,7 +199,7 @@ def moons_pytorch_tensors():
                 p.sub_(p.grad, alpha=learning_rate(k))
         return loss.detach()
 
-    return timed(start, step)
+    return make_trainer(start, step)
 
 
 CAPTURED = "caffelite, captured"
@@ -257,7 +257,7 @@ PREDICT = {"caffelite": (predict_caffelite,), "PyTorch": (predict_pytorch,)}
 # ---- graphs that are dropped ----------------------------------------------------------------------------------------
 
 
-def left_by_graphs(backward):
+def graph_leftovers(backward):
     """A contestant: measure(graphs) -> KiB of memory and objects that so many graphs leave, each of three times."""
     _, loss = network()
     x, y = moons()
@@ -274,23 +274,23 @@ def left_by_graphs(backward):
         make_and_drop(1000)  # Python fills its free lists, and the allocator what it keeps
         left = []
         for _ in range(3):  # a page that is touched for the first time has not been left
-            objects, kib = len(gc.get_objects()), resident()
+            objects, kib = len(gc.get_objects()), resident_kib()
             make_and_drop(graphs)
-            left.append((resident() - kib, len(gc.get_objects()) - objects))
+            left.append((resident_kib() - kib, len(gc.get_objects()) - objects))
         return tuple(map(min, zip(*left, strict=True)))
 
     return measure
 
 
-def resident():
+def resident_kib():
     """KiB of this process in memory now, but for what is mapped from files, as code is that begins to be used.
 
     The most that there have been, of all, where the system has no /proc.
     """
     try:
         with open("/proc/self/statm") as pages:
-            resident, shared = map(int, pages.read().split()[1:3])
-            return (resident - shared) * os.sysconf("SC_PAGE_SIZE") // 1024
+            total, shared = map(int, pages.read().split()[1:3])
+            return (total - shared) * os.sysconf("SC_PAGE_SIZE") // 1024
     except FileNotFoundError:
         import resource
 
@@ -302,8 +302,8 @@ def resident():
 
 def check_agreement(results, tolerance):
     """Raise unless all have the numbers of the first, but for the rounding of float32."""
-    (first, expected), *others = results.items()
-    for name, values in others:
+    (first, expected), *rest = results.items()
+    for name, values in rest:
         error = np.max(np.abs(values - expected) / np.abs(expected).max())
         if not error <= tolerance:
             raise SystemExit(f"{name}'s numbers differ from {first}'s by up to {error:.1e}: {values.tolist()}")
@@ -361,8 +361,8 @@ def main():
     print(harness.table(["", "µs, median", "least", "time, caffelite = 1"], rows(seconds, 1)))
 
     left = {
-        "with backward": harness.Process(left_by_graphs, True)(graphs),
-        "dropped without": harness.Process(left_by_graphs, False)(graphs),
+        "with backward": harness.Process(graph_leftovers, True)(graphs),
+        "dropped without": harness.Process(graph_leftovers, False)(graphs),
     }
     print(f"\nMemory that {graphs:,} graphs of this loss leave behind without the garbage collector. Goal: 0.\n")
     lines = [[name, f"{max(kib, 0)}", f"{objects}"] for name, (kib, objects) in left.items()]

@@ -36,7 +36,7 @@ NETS = {
     "cifar": convolutions.NETS["cifar"],
     "lenet": convolutions.NETS["lenet"],
 }
-OTHERS = [0, 1, 2, 4, 8]
+NUM_BUSY = [0, 1, 2, 4, 8]
 THREADS = {"1 thread": 1, "2 threads": 2, "default": None}  # None: caffelite chooses
 
 
@@ -53,7 +53,7 @@ def caffelite(task):
     return train
 
 
-def started(make, task):
+def start_process(make, task):
     """The process of a contestant that computes with `task.threads` threads."""
     harness.use_threads(task.threads or 1)
     if task.threads is None:
@@ -64,28 +64,28 @@ def started(make, task):
 @contextmanager
 def busy(number):
     """Inside, this number of other processes compute without end."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
     try:
         yield
     finally:
-        for other in others:
-            other.kill()
-        for other in others:
-            other.wait()
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
 
 
-def task_of(net, at_least):
+def make_task(net, at_least):
     """The task, and the number of epochs that take one thread of caffelite `at_least` seconds."""
     model, _, _ = net.network()
     task = Task(net, *net.data(), [p.data.copy() for p in model.parameters()])
-    train = started(caffelite, task)
+    train = start_process(caffelite, task)
     epochs = harness.epochs_to_time(train, False, at_least=at_least)
     train.close()
     task.draw_orders(epochs)
     return task, epochs
 
 
-def timed(processes, numbers, epochs, rounds):
+def time_rounds(processes, numbers, epochs, rounds):
     """The seconds of each round, by the number of other processes and the contestant."""
     seconds = {number: {name: [] for name in processes} for number in numbers}
     for number in numbers:
@@ -98,14 +98,16 @@ def timed(processes, numbers, epochs, rounds):
 
 def report(name, task, numbers, epochs, rounds):
     """Time all contestants with one net, and print its table."""
-    processes = {title: started(caffelite, replace(task, threads=n)) for title, n in THREADS.items()}
+    processes = {title: start_process(caffelite, replace(task, threads=n)) for title, n in THREADS.items()}
     for title in ("1 thread", "2 threads"):
-        process = started(partial(convolutions.pytorch, last=task.net.convolves), replace(task, threads=THREADS[title]))
+        process = start_process(
+            partial(convolutions.pytorch, last=task.net.convolves), replace(task, threads=THREADS[title])
+        )
         if not process.missing:
             processes[f"PyTorch, {title}"] = process
     for train in processes.values():
         train(1, False)
-    seconds = timed(processes, numbers, epochs, rounds)
+    seconds = time_rounds(processes, numbers, epochs, rounds)
     for process in processes.values():
         process.close()
 
@@ -117,15 +119,17 @@ def report(name, task, numbers, epochs, rounds):
         slowest = max(by_name["default"]) / alone
         rows.append([f"{number} others", f"{alone / steps * 1e6:,.0f}", *ratios, f"{slowest:.2f}"])
     print(f"\n{name}: {task.net}; {steps:,} steps a timing")
-    others = [title for title in processes if title != "1 thread"]
-    print(harness.table(["", "1 thread: µs a step", *others, "default, slowest"], rows), flush=True)
+    titles = [title for title in processes if title != "1 thread"]
+    print(harness.table(["", "1 thread: µs a step", *titles, "default, slowest"], rows), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=NETS, default=["mnist", "cifar"], metavar="NAME",
                         help=f"these nets, of {', '.join(NETS)} (mnist cifar)")  # fmt: skip
-    parser.add_argument("--others", type=int, nargs="+", default=OTHERS, help=f"how many other processes ({OTHERS})")
+    parser.add_argument(
+        "--others", type=int, nargs="+", default=NUM_BUSY, help=f"how many other processes ({NUM_BUSY})"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (5)")
     parser.add_argument("--quick", action="store_true", help="2 short rounds beside 0 and 1: not a measurement")
     options = parser.parse_args()
@@ -136,7 +140,7 @@ def main():
     print(harness.environment("torch"))
     print(f"fit, float32, {rounds} rounds; columns after the first: time, 1 thread = 1")
     for name in options.only:
-        task, epochs = task_of(NETS[name], at_least)
+        task, epochs = make_task(NETS[name], at_least)
         report(name, task, numbers, epochs, rounds)
 
 

@@ -21,10 +21,10 @@ def write(path, nets, caption):
     """
     path = Path(path)
     for ending, colours in COLOURS.items():
-        path.with_name(f"{path.stem}{ending}.svg").write_text(drawn(nets, caption, *colours), encoding="utf-8")
+        path.with_name(f"{path.stem}{ending}.svg").write_text(render(nets, caption, *colours), encoding="utf-8")
 
 
-def drawn(nets, caption, ink, faint, own, others):
+def render(nets, caption, ink, faint, own_colour, peer_colour):
     """The text of an SVG file."""
     rows = [list(nets.items())[i : i + COLUMNS] for i in range(0, len(nets), COLUMNS)]
     shapes, top = [], 0
@@ -39,7 +39,7 @@ def drawn(nets, caption, ink, faint, own, others):
                 number_at = left + NAMES + length + 5
                 text = f"{time:.2g}"
                 weight = ' font-weight="600"' if number == 0 else ""
-                colour = own if number == 0 else others
+                colour = own_colour if number == 0 else peer_colour
                 attributes = f'y="{y + 11}" fill="{ink}"{weight}'
                 shapes += [
                     f'<text x="{left + NAMES - 8}" text-anchor="end" {attributes}>{escape(name)}</text>',

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import harness
 import numpy as np
-from steps import compare, jax_rule, prepare, profiled, textbook_step
+from steps import compare, jax_rule, prepare, step_profiler, textbook_step
 from workloads import columns
 
 # ---- training loops -------------------------------------------------------------------------------------------------
@@ -61,12 +61,12 @@ def pytorch_loss(net, model):
 
     measure = torch.nn.CrossEntropyLoss() if net.classes else torch.nn.MSELoss()
 
-    def loss_of(*batch):
+    def compute_loss(*batch):
         *inputs, y = batch
         outputs = model(*inputs)
         return measure(outputs.flatten(0, -2), y.flatten()) if net.classes else measure(outputs, y)
 
-    return loss_of
+    return compute_loss
 
 
 def pytorch_optimizer(net, model):
@@ -75,7 +75,7 @@ def pytorch_optimizer(net, model):
     return getattr(torch.optim, net.optimizer)(model.parameters(), **net.settings, fused=True)
 
 
-def trained_by_pytorch(task, model, data, weights, compiled):
+def pytorch_trainer(task, model, data, weights, compiled):
     """`train` of a module that is given these weights, on tensors of inputs and targets.
 
     The weights are in the order of its parameters and of their shapes, but for those of Linears, (in, out).
@@ -83,8 +83,8 @@ def trained_by_pytorch(task, model, data, weights, compiled):
     import torch
 
     transposed = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Linear)}
-    loss_of = pytorch_loss(task.net, model)
-    loss_of = torch.compile(loss_of) if compiled else loss_of
+    compute_loss = pytorch_loss(task.net, model)
+    compute_loss = torch.compile(compute_loss) if compiled else compute_loss
 
     @torch.no_grad()
     def start():
@@ -99,7 +99,7 @@ def trained_by_pytorch(task, model, data, weights, compiled):
         for epoch, order in enumerate(map(torch.from_numpy, task.orders[:epochs])):
             for batch in zip(*[column[order].split(task.net.batch) for column in data], strict=True):
                 optimizer.zero_grad()
-                loss = loss_of(*batch)
+                loss = compute_loss(*batch)
                 loss.backward()
                 optimizer.step()
                 if record:
@@ -109,12 +109,12 @@ def trained_by_pytorch(task, model, data, weights, compiled):
     return train
 
 
-def trained_by_jax(task, apply, inputs, weights):
+def jax_trainer(task, apply, inputs, weights):
     """`train` of apply(weights, *inputs) -> outputs, which begins with these weights, on arrays of inputs."""
     import jax
     from jax import numpy as jnp
 
-    def loss_of(w, *batch):
+    def compute_loss(w, *batch):
         *inputs, y = batch
         outputs = apply(w, *inputs)
         if task.net.classes:
@@ -126,7 +126,7 @@ def trained_by_jax(task, apply, inputs, weights):
     @partial(jax.jit, donate_argnums=0)
     def step(state, batch):
         t, w, *moments = state
-        loss, g = jax.value_and_grad(loss_of)(w, *batch)
+        loss, g = jax.value_and_grad(compute_loss)(w, *batch)
         updated = [rule(t, *arrays) for arrays in zip(w, g, *moments, strict=True)]
         return (t + 1, *zip(*updated, strict=True)), loss
 
@@ -153,15 +153,15 @@ def trained_by_jax(task, apply, inputs, weights):
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
-def report(name, task, timed, curves, seconds, speeds):
+def report(name, task, num_epochs, curves, seconds, speeds):
     """Print a net's table; returns its row in the summary: caffelite's time, and peers' as multiples of it."""
-    steps = timed * task.steps_an_epoch
-    medians, least = [
+    steps = num_epochs * task.steps_an_epoch
+    medians, minima = [
         {peer: statistic(times) / steps * 1e6 for peer, times in seconds.items()} for statistic in (median, min)
     ]
     ratios = {peer: us / medians["caffelite"] for peer, us in medians.items()}
     rows = [
-        [peer, f"{us:,.0f}", f"{least[peer]:,.0f}", f"{ratios[peer]:.2f}", f"{curves[peer][-1]:.5f}"]
+        [peer, f"{us:,.0f}", f"{minima[peer]:,.0f}", f"{ratios[peer]:.2f}", f"{curves[peer][-1]:.5f}"]
         for peer, us in medians.items()
     ]
     gflops = max(gflops for gflops, _ in speeds)
@@ -174,11 +174,19 @@ def report(name, task, timed, curves, seconds, speeds):
     best = {}  # of each library, and of all
     for peer, ratio in ratios.items():
         if peer != "caffelite":
-            for who in (peer.split(",")[0], "all"):
-                best[who] = min(best.get(who, math.inf), ratio)
-    of_peers = [f"{best[who]:.2f}" if who in best else "–" for who in ("PyTorch", "torch.compile", "JAX", "all")]
-    own = least["caffelite"]
-    return [f"{name}, {cores(task.threads)}", f"{own:,.0f}", f"{floor:,.0f}", f"{100 * floor / own:.0f}%", *of_peers]
+            for library in (peer.split(",")[0], "all"):
+                best[library] = min(best.get(library, math.inf), ratio)
+    peer_ratios = [
+        f"{best[library]:.2f}" if library in best else "–" for library in ("PyTorch", "torch.compile", "JAX", "all")
+    ]
+    own_us = minima["caffelite"]
+    return [
+        f"{name}, {cores(task.threads)}",
+        f"{own_us:,.0f}",
+        f"{floor:,.0f}",
+        f"{100 * floor / own_us:.0f}%",
+        *peer_ratios,
+    ]
 
 
 def cores(threads):
@@ -189,20 +197,20 @@ def megabytes(count):
     return "?" if count is None else f"{count / 1e6:.1f} MB"
 
 
-def where_time_goes(name, net):
+def report_profile(name, net):
     """Print caffelite's kernels of a step, with shares of the peak measured before and after."""
-    machine, profile = harness.Process(harness.machine_speed), harness.Process(profiled, net)
+    machine, profile = harness.Process(harness.machine_speed), harness.Process(step_profiler, net)
     before = [machine()[0] for _ in range(5)]
     table, least = profile()
     gflops = max(before + [machine()[0] for _ in range(5)])
     print(f"\n{name}: the kernels of a step, the least of all replays, as shares of {gflops:.0f} GFLOP/s (NumPy's")
     print(f"matmul of 1536³ in the same minute). Without readings of the clock it takes {1e6 * least:,.1f} µs.\n")
-    print(with_shares(table, gflops))
+    print(add_peak_shares(table, gflops))
     for process in (machine, profile):
         process.close()
 
 
-def with_shares(profile, gflops):
+def add_peak_shares(profile, gflops):
     """The table of `Program.profile` with one more column: a kernel's GFLOP/s as a share of the peak."""
     head, rule, *rows = profile.splitlines()
     width = max(map(len, (head, rule, *rows)))
@@ -217,7 +225,7 @@ def with_shares(profile, gflops):
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 
-def memory_of_caffelite(net, few, batch):
+def caffelite_memory(net, few, batch):
     """A contestant: () -> (bytes of the block of temporaries, the most that is alive at once, by how much it grows).
 
     Of a step on the part `batch` of the net's arrays, such as np.s_[:64], after one on the smaller part `few`.
@@ -229,7 +237,7 @@ def memory_of_caffelite(net, few, batch):
     def measure():
         cl.capture(step, *[column[few] for column in data])
         arrays, programs = [column[batch] for column in data], []
-        grown = harness.memory_grown(lambda: programs.append(cl.capture(step, *arrays)))
+        grown = harness.memory_growth(lambda: programs.append(cl.capture(step, *arrays)))
         recorded, lives = programs[0]._step, {}
         for i, operand in recorded.operands():
             if operand.buffer.is_temporary:
@@ -243,24 +251,24 @@ def memory_of_caffelite(net, few, batch):
     return measure
 
 
-def memory_grown_in_pytorch(net, model, data, few, batch):
+def pytorch_memory_growth(net, model, data, few, batch):
     """By how many bytes a process that has made steps on the part `few` grows in steps on the part `batch`."""
-    loss_of, optimizer = pytorch_loss(net, model), pytorch_optimizer(net, model)
+    compute_loss, optimizer = pytorch_loss(net, model), pytorch_optimizer(net, model)
 
     def train(part):
         for _ in range(3):
             optimizer.zero_grad()
-            loss_of(*[column[part] for column in data]).backward()
+            compute_loss(*[column[part] for column in data]).backward()
             optimizer.step()
 
     train(few)
-    return harness.memory_grown(lambda: train(batch))
+    return harness.memory_growth(lambda: train(batch))
 
 
 # ---- all of it ------------------------------------------------------------------------------------------------------
 
 
-def parser_of(description, nets):
+def make_parser(description, nets):
     """The options that both scripts have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=nets, default=list(nets), metavar="NAME",
@@ -274,24 +282,24 @@ def parser_of(description, nets):
 def begin(options):
     """Print what is measured where."""
     harness.use_threads(1)
-    print(f"float32, {rounds_of(options)} rounds")
+    print(f"float32, {num_rounds(options)} rounds")
     print(harness.environment("torch", "jax"))
 
 
-def rounds_of(options):
+def num_rounds(options):
     return 2 if options.quick else options.rounds
 
 
-def side_by_side(nets, contestants, options):
+def compare_all(nets, contestants, options):
     """Compare and time the contestants(net, quick) of the nets asked for; print tables; returns who is missing."""
     summary = []
     for threads in options.threads:
         harness.use_threads(threads)
         for name in options.only:
-            task, compared, timed = prepare(nets[name], options.quick, caffelite, threads)
-            everybody = {"caffelite": caffelite, **contestants(task.net, options.quick)}
-            *results, missing = compare(everybody, task, compared, timed, rounds_of(options))
-            summary.append(report(name, task, timed, *results))
+            task, check_epochs, num_epochs = prepare(nets[name], options.quick, caffelite, threads)
+            all_contestants = {"caffelite": caffelite, **contestants(task.net, options.quick)}
+            *results, missing = compare(all_contestants, task, check_epochs, num_epochs, num_rounds(options))
+            summary.append(report(name, task, num_epochs, *results))
     harness.use_threads(1)
 
     print("\nThe best times of peers with caffelite's as 1; the share of the multiply-adds, at the peak, in its time\n")

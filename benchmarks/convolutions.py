@@ -30,17 +30,17 @@ import harness
 import numpy as np
 from contestants import (
     begin,
+    caffelite_memory,
+    compare_all,
     cores,
+    jax_trainer,
+    make_parser,
     megabytes,
-    memory_grown_in_pytorch,
-    memory_of_caffelite,
-    parser_of,
-    side_by_side,
+    pytorch_memory_growth,
+    pytorch_trainer,
+    report_profile,
     start_pytorch,
     tensors,
-    trained_by_jax,
-    trained_by_pytorch,
-    where_time_goes,
 )
 from workloads import SEED, Trainable, adam, sgd
 
@@ -86,19 +86,19 @@ class Block:
 RELU, SIGMOID, POOL, MEAN, FLATTEN = "relu", "sigmoid", "pool", "mean", "flatten"  # POOL: the maximum of 2 × 2
 
 
-def normed(*arguments, **settings):
+def conv_bn(*arguments, **settings):
     """A convolution, BatchNorm instead of its bias, and ReLU."""
     conv = Conv(*arguments, **settings, bias=False)
     return conv, Norm(conv.outputs), RELU
 
 
 def residual(inputs, outputs, stride):
-    f = (*normed(inputs, outputs, (3, 3), stride, 1), *normed(outputs, outputs, (3, 3), padding=1)[:-1])
-    return Block(f, normed(inputs, outputs, (1, 1), stride)[:-1] if stride > 1 else ())
+    f = (*conv_bn(inputs, outputs, (3, 3), stride, 1), *conv_bn(outputs, outputs, (3, 3), padding=1)[:-1])
+    return Block(f, conv_bn(inputs, outputs, (1, 1), stride)[:-1] if stride > 1 else ())
 
 
 def separable(channels):
-    return *normed(channels, channels, (3, 3), padding=1, groups=channels), *normed(channels, channels, (1, 1))
+    return *conv_bn(channels, channels, (3, 3), padding=1, groups=channels), *conv_bn(channels, channels, (1, 1))
 
 
 def dense(*sizes, activation, at_end):
@@ -118,7 +118,7 @@ class Net(Trainable):
     optimizer: str  # its name in caffelite and in PyTorch, and its arguments
     settings: dict
 
-    compared = 10  # steps, an epoch, over which losses agree: rounding errors grow fast in a net of many layers
+    check_steps = 10  # steps, an epoch, over which losses agree: rounding errors grow fast in a net of many layers
 
     def __str__(self):
         return f"{self.title}, {'×'.join(map(str, self.shape))}, batch {self.batch}, {self.optimizer}"
@@ -196,17 +196,17 @@ NETS = {
     "cifar": Net("convolutions 3-32-32-pool-64-64-pool-128-10", (3, 32, 32), FOUR_CONVOLUTIONS, 10, 64, *sgd(0.01)),
     "resnet": Net(
         "ResNet-8", (3, 32, 32),
-        (*normed(3, 16, **THREE), residual(16, 16, 1), residual(16, 32, 2), residual(32, 64, 2), MEAN, Linear(64, 10)),
+        (*conv_bn(3, 16, **THREE), residual(16, 16, 1), residual(16, 32, 2), residual(32, 64, 2), MEAN, Linear(64, 10)),
         10, 64, *sgd(0.01),
     ),
     "separable": Net(  # DS-CNN: Y. Zhang et al., "Hello Edge: keyword spotting on microcontrollers", 2017
         "4 depthwise-separable blocks of 64", (1, 49, 10),
-        (*normed(1, 64, (10, 4), 2, (5, 1)), *4 * separable(64), MEAN, Linear(64, 12)),
+        (*conv_bn(1, 64, (10, 4), 2, (5, 1)), *4 * separable(64), MEAN, Linear(64, 12)),
         12, 64, *adam(),
     ),
     "series": Net(
         "1-D convolutions 9-64-64", (9, 128),
-        (*normed(9, 64, **FIVE), *normed(64, 64, **FIVE), MEAN, Linear(64, 6)),
+        (*conv_bn(9, 64, **FIVE), *conv_bn(64, 64, **FIVE), MEAN, Linear(64, 6)),
         6, 64, *adam(),
     ),
     "autoencoder": Net(
@@ -296,7 +296,7 @@ def pytorch(task, last=False, compiled=False, keeping=True):
     x, y = tensors(task)
     if last:
         x = (x if x.ndim == 4 else x[:, :, None]).contiguous(**layout)
-    return trained_by_pytorch(task, model, [x, y], task.weights, compiled)
+    return pytorch_trainer(task, model, [x, y], task.weights, compiled)
 
 
 def jax(task, last=False):
@@ -306,7 +306,7 @@ def jax(task, last=False):
     from jax import lax
     from jax import numpy as jnp
 
-    def laid(values, channels=1):
+    def to_layout(values, channels=1):
         return np.moveaxis(values, channels, -1) if last and values.ndim > 2 else values
 
     def convolution(x, kernel, layer):
@@ -364,8 +364,8 @@ def jax(task, last=False):
         return x
 
     # A kernel (outputs, inputs, height, width) becomes (height, width, inputs, outputs).
-    weights = [laid(laid(values), 0) for values in task.weights]
-    return trained_by_jax(task, lambda w, x: apply(task.net.layers, x, iter(w)), [laid(task.x)], weights)
+    weights = [to_layout(to_layout(values), 0) for values in task.weights]
+    return jax_trainer(task, lambda w, x: apply(task.net.layers, x, iter(w)), [to_layout(task.x)], weights)
 
 
 def contestants(net, quick):
@@ -383,7 +383,7 @@ def contestants(net, quick):
 # ---- kernel by kernel, and memory -----------------------------------------------------------------------------------
 
 
-def memory_of_pytorch(net, last):
+def pytorch_memory(net, last):
     """A contestant: () -> the bytes by which a process that has made steps of two rows grows in steps of a batch."""
     import torch
 
@@ -393,17 +393,17 @@ def memory_of_pytorch(net, last):
     x, y = map(torch.from_numpy, net.data())
     if last:
         x = (x if x.ndim == 4 else x[:, :, None]).contiguous(**layout)
-    return lambda: memory_grown_in_pytorch(net, model, [x, y], np.s_[:2], np.s_[: net.batch])
+    return lambda: pytorch_memory_growth(net, model, [x, y], np.s_[:2], np.s_[: net.batch])
 
 
-def where_time_and_memory_go(name):
+def report_time_and_memory(name):
     """Print caffelite's kernels of a step, with shares of the peak measured before and after, and its memory."""
     net = NETS[name]
-    where_time_goes(name, net)
-    block, alive, grown = harness.Process(memory_of_caffelite, net, np.s_[:2], np.s_[: net.batch])()
+    report_profile(name, net)
+    block, alive, grown = harness.Process(caffelite_memory, net, np.s_[:2], np.s_[: net.batch])()
     print(f"\nTemporaries of a step: {megabytes(block)} in one block, {block / alive:.2f} of what is alive at once,")
     print(f"{megabytes(alive)}. At the peak the process grows by {megabytes(grown)} while the step is recorded", end="")
-    peers = [harness.Process(memory_of_pytorch, net, last) for last in ((False, True) if net.convolves else (False,))]
+    peers = [harness.Process(pytorch_memory, net, last) for last in ((False, True) if net.convolves else (False,))]
     if not peers[0].missing:
         print(";\nPyTorch's by", " or, channels last, ".join([megabytes(peer()) for peer in peers]), end="")
     print(".")
@@ -426,7 +426,7 @@ PUBLISHED = {
 }
 
 
-def enlarged_digits(images):
+def enlarge_digits(images):
     """Images (n, 1, 28, 28) made of the package's digits, and their labels: 60,000 to train on, 10,000 of others.
 
     Each is one of them three times as large, in a place up to two pixels from the middle, with noise.
@@ -452,7 +452,7 @@ def lenet_epochs(net, threads, images):
     import caffelite as cl
 
     cl.set_num_threads(threads)
-    (x, y), (x_test, y_test) = enlarged_digits(images)
+    (x, y), (x_test, y_test) = enlarge_digits(images)
     model, loss, _ = net.network()
     optimizer = cl.Adam(model.parameters(), lr=RATE)
 
@@ -492,7 +492,7 @@ def report_lenet_epochs(numbers, quick):
 
 
 def main():
-    parser = parser_of(__doc__, NETS)
+    parser = make_parser(__doc__, NETS)
     parser.add_argument("--profile", action="store_true", help="also caffelite's kernels and memory, one thread")
     parser.add_argument("--lenet-epochs", action="store_true", help="instead: ten epochs of LeNet-5 by the clock")
     options = parser.parse_args()
@@ -501,9 +501,9 @@ def main():
     if options.lenet_epochs:
         report_lenet_epochs(options.threads, options.quick)
         return
-    missing = side_by_side(NETS, contestants, options)
+    missing = compare_all(NETS, contestants, options)
     for name in options.only if options.profile else []:
-        where_time_and_memory_go(name)
+        report_time_and_memory(name)
     if missing:
         print(f"\nNot installed, left out: {'; '.join(missing)}")
 

@@ -48,13 +48,13 @@ def largest_error(name, x, wide):
     return float(errors[worst]), x[worst]
 
 
-def of_float32(name, every, first):
+def float32_errors(name, every, first):
     """As `largest_error`, for every `every`-th of the numbers whose bits are first … first + CHUNK · every − 1."""
     bits = np.arange(first, min(first + CHUNK * every, 2**32), every, dtype=np.uint64).astype(np.uint32)
     return largest_error(name, bits.view(np.float32), np.float64)
 
 
-def of_float64(name, count):
+def float64_errors(name, count):
     rng = np.random.default_rng(0)
     near_0, wide = rng.uniform(-1, 1, count), rng.uniform(-750, 750, count)
     wide = 1500 * wide if name in ("sin", "cos") else wide  # C's functions compute beyond 2²⁰
@@ -74,12 +74,12 @@ def main():
     rows = []
     with ProcessPoolExecutor(mp_context=harness.SPAWN) as pool:
         for name in JUDGES:
-            results = list(pool.map(partial(of_float32, name, every), range(0, 2**32, CHUNK * every)))
+            results = list(pool.map(partial(float32_errors, name, every), range(0, 2**32, CHUNK * every)))
             error, where = max(results, key=lambda result: result[0])
             rows.append([name, f"{error:.2f}", f"x = {where}"])
         if np.finfo(np.longdouble).nmant > 60:
-            of_doubles = list(pool.map(partial(of_float64, count=10_000 if options.quick else 10**6), JUDGES))
-            rows = [[*row, f"{error:.2f}", f"x = {x}"] for row, (error, x) in zip(rows, of_doubles, strict=True)]
+            double_rows = list(pool.map(partial(float64_errors, count=10_000 if options.quick else 10**6), JUDGES))
+            rows = [[*row, f"{error:.2f}", f"x = {x}"] for row, (error, x) in zip(rows, double_rows, strict=True)]
 
     print(f"{harness.environment()}\n{-(-(2**32) // every):,} of the 2³² float32 numbers\n")
     header = ["largest error", "float32, ulp", "where", "float64, ulp", "where"]

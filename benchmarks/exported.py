@@ -63,7 +63,7 @@ def gru():
 NETS = {"MLP 64-100-10": mlp, "LeNet-5, 28 × 28": lenet, "MLP 784-512-512-10": wide, "GRU 32-64-10, 50 steps": gru}
 
 
-def in_c(net, *flags, quantize=False):
+def c_export(net, *flags, quantize=False):
     """A contestant: seconds for a row, and what is made of it, in C compiled with these flags."""
     import caffelite.c
 
@@ -80,15 +80,15 @@ def in_c(net, *flags, quantize=False):
     return lambda: (harness.seconds_per_call("repeat(100, *arrays)", repeat=library.repeat, arrays=arrays) / 100, y)
 
 
-def in_caffelite(net):
-    """As `in_c`, by `Model.predict`."""
+def caffelite_predict(net):
+    """As `c_export`, by `Model.predict`."""
     model, shape = NETS[net]()
     x = row(shape)
     return lambda: (harness.seconds_per_call("predict(x)", predict=model.predict, x=x), model.predict(x))
 
 
-def in_onnxruntime(net):
-    """As `in_c`, by ONNX Runtime."""
+def onnx_runtime(net):
+    """As `c_export`, by ONNX Runtime."""
     import onnxruntime
 
     import caffelite.onnx
@@ -99,10 +99,10 @@ def in_onnxruntime(net):
     with tempfile.TemporaryDirectory() as folder:
         caffelite.onnx.export(model, f"{folder}/net.onnx", shape)
         session = onnxruntime.InferenceSession(f"{folder}/net.onnx", options, providers=["CPUExecutionProvider"])
-    given = {session.get_inputs()[0].name: x}
+    feed = {session.get_inputs()[0].name: x}
     return lambda: (
-        harness.seconds_per_call("run(None, x)", run=session.run, x=given),
-        session.run(None, given)[0],
+        harness.seconds_per_call("run(None, x)", run=session.run, x=feed),
+        session.run(None, feed)[0],
     )
 
 
@@ -119,11 +119,11 @@ def prepare(net, make, *flags):
 
 
 CONTESTANTS = {
-    "C, -O3": (in_c, "-O3"),
-    "C, -O3 -march=native": (in_c, "-O3", "-march=native"),
-    "C, -O3 -march=native, int8": (functools.partial(in_c, quantize=True), "-O3", "-march=native"),
-    "caffelite, predict": (in_caffelite,),
-    "ONNX Runtime": (in_onnxruntime,),
+    "C, -O3": (c_export, "-O3"),
+    "C, -O3 -march=native": (c_export, "-O3", "-march=native"),
+    "C, -O3 -march=native, int8": (functools.partial(c_export, quantize=True), "-O3", "-march=native"),
+    "caffelite, predict": (caffelite_predict,),
+    "ONNX Runtime": (onnx_runtime,),
 }
 
 

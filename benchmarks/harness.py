@@ -87,7 +87,7 @@ def keep_memory():
             assert mallopt(parameter, value) == 1
 
 
-def memory_grown(work):
+def memory_growth(work):
     """Bytes that the process has more, at the peak, while work() runs; None where the system does not tell."""
     status = Path("/proc/self/status")
     if not status.exists():

@@ -50,8 +50,8 @@ def convolutional(cl):
     return cl.Model(layers, seed=0), x, y, 900
 
 
-class First:
-    """The first callback, which ends first."""
+class EmptyCallback:
+    """A callback that does nothing, and notes when it ends."""
 
     def due(self, epochs):
         return float("inf")
@@ -60,29 +60,29 @@ class First:
         pass
 
     def end(self):
-        self.ended = clocks()
+        self.ended = read_clocks()
 
 
-def clocks():
+def read_clocks():
     """The time, that of the processor on this thread, and that on other threads."""
     return time.perf_counter(), time.thread_time(), time.process_time() - time.thread_time()
 
 
-class Timed:
+class TimedMethod:
     """A method, and the seconds that the processor spends in it."""
 
     def __init__(self, method):
         self.method, self.seconds = method, 0.0
 
     def __call__(self, *arguments):
-        begun = time.thread_time()
+        start = time.thread_time()
         try:
             return self.method(*arguments)
         finally:
-            self.seconds += time.thread_time() - begun
+            self.seconds += time.thread_time() - start
 
 
-class Clock(First):
+class Clock(EmptyCallback):
     """The last callback. It takes the time from the first step on; before it, a page begins to look at the training."""
 
     def __init__(self, live):
@@ -93,7 +93,7 @@ class Clock(First):
             command = [sys.executable, "-c", READER, self.live.address]
             self.reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             self.reader.stdout.readline()
-        self.started = clocks()
+        self.started = read_clocks()
 
 
 def seconds(make, share, is_live):
@@ -104,8 +104,8 @@ def seconds(make, share, is_live):
     options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.05), "verbose": 0}
     live = cl.live(open_browser=False) if is_live else None
     if is_live:
-        live.between_steps = Timed(live.between_steps)
-    first, clock = First(), Clock(live)
+        live.between_steps = TimedMethod(live.between_steps)
+    first, clock = EmptyCallback(), Clock(live)
     callbacks = [first, live, clock] if is_live else [first, clock]
     model.fit(x, y, epochs=max(1, int(epochs * share)), batch_size=32, callbacks=callbacks, **options)
     took = [end - start for start, end in zip(clock.started, first.ended, strict=True)]

@@ -48,15 +48,15 @@ def caffelite(models, rows, epochs, patience, together):
         return [] if patience is None else [cl.callbacks.EarlyStopping(patience=patience)]
 
     def measure():
-        made = [cl.MLP(20, [32, 1], seed=i) for i in range(models)]
-        optimizers = [cl.Adam(m.parameters(), lr=lr) for m, lr in zip(made, rates(models), strict=True)]
+        model_list = [cl.MLP(20, [32, 1], seed=i) for i in range(models)]
+        optimizers = [cl.Adam(m.parameters(), lr=lr) for m, lr in zip(model_list, rates(models), strict=True)]
         start = time.perf_counter()
         if together:
-            histories = cl.fit_many(made, x, y, optimizers=optimizers, patience=patience, verbose=0, **options)
+            histories = cl.fit_many(model_list, x, y, optimizers=optimizers, patience=patience, verbose=0, **options)
         else:
             histories = [
                 m.fit(x, y, optimizer=optimizer, callbacks=callbacks(), verbose=0, **options)
-                for m, optimizer in zip(made, optimizers, strict=True)
+                for m, optimizer in zip(model_list, optimizers, strict=True)
             ]
         seconds = time.perf_counter() - start
         loss_and_epochs = np.mean([(history["loss"][-1], history.epochs) for history in histories], axis=0)
@@ -74,18 +74,18 @@ def scikit_learn(models, rows, epochs, patience):
     x, y = data(rows)
 
     def measure():
-        some = rates(models)[::16]
+        chosen = rates(models)[::16]
         options = {"alpha": 0.0, "batch_size": 32, "max_iter": epochs, "tol": 0.0, "n_iter_no_change": epochs}
-        made = [
+        model_list = [
             MLPRegressor(hidden_layer_sizes=(32,), learning_rate_init=lr, random_state=i, **options)
-            for i, lr in enumerate(some)
+            for i, lr in enumerate(chosen)
         ]
         start = time.perf_counter()
-        for m in made:
+        for m in model_list:
             m.fit(x, y.ravel())
         seconds = time.perf_counter() - start
-        loss = 2 * float(np.mean([m.loss_curve_[-1] for m in made]))  # whose loss is half of ours
-        return seconds / len(some), loss, float(epochs)
+        loss = 2 * float(np.mean([m.loss_curve_[-1] for m in model_list]))  # whose loss is half of ours
+        return seconds / len(chosen), loss, float(epochs)
 
     return measure
 
@@ -131,12 +131,12 @@ def main():
             for process in processes.values():
                 process.close()
             print(f"\n{epochs} epochs, {threads} thread{'s' if threads > 1 else ''}\n")
-            print(harness.table(["", "ms a model", "fit_many = 1", "loss", "epochs"], rows_of(measured)))
+            print(harness.table(["", "ms a model", "fit_many = 1", "loss", "epochs"], make_rows(measured)))
     for name, module in left_out.items():
         print(f"\nleft out: {name} (no module {module})")
 
 
-def rows_of(measured):
+def make_rows(measured):
     """A row for each contestant, from its rounds."""
     seconds = {name: float(np.median([s for s, *_ in rounds])) for name, rounds in measured.items()}
     rows = []

@@ -42,7 +42,7 @@ def nets(quick):
 
 def messages(ranks, quick):
     """Seconds of a sum over ranks, by bytes."""
-    found = {}
+    seconds = {}
     for size in BYTES[:4] if quick else BYTES:
         array = np.zeros(max(size // 4, 1), np.float32)
         times = []
@@ -50,27 +50,27 @@ def messages(ranks, quick):
             start = time.perf_counter()
             ranks.all_reduce_in_place(array)
             times.append(time.perf_counter() - start)
-        found[size] = min(times)
-    return found
+        seconds[size] = min(times)
+    return seconds
 
 
-class Timed:
+class TimedGroup:
     """Ranks, and the seconds that this one has been in their sums."""
 
     def __init__(self, ranks):
         self.seconds = 0.0
-        begin = self.timed(ranks.start_all_reduce)
-        ranks.all_reduce_in_place = self.timed(ranks.all_reduce_in_place)
-        ranks.start_all_reduce = lambda array: self.timed(begin(array))
+        begin = self.time_calls(ranks.start_all_reduce)
+        ranks.all_reduce_in_place = self.time_calls(ranks.all_reduce_in_place)
+        ranks.start_all_reduce = lambda array: self.time_calls(begin(array))
 
-    def timed(self, call):
-        def timed(*arguments):
+    def time_calls(self, call):
+        def timed_call(*arguments):
             start = time.perf_counter()
             result = call(*arguments)
             self.seconds += time.perf_counter() - start
             return result
 
-        return timed
+        return timed_call
 
 
 def steps(sizes, rows, optimizer_of, timed, quick):
@@ -83,16 +83,16 @@ def steps(sizes, rows, optimizer_of, timed, quick):
     model = cl.MLP(sizes[0], sizes[1:], seed=0)
     fit = {"loss": cl.SoftmaxLoss(), "optimizer": optimizer_of(cl.Adam(model.parameters())), "batch_size": rows}
     model.fit(x, y, epochs=1, verbose=0, **fit)
-    found = []
+    seconds = []
     for _ in range(1 if quick else 5):
-        at = []
-        note = lambda epoch, history, at=at: at.append((time.perf_counter(), timed.seconds))  # noqa: E731
-        model.fit(x, y, epochs=2, verbose=0, callbacks=[note], **fit)
-        found.append(tuple((after - before) / steps for before, after in zip(*at, strict=True)))
-    return min(found)
+        marks = []
+        mark = lambda epoch, history, marks=marks: marks.append((time.perf_counter(), timed.seconds))  # noqa: E731
+        model.fit(x, y, epochs=2, verbose=0, callbacks=[mark], **fit)
+        seconds.append(tuple((after - before) / steps for before, after in zip(*marks, strict=True)))
+    return min(seconds)
 
 
-def of_ranks(quick):
+def measure_ranks(quick):
     """What `mpirun` runs; rank 0 prints all that was measured, as JSON."""
     from mpi4py import MPI
 
@@ -100,13 +100,13 @@ def of_ranks(quick):
     from caffelite import mpi
 
     cl.set_num_threads(1)
-    together = mpi.DataParallel(cl.SGD(cl.Linear(1, 1).parameters(), lr=0.1)).processes
-    found = {"library": MPI.Get_library_version().split(",")[0].splitlines()[0].strip("\0")}
-    found["messages"] = messages(together.comm, quick)
-    timed = Timed(together.comm)
-    found["together"] = {name: steps(net, ROWS, mpi.DataParallel, timed, quick) for name, net in nets(quick).items()}
-    if together.is_main:
-        print(json.dumps(found))
+    parallel = mpi.DataParallel(cl.SGD(cl.Linear(1, 1).parameters(), lr=0.1)).processes
+    results = {"library": MPI.Get_library_version().split(",")[0].splitlines()[0].strip("\0")}
+    results["messages"] = messages(parallel.comm, quick)
+    timed = TimedGroup(parallel.comm)
+    results["together"] = {name: steps(net, ROWS, mpi.DataParallel, timed, quick) for name, net in nets(quick).items()}
+    if parallel.is_main:
+        print(json.dumps(results))
 
 
 def alone(net, quick):
@@ -119,7 +119,7 @@ def parameters(net):
     return sum(m * n + n for m, n in pairwise(net))
 
 
-def fitted(measured):
+def fit_latency(measured):
     """Latency and bandwidth of α + b/β, least squares of relative errors."""
     sizes, seconds = np.array([[int(size), time] for size, time in measured.items()]).T
     (latency, per_byte), *_ = np.linalg.lstsq(np.stack([1 / seconds, sizes / seconds], 1), np.ones(len(sizes)))
@@ -136,7 +136,7 @@ def main():
     parser.add_argument("--of-ranks", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.of_ranks:
-        of_ranks(options.quick)
+        measure_ranks(options.quick)
         return
     harness.use_threads(1)
     import caffelite as cl
@@ -166,7 +166,7 @@ def main():
         print(f"\nSteps of {ROWS} rows, one rank and {ranks}\n")
         print(harness.table(["net", "bytes of gradient", "1 rank, µs", "all, µs", "messages, µs", "share", "×"], rows))
     first = options.ranks[0]
-    latency, bandwidth = of_here = fitted(found[first]["messages"])
+    latency, bandwidth = of_here = fit_latency(found[first]["messages"])
     latency = latency if options.latency is None else options.latency * 1e-6
     bandwidth = bandwidth if options.bandwidth is None else options.bandwidth * 1e9
     rows = []

@@ -28,7 +28,7 @@ import numpy as np
 # ---- kernels --------------------------------------------------------------------------------------------------------
 
 
-def eager(name):
+def eager_seconds(name):
     """Seconds of a kernel called on 1 × 1 arrays from Python, its output new."""
     from caffelite import _kernels as kernels
 
@@ -36,7 +36,7 @@ def eager(name):
     return lambda: harness.seconds_per_call("kernel(a, a)", kernel=getattr(kernels, name), a=one)
 
 
-def replayed(name):
+def replay_seconds(name):
     """Seconds that a kernel on 1 × 1 arrays adds to a replay: of 400 of them less 200, their work included."""
     import caffelite as cl
     from caffelite import _kernels as kernels
@@ -156,7 +156,7 @@ def options_beyond_plain_fit(net, steps, repeats):
     return measure
 
 
-def allocated(steps):
+def count_allocations(steps):
     """Two `fit`s of one epoch over the same rows, of so many steps and of twice as many: what the second has more.
 
     Memory blocks left at the end, and bytes at the peak, of Python's and of NumPy's. Each has its Program already, and
@@ -191,7 +191,7 @@ def thread_beside_fit(seconds):
     train = trainer()
     epochs = int(seconds / (train(x, y, epochs=100) / 100)) + 1
 
-    def counted(work):
+    def count_epochs(work):
         """Counts a second while `work` runs."""
         count, running = 0, True
 
@@ -209,7 +209,7 @@ def thread_beside_fit(seconds):
         thread.join()
         return rate
 
-    return lambda: counted(lambda: train(x, y, epochs)) / counted(lambda: sleep(seconds))
+    return lambda: count_epochs(lambda: train(x, y, epochs)) / count_epochs(lambda: sleep(seconds))
 
 
 # ---- predict ---------------------------------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def predicting_other_numbers_of_rows():
             start = perf_counter()
             function()
             seconds[function] = perf_counter() - start
-        eager, predicted = seconds.values()
-        return predicted / eager
+        eager_seconds, predicted = seconds.values()
+        return predicted / eager_seconds
 
     return measure
 
@@ -284,10 +284,10 @@ def main():
 
     # What, in which unit, units a second (or an allocation), the goal, how it is measured, which of the rounds counts.
     measurements = [
-        ("an eager kernel call: add", "ns", 1e9, "≤ 150", partial(eager, "add"), min),
-        ("an eager kernel call: matmul", "ns", 1e9, "≤ 150", partial(eager, "matmul"), min),
-        ("a replayed kernel: add", "ns", 1e9, "≤ 10", partial(replayed, "add"), min),
-        ("a replayed kernel: matmul", "ns", 1e9, "≤ 10", partial(replayed, "matmul"), min),
+        ("an eager kernel call: add", "ns", 1e9, "≤ 150", partial(eager_seconds, "add"), min),
+        ("an eager kernel call: matmul", "ns", 1e9, "≤ 150", partial(eager_seconds, "matmul"), min),
+        ("a replayed kernel: add", "ns", 1e9, "≤ 10", partial(replay_seconds, "add"), min),
+        ("a replayed kernel: matmul", "ns", 1e9, "≤ 10", partial(replay_seconds, "matmul"), min),
         ("fit beyond its step, first for a shape", "µs", 1e6, "≤ 500", partial(fit_beyond_steps, True), min),
         ("fit beyond its step, later", "µs", 1e6, "≤ 50", partial(fit_beyond_steps, False), min),
         *[
@@ -311,7 +311,7 @@ def main():
     harness.use_threads(1)
     processes = [harness.Process(make) for *_, make, _ in measurements]
     values = [[measure() for measure in processes] for _ in range(rounds)]
-    blocks, peak = harness.Process(allocated, steps)()
+    blocks, peak = harness.Process(count_allocations, steps)()
 
     print(f"{harness.environment()}\none thread on one core, {rounds} rounds\n")
     lines = []

@@ -16,7 +16,7 @@ import time
 import harness
 
 import caffelite as cl
-from caffelite.web.playground.code import made
+from caffelite.web.playground.code import build_objects
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.page import Playground
 
@@ -31,9 +31,9 @@ CHROMIUM = os.environ.get("CHROMIUM") or next(
 )
 
 
-def of_fit(setting):
+def time_fit(setting):
     """How many steps `fit` takes in some seconds, and the seconds."""
-    names = made(setting)
+    objects = build_objects(setting)
 
     class Stop:
         steps = 0
@@ -51,14 +51,14 @@ def of_fit(setting):
             return time.perf_counter() > self.end_at
 
     stop, begin = Stop(), time.perf_counter()
-    names["model"].fit(
-        names["x"],
-        names["y"],
+    objects["model"].fit(
+        objects["x"],
+        objects["y"],
         loss=getattr(cl, setting.loss)(),
-        optimizer=names["optimizer"],
+        optimizer=objects["optimizer"],
         epochs=10**7,
         batch_size=setting.batch_size,
-        validation_data=names["held_out"],
+        validation_data=objects["held_out"],
         metrics=[setting.metric],
         callbacks=[stop],
         verbose=0,
@@ -66,19 +66,19 @@ def of_fit(setting):
     return stop.steps, time.perf_counter() - begin
 
 
-def of_playground(setting, steps, playground, drawn):
-    """Steps a second of the playground until it has taken so many, and frames a second that the page has `drawn`."""
-    playground.received(None, {"ask": "set", "setting": setting.described()})
-    engine, frames, begin = playground.engine, drawn(), time.perf_counter()
+def time_playground(setting, steps, playground, count_frames):
+    """Steps a second of the playground until it has taken so many, and frames a second that the page draws."""
+    playground.on_receive(None, {"ask": "set", "setting": setting.described()})
+    engine, frames, begin = playground.engine, count_frames(), time.perf_counter()
     engine.play()
     time.sleep(SECONDS / 2)  # as it begins again, `steps` may still be those of the training before
     while engine.steps < steps:
         time.sleep(0.02)
     seconds = time.perf_counter() - begin
-    found = engine.steps / seconds, (drawn() - frames) / seconds
+    rates = engine.steps / seconds, (count_frames() - frames) / seconds
     engine.play(False)
     time.sleep(0.2)
-    return found
+    return rates
 
 
 def main():
@@ -90,16 +90,16 @@ def main():
     if arguments.quick:
         arguments.rounds = 1
     playground = Playground()
-    shown = [0]
+    frames_shown = [0]
     show = playground.engine.show
 
     def count(kind, message):
-        shown[0] += kind == "frame"
+        frames_shown[0] += kind == "frame"
         show(kind, message)
 
     playground.engine.show = count
     if not arguments.page:
-        measure(playground, arguments.rounds, lambda: shown[0])
+        measure(playground, arguments.rounds, lambda: frames_shown[0])
     else:
         from playwright.sync_api import sync_playwright
 
@@ -113,16 +113,16 @@ def main():
     playground.stop()
 
 
-def measure(playground, rounds, drawn):
+def measure(playground, rounds, count_frames):
     rows = []
     for name, setting in SETTINGS.items():
-        found = []
+        results = []
         for _ in range(rounds):
-            steps, seconds = of_fit(setting)
-            found.append((steps / seconds, *of_playground(setting, steps, playground, drawn)))
-        fit, own, frames = (statistics.median(column) for column in zip(*found, strict=True))
-        share = statistics.median([b / a for a, b, _ in found])
-        rows.append([name, f"{fit:,.0f}", f"{own:,.0f}", f"{share:.0%}", f"{frames:.0f}"])
+            steps, seconds = time_fit(setting)
+            results.append((steps / seconds, *time_playground(setting, steps, playground, count_frames)))
+        fit, playground_rate, frames = (statistics.median(column) for column in zip(*results, strict=True))
+        share = statistics.median([b / a for a, b, _ in results])
+        rows.append([name, f"{fit:,.0f}", f"{playground_rate:,.0f}", f"{share:.0%}", f"{frames:.0f}"])
     print(harness.environment("starlette", "uvicorn"))
     print(harness.table(["", "fit, steps/s", "playground, steps/s", "share", "frames/s"], rows))
 

@@ -31,7 +31,7 @@ class Dense(Workload):
     def classes(self):
         return self.sizes[-1]
 
-    def of_peers(self, weights):
+    def peer_weights(self, weights):
         return weights
 
     def module(self):
@@ -47,7 +47,7 @@ NETS = {"784-512-512-10": Dense(**vars(WORKLOADS["mnistbig"])), "gpt": SEQUENCES
 # ---- the contestants: each prepares, and returns train(epochs, record) -> (seconds, losses) -------------------------
 
 
-def caffelite_in(precision, task):
+def caffelite_contestant(precision, task):
     import caffelite as cl
 
     train = caffelite(task)
@@ -72,12 +72,12 @@ def pytorch(task, autocast):
                 return self.module(*inputs).float()
 
     module = Autocast(task.net.module())
-    return trained_by_pytorch(task, module, tensors(task), task.net.of_peers(task.weights), compiled=False)
+    return trained_by_pytorch(task, module, tensors(task), task.net.peer_weights(task.weights), compiled=False)
 
 
 CONTESTANTS = {
-    "caffelite": partial(caffelite_in, "float32"),
-    "caffelite, bfloat16": partial(caffelite_in, "bfloat16"),
+    "caffelite": partial(caffelite_contestant, "float32"),
+    "caffelite, bfloat16": partial(caffelite_contestant, "bfloat16"),
     "PyTorch": partial(pytorch, autocast=False),
     "PyTorch, autocast": partial(pytorch, autocast=True),
 }

@@ -32,16 +32,16 @@ import numpy as np
 from contestants import (
     begin,
     caffelite,
+    compare_all,
+    jax_trainer,
+    make_parser,
     megabytes,
     memory_grown_in_pytorch,
     memory_of_caffelite,
-    parser_of,
-    side_by_side,
+    pytorch_trainer,
+    report_profile,
     start_pytorch,
     tensors,
-    trained_by_jax,
-    trained_by_pytorch,
-    where_time_goes,
 )
 from steps import prepare
 from workloads import SEED, Trainable, adam, columns
@@ -57,7 +57,7 @@ class Net(Trainable):
     classes: int
     batch: int
 
-    compared = 10  # steps, an epoch, over which losses agree
+    check_steps = 10  # steps, an epoch, over which losses agree
     optimizer, settings = adam()
 
     def __str__(self):
@@ -74,7 +74,7 @@ class Net(Trainable):
         model, loss = self.model(), cl.SoftmaxLoss() if self.classes else cl.MSELoss()
         return model, loss, getattr(cl, self.optimizer)(model.parameters(), **self.settings)
 
-    def of_peers(self, weights):
+    def peer_weights(self, weights):
         """The weights of caffelite's model, as its peers have them."""
         return weights
 
@@ -188,7 +188,7 @@ class GPT(Net):
 
         return apply
 
-    def of_peers(self, weights):
+    def peer_weights(self, weights):
         """Query, key and value side by side."""
         weights = iter(weights)
         found = [next(weights), next(weights)]
@@ -365,13 +365,13 @@ NETS = {
 def pytorch(task, compiled=False, keeping=True):
     """`compiled`: by torch.compile. `keeping`: malloc keeps its memory."""
     start_pytorch(task, keeping)
-    return trained_by_pytorch(task, task.net.module(), tensors(task), task.net.of_peers(task.weights), compiled)
+    return pytorch_trainer(task, task.net.module(), tensors(task), task.net.peer_weights(task.weights), compiled)
 
 
 def jax(task):
     harness.keep_memory()
     *inputs, _ = columns(task.x, task.y)
-    return trained_by_jax(task, task.net.function(), inputs, task.net.of_peers(task.weights))
+    return jax_trainer(task, task.net.function(), inputs, task.net.peer_weights(task.weights))
 
 
 def contestants(net, quick):
@@ -495,7 +495,7 @@ def report_losses(steps, threads):
 
 
 def main():
-    parser = parser_of(__doc__, NETS)
+    parser = make_parser(__doc__, NETS)
     parser.add_argument("--profile", action="store_true", help="also caffelite's kernels, one thread")
     parser.add_argument("--memory", action="store_true", help="instead: the memory that attention takes")
     parser.add_argument("--loss-after", type=int, metavar="N",
@@ -509,9 +509,9 @@ def main():
     if options.loss_after:
         report_losses(options.loss_after, options.threads[0])
         return
-    missing = side_by_side(NETS, contestants, options)
+    missing = compare_all(NETS, contestants, options)
     for name in options.only if options.profile else []:
-        where_time_goes(name, NETS[name])
+        report_profile(name, NETS[name])
     if missing:
         print(f"\nNot installed, left out: {'; '.join(missing)}")
 

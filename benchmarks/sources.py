@@ -82,7 +82,7 @@ def training(kind, folder, rows, limit):
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
     def train():
-        with Sampled() as peaks:
+        with MemorySampler() as peaks:
             start = time.perf_counter()
             model.fit(x, y, epochs=epochs, **options)
             seconds = time.perf_counter() - start
@@ -91,7 +91,7 @@ def training(kind, folder, rows, limit):
     return train
 
 
-class Sampled:
+class MemorySampler:
     """While it is entered, a thread looks at how much memory the process has; afterwards it has the peaks, in bytes."""
 
     def __enter__(self):

@@ -90,13 +90,13 @@ def pytorch(optimizer, rows, features, density):
     return epoch
 
 
-def timed(contestant, *arguments):
+def measure_epochs(contestant, *arguments):
     """A contestant's epochs: the loss, the seconds and, of the first, the bytes that the process has grown by."""
     epoch, first = contestant(*arguments), True
 
     def measure():
         nonlocal first
-        grown, first = harness.memory_grown(epoch) if first else None, False
+        grown, first = harness.memory_growth(epoch) if first else None, False
         start = time.perf_counter()
         loss = epoch()
         return loss, time.perf_counter() - start, grown
@@ -116,7 +116,7 @@ def compare(optimizer, rows, features, density, rounds):
     """Print a table; returns who could not be imported, and which module is missing."""
     sizes, running, missing = (optimizer, rows, features, density), {}, {}
     for name, (contestant, *options) in CONTESTANTS.items():
-        process = harness.Process(timed, contestant, *sizes, *options)
+        process = harness.Process(measure_epochs, contestant, *sizes, *options)
         if process.missing:
             missing[name] = process.missing
         else:

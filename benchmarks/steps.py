@@ -44,7 +44,7 @@ class Task:
     threads: int = 1
 
     @property
-    def shuffled(self):
+    def is_shuffled(self):
         """Whether orders differ; where a batch is all rows, they need not."""
         return self.net.batch < len(self.y)
 
@@ -53,7 +53,7 @@ class Task:
         return -(-len(self.y) // self.net.batch)
 
     @property
-    def epochs_at_once(self):
+    def epochs_per_call(self):
         """How many epochs make ten steps."""
         return -(-10 // self.steps_an_epoch)
 
@@ -70,7 +70,7 @@ class Task:
 
         rows = np.arange(len(self.y))
         epoch = cl.DataGenerator(rows, batch_size=len(rows), seed=SEED)
-        self.orders = [order for _ in range(epochs) for order in epoch] if self.shuffled else [rows] * epochs
+        self.orders = [order for _ in range(epochs) for order in epoch] if self.is_shuffled else [rows] * epochs
 
 
 # ---- the contestants: each prepares, and returns train(epochs, record) -> (seconds, losses) -------------------------
@@ -78,7 +78,7 @@ class Task:
 
 def caffelite(task):
     def train(epochs, record):
-        net = task.net.undropped() if record else task.net
+        net = task.net.without_dropout() if record else task.net
         seconds, _, history = net.fit(task.x, task.y, epochs)
         return seconds, history["loss"]
 
@@ -109,7 +109,7 @@ def pytorch(task):
         start = perf_counter()
         for epoch, order in enumerate(task.orders[:epochs]):
             batches = [(x, y)]
-            if task.shuffled:
+            if task.is_shuffled:
                 order = torch.from_numpy(order)
                 batches = zip(x[order].split(task.net.batch), y[order].split(task.net.batch), strict=True)
             for xb, yb in batches:
@@ -138,7 +138,7 @@ def scikit_learn(task):
     def train(epochs, record):
         classifier = MLPClassifier(
             task.net.sizes[1:-1], learning_rate_init=settings["lr"], **rule, batch_size=task.net.batch,
-            shuffle=task.shuffled, alpha=settings["weight_decay"] * task.net.batch, max_iter=1, tol=0,
+            shuffle=task.is_shuffled, alpha=settings["weight_decay"] * task.net.batch, max_iter=1, tol=0,
             n_iter_no_change=10**9, random_state=SEED, warm_start=True,
         )  # fmt: skip
         classifier.fit(task.x, task.y)
@@ -181,7 +181,7 @@ def numpy_by_hand(task):
         losses = np.zeros(epochs)
         start = perf_counter()
         for epoch, order in enumerate(task.orders[:epochs]):
-            if task.shuffled:
+            if task.is_shuffled:
                 np.take(task.x, order, axis=0, out=xs)
                 np.take(onehot, order, axis=0, out=ys)
             for i in range(0, len(xs), batch):
@@ -265,9 +265,9 @@ def jax(task, scan):
     from jax import numpy as jnp
 
     x, y = jnp.array(task.x), jax.nn.one_hot(task.y, task.net.sizes[-1])
-    batch, at_once = task.net.batch, task.epochs_at_once if scan else 1
+    batch, at_once = task.net.batch, task.epochs_per_call if scan else 1
 
-    def loss_of(parameters, x, y, step, dropout):
+    def compute_loss(parameters, x, y, step, dropout):
         *hidden, W, b = parameters
         key = jax.random.fold_in(jax.random.key(SEED), step.astype(int))
         for i in range(0, len(hidden), 4 if task.net.norms else 2):
@@ -285,12 +285,12 @@ def jax(task, scan):
 
     def step(state, batch, dropout):
         t, w, *moments = state
-        loss, g = jax.value_and_grad(loss_of)(w, *batch, t, dropout)
+        loss, g = jax.value_and_grad(compute_loss)(w, *batch, t, dropout)
         updated = [rule(t, *arrays) for arrays in zip(w, g, *moments, strict=True)]
         return (t + 1, *zip(*updated, strict=True)), loss
 
     def epoch(state, order, dropout):
-        xs, ys = (x[order], y[order]) if task.shuffled else (x, y)
+        xs, ys = (x[order], y[order]) if task.is_shuffled else (x, y)
         full = len(x) // batch * batch
         batches = [array[:full].reshape(-1, batch, array.shape[1]) for array in (xs, ys)]
         state, losses = jax.lax.scan(partial(step, dropout=dropout), state, batches)
@@ -299,10 +299,10 @@ def jax(task, scan):
             losses = jnp.append(losses, last)
         return state, losses
 
-    def epochs_of(state, orders, dropout):
+    def run_epochs(state, orders, dropout):
         return jax.lax.scan(partial(epoch, dropout=dropout), state, orders)
 
-    one_step, some_epochs = [jax.jit(f, donate_argnums=0, static_argnums=2) for f in (step, epochs_of)]
+    one_step, some_epochs = [jax.jit(f, donate_argnums=0, static_argnums=2) for f in (step, run_epochs)]
     split = jax.jit(lambda order: [(x[rows], y[rows]) for rows in task.batches(order)])
 
     def train(epochs, record):
@@ -317,7 +317,7 @@ def jax(task, scan):
                 state, value = some_epochs(state, order, dropout)
                 values.append(value)
             else:
-                for rows in split(order[0]) if task.shuffled else [(x, y)]:
+                for rows in split(order[0]) if task.is_shuffled else [(x, y)]:
                     state, value = one_step(state, rows, dropout)
                     values.append(value)
         jax.block_until_ready(state)
@@ -374,23 +374,23 @@ def check_agreement(curves, tolerance=1e-4):
 
 
 def prepare(net, quick, contestant=caffelite, threads=1):
-    """The task, and how many epochs are compared (of `net.compared` steps or a few more) and timed.
+    """The task, and how many epochs are compared (of `net.check_epochs` steps or a few more) and timed.
 
     Both are at least ten steps. A timing keeps the contestant busy for 0.1 s or more.
     """
     model, _, _ = net.network()
     task = Task(net, *net.data(), [p.data.copy() for p in model.parameters()], threads=threads)
-    compared = timed = task.epochs_at_once
+    check_epochs = num_epochs = task.epochs_per_call
     if not quick:
-        compared *= -(-net.compared // (timed * task.steps_an_epoch))
+        check_epochs *= -(-net.check_steps // (num_epochs * task.steps_an_epoch))
         probe = harness.Process(contestant, task, cores=threads)
-        timed = harness.epochs_to_time(probe, False, first=timed)
+        num_epochs = harness.epochs_to_time(probe, False, first=num_epochs)
         probe.close()
-    task.draw_orders(max(compared, timed))
-    return task, compared, timed
+    task.draw_orders(max(check_epochs, num_epochs))
+    return task, check_epochs, num_epochs
 
 
-def compare(contestants, task, compared, timed, rounds):
+def compare(contestants, task, check_epochs, num_epochs, rounds):
     """Check and time all contestants: loss curves and seconds by name, the machine's speeds, who is missing."""
     processes, missing = {}, []
     for name, make in contestants.items():
@@ -399,7 +399,7 @@ def compare(contestants, task, compared, timed, rounds):
             missing.append(f"{name} (no module {process.missing})")
         else:
             processes[name] = process
-    curves = {name: train(compared, True)[1] for name, train in processes.items()}
+    curves = {name: train(check_epochs, True)[1] for name, train in processes.items()}
     check_agreement(curves)
 
     machine = harness.Process(harness.machine_speed, cores=task.threads)
@@ -407,23 +407,23 @@ def compare(contestants, task, compared, timed, rounds):
     for _ in range(rounds):
         speeds.append(machine())
         for name, train in processes.items():
-            seconds[name].append(train(timed, False)[0])
+            seconds[name].append(train(num_epochs, False)[0])
     for process in (machine, *processes.values()):
         process.close()
     return curves, seconds, speeds, missing
 
 
-def report(name, task, timed, curves, seconds, speeds):
+def report(name, task, num_epochs, curves, seconds, speeds):
     """Print a workload's table; returns its row in the summary, and who is faster by how much, if anyone is."""
-    steps = timed * task.steps_an_epoch
-    medians, least = [
+    steps = num_epochs * task.steps_an_epoch
+    medians, minima = [
         {peer: statistic(times) / steps * 1e6 for peer, times in seconds.items()} for statistic in (median, min)
     ]
     ratios = {peer: us / medians["caffelite"] for peer, us in medians.items()}
     rows = []
     for peer, us in medians.items():
         loss = f"{curves[peer][-1]:.5f}{'*' if peer in DIFFERS else ' '}"
-        rows.append([peer, f"{us:.1f}", f"{least[peer]:.1f}", f"{ratios[peer]:.2f}", f"{1e6 / us:,.0f}", loss])
+        rows.append([peer, f"{us:.1f}", f"{minima[peer]:.1f}", f"{ratios[peer]:.2f}", f"{1e6 / us:,.0f}", loss])
     gflops, copied = (max(values) for values in zip(*speeds, strict=True))
     floor = task.flops / gflops / 1e3
 
@@ -434,10 +434,10 @@ def report(name, task, timed, curves, seconds, speeds):
 
     del ratios["caffelite"]
     best = min(ratios, key=ratios.__getitem__, default=None)
-    own, torch = least["caffelite"], f"{ratios['PyTorch']:.2f}" if "PyTorch" in ratios else "–"
+    own_us, torch = minima["caffelite"], f"{ratios['PyTorch']:.2f}" if "PyTorch" in ratios else "–"
     if best is None:  # no peer that is installed has these layers
-        return [name, f"{own:.1f}", torch, "–", "–", f"{100 * floor / own:.0f}%"], None
-    row = [name, f"{own:.1f}", torch, best, f"{ratios[best]:.2f}", f"{100 * floor / own:.0f}%"]
+        return [name, f"{own_us:.1f}", torch, "–", "–", f"{100 * floor / own_us:.0f}%"], None
+    row = [name, f"{own_us:.1f}", torch, best, f"{ratios[best]:.2f}", f"{100 * floor / own_us:.0f}%"]
     return row, f"{name} ({best}, {ratios[best]:.2f})" if ratios[best] < 1 else None
 
 
@@ -456,7 +456,7 @@ def textbook_step(net):
     return step, columns(*net.data())
 
 
-def profiled(net):
+def step_profiler(net):
     """A contestant: profile() -> (the table of a training step's kernels, the least seconds of a replay)."""
     import caffelite as cl
 
@@ -481,35 +481,37 @@ def main():
     harness.use_threads(1)
     print(f"float32, one thread on one core, {rounds} rounds")
     print(harness.environment("torch", "scikit-learn", "jax"))
-    summary, behind, charted = [], [], {}
+    summary, slower, chart_data = [], [], {}
     for name in options.only:
-        task, compared, timed = prepare(WORKLOADS[name], options.quick)
+        task, check_epochs, num_epochs = prepare(WORKLOADS[name], options.quick)
         contestants = {
             name: make for name, make in CONTESTANTS.items() if not (task.net.norms and name in WITHOUT_NORMS)
         }
-        *results, missing = compare(contestants, task, compared, timed, rounds)
-        row, faster = report(name, task, timed, *results)
+        *results, missing = compare(contestants, task, check_epochs, num_epochs, rounds)
+        row, faster = report(name, task, num_epochs, *results)
         summary.append(row)
-        behind += [faster] if faster else []
+        slower += [faster] if faster else []
         medians = {peer: median(times) for peer, times in results[1].items()}
-        own = medians["caffelite"]
-        us = own / timed / task.steps_an_epoch * 1e6
+        own_us = medians["caffelite"]
+        us = own_us / num_epochs / task.steps_an_epoch * 1e6
         title = f"{task.net.title}: " + (f"{us:.2g} µs" if us < 99.5 else f"{us / 1e3:.2g} ms")
-        charted[title] = {peer: seconds / own for peer, seconds in medians.items()}
+        chart_data[title] = {peer: seconds / own_us for peer, seconds in medians.items()}
     if options.chart:
-        chart.write(options.chart, charted, f"Time of a training step, caffelite = 1. {harness.processor()}, one core")
+        chart.write(
+            options.chart, chart_data, f"Time of a training step, caffelite = 1. {harness.processor()}, one core"
+        )
 
     header = ["caffelite, least", "µs/step", "PyTorch's time", "fastest peer", "its time", "share of arithmetic"]
     print("\nPeers' times with caffelite's as 1; the share of the multiply-adds, at the peak, in caffelite's time\n")
     print(harness.table(header, summary))
-    print(f"\nA peer is faster in: {'; '.join(behind) or 'nowhere'}\n")
+    print(f"\nA peer is faster in: {'; '.join(slower) or 'nowhere'}\n")
     print("* not compared: scikit-learn draws orders of its own, decays weights only, by alpha / rows of the batch and")
     print("  with Adam in the gradient, and counts the penalty as loss")
     print("On AMD processors PyTorch's matrix products (MKL) use AVX2, not AVX-512.")
     for name in options.only if options.profile else []:
-        table, least = harness.Process(profiled, WORKLOADS[name])()
+        table, min_seconds = harness.Process(step_profiler, WORKLOADS[name])()
         print(f"\nThe time of each kernel in a step of {name}, measured with a reading of the clock, the least of")
-        print(f"all replays. Without readings a replay takes {1e6 * least:.2f} µs.")
+        print(f"all replays. Without readings a replay takes {1e6 * min_seconds:.2f} µs.")
         print(f"`fit` also fetches batches and sums losses.\n\n{table}")
     if missing:
         print(f"\nNot installed, left out: {'; '.join(missing)}")

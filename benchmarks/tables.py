@@ -31,7 +31,7 @@ import numpy as np
 
 
 @dataclass
-class Table:
+class Dataset:
     make: Any
     held_out: bool
 
@@ -43,29 +43,29 @@ def table(name, held_out=False):
     """Add the decorated function to the tables. It gets its own random generator."""
 
     def add(make):
-        TABLES[name] = Table(lambda: make(np.random.default_rng(sum(map(ord, name)))), held_out)
+        TABLES[name] = Dataset(lambda: make(np.random.default_rng(sum(map(ord, name)))), held_out)
         return make
 
     return add
 
 
-def bundled(name, loader, dtype):
+def add_bundled(name, loader, dtype):
     def load():
         from sklearn import datasets
 
         data = getattr(datasets, loader)(as_frame=True)
         return data.data, data.target.to_numpy().astype(dtype)
 
-    TABLES[name] = Table(load, held_out=False)
+    TABLES[name] = Dataset(load, held_out=False)
 
 
-bundled("breast cancer", "load_breast_cancer", int)
-bundled("wine", "load_wine", int)
-bundled("digits", "load_digits", int)
-bundled("diabetes", "load_diabetes", float)
+add_bundled("breast cancer", "load_breast_cancer", int)
+add_bundled("wine", "load_wine", int)
+add_bundled("digits", "load_digits", int)
+add_bundled("diabetes", "load_diabetes", float)
 
 
-def frame_of(x, **words):
+def make_frame(x, **words):
     """A frame of the columns of x (n, k), and of columns of words given by their codes."""
     import pandas
 
@@ -74,29 +74,29 @@ def frame_of(x, **words):
     return pandas.DataFrame(columns)
 
 
-def with_gaps(rng, frame, share, columns):
+def add_gaps(rng, frame, share, columns):
     """The frame, without this share of the values of some columns."""
     for name in columns:
         frame[name] = frame[name].mask(rng.random(len(frame)) < share)
     return frame
 
 
-def standardized(x):
+def standardize(x):
     return (x - x.mean()) / x.std()
 
 
-def drawn(rng, signal, share=0.5, strength=2.0):
+def draw_labels(rng, signal, share=0.5, strength=2.0):
     """Classes 0 and 1 of which about this share is 1, more often where the signal is larger."""
     threshold = np.quantile(signal, 1 - share)
     return (rng.random(len(signal)) < 1 / (1 + np.exp(strength * (threshold - signal) / signal.std()))).astype(int)
 
 
-def noisy(rng, signal, noise):
+def add_noise(rng, signal, noise):
     """The standardized signal with normal noise of this deviation."""
-    return standardized(signal) + noise * rng.normal(size=len(signal))
+    return standardize(signal) + noise * rng.normal(size=len(signal))
 
 
-def steps_of(rng, x, count, depth=3):
+def random_steps(rng, x, count, depth=3):
     """A sum of random trees: each splits every column that it asks at one of its values."""
     total = np.zeros(len(x))
     for _ in range(count):
@@ -115,15 +115,15 @@ def _(rng, n=10_000):
     slopes, levels = rng.normal(size=12), rng.normal(size=40)
     signal = x[:, 0] + x[:, 1] * (x[:, 2] > 0) + slopes[kind] * x[:, 3] + levels[city] + np.log1p(x[:, 6])
     gaps = rng.random(n) < 1 / (1 + np.exp(2 - x[:, 4]))  # a gap tells that x4 is large
-    frame = with_gaps(rng, frame_of(x, shop=shop, city=city, kind=kind), 0.1, ["x0", "x5", "x6", "city"])
+    frame = add_gaps(rng, make_frame(x, shop=shop, city=city, kind=kind), 0.1, ["x0", "x5", "x6", "city"])
     frame["x4"] = frame["x4"].mask(gaps)
-    return frame, drawn(rng, signal + 0.7 * x[:, 4])
+    return frame, draw_labels(rng, signal + 0.7 * x[:, 4])
 
 
 @table("steps")
 def _(rng, n=10_000):
     x = rng.normal(size=(n, 10))
-    return frame_of(x), noisy(rng, steps_of(rng, x, 20), 0.3)
+    return make_frame(x), add_noise(rng, random_steps(rng, x, 20), 0.3)
 
 
 @table("rules")
@@ -132,21 +132,21 @@ def _(rng, n=5_000):
     job, region = rng.integers(15, size=n), rng.integers(6, size=n)
     signal = 2.0 * ((x[:, 0] > 15) & (x[:, 1] < 20)) + 1.5 * ((x[:, 2] > 30) | (job % 4 == 0))
     signal += 1.0 * ((region < 2) & (x[:, 3] > 10)) - 1.0 * (x[:, 4] > 25)
-    return frame_of(x, job=job, region=region), drawn(rng, signal, 0.3, 4.0)
+    return make_frame(x, job=job, region=region), draw_labels(rng, signal, 0.3, 4.0)
 
 
 @table("interactions")
 def _(rng, n=20_000):
     x = rng.uniform(-1, 1, size=(n, 12))
     signal = np.sign(x[:, 0] * x[:, 1]) + 2 * x[:, 2] * x[:, 3] + x[:, 4] * np.abs(x[:, 5]) + x[:, 6]
-    return frame_of(x), drawn(rng, signal, 0.4, 3.0)
+    return make_frame(x), draw_labels(rng, signal, 0.4, 3.0)
 
 
 @table("periods")
 def _(rng, n=5_000):
     x = rng.uniform(0, 1, size=(n, 8))
     signal = np.sin(20 * x[:, 0]) + np.cos(9 * x[:, 1]) * x[:, 2] + np.sin(6 * x[:, 3] + 3 * x[:, 4]) + x[:, 5]
-    return frame_of(x), noisy(rng, signal, 0.3)
+    return make_frame(x), add_noise(rng, signal, 0.3)
 
 
 @table("rare categories")
@@ -156,7 +156,7 @@ def _(rng, n=20_000):
     x = rng.normal(size=(n, 5))
     likes = rng.normal(size=3_001)
     signal = likes[customer] + rng.normal(size=25)[product] * x[:, 0] + np.maximum(x[:, 1], 0)
-    return frame_of(x, customer=customer, product=product), noisy(rng, signal, 0.5)
+    return make_frame(x, customer=customer, product=product), add_noise(rng, signal, 0.5)
 
 
 @table("rare class")
@@ -164,21 +164,21 @@ def _(rng, n=30_000):
     x = rng.normal(size=(n, 15)) @ (np.eye(15) + 0.3 * rng.normal(size=(15, 15)))
     plan = rng.integers(8, size=n)
     signal = np.maximum(x[:, 0], x[:, 1]) + 0.7 * x[:, 2] * (plan < 3) + 0.5 * (x[:, 3] > 1) + 0.3 * x[:, 4] ** 2
-    return with_gaps(rng, frame_of(x, plan=plan), 0.05, ["x0", "x3", "x7"]), drawn(rng, signal, 0.03, 2.5)
+    return add_gaps(rng, make_frame(x, plan=plan), 0.05, ["x0", "x3", "x7"]), draw_labels(rng, signal, 0.03, 2.5)
 
 
 @table("columns of noise")
 def _(rng, n=3_000):
     x = rng.normal(size=(n, 60))
     signal = x[:, 0] + x[:, 1] - x[:, 2] ** 2 + np.maximum(x[:, 3], x[:, 4]) + (x[:, 5] > 0.5)
-    return frame_of(x), drawn(rng, signal, 0.5, 3.0)
+    return make_frame(x), draw_labels(rng, signal, 0.5, 3.0)
 
 
 @table("skewed")
 def _(rng, n=2_000):
     x = np.exp(rng.normal(size=(n, 9)) * np.linspace(0.3, 2.5, 9))
     signal = np.log(x[:, 0] * x[:, 4]) + np.log(x[:, 8] + x[:, 7]) / 2 + np.sqrt(x[:, 1]) * (x[:, 2] > 1)
-    return frame_of(x), noisy(rng, signal, 0.4)
+    return make_frame(x), add_noise(rng, signal, 0.4)
 
 
 @table("large")
@@ -186,16 +186,18 @@ def _(rng, n=100_000):
     x = rng.normal(size=(n, 16))
     x[:, 8:12] = np.round(np.exp(x[:, 8:12] + 1))
     model, state = rng.integers(60, size=n), rng.integers(9, size=n)
-    signal = standardized(steps_of(rng, x[:, :12], 8)) + np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
+    signal = standardize(random_steps(rng, x[:, :12], 8)) + np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
     signal += rng.normal(size=60)[model] + 0.5 * rng.normal(size=9)[state] * x[:, 3]
-    return with_gaps(rng, frame_of(x, model=model, state=state), 0.05, ["x1", "x9", "model"]), noisy(rng, signal, 0.4)
+    return add_gaps(rng, make_frame(x, model=model, state=state), 0.05, ["x1", "x9", "model"]), add_noise(
+        rng, signal, 0.4
+    )
 
 
 @table("friedman", held_out=True)
 def _(rng, n=1_000):
     x = rng.uniform(size=(n, 10))
     signal = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
-    return frame_of(x), noisy(rng, signal, 0.2)
+    return make_frame(x), add_noise(rng, signal, 0.2)
 
 
 @table("claims", held_out=True)
@@ -205,9 +207,9 @@ def _(rng, n=15_000):
     brand, area = rng.integers(30, size=n), np.minimum(rng.zipf(1.5, size=n), 200)
     signal = 0.8 * (age < 25) + 0.4 * (age > 70) + 0.05 * power + 0.5 * np.log(value) + 0.3 * np.log(distance + 1)
     signal += 0.4 * rng.normal(size=30)[brand] + 0.5 * rng.normal(size=201)[area] + 0.4 * other[:, 0] * (power > 10)
-    frame = frame_of(np.column_stack([age, power, value, distance, other]), brand=brand, area=area)
+    frame = make_frame(np.column_stack([age, power, value, distance, other]), brand=brand, area=area)
     frame["x2"] = frame["x2"].mask(rng.random(n) < 0.4 * (age < 30))  # the young do not tell the value
-    return with_gaps(rng, frame, 0.1, ["x3", "brand"]), noisy(rng, signal, 0.5)
+    return add_gaps(rng, frame, 0.1, ["x3", "brand"]), add_noise(rng, signal, 0.5)
 
 
 @table("clicks", held_out=True)
@@ -220,7 +222,7 @@ def _(rng, n=50_000):
     signal = (
         signal + (factors["site"] * factors["advert"]).sum(axis=1) + factors["device"][:, 1] * factors["hour"][:, 1]
     )
-    return frame_of(np.empty((n, 0)), **codes), drawn(rng, signal, 0.1, 2.0)
+    return make_frame(np.empty((n, 0)), **codes), draw_labels(rng, signal, 0.1, 2.0)
 
 
 @table("ten classes", held_out=True)
@@ -229,7 +231,7 @@ def _(rng, n=10_000):
 
     shape = {"n_features": 30, "n_informative": 12, "n_classes": 10, "n_clusters_per_class": 2, "flip_y": 0.02}
     x, y = make_classification(n, **shape, random_state=int(rng.integers(2**31)))
-    return frame_of(x), y
+    return make_frame(x), y
 
 
 @table("sensors", held_out=True)
@@ -239,7 +241,7 @@ def _(rng, n=8_000):
     x[rng.random(x.shape) < 0.005] *= 30  # outliers
     machine = rng.integers(10, size=n)
     signal = np.sin(3 * hidden[:, 0]) + np.floor(2 * hidden[:, 1]) + hidden[:, 2] * rng.normal(size=10)[machine]
-    return with_gaps(rng, frame_of(x, machine=machine), 0.03, [f"x{i}" for i in range(0, 20, 3)]), noisy(
+    return add_gaps(rng, make_frame(x, machine=machine), 0.03, [f"x{i}" for i in range(0, 20, 3)]), add_noise(
         rng, signal, 0.2
     )
 
@@ -250,22 +252,22 @@ def _(rng, n=8_000):
 
 
 def predictor(estimator, y):
-    return estimator.predict if is_of_numbers(y) else estimator.predict_proba
+    return estimator.predict if is_numeric(y) else estimator.predict_proba
 
 
-def is_of_numbers(y):
+def is_numeric(y):
     return y.dtype.kind == "f"
 
 
-def words_of(frame):
+def word_columns(frame):
     return [name for name in frame if frame[name].dtype.kind not in "fiub"]
 
 
-def as_categories(frame, most=254):
+def as_categories(frame, max_categories=254):
     """A function that turns words into categories: the most frequent of this frame, the others are missing."""
     import pandas
 
-    known = {name: frame[name].value_counts().index[:most] for name in words_of(frame)}
+    known = {name: frame[name].value_counts().index[:max_categories] for name in word_columns(frame)}
 
     def convert(frame):
         return frame.assign(**{name: pandas.Categorical(frame[name], known[name]) for name in known})
@@ -273,14 +275,14 @@ def as_categories(frame, most=254):
     return convert
 
 
-def without_gaps(frame):
+def fill_gaps(frame):
     """A function that fills gaps, which pytabkit refuses: medians, columns that say where, and a word of their own."""
-    words = words_of(frame)
+    words = word_columns(frame)
     medians = frame.drop(columns=words).median()
-    with_gaps = [name for name in medians.index if frame[name].isna().any()]
+    add_gaps = [name for name in medians.index if frame[name].isna().any()]
 
     def fill(frame):
-        flags = {f"{name} is missing": frame[name].isna().astype(float) for name in with_gaps}
+        flags = {f"{name} is missing": frame[name].isna().astype(float) for name in add_gaps}
         return frame.fillna({**medians.to_dict(), **dict.fromkeys(words, "(missing)")}).assign(**flags)
 
     return fill
@@ -291,7 +293,7 @@ def boosting():
 
     def fit(frame, y, seed, **settings):
         convert = as_categories(frame)
-        kind = HistGradientBoostingRegressor if is_of_numbers(y) else HistGradientBoostingClassifier
+        kind = HistGradientBoostingRegressor if is_numeric(y) else HistGradientBoostingClassifier
         estimator = kind(random_state=seed, categorical_features="from_dtype", **settings).fit(convert(frame), y)
         return lambda frame: predictor(estimator, y)(convert(frame))
 
@@ -307,16 +309,16 @@ def tuned_boosting(tries=30):
     def fit(frame, y, seed):
         rng = np.random.default_rng(seed)
         train, held_out = train_test_split(
-            np.arange(len(y)), test_size=0.2, random_state=seed, stratify=None if is_of_numbers(y) else y
+            np.arange(len(y)), test_size=0.2, random_state=seed, stratify=None if is_numeric(y) else y
         )
 
         def error(settings):
             predictions = fit_once(frame.iloc[train], y[train], seed, **settings)(frame.iloc[held_out])
-            if is_of_numbers(y):
+            if is_numeric(y):
                 return np.mean((predictions - y[held_out]) ** 2)
             return log_loss(y[held_out], predictions)
 
-        drawn = [
+        draw_labels = [
             {
                 "learning_rate": float(10 ** rng.uniform(-2, -0.5)),
                 "max_iter": int(10 ** rng.uniform(1.7, 2.7)),
@@ -327,7 +329,7 @@ def tuned_boosting(tries=30):
             }
             for _ in range(tries)
         ]
-        return fit_once(frame, y, seed, **min(drawn, key=error))
+        return fit_once(frame, y, seed, **min(draw_labels, key=error))
 
     return fit
 
@@ -337,14 +339,14 @@ def xgboost():
 
     def fit(frame, y, seed):
         convert = as_categories(frame)
-        kind = XGBRegressor if is_of_numbers(y) else XGBClassifier
+        kind = XGBRegressor if is_numeric(y) else XGBClassifier
         estimator = kind(random_state=seed, enable_categorical=True).fit(convert(frame), y)
         return lambda frame: predictor(estimator, y)(convert(frame))
 
     return fit
 
 
-def in_pipeline(module):
+def pipeline(module):
     """The perceptrons of a module behind what scikit-learn's guide does to a table, on standardized numbers."""
     import importlib
 
@@ -367,7 +369,7 @@ def in_pipeline(module):
             ),
         )
         options = {"random_state": seed, "early_stopping": len(y) > 2_000}
-        if is_of_numbers(y):
+        if is_numeric(y):
             perceptron = TransformedTargetRegressor(library.MLPRegressor(**options), transformer=StandardScaler())
         else:
             perceptron = library.MLPClassifier(**options)
@@ -376,11 +378,11 @@ def in_pipeline(module):
     return fit
 
 
-def caffelites_own():
+def caffelite_tables():
     from caffelite.sklearn import TableClassifier, TableRegressor
 
     def fit(frame, y, seed):
-        kind = TableRegressor if is_of_numbers(y) else TableClassifier
+        kind = TableRegressor if is_numeric(y) else TableClassifier
         return predictor(kind(random_state=seed).fit(frame, y), y)
 
     return fit
@@ -392,8 +394,8 @@ def pytabkit(name):
 
     def fit(frame, y, seed):
         torch.set_num_threads(2)
-        fill = without_gaps(frame)
-        kind = getattr(pytabkit, f"{name}_{'Regressor' if is_of_numbers(y) else 'Classifier'}")
+        fill = fill_gaps(frame)
+        kind = getattr(pytabkit, f"{name}_{'Regressor' if is_numeric(y) else 'Classifier'}")
         predict = predictor(kind(random_state=seed, device="cpu", n_threads=2).fit(fill(frame), y), y)
         return lambda frame: predict(fill(frame))
 
@@ -401,12 +403,12 @@ def pytabkit(name):
 
 
 MODELS = {
-    "caffelite": caffelites_own,
+    "caffelite": caffelite_tables,
     "boosting": boosting,
     "tuned boosting": tuned_boosting,
     "XGBoost": xgboost,
-    "scikit-learn net": functools.partial(in_pipeline, "sklearn.neural_network"),
-    "plain net": functools.partial(in_pipeline, "caffelite.sklearn"),
+    "scikit-learn net": functools.partial(pipeline, "sklearn.neural_network"),
+    "plain net": functools.partial(pipeline, "caffelite.sklearn"),
     "RealMLP": functools.partial(pytabkit, "RealMLP_TD"),
     "TabM": functools.partial(pytabkit, "TabM_D"),
 }
@@ -416,7 +418,7 @@ MODELS = {
 
 
 @functools.cache
-def data_of(name, rows):
+def load_data(name, rows):
     frame, y = TABLES[name].make()
     return frame[:rows], y[:rows]
 
@@ -431,8 +433,8 @@ def contestant(make):
     first = [True]
 
     def judge(name, seed, rows):
-        frame, y = data_of(name, rows)
-        split = {"test_size": 0.25, "random_state": seed, "stratify": None if is_of_numbers(y) else y}
+        frame, y = load_data(name, rows)
+        split = {"test_size": 0.25, "random_state": seed, "stratify": None if is_numeric(y) else y}
         train, test, y_train, y_test = train_test_split(frame, y, **split)
         if first:
             first.clear()
@@ -441,7 +443,7 @@ def contestant(make):
         predict = fit(train, y_train, seed)
         seconds = time.perf_counter() - start
         predictions = predict(test)
-        if is_of_numbers(y):
+        if is_numeric(y):
             return r2_score(y_test, predictions), None, seconds
         positive = predictions[:, 1] if predictions.shape[1] == 2 else predictions
         return roc_auc_score(y_test, positive, multi_class="ovr"), log_loss(y_test, predictions), seconds

@@ -23,7 +23,7 @@ SIZES = {  # images, channels of x and of y, height, width
 KINDS = ("normal", "behind a ReLU", "mean 100", "one pixel of 1e4", "Cauchy")
 
 
-def drawn(rng, kind, shape):
+def draw_values(rng, kind, shape):
     if kind == "Cauchy":
         return rng.standard_cauchy(shape).astype(np.float32)
     x = rng.standard_normal(shape)
@@ -36,7 +36,7 @@ def drawn(rng, kind, shape):
     return x.astype(np.float32)
 
 
-def by_caffelite(x, w, dy, padding):
+def caffelite_results(x, w, dy, padding):
     """y, dx and dw."""
     from caffelite import _kernels as kernels
 
@@ -46,7 +46,7 @@ def by_caffelite(x, w, dy, padding):
     return y, dx, kernels.convolution_weight_grad(x, dy, np.empty_like(w), **window)
 
 
-def by_pytorch(x, w, dy, padding):
+def pytorch_results(x, w, dy, padding):
     import torch
 
     x, w, dy = map(torch.from_numpy, (x, w, dy))
@@ -59,10 +59,10 @@ def by_pytorch(x, w, dy, padding):
 def errors(contestants, kind, n, inputs, outputs, size, window):
     """For y, dx and dw, the error of each contestant."""
     rng = np.random.default_rng(0)
-    x, dy = (drawn(rng, kind, (n, channels, *size)) for channels in (inputs, outputs))
+    x, dy = (draw_values(rng, kind, (n, channels, *size)) for channels in (inputs, outputs))
     w = rng.standard_normal((outputs, inputs, *window)) * np.sqrt(2 / (inputs * np.prod(window)))
     arrays, padding = (x, w.astype(np.float32), dy), tuple([k // 2 for k in window])
-    truths = by_caffelite(*[a.astype(np.float64) for a in arrays], padding)
+    truths = caffelite_results(*[a.astype(np.float64) for a in arrays], padding)
     found = [contestant(*arrays, padding) for contestant in contestants]
     return [
         np.abs(result - truth).max() / np.abs(truth).max()
@@ -76,11 +76,11 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one size: a smoke test")
     options = parser.parse_args()
 
-    contestants = {"caffelite": by_caffelite}
+    contestants = {"caffelite": caffelite_results}
     try:
         import torch  # noqa: F401
 
-        contestants["PyTorch"] = by_pytorch
+        contestants["PyTorch"] = pytorch_results
     except ModuleNotFoundError:
         print("PyTorch is not installed, left out\n")
     header = ["", *[f"{result}, {name}" for result in ("y", "dx", "dw") for name in contestants]]

@@ -62,7 +62,7 @@ class Workload(Trainable):
         return 2 * (2 * first + 3 * sum(others))
 
     @property
-    def compared(self):
+    def check_steps(self):
         """Over how many steps losses agree; with norms, float32's rounding errors grow faster."""
         return 50 if self.norms else 100
 
@@ -93,7 +93,7 @@ class Workload(Trainable):
         model.add(cl.Linear(*last))
         return model, cl.SoftmaxLoss(), getattr(cl, self.optimizer)(model.parameters(), **self.settings)
 
-    def undropped(self):
+    def without_dropout(self):
         """The same without dropout, so that everybody computes the same."""
         return replace(self, dropout=0.0)
 

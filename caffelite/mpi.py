@@ -172,7 +172,10 @@ class MPICommunicator(Communicator):
                 "early, or catches an error that `fit` raises only on this rank, the others may wait forever"
             )
         # Early sums and notices run beside other calls. With separate communicators, MPI cannot mix them up.
-        self._comm, self._async_comm = self._call_blocking(self._notice_comm.Dup), self._call_blocking(self._notice_comm.Dup)
+        self._comm, self._async_comm = (
+            self._call_blocking(self._notice_comm.Dup),
+            self._call_blocking(self._notice_comm.Dup),
+        )
 
     def _wait_for_imports(self, seconds: float) -> bool:
         """Wait at most `seconds` until all ranks have imported this module. Return whether they have."""
@@ -254,7 +257,9 @@ class MPICommunicator(Communicator):
         while not self._stop_watching.wait(POLL_INTERVAL):
             self._receive()
             call, active, last = self._blocking_call, self._active_trainings, self._num_trainings
-            self._departures = [departure for departure in self._departures if departure[1] in active or departure[1] > last]
+            self._departures = [
+                departure for departure in self._departures if departure[1] in active or departure[1] > last
+            ]
             if call is not None:
                 since, name = call
                 self._abort_after_departures(time.monotonic() - since)
@@ -265,7 +270,9 @@ class MPICommunicator(Communicator):
         departed = {rank: what for rank, _, what in reversed(self._departures)}  # the first message of each
         present = [rank for rank in range(self.size) if rank not in departed]
         if departed and waited > (LEAVE_TIMEOUT if self.rank == present[0] else LEAVE_TIMEOUT + REPORT_DELAY):
-            self._abort([f"rank {self.rank} waits for ranks that have left, so all ranks end", *self._describe_ranks(departed)])
+            self._abort(
+                [f"rank {self.rank} waits for ranks that have left, so all ranks end", *self._describe_ranks(departed)]
+            )
 
     def _abort_deadlock(self, waited: float, what: str) -> None:
         """Tell the others if this rank has waited long. Rank 0 ends all if all others have just told the same."""
@@ -334,7 +341,9 @@ class MPICommunicator(Communicator):
         if met:
             self._receive()
             self._notify(LEFT_TAG, (math.inf, reason))
-        if status and not (met and self._wait_for_exits(JOINT_EXIT_TIMEOUT if self.rank == 0 else JOINT_EXIT_TIMEOUT + REPORT_DELAY)):
+        if status and not (
+            met and self._wait_for_exits(JOINT_EXIT_TIMEOUT if self.rank == 0 else JOINT_EXIT_TIMEOUT + REPORT_DELAY)
+        ):
             self._abort([] if has_traceback else ["all end", *self._describe_ranks({self.rank: reason})], status)
 
     def _wait_for_exits(self, seconds: float) -> bool:

@@ -21,7 +21,7 @@ ACTIVATIONS = [*[getattr(cl, name)() for name in names], cl.GELU(approximate=Tru
 EPOCHS = 15
 
 
-def scaled_up(images):
+def enlarge(images):
     """Images (n, 8, 8) as rows (n, 784) of 28 × 28 pixels."""
     large = np.pad(images.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))
     return large.reshape(len(images), -1)
@@ -60,7 +60,7 @@ def draw(path, accuracies):
 
 
 (x, y), (x_test, y_test) = cl.datasets.digits()
-x, x_test = scaled_up(x), scaled_up(x_test)
+x, x_test = enlarge(x), enlarge(x_test)
 loss = cl.SoftmaxLoss()
 cl.set_num_threads(1)  # so that the times don't depend on what else the machine does at the moment
 

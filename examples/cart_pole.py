@@ -15,7 +15,7 @@ policy = cl.MLP(4, [32, 2], activation=cl.Tanh, seed=0)
 optimizer = cl.Adam(policy.parameters(), lr=0.01)
 
 
-def moved(state, right):
+def move_carts(state, right):
     """The states (n, 4) after 20 ms of a push of 10 N: place, speed, angle, angular speed."""
     speed, angle, turning = state.T[1:]
     push = np.where(right, 10.0, -10.0) + 0.05 * turning**2 * np.sin(angle)
@@ -25,14 +25,14 @@ def moved(state, right):
     return state + 0.02 * rate
 
 
-def runs():
+def run_carts():
     """Let the carts run. Return states (n, 4), the advantages of the pushes (n, 2), and the mean length of a run."""
     state, states, pushes, ends = rng.uniform(-0.05, 0.05, (CARTS, 4)), [], [], []
     for _ in range(STEPS):
         right = rng.random(CARTS) < cl.SoftmaxLoss().link(policy.predict(state))[:, 1]
         states.append(state)
         pushes.append(right)
-        state = moved(state, right)
+        state = move_carts(state, right)
         ends.append((np.abs(state[:, 0]) > 2.4) | (np.abs(state[:, 2]) > 0.21))
         state = np.where(ends[-1][:, None], rng.uniform(-0.05, 0.05, (CARTS, 4)), state)
     worth, worths = np.full(CARTS, 50.0), []  # how long a cart goes on from here; later steps count less
@@ -52,9 +52,9 @@ def learn(states, advantages):
     optimizer.step()
 
 
-learning = cl.capture(learn, *runs()[:2])  # this is a step, too
+learning = cl.capture(learn, *run_carts()[:2])  # this is a step, too
 for number in range(1, 41):
-    states, advantages, length = runs()
+    states, advantages, length = run_carts()
     learning(states, advantages)
     if number in (1, 10, 20, 40):
         print(f"round {number}: the pole stands for {length:.0f} steps of 20 ms")

@@ -17,7 +17,7 @@ import caffelite as cl
 BATCH = 64
 
 
-def enlarged(images):
+def enlarge(images):
     """Images (n, 8, 8) as (n, 28, 28): each pixel three times along both axes, in a margin of two."""
     large = cl.Upsample(3).forward(images[:, None])[:, 0]
     return np.pad(large, ((0, 0), (2, 2), (2, 2)))
@@ -28,7 +28,7 @@ if len(sys.argv) > 1:
     epochs = 5
 else:
     (x, y), (x_test, y_test) = cl.datasets.digits()
-    x, x_test = enlarged(x), enlarged(x_test)
+    x, x_test = enlarge(x), enlarge(x_test)
     epochs = 30
 x, x_test = x[:, None], x_test[:, None]  # a convolution takes (n, channels, height, width), here one channel
 

@@ -16,16 +16,16 @@ y = np.where(rng.random(len(y)) < 0.5, rng.integers(0, 10, len(y)), y)
 loss = cl.SoftmaxLoss()
 
 
-def blending(seed):
+def make_mixup(seed):
     """Return a transform of batches, which draws one λ for each."""
     rng = np.random.default_rng(seed)
 
-    def blend(x, y):
+    def mix(x, y):
         share, other = rng.beta(1.0, 1.0), rng.permutation(len(x))
         classes = np.eye(10)[y]
         return share * x + (1 - share) * x[other], share * classes + (1 - share) * classes[other]
 
-    return blend
+    return mix
 
 
 def accuracy(transform, seed):
@@ -37,5 +37,5 @@ def accuracy(transform, seed):
 
 
 plain = np.mean([accuracy(None, seed) for seed in range(2)])
-mixed = np.mean([accuracy(blending(seed), seed) for seed in range(2)])
+mixed = np.mean([accuracy(make_mixup(seed), seed) for seed in range(2)])
 print(f"mean of 2 seeds: test accuracy {plain:.4f}, with mixup: test accuracy {mixed:.4f}")

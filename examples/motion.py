@@ -23,16 +23,16 @@ def recordings(n, seed):
     rng = np.random.default_rng(seed)
     activity = rng.integers(0, 6, n)
 
-    def of(values, spread):
+    def draw_for_wearers(values, spread):
         """Return a number for each series, (n, 1): its activity's number times a random factor of its wearer."""
         return (values[activity] * rng.lognormal(0, spread, n))[:, None]
 
     t = np.arange(128) / 50  # seconds
-    phase = 2 * np.pi * (of(STEPS_PER_SECOND, 0.12) * t + rng.random((n, 1)))
-    strength = of(STRENGTH, 0.35)
-    bounce = strength * (np.sin(phase) + of(HARMONIC, 0.3) * np.sin(2 * phase + 1))
+    phase = 2 * np.pi * (draw_for_wearers(STEPS_PER_SECOND, 0.12) * t + rng.random((n, 1)))
+    strength = draw_for_wearers(STRENGTH, 0.35)
+    bounce = strength * (np.sin(phase) + draw_for_wearers(HARMONIC, 0.3) * np.sin(2 * phase + 1))
     sway = strength / 2 * np.sin(phase / 2)  # left and right: half as often
-    lean, turn = of(LEAN, 0.12) + 0.1 * np.sin(phase / 2) * strength, rng.normal(0, 0.5, (n, 1))
+    lean, turn = draw_for_wearers(LEAN, 0.12) + 0.1 * np.sin(phase / 2) * strength, rng.normal(0, 0.5, (n, 1))
     gravity = [np.cos(lean), np.sin(lean) * np.cos(turn), np.sin(lean) * np.sin(turn)]
     acceleration = [bounce, sway, 0.6 * np.roll(bounce, 8, axis=1)]
     turning = [1.5 * sway, 0.8 * bounce, 2 * np.roll(sway, 16, axis=1)]

@@ -29,8 +29,8 @@ def reviews(n, seed):
     """n texts of one, three or five opinions, and whether most of these are good, (n,) int64."""
     rng = np.random.default_rng(seed)
     opinions = [rng.random(rng.choice([1, 3, 5])) < rng.choice([0.2, 0.8]) for _ in range(n)]
-    texts = [" and ".join(opinion(rng, good) for good in of_text) for of_text in opinions]
-    return texts, np.array([of_text.mean() > 0.5 for of_text in opinions], int)
+    texts = [" and ".join(opinion(rng, good) for good in goods) for goods in opinions]
+    return texts, np.array([goods.mean() > 0.5 for goods in opinions], int)
 
 
 def tokens(text):
@@ -39,12 +39,12 @@ def tokens(text):
     return words + [f"{first} {second}" for first, second in pairwise(words)]
 
 
-def numbered(texts, vocabulary):
+def encode(texts, vocabulary):
     """Return the number of each token, 0 if it is missing or unknown, and whether it is there: both (n, length)."""
     rows = [[vocabulary.get(token, 0) for token in tokens(text)] for text in texts]
     numbers = np.zeros((len(rows), max(map(len, rows))), int)
-    for to, row in zip(numbers, rows, strict=True):
-        to[: len(row)] = row
+    for target, row in zip(numbers, rows, strict=True):
+        target[: len(row)] = row
     return numbers, numbers > 0
 
 
@@ -66,10 +66,10 @@ class Review(cl.Model):
 vocabulary = {token: i for i, token in enumerate(sorted(set().union(*map(tokens, texts))), start=1)}
 model = Review(1 + len(vocabulary), seed=0)
 loss, optimizer = cl.SoftmaxLoss(), cl.Adam(model.parameters(), lr=0.01)
-model.fit(numbered(texts, vocabulary), good, loss=loss, optimizer=optimizer, epochs=8, verbose=2)
+model.fit(encode(texts, vocabulary), good, loss=loss, optimizer=optimizer, epochs=8, verbose=2)
 
-results = model.evaluate(numbered(test_texts, vocabulary), test_good, loss=loss, metrics=["accuracy"])
+results = model.evaluate(encode(test_texts, vocabulary), test_good, loss=loss, metrics=["accuracy"])
 print(f"test reviews: accuracy {results['accuracy']:.3f}")
 for text in ["the book was good", "the book was not good", "the plot was dull and the music was really not bad"]:
-    probability = loss.link(model.predict(numbered([text], vocabulary)))[0, 1]
+    probability = loss.link(model.predict(encode([text], vocabulary)))[0, 1]
     print(f"{probability:4.0%} good: {text}")

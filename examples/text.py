@@ -40,7 +40,7 @@ def sentences(package):
     return list(found)
 
 
-def hashed(texts):
+def hash_features(texts):
     """Texts as rows (n, FEATURES) of a CSR matrix: how often each word and each pair of neighbours comes, normed."""
     words, ends = [], [0]
     for text in texts:
@@ -59,7 +59,7 @@ texts, y = [text for own in of_package for text in own], np.repeat(np.arange(len
 order = np.random.default_rng(0).permutation(len(texts))
 texts, y = [texts[i] for i in order], y[order]
 start = time.perf_counter()
-x, test = hashed(texts), len(texts) // 5
+x, test = hash_features(texts), len(texts) // 5
 sparse, dense = (x.data.nbytes + x.indices.nbytes + x.indptr.nbytes) / 1e6, 4e-6 * x.shape[0] * FEATURES
 print(f"{len(texts)} sentences of {len(PACKAGES)} packages, hashed in {time.perf_counter() - start:.1f} s")
 print(f"{x.nnz / x.shape[0]:.0f} numbers a row: {sparse:.1f} MB, as an array {dense:.0f} MB")
@@ -88,5 +88,5 @@ if find_spec("sklearn"):
     print(f"scikit-learn: {seconds:.1f} s, test sentences: accuracy {theirs.score(x[:test], y[:test]):.3f}")
 
 for text in ["Return the parsed header of the message.", "Schedule a callback on the event loop."]:
-    probability = loss.link(model.predict(hashed([text])))[0]
+    probability = loss.link(model.predict(hash_features([text])))[0]
     print(f"{probability.max():.0%} {PACKAGES[probability.argmax()]}: {text}")

@@ -35,17 +35,24 @@ from caffelite._kernels.guards import AttributeGuard, GuardTable, are_unchanged
 from caffelite._kernels.launch import (
     OPENMP,
     PARALLEL_WORK,
-    single_thread,
     ThreadTuner,
     after_fork,
+    available_threads,
+    current_precision,
     get_num_threads,
     precision,
-    current_precision,
     set_num_threads,
-    available_threads,
+    single_thread,
 )
-from caffelite._kernels.record import pause_recording, RecordedArray, RecordedCall, Recorder, recorder, raise_unrecordable
-from caffelite._kernels.replay import EpochHook, EpochReplay, BestHook, EvaluationHook, Replay
+from caffelite._kernels.record import (
+    RecordedArray,
+    RecordedCall,
+    Recorder,
+    pause_recording,
+    raise_unrecordable,
+    recorder,
+)
+from caffelite._kernels.replay import BestHook, EpochHook, EpochReplay, EvaluationHook, Replay
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first
 BFLOAT16_METHODS = ("fastest", "one by one", "in pairs", "in tiles")  # in the order of loops/panel.h
@@ -70,7 +77,9 @@ def use_bfloat16(way: str) -> None:
 
     Raises ValueError if the processor or the instruction set in use can't.
     """
-    if way not in BFLOAT16_METHODS or not importlib.import_module(_module(ISA)).compute_bfloat16(BFLOAT16_METHODS.index(way)):
+    if way not in BFLOAT16_METHODS or not importlib.import_module(_module(ISA)).compute_bfloat16(
+        BFLOAT16_METHODS.index(way)
+    ):
         ways = ", ".join(BFLOAT16_METHODS)
         raise ValueError(f"CAFFELITE_BFLOAT16 is {way!r}, which {ISA} can't do here; the ways are {ways}")
 

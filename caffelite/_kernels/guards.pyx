@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 
 cdef extern from "Python.h":
-    object PyObject_GenericGetDict(object of, void* context)
+    object PyObject_GenericGetDict(object owner, void* context)
 
 
 cdef class AttributeGuard:
@@ -18,13 +18,13 @@ cdef class AttributeGuard:
 
     The object is not kept alive. If it no longer exists, this counts as a change only if the object was `needed`.
     """
-    def __init__(self, of, dict attributes, bint needed=False, Py_ssize_t count=-1):
-        self.of, self.needed, self.count = weakref.ref(of), needed, count
+    def __init__(self, owner, dict attributes, bint needed=False, Py_ssize_t count=-1):
+        self.owner, self.needed, self.count = weakref.ref(owner), needed, count
         self.names, self.values = list(attributes), list(attributes.values())
         self.lists, self.dicts = [], []
-        self.note_contents(self.values, set())
+        self.record_contents(self.values, set())
 
-    cdef note_contents(self, list values, set seen):
+    cdef record_contents(self, list values, set seen):
         """Note the contents of the lists, tuples and dicts among these values."""
         for value in values:
             if not isinstance(value, (list, tuple, dict)) or id(value) in seen:
@@ -37,21 +37,21 @@ cdef class AttributeGuard:
                 content = list(value)
                 if isinstance(value, list):
                     self.lists.append((value, content))
-            self.note_contents(content, seen)
+            self.record_contents(content, seen)
 
     cdef bint are_unchanged(self):
         cdef PyObject* value
         cdef Py_ssize_t i
-        of = self.of()
-        if of is None:
+        owner = self.owner()
+        if owner is None:
             return not self.needed
-        now = PyObject_GenericGetDict(of, NULL)
+        now = PyObject_GenericGetDict(owner, NULL)
         if self.count >= 0 and len(<dict> now) != self.count:
             return False
         for i in range(len(self.names)):
             value = PyDict_GetItemWithError(now, self.names[i])
             if value == NULL:             # perhaps it is an attribute of the class
-                if getattr(of, self.names[i], self) is not self.values[i]:
+                if getattr(owner, self.names[i], self) is not self.values[i]:
                     return False
             elif value != <PyObject*> self.values[i]:
                 return False
@@ -71,24 +71,24 @@ cdef class AttributeGuard:
 
 
 cdef object MISSING = object()
-cdef tuple EQUAL = (bool, int, float, complex, str, bytes)   # for these types, an equal value is as good as the same
+cdef tuple BY_VALUE = (bool, int, float, complex, str, bytes)   # for these types, an equal value is as good as the same
 
 
-cdef bint is_as_it_was(now, before):
+cdef bint is_unchanged(now, before):
     """Whether `now` is the same object as `before`, or an equal number or text. `before` may be a weak reference."""
     if type(before) is weakref.ref:
         return now is before()
-    return now is before or (type(now) is type(before) and type(now) in EQUAL and now == before)
+    return now is before or (type(now) is type(before) and type(now) in BY_VALUE and now == before)
 
 
-def content_of(before):
-    """The value that `to_compare` was called with; None if it no longer exists."""
+def resolve_reference(before):
+    """The value that `make_reference` was called with; None if it no longer exists."""
     return before() if type(before) is weakref.ref else before
 
 
-def to_compare(value):
+def make_reference(value):
     """A weak reference to a value, to compare with later, or the value itself if it takes no weak reference."""
-    if value is None or isinstance(value, (*EQUAL, tuple, list, dict, set)):
+    if value is None or isinstance(value, (*BY_VALUE, tuple, list, dict, set)):
         return value
     try:
         return weakref.ref(value)
@@ -108,15 +108,15 @@ cdef class GuardTable(AttributeGuard):
     def add_item(self, owner, dict values, str name):
         """Note an attribute of `owner` or, if `owner` is None, an item of the dict `values`. It may be missing."""
         value = values.get(name, MISSING)
-        self.items.append((values if owner is None else to_compare(owner), name, to_compare(value)))
+        self.items.append((values if owner is None else make_reference(owner), name, make_reference(value)))
 
     def add_attribute(self, owner, str name):
         """Note an attribute of a class, or of an object that has no dict for it. It may be missing."""
-        self.named.append((to_compare(owner), name, to_compare(getattr(owner, name, MISSING))))
+        self.named.append((make_reference(owner), name, make_reference(getattr(owner, name, MISSING))))
 
     def add_cell(self, function, Py_ssize_t i, str name):
         """Note a variable of an enclosing function."""
-        self.cells.append((to_compare(function), i, name, to_compare(function.__closure__[i].cell_contents)))
+        self.cells.append((make_reference(function), i, name, make_reference(function.__closure__[i].cell_contents)))
 
     def add_array(self, array):
         """Note the values in an array, which should be small."""
@@ -129,16 +129,16 @@ cdef class GuardTable(AttributeGuard):
 
     def exclude_arrays(self, arrays):
         """Stop comparing these arrays."""
-        self.arrays = [one for one in self.arrays if not any([one[0] is array for array in arrays])]
+        self.arrays = [guard for guard in self.arrays if not any([guard[0] is array for array in arrays])]
 
     def add_contents(self, value, str name):
         """Note the contents of a list, dict or set."""
         if isinstance(value, (set, frozenset)):
             self.sets.append((value, frozenset(value), name))
         elif isinstance(value, dict):
-            self.contents.append((value, list(value), [to_compare(x) for x in value.values()], name))
+            self.contents.append((value, list(value), [make_reference(x) for x in value.values()], name))
         elif not isinstance(value, tuple):
-            self.contents.append((value, None, [to_compare(x) for x in value], name))
+            self.contents.append((value, None, [make_reference(x) for x in value], name))
 
     cdef bint are_unchanged(self):
         for owner, name, before in self.items:
@@ -147,7 +147,7 @@ cdef class GuardTable(AttributeGuard):
                 if owner is None:
                     continue
             values = owner if isinstance(owner, dict) else owner.__dict__
-            if not is_as_it_was((<dict> values).get(name, MISSING), before):
+            if not is_unchanged((<dict> values).get(name, MISSING), before):
                 return False
         for array, bytes_before in self.arrays:
             if array.tobytes() != bytes_before:
@@ -167,19 +167,19 @@ cdef class GuardTable(AttributeGuard):
             if owner is not None:
                 values = owner if isinstance(owner, dict) else owner.__dict__
                 now = (<dict> values).get(name, MISSING)
-                if not is_as_it_was(now, before):
+                if not is_unchanged(now, before):
                     yield name, before, now
         for owner, name, before in self.named:
             owner = owner() if type(owner) is weakref.ref else owner
             if owner is not None:
                 now = getattr(owner, name, MISSING)
-                if not is_as_it_was(now, before):
+                if not is_unchanged(now, before):
                     yield name, before, now
         for function, i, name, before in self.cells:
             function = function() if type(function) is weakref.ref else function
             if function is not None:
                 now = function.__closure__[i].cell_contents
-                if not is_as_it_was(now, before):
+                if not is_unchanged(now, before):
                     yield name, before, now
         for content, before, name in self.sets:
             if type(before)(content) != before:
@@ -193,30 +193,30 @@ cdef class GuardTable(AttributeGuard):
                 yield name, before, content
                 continue
             for i in range(len(now)):
-                if i >= len(before) or not is_as_it_was(now[i], before[i]):
+                if i >= len(before) or not is_unchanged(now[i], before[i]):
                     yield name, before[i] if i < len(before) else MISSING, now[i]
 
     def restore(self):
         """Restore all old values."""
         for owner, name, before in self.items:
-            of = owner() if type(owner) is weakref.ref else owner
-            if of is not None:
-                values = of if isinstance(of, dict) else of.__dict__
+            target = owner() if type(owner) is weakref.ref else owner
+            if target is not None:
+                values = target if isinstance(target, dict) else target.__dict__
                 if before is MISSING:
                     (<dict> values).pop(name, None)
                 else:
-                    (<dict> values)[name] = content_of(before)
+                    (<dict> values)[name] = resolve_reference(before)
         for owner, name, before in self.named:
-            of = owner() if type(owner) is weakref.ref else owner
-            if of is not None and not is_as_it_was(getattr(of, name, MISSING), before):
+            target = owner() if type(owner) is weakref.ref else owner
+            if target is not None and not is_unchanged(getattr(target, name, MISSING), before):
                 if before is MISSING:
-                    delattr(of, name)
+                    delattr(target, name)
                 else:
-                    setattr(of, name, content_of(before))
+                    setattr(target, name, resolve_reference(before))
         for function, i, _, before in self.cells:
             function = function() if type(function) is weakref.ref else function
             if function is not None:
-                function.__closure__[i].cell_contents = content_of(before)
+                function.__closure__[i].cell_contents = resolve_reference(before)
         for array, values in self.arrays:
             if array.flags.writeable:
                 array[...] = np.frombuffer(values, array.dtype).reshape(array.shape)
@@ -225,7 +225,7 @@ cdef class GuardTable(AttributeGuard):
                 content.clear()
                 content.update(before)
         for content, keys, before, _ in self.contents:
-            values = [content_of(x) for x in before]
+            values = [resolve_reference(x) for x in before]
             content.clear()
             if isinstance(content, dict):
                 content.update(zip(keys, values))
@@ -234,11 +234,11 @@ cdef class GuardTable(AttributeGuard):
 
     def exclude_changed(self):
         """Stop comparing the values that have changed."""
-        self.items = [item for item in self.items if self.are_unchanged_alone([item], [], [])]
-        self.named = [named for named in self.named if self.are_unchanged_alone([], [named], [])]
-        self.contents = [content for content in self.contents if self.are_unchanged_alone([], [], [content])]
+        self.items = [item for item in self.items if self.is_item_unchanged([item], [], [])]
+        self.named = [named for named in self.named if self.is_item_unchanged([], [named], [])]
+        self.contents = [content for content in self.contents if self.is_item_unchanged([], [], [content])]
 
-    cdef bint are_unchanged_alone(self, list items, list named, list contents):
+    cdef bint is_item_unchanged(self, list items, list named, list contents):
         cdef GuardTable alone = GuardTable()
         alone.items, alone.named, alone.contents = items, named, contents
         return alone.are_unchanged()
@@ -246,8 +246,8 @@ cdef class GuardTable(AttributeGuard):
 
 cpdef bint are_unchanged(list attributes):
     """Whether none of these `AttributeGuard` has changed."""
-    cdef AttributeGuard one
-    for one in attributes:
-        if not one.are_unchanged():
+    cdef AttributeGuard guard
+    for guard in attributes:
+        if not guard.are_unchanged():
             return False
     return True

@@ -29,7 +29,7 @@ cdef class Kernel:
         The kernel is the matrix product, which takes an epilogue.
     takes_epilogue : bool
         An elementwise call can be fused into the kernel, which applies it to each piece of output that it has computed.
-        All its operands have the output's memory layout (`finish` in loops/elementwise.pxd).
+        All its operands have the output's memory layout (`apply_epilogue` in loops/elementwise.pxd).
     """
 
     def __cinit__(self, str name, *, str loops=None, Op op=NOTHING, int writes=1, int updates=0, int checked=-1,
@@ -52,7 +52,7 @@ def use_loops(dict published):
     """Set the loops of all kernels. Raises KeyError, and changes nothing, if a kernel's name is not in `published`."""
     cdef Kernel kernel
     cdef int i
-    found = [(kernel, published[kernel.loops]) for kernel in KERNELS.values()]
-    for kernel, addresses in found:
+    pairs = [(kernel, published[kernel.loops]) for kernel in KERNELS.values()]
+    for kernel, addresses in pairs:
         for i in range(3):
             kernel.loop[i] = <Loop> <Py_ssize_t> addresses[i % len(addresses)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite._kernels.call cimport *
 from caffelite._kernels.kernel cimport Kernel
-from caffelite._kernels.record cimport is_recording, note
+from caffelite._kernels.record cimport is_recording, record_call
 
 cnp.import_array()
 
@@ -50,17 +50,17 @@ cdef extern from *:
 cdef extern from *:
     """
     /* Whether kernels that this thread calls run on this thread alone, and whether their products round operands. */
-    static _Thread_local int this_thread_is_alone = 0, this_thread_rounds_products = 0;
+    static _Thread_local int is_single_thread = 0, this_thread_rounds_products = 0;
     """
-    bint this_thread_is_alone, this_thread_rounds_products
+    bint is_single_thread, this_thread_rounds_products
 
 cdef extern from *:
     """
     /* Threads read these without Python's lock while other threads write them. */
-    static _Atomic int num_threads = 1, is_set = 1, replays = 0, has_run_in_parallel = 0, must_be_serial = 0;
+    static _Atomic int num_threads = 1, user_has_set = 1, replays = 0, has_run_in_parallel = 0, must_be_serial = 0;
     """
     int num_threads
-    bint is_set                           # the user has set the number, so replays do not choose their own
+    bint user_has_set                           # the user has set the number, so replays do not choose their own
     int replays                           # how many threads replay now; written under the GIL
     bint has_run_in_parallel, must_be_serial
 
@@ -86,8 +86,8 @@ def set_num_threads(int n, bint is_users=True):
 
     If n is not the user's choice, each replay finds out whether fewer threads are faster.
     """
-    global num_threads, is_set
-    num_threads, is_set = n, is_users
+    global num_threads, user_has_set
+    num_threads, user_has_set = n, is_users
 
 
 def get_num_threads():
@@ -125,16 +125,16 @@ cpdef int available_threads() noexcept nogil:
     somebody has set its number. So a number that differs from the default counts as set, and the default does not.
     """
     cdef int limit, share
-    if num_threads == 1 or must_be_serial or this_thread_is_alone:
+    if num_threads == 1 or must_be_serial or is_single_thread:
         return 1
     limit = omp_get_max_threads()
     share = max(num_threads // max(replays, 1), 1)
     return share if limit == untouched else min(share, limit)
 
 
-cdef bint number_is_set() noexcept nogil:
+cdef bint is_user_set() noexcept nogil:
     """Whether the number of threads is the user's choice."""
-    return is_set
+    return user_has_set
 
 
 cdef class single_thread:
@@ -142,12 +142,12 @@ cdef class single_thread:
     cdef bint before
 
     def __enter__(self):
-        global this_thread_is_alone
-        self.before, this_thread_is_alone = this_thread_is_alone, True
+        global is_single_thread
+        self.before, is_single_thread = is_single_thread, True
 
     def __exit__(self, *exception):
-        global this_thread_is_alone
-        this_thread_is_alone = self.before
+        global is_single_thread
+        is_single_thread = self.before
 
 
 # ---- precision -----------------------------------------------------------------------------------------------------
@@ -228,10 +228,10 @@ cdef class ThreadTuner:
     def __cinit__(self):
         self.number = self.tried = INT_MAX
 
-    cpdef int begin(self, int most, double now) noexcept nogil:
-        """The number of threads for a step that begins now, `most` at most."""
-        self.most, self.began = most, now
-        self.number, self.tried = min(self.number, most), min(self.tried, most)
+    cpdef int begin(self, int limit, double now) noexcept nogil:
+        """The number of threads for a step that begins now, `limit` at most."""
+        self.limit, self.began = limit, now
+        self.number, self.tried = min(self.number, limit), min(self.tried, limit)
         return self.tried
 
     cpdef void end(self, double now) noexcept nogil:
@@ -254,8 +254,8 @@ cdef class ThreadTuner:
             self.tried = 1
         elif self.number > 1 and now >= self.fewer_at:
             self.tried = self.number // 2
-        elif self.number < self.most and now >= self.more_at:
-            self.tried = min(2 * self.number, self.most)
+        elif self.number < self.limit and now >= self.more_at:
+            self.tried = min(2 * self.number, self.limit)
         self.seconds = seconds
 
     cdef void end_trial(self, double seconds, double now) noexcept nogil:
@@ -307,7 +307,7 @@ cdef int launch(Call* call, on_stop=None) except -1:
         with nogil:
             stop = run(call, available_threads())
     if is_recording():
-        note(call).on_stop = on_stop
+        record_call(call).on_stop = on_stop
     if stop != CONTINUE and on_stop is not None:
         on_stop((<object> call.operand[(<Kernel> call.kernel).checked].array).view(ndarray))
     return stop

@@ -18,11 +18,11 @@ cdef class RecordedCall:
     cdef object on_stop
     cdef tuple checked                    # dtype, shape and strides of the operand that a stop is about
 
-    cdef RecordedCall relaid(self, tuple y, str name)
+    cdef RecordedCall with_strides(self, tuple y, str name)
 
 
 cdef bint is_recording() noexcept nogil
-cdef RecordedCall note(const Call* call)
-cdef object values_of(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides)
+cdef RecordedCall record_call(const Call* call)
+cdef object copy_values(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides)
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype)
 cdef cnp.ndarray empty_strided(int ndim, cnp.npy_intp* shape, cnp.npy_intp* strides, cnp.dtype dtype)

@@ -114,20 +114,20 @@ class RecordedArray(np.ndarray):
 
     def __getattribute__(self, name):
         if not name.startswith("__") and name not in RecordedArray.OPEN and this_threads_recorder != NULL:
-            raise_unrecordable(f"ndarray.{name}", recorded_instead(name))
+            raise_unrecordable(f"ndarray.{name}", suggest(name))
         return super().__getattribute__(name)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         if this_threads_recorder != NULL:
             gives_conditions = all([kind[len(kind) - 1] in "?O" for kind in ufunc.types])
-            raise_unrecordable(f"numpy.{ufunc.__name__}", CONDITION if gives_conditions else recorded_instead(ufunc.__name__))
+            raise_unrecordable(f"numpy.{ufunc.__name__}", CONDITION if gives_conditions else suggest(ufunc.__name__))
         plain = [x.view(np.ndarray) if isinstance(x, RecordedArray) else x for x in inputs]
         out = tuple([x.view(np.ndarray) if isinstance(x, RecordedArray) else x for x in options.pop("out", ())])
         return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))
 
     def __array_function__(self, function, types, inputs, options):
         if this_threads_recorder != NULL and function not in RecordedArray.OPEN_FUNCTIONS:
-            raise_unrecordable(f"numpy.{function.__name__}", recorded_instead(function.__name__))
+            raise_unrecordable(f"numpy.{function.__name__}", suggest(function.__name__))
         return super().__array_function__(function, types, inputs, options)
 
     def __getitem__(self, index):
@@ -147,22 +147,22 @@ class RecordedArray(np.ndarray):
         return super().__iter__()
 
     def __float__(self):
-        return float(value_of(self))
+        return float(plain_value(self))
 
     def __int__(self):
-        return int(value_of(self))
+        return int(plain_value(self))
 
     def __bool__(self):
-        return bool(value_of(self))
+        return bool(plain_value(self))
 
     def __index__(self):
-        return value_of(self).__index__()
+        return plain_value(self).__index__()
 
     def __format__(self, spec):
-        return format(value_of(self), spec)
+        return format(plain_value(self), spec)
 
     def __complex__(self):
-        return complex(value_of(self))
+        return complex(plain_value(self))
 
 
 def is_view(item, array):
@@ -170,7 +170,7 @@ def is_view(item, array):
     return isinstance(item, np.ndarray) and item.base is not None and (item.base is array or item.base is array.base)
 
 
-def value_of(array):
+def plain_value(array):
     """The array as a plain one. Raises TypeError if this thread is recording."""
     if this_threads_recorder != NULL:
         raise_unrecordable("an array's value")
@@ -180,7 +180,7 @@ def value_of(array):
 CONDITION = ". A mask or condition on the inputs is one more input, `call(self, x, mask)`, predict((x, x != 0))"
 
 
-def recorded_instead(name):
+def suggest(name):
     """The end of a message: caffelite's function for NumPy's function or method of this name."""
     package = sys.modules.get("caffelite")
     if name == "astype":
@@ -190,19 +190,19 @@ def recorded_instead(name):
     return ""
 
 
-def raise_unrecordable(what, way_out=""):
+def raise_unrecordable(what, hint=""):
     """Tell the recorder that the step did something that a replay would not repeat.
 
     The recorder raises TypeError, unless it lets the step go on unrecorded.
     """
     recorder().refuse(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
                       "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable"
-                      f"{way_out}")
+                      f"{hint}")
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------
 
-cdef RecordedCall note(const Call* call):
+cdef RecordedCall record_call(const Call* call):
     """Add a call, with the arrays of its operands, to this thread's recording."""
     cdef RecordedCall recorded = RecordedCall.__new__(RecordedCall)
     cdef int i, bound = 0
@@ -231,7 +231,7 @@ cdef RecordedCall note(const Call* call):
     return recorded
 
 
-cdef object values_of(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides):
+cdef object copy_values(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides):
     """A copy of an operand's values, as a plain array."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef cnp.npy_intp steps[NUMPY_MAX_DIMS]
@@ -257,7 +257,7 @@ cdef class RecordedCall:
         """Raise the exception of a step that this call has stopped."""
         if self.on_stop is not None:
             dtype, shape, strides = self.checked
-            self.on_stop(values_of(&self.call, self.kernel.checked, dtype, shape, strides))
+            self.on_stop(copy_values(&self.call, self.kernel.checked, dtype, shape, strides))
         raise FloatingPointError(f"{self!r} stopped the step")
 
     @property
@@ -314,7 +314,7 @@ cdef class RecordedCall:
         epilogue, or None if the operand is absent or a number. `y` is None if all operands have the memory layout of
         the result, and it is not the layout of a matrix.
         """
-        cdef RecordedCall fused = self.relaid(y, f"{self.name}_{after.name}")
+        cdef RecordedCall fused = self.with_strides(y, f"{self.name}_{after.name}")
         cdef Call* call = &fused.call
         cdef int i
         call.op, call.work = after.call.op, self.call.work + after.call.work
@@ -330,9 +330,9 @@ cdef class RecordedCall:
 
     def with_bias(self, tuple y):
         """This product, prepared for a bias as operand 3. `y` is as in `with_epilogue`."""
-        return self.relaid(y, self.name)
+        return self.with_strides(y, self.name)
 
-    cdef RecordedCall relaid(self, tuple y, str name):
+    cdef RecordedCall with_strides(self, tuple y, str name):
         cdef RecordedCall fused = RecordedCall.__new__(RecordedCall)
         fused.call, fused.kernel, fused.name, fused.arrays = self.call, self.kernel, name, ()
         fused.reads, fused.writes, fused.constants = self.reads, self.writes, self.constants

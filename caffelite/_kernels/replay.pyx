@@ -11,7 +11,7 @@ cimport numpy as cnp
 import numpy as np
 
 from caffelite._kernels.call cimport *
-from caffelite._kernels.launch cimport ThreadTuner, begin_replay, end_replay, is_divided, number_is_set, run, available_threads
+from caffelite._kernels.launch cimport ThreadTuner, begin_replay, end_replay, is_divided, is_user_set, run, available_threads
 from caffelite._kernels.record cimport RecordedCall
 
 cnp.import_array()
@@ -65,7 +65,7 @@ cdef class Replay:
     cdef int run_all(self, double* fastest=NULL) noexcept nogil:
         """Run all entries. Element i of `fastest`, if given, becomes the time of entry i in seconds if that is less."""
         cdef int threads = available_threads() if self.has_divided else 1, stop
-        if threads == 1 or number_is_set():
+        if threads == 1 or is_user_set():
             return self.run_calls(threads, fastest)
         threads = self.tuner.begin(threads, seconds_now())
         stop = self.run_calls(threads, fastest)
@@ -177,7 +177,7 @@ cdef class EpochReplay:
     cdef list columns
     cdef tuple arrays
 
-    def __cinit__(self, list columns, *others):
+    def __cinit__(self, list columns, *arguments):
         self.addresses = <char**> PyMem_Malloc(len(columns) * sizeof(char*))
         if self.addresses == NULL:
             raise MemoryError()
@@ -243,7 +243,7 @@ cdef class EpochReplay:
             self.begun = True
         self.cursor[0] = self.here
 
-    cdef bint passes_over(self) noexcept nogil:
+    cdef bint skips_batch(self) noexcept nogil:
         """Return True, and move the cursor to the next batch, if no row of this batch counts."""
         cdef Py_ssize_t i, end = self.here.position + self.rows if self.batch < self.full_batches else self.n
         if self.counts == NULL:
@@ -254,7 +254,7 @@ cdef class EpochReplay:
         self.cursor.position = end
         return True
 
-    cdef bint interrupted(self) noexcept nogil:
+    cdef bint is_interrupted(self) noexcept nogil:
         return self.pending != NULL and self.pending[0] != 0
 
     cdef void end_batch(self) noexcept nogil:
@@ -268,7 +268,7 @@ cdef class EpochReplay:
     def run_in_python(self, step):
         """Run the next batch by calling `step()`, which finds the batch through the cursor."""
         self.begin_batch()
-        if not self.passes_over():
+        if not self.skips_batch():
             step()
         self.end_batch()
 
@@ -282,20 +282,20 @@ cdef class EpochReplay:
         with nogil:
             stop = self.run_on(epochs, seconds_now() + seconds, steps)
         end_replay()
-        return self.result_of(stop)
+        return self.batch_result(stop)
 
-    cdef object result_of(self, int stop):
+    cdef object batch_result(self, int stop):
         """Return None, or the entry that stopped the step of the next batch; raise what it raised."""
         return None if stop == CONTINUE else (self.full if self.batch < self.full_batches else self.last).result(stop)
 
     cdef int run_on(self, Py_ssize_t epochs, double end, Py_ssize_t steps) noexcept nogil:
         """Run as `run` does, until `end` in seconds. Return CONTINUE, or why the step of the next batch stopped."""
         cdef int stop
-        while self.epoch < epochs and steps > 0 and seconds_now() < end and not self.interrupted():
+        while self.epoch < epochs and steps > 0 and seconds_now() < end and not self.is_interrupted():
             if self.full is None if self.batch < self.full_batches else self.last is None:
                 break
             self.begin_batch()
-            if not self.passes_over():
+            if not self.skips_batch():
                 stop = self.full.run_all() if self.batch < self.full_batches else self.last.run_all()
                 if stop != CONTINUE:
                     return stop
@@ -311,15 +311,15 @@ cdef class EvaluationHook(EpochHook):
 
     `has_loss_first` says whether the first mean is the loss.
     """
-    cdef readonly EpochReplay of
+    cdef readonly EpochReplay replay
     cdef readonly bint has_loss_first
 
-    def __init__(self, EpochReplay of not None, bint has_loss_first):
-        self.of, self.has_loss_first = of, has_loss_first
+    def __init__(self, EpochReplay replay not None, bint has_loss_first):
+        self.replay, self.has_loss_first = replay, has_loss_first
 
     cdef bint call(self) noexcept nogil:
-        cdef Py_ssize_t end = self.of.epoch + 1
-        return self.of.run_on(end, INFINITY, PY_SSIZE_T_MAX) == CONTINUE and self.of.epoch == end
+        cdef Py_ssize_t end = self.replay.epoch + 1
+        return self.replay.run_on(end, INFINITY, PY_SSIZE_T_MAX) == CONTINUE and self.replay.epoch == end
 
 
 cdef class BestHook(EpochHook):
@@ -330,7 +330,7 @@ cdef class BestHook(EpochHook):
 
     arrays : pairs (from, to) of contiguous arrays of the same size.
     """
-    cdef EpochReplay of
+    cdef EpochReplay replay
     cdef double best, min_delta
     cdef readonly Py_ssize_t calls        # that were made
     cdef Py_ssize_t waited, patience, length
@@ -338,8 +338,8 @@ cdef class BestHook(EpochHook):
     cdef size_t* sizes                    # in bytes
     cdef list arrays
 
-    def __cinit__(self, of, double best, Py_ssize_t waited, Py_ssize_t patience, double min_delta, list arrays):
-        self.of, self.best, self.min_delta, self.arrays = of, best, min_delta, arrays
+    def __cinit__(self, replay, double best, Py_ssize_t waited, Py_ssize_t patience, double min_delta, list arrays):
+        self.replay, self.best, self.min_delta, self.arrays = replay, best, min_delta, arrays
         self.waited, self.patience, self.length = waited, patience, len(arrays)
         self.addresses = <char**> PyMem_Malloc(2 * max(self.length, 1) * sizeof(char*))
         self.sizes = <size_t*> PyMem_Malloc(max(self.length, 1) * sizeof(size_t))
@@ -355,7 +355,7 @@ cdef class BestHook(EpochHook):
         PyMem_Free(self.sizes)
 
     cdef bint call(self) noexcept nogil:
-        cdef Mean* sums = <Mean*> (self.of.sums + (self.of.epoch - 1) % self.of.sums_length * self.of.sums_stride)
+        cdef Mean* sums = <Mean*> (self.replay.sums + (self.replay.epoch - 1) % self.replay.sums_length * self.replay.sums_stride)
         cdef double value = sums.total / sums.weight if sums.weight > 0 else NAN
         cdef double better = self.best - value if isfinite(value) else 0
         cdef Py_ssize_t i

@@ -52,7 +52,9 @@ def unstored_arguments(instance: Any, arguments: tuple, options: dict[str, Any])
     return {
         name: value
         for name, value in bound.arguments.items()
-        if name != "seed" and _is_storable(value) and not _are_same(_attribute_value(instance, signature.parameters[name]), value)
+        if name != "seed"
+        and _is_storable(value)
+        and not _are_same(_attribute_value(instance, signature.parameters[name]), value)
     }
 
 

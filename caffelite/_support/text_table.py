@@ -44,7 +44,9 @@ class TextTable(Text):
         return "\n".join(["<table>", f"<thead>{head}</thead>", "<tbody>", *rows, "</tbody>", "</table>"])
 
 
-def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *, cut: int | None = None) -> TextTable:
+def text_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *, cut: int | None = None
+) -> TextTable:
     """A table of the head, a rule and the rows. `alignment` has a letter for each column, "<" left or ">" right.
 
     If lines would be longer than 120 characters, the cells of the column `cut` are shortened.

@@ -57,7 +57,7 @@ static float place(float x, const float *lower, const float *width, int n)
 }
 
 
-def in_double(code: str) -> str:
+def to_double(code: str) -> str:
     """C for `double` of C for `float`."""
     code = re.sub(r"\bfloat\b", "double", code)
     code = re.sub(r"\b(cos|erfc|exp|expm1|fabs|log|log1p|pow|sin|sqrt|tanh)f\(", r"\1(", code)
@@ -67,7 +67,7 @@ def in_double(code: str) -> str:
 def loop(index: str, count: object, *body: str, begin: object = 0) -> str:
     """Statements for each value of an index."""
     head = f"for (int {index} = {begin}; {index} < {count}; {index}++)"
-    inside = indented("\n".join(body))
+    inside = indent("\n".join(body))
     return f"{head} {{\n{inside}\n}}" if len(body) > 1 else f"{head}\n{inside}"
 
 
@@ -84,7 +84,7 @@ def axes(**counts: int) -> dict[str, int]:
     return {index: count for index, count in counts.items() if count > 1}
 
 
-def indexed(function: Any, shape: Shape) -> dict[str, int]:
+def index_axes(function: Any, shape: Shape) -> dict[str, int]:
     """All axes of an array that a Function reads or makes, by their indices; TypeError if there are too many."""
     if len(shape) > len(INDICES):
         raise TypeError(f"export: there is no C for {function!r} of rows with more than {len(INDICES)} axes")
@@ -96,12 +96,12 @@ def dims(counts: Mapping[str, int]) -> Shape:
     return tuple(counts.values()) or (1,)
 
 
-def at(counts: Mapping[str, int]) -> str:
+def subscript(counts: Mapping[str, int]) -> str:
     """An element of such an array, as C writes it."""
     return "".join(f"[{index}]" for index in counts) or "[0]"
 
 
-def indented(text: str) -> str:
+def indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.split("\n"))
 
 
@@ -109,17 +109,21 @@ def brackets(dims: Shape) -> str:
     return "".join(f"[{n}]" for n in dims)
 
 
-def parameter(name: str, seen: Shape, of: str = "float") -> str:
+def parameter(name: str, shape: Shape, number_type: str = "float") -> str:
     """A parameter that is an array of numbers of this type, or an array of arrays."""
-    return f"{of} *restrict {name}" if len(seen) == 1 else f"{of} (*restrict {name}){brackets(seen[1:])}"
+    return (
+        f"{number_type} *restrict {name}"
+        if len(shape) == 1
+        else f"{number_type} (*restrict {name}){brackets(shape[1:])}"
+    )
 
 
-def as_pointer(name: str, seen: Shape) -> str:
+def as_pointer(name: str, shape: Shape) -> str:
     """A pointer to an array of floats of this shape, or its type if the name is empty."""
-    return f"float *{name}" if len(seen) == 1 else f"float (*{name}){brackets(seen[1:])}"
+    return f"float *{name}" if len(shape) == 1 else f"float (*{name}){brackets(shape[1:])}"
 
 
-def in_lines(head: str, items: Sequence[str], tail: str, indent: str = "    ") -> str:
+def wrap_items(head: str, items: Sequence[str], tail: str, indent: str = "    ") -> str:
     """Items between commas, in as many lines as they need."""
     lines = [head]
     for i, item in enumerate(items):
@@ -141,7 +145,7 @@ def literal(value: Any) -> str:
     return str(value) if isinstance(value, np.float64) else f"{value!s}f"
 
 
-def defined(head: str, array: np.ndarray) -> str:
+def define_array(head: str, array: np.ndarray) -> str:
     """The definition of an array in C, in lines; `head` is what comes before the numbers."""
     texts = list(map(literal, array.reshape(-1)))
     inner = 1

@@ -10,9 +10,9 @@ import numpy as np
 
 from caffelite import functions
 from caffelite._support.text_table import format_bytes
-from caffelite.c.emit import HELPERS, as_comment, brackets, in_lines
-from caffelite.c.int8 import ROWS, Rounding
-from caffelite.c.net import Net
+from caffelite.c.emit import HELPERS, as_comment, brackets, wrap_items
+from caffelite.c.int8 import RANDOM_ROWS, Rounding
+from caffelite.c.net import CModel
 from caffelite.core.arrays import check_bool
 from caffelite.core.function import format_shape
 from caffelite.files import safetensors as files
@@ -53,7 +53,7 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     Before anything is written, raises TypeError naming a Function of another kind, and ValueError for shapes that do
     not fit. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
-    text, rounding = written(model, path, input_shape, quantize)
+    text, rounding = render(model, path, input_shape, quantize)
     files.replace_file(path, [text.encode()])
     return rounding
 
@@ -64,7 +64,7 @@ HEAD = """\
  *
 {signature};
  *
- * (in C++ extern "C") computes the outputs of one row{of_row}. Arrays are in C order, and must not overlap.
+ * (in C++ extern "C") computes the outputs of one row{x_name}. Arrays are in C order, and must not overlap.
  *
 {facts}
  *{notes}
@@ -101,72 +101,75 @@ DEFINITION = """
 """
 
 #: The name of an array's element, and of several, by its type in C.
-WHAT = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
+ELEMENT_NAMES = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
 
 def source(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> str:
     """The text of a file at this path; see `export`."""
-    return written(model, path, input_shape, quantize)[0]
+    return render(model, path, input_shape, quantize)[0]
 
 
-def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
+def render(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
     """The text of a file at this path, and how far int8 weights move the outputs; see `export`."""
     if not isinstance(model, Model):
-        of_estimator = ": an estimator's is its `model_`" if hasattr(model, "get_params") else ""
-        raise TypeError(f"export takes a Model, got {model!r}{of_estimator}")
+        hint = ": an estimator's is its `model_`" if hasattr(model, "get_params") else ""
+        raise TypeError(f"export takes a Model, got {model!r}{hint}")
     shapes = row_shapes(model, input_shape)
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
-        net = Net(model, shapes, check_bool("export: quantize", quantize))
+        net = CModel(model, shapes, check_bool("export: quantize", quantize))
     arrays = _arrays(net)
-    helpers = [f"{net.c(text)}\n" for name, text in HELPERS.items() if name in net.used]
+    helpers = [f"{net.convert_code(text)}\n" for name, text in HELPERS.items() if name in net.used]
     integers = any("_t " in text for text in (*arrays, *net.definitions))
     head = HEAD.format(
         name=as_comment(Path(path).name),
-        signature=in_lines(" *     void predict(", arrays, ")", " *         "),
-        of_row=" x" if net.single else "",
+        signature=wrap_items(" *     void predict(", arrays, ")", " *         "),
+        x_name=" x" if net.is_single else "",
         facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
         notes="".join([f"\n * {as_comment(text)}\n *" for text in _notes(net)]),
         summary=as_comment(str(model.summary(shapes[0] if len(shapes) == 1 else tuple(shapes)))),
         includes="#include <math.h>" + "\n#include <stdint.h>" * integers,
         definition=DEFINITION if net.memory else "",
-        sizes=in_lines("enum { ", [f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)], " };"),
+        sizes=wrap_items("enum { ", [f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)], " };"),
         declaration=_signature(net),
     )
-    return "\n".join([head, *helpers, *net.definitions, _predict(net), ""]), net.rounding
+    return "\n".join([head, *helpers, *net.definitions, _predict_function(net), ""]), net.rounding
 
 
-def _arrays(net: Net) -> list[str]:
+def _arrays(net: CModel) -> list[str]:
     """The parameters of the function in C."""
-    inputs = [f"const {net.c(value.type)} *{value.place}" for value, _ in net.inputs]
-    return [*inputs, *[f"{net.number} *{value.place}" for value, _ in net.outputs]]
+    inputs = [f"const {net.convert_code(value.type)} *{value.pointer}" for value, _ in net.inputs]
+    return [*inputs, *[f"{net.number_type} *{value.pointer}" for value, _ in net.outputs]]
 
 
-def _signature(net: Net) -> str:
-    return in_lines("void PREDICT(", _arrays(net), ")")
+def _signature(net: CModel) -> str:
+    return wrap_items("void PREDICT(", _arrays(net), ")")
 
 
-def _sizes(net: Net) -> list[tuple[str, Any]]:
+def _sizes(net: CModel) -> list[tuple[str, Any]]:
     """The inputs and outputs by name, as constants have them."""
-    if net.single:
+    if net.is_single:
         return [("inputs", net.inputs[0][0]), ("outputs", net.outputs[0][0])]
-    return [(value.place, value) for value, _ in (*net.inputs, *net.outputs)]
+    return [(value.pointer, value) for value, _ in (*net.inputs, *net.outputs)]
 
 
-def _facts(net: Net) -> list[tuple[str, str]]:
+def _facts(net: CModel) -> list[tuple[str, str]]:
     """The facts about the arrays, the weights and the memory that users of the file need."""
     arrays = [*net.inputs, *net.outputs]
-    facts = [(v.place, f"{v.size:,} {WHAT[v.type][v.size > 1]}, shape {format_shape(shape)}") for v, shape in arrays]
+    facts = [
+        (v.pointer, f"{v.size:,} {ELEMENT_NAMES[v.type][v.size > 1]}, shape {format_shape(shape)}")
+        for v, shape in arrays
+    ]
     facts.append(("weights", f"{format_bytes(net.constant_bytes)}, constant"))
     if net.rounding is not None:
         largest, mean, output = (f"{number:.2g}" for number in net.rounding)
-        of = f"numbers up to {output}, of {ROWS} random rows"
+        sample = f"numbers up to {output}, of {RANDOM_ROWS} random rows"
         facts.append(("rounding", f"int8 weights move outputs by {largest} at most and {mean} on average,"))
-        facts.append(("", of))
+        facts.append(("", sample))
     return [*facts, ("memory", format_bytes(net.memory * net.dtype.itemsize))]
 
 
-def _notes(net: Net) -> list[str]:
+def _notes(net: CModel) -> list[str]:
     """The descriptions of the model's Columns, each text once."""
     return list(dict.fromkeys([_columns_text(a.function) for a in net.graph.columns()]))
 
@@ -180,25 +183,27 @@ def _columns_text(f: functions.Columns) -> str:
         lines.append("The indices are the numbers of categories:")
     for name, known in f.categories.items():
         numbered = [f"{i} {category}" for i, category in enumerate((*known, "(missing)", "(another)"))]
-        lines.append(in_lines(f"    {name}: ", numbered, "", " " * 8))
+        lines.append(wrap_items(f"    {name}: ", numbered, "", " " * 8))
     return "\n".join(lines)
 
 
-def _predict(net: Net) -> str:
+def _predict_function(net: CModel) -> str:
     """The function itself, which calls the layers."""
     lines = [f"    PREDICT_MEMORY float memory[{net.memory}];", ""] if net.memory else []
-    used = {array.value.place.split()[0] for _, arrays in net.calls for array in arrays}
+    used = {array.value.pointer.split()[0] for _, arrays in net.calls for array in arrays}
     lines += [
-        f"    (void){value.place};  /* no output depends on it */" for value, _ in net.inputs if value.place not in used
+        f"    (void){value.pointer};  /* no output depends on it */"
+        for value, _ in net.inputs
+        if value.pointer not in used
     ]
     for name, arrays in net.calls:
         arguments = []
         for array in arrays:
-            place = array.value.place
-            if len(array.seen) > 1:
+            pointer = array.value.pointer
+            if len(array.view) > 1:
                 const = "" if array.is_written else "const "
-                start = f"({place})" if " " in place else place
-                place = f"({const}{array.value.type} (*){brackets(array.seen[1:])}){start}"
-            arguments.append(place)
-        lines.append(in_lines(f"    {name}(", arguments, ");", " " * 8))
-    return "\n".join([_signature(net), net.c("\n".join(["{", *lines, "}"]))])
+                start = f"({pointer})" if " " in pointer else pointer
+                pointer = f"({const}{array.value.type} (*){brackets(array.view[1:])}){start}"
+            arguments.append(pointer)
+        lines.append(wrap_items(f"    {name}(", arguments, ");", " " * 8))
+    return "\n".join([_signature(net), net.convert_code("\n".join(["{", *lines, "}"]))])

@@ -13,14 +13,14 @@ from caffelite.core.modes import inference
 from caffelite.model.export_graph import ExportGraph, random_rows
 from caffelite.model.tracing import to_list
 
-ROWS = 256  # on which the error is measured
+RANDOM_ROWS = 256  # on which the error is measured
 
 #: The Functions whose `weight` becomes int8.
-KINDS: tuple[type, ...] = (functions.Linear, functions.DropConnect, functions.Conv1d, functions.Conv2d)
-KINDS += (functions.ConvTranspose1d, functions.ConvTranspose2d)
+QUANTIZED_CLASSES: tuple[type, ...] = (functions.Linear, functions.DropConnect, functions.Conv1d, functions.Conv2d)
+QUANTIZED_CLASSES += (functions.ConvTranspose1d, functions.ConvTranspose2d)
 
 
-class Int8(NamedTuple):
+class Int8Weight(NamedTuple):
     """A weight of int8, in its own shape, and a scale for each output:  weight ≈ numbers · scale."""
 
     numbers: np.ndarray
@@ -28,7 +28,7 @@ class Int8(NamedTuple):
     product: np.ndarray
 
 
-def as_int8(f: Any) -> Int8:
+def quantize_weight(f: Any) -> Int8Weight:
     """Round the weight of a layer. The largest weight of an output becomes ±127. ValueError unless all are finite."""
     weight, shape = f.weight.data, f.weight.shape
     if not np.isfinite(weight).all():
@@ -42,7 +42,7 @@ def as_int8(f: Any) -> Int8:
     scale = np.where(scale == 0, 1, np.maximum(scale, np.finfo(scale.dtype).tiny)).astype(scale.dtype)
     numbers = np.rint(weight / scale).astype(np.int8)
     product = (numbers * scale).astype(weight.dtype)
-    return Int8(numbers.reshape(shape), scale.reshape(-1), product.reshape(shape))
+    return Int8Weight(numbers.reshape(shape), scale.reshape(-1), product.reshape(shape))
 
 
 class Rounding(NamedTuple):
@@ -53,27 +53,29 @@ class Rounding(NamedTuple):
     output: float
 
 
-def rounding(graph: ExportGraph) -> Rounding:
+def measure_rounding(graph: ExportGraph) -> Rounding:
     """Apply the model with its own weights and with rounded ones to the same random rows."""
-    rows = random_rows(graph, ROWS, np.random.default_rng(0))
+    rows = random_rows(graph, RANDOM_ROWS, np.random.default_rng(0))
     rounded: Any = copy.deepcopy(graph.model)
     for f in rounded.all_functions():
-        if type(f) in KINDS:
-            f.__class__ = _rounding(type(f))
-    exact, found = (_outputs(model, rows) for model in (graph.model, rounded))
+        if type(f) in QUANTIZED_CLASSES:
+            f.__class__ = _rounding_class(type(f))
+    exact, approximate = (_outputs(model, rows) for model in (graph.model, rounded))
     with np.errstate(invalid="ignore"):
-        differences = np.where((exact == found) | (np.isnan(exact) & np.isnan(found)), 0, abs(exact - found))
+        differences = np.where(
+            (exact == approximate) | (np.isnan(exact) & np.isnan(approximate)), 0, abs(exact - approximate)
+        )
     differences[np.isnan(differences)] = np.inf  # at least one is not a number
     largest = abs(exact[np.isfinite(exact)]).max(initial=0)
     return Rounding(float(differences.max()), float(differences.mean()), float(largest))
 
 
-def _rounding(kind: Any) -> type:
+def _rounding_class(kind: Any) -> type:
     """Make a subclass of a layer that rounds its weight while it computes. All others that read it get it as it is."""
 
     def forward(self: Any, x: np.ndarray) -> np.ndarray:
         exact = self.weight.data.copy()
-        self.weight.data = as_int8(self).product
+        self.weight.data = quantize_weight(self).product
         try:
             return kind.forward(self, x)
         finally:

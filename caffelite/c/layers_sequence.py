@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.emit import Shape, at, axes, dims, indented, literal, loop, loops
-from caffelite.c.layers import Layer, Part, Write
+from caffelite.c.emit import Shape, axes, dims, indent, literal, loop, loops, subscript
+from caffelite.c.layers import CLayer, Part, WriteCall
 from caffelite.functions.recurrent import PARAMETER_NAMES
 from caffelite.model.tracing import original_class
 
-INDEX, MASK = "int64_t", "uint8_t"
+INDEX_TYPE, MASK_TYPE = "int64_t", "uint8_t"
 
 
-def embedding(f: functions.Embedding, x: Shape, y: Shape) -> Layer:
+def embedding(f: functions.Embedding, x: Shape, y: Shape) -> CLayer:
     """NaN stands for an index that is not in the table."""
     counts = axes(r=math.prod(x)) | {"j": f.size}
-    found = looked_up("weight", f"x{at(axes(r=math.prod(x)))}", f.count)
-    body = loops(counts, f"y{at(counts)} = {found};")
-    seen = dims(axes(r=math.prod(x)))
-    return Layer({"x": seen}, dims(counts), body, {"weight": f.weight.data}, types={"x": INDEX})
+    element = lookup("weight", f"x{subscript(axes(r=math.prod(x)))}", f.count)
+    body = loops(counts, f"y{subscript(counts)} = {element};")
+    x_shape = dims(axes(r=math.prod(x)))
+    return CLayer({"x": x_shape}, dims(counts), body, {"weight": f.weight.data}, types={"x": INDEX_TYPE})
 
 
-def looked_up(table: str, index: str, count: int) -> str:
+def lookup(table: str, index: str, count: int) -> str:
     return f"{index} >= 0 && {index} < {count} ? {table}[{index}][j] : NAN"
 
 
-def columns(f: functions.Columns, *shapes: Shape) -> Layer:
+def columns(f: functions.Columns, *shapes: Shape) -> CLayer:
     """Numbers, standardized and held within limits, which of them are missing, bins, and the vectors of categories."""
     inputs: dict[str, Shape] = {}
     body: list[str] = []
@@ -45,11 +45,11 @@ def columns(f: functions.Columns, *shapes: Shape) -> Layer:
     if f.categories:
         inputs["codes"] = (len(f.categories),)
     for i, part in enumerate(f.embeddings):
-        found = looked_up(f"category{i}", f"codes[{i}]", part.count)
-        body.append(loop("j", part.size, f"y[{f'{end} + j' if end else 'j'}] = {found};"))
+        element = lookup(f"category{i}", f"codes[{i}]", part.count)
+        body.append(loop("j", part.size, f"y[{f'{end} + j' if end else 'j'}] = {element};"))
         constants[f"category{i}"] = part.weight.data
         end += part.size
-    return Layer(inputs, shapes[-1], body, constants, end == len(f.numbers), types={"codes": INDEX})
+    return CLayer(inputs, shapes[-1], body, constants, end == len(f.numbers), types={"codes": INDEX_TYPE})
 
 
 LARGE = 1e15  # its square is finite
@@ -67,15 +67,15 @@ def _numbers(f: functions.Columns) -> list[str]:
         body += [loop("t", end, share, code, begin=begin)] * (count > 0)
     lines = ["const float z = x[j] != x[j] ? 0 : (x[j] - center[j]) / scale[j];"]
     if f.robust:
-        least, most = map(literal, (-LARGE, LARGE))
-        lines.append(f"const float q = z < {least} ? {least} : z > {most} ? {most} : z;")
+        low, high = map(literal, (-LARGE, LARGE))
+        lines.append(f"const float q = z < {low} ? {low} : z > {high} ? {high} : z;")
         lines.append(f"y[j] = q / sqrtf(1 + q * q / {literal(f.limit**2)});")
     else:
         lines.append("y[j] = z;")
     return [*body, loop("j", k, *lines)]
 
 
-def splines(f: functions.Splines, *shapes: Shape) -> Layer:
+def splines(f: functions.Splines, *shapes: Shape) -> CLayer:
     """The sum of the rows around the place of each number, and of the vectors of categories."""
     inputs: dict[str, Shape] = {}
     body = [loop("j", f.size, "y[j] = bias[j];")]
@@ -91,26 +91,26 @@ def splines(f: functions.Splines, *shapes: Shape) -> Layer:
     end = 0
     for i, bins in enumerate(f.bins):
         bounds = f"&lower[{end}], &width[{end}]" if bins else "0, 0"
-        found = f"const float at = place(x[{i}], {bounds}, {bins}), f = at - (int)at;"
+        place = f"const float at = place(x[{i}], {bounds}, {bins}), f = at - (int)at;"
         knots = f"const float (*t)[{f.size}] = &knots[{f.knots[i]} + (int)at];"
         body += [
             "{",
-            *map(indented, (found, knots, loop("j", f.size, "y[j] += t[0][j] + f * (t[f > 0][j] - t[0][j]);"))),
+            *map(indent, (place, knots, loop("j", f.size, "y[j] += t[0][j] + f * (t[f > 0][j] - t[0][j]);"))),
         ]
         body.append("}")
         end += bins
     if f.categories:
         inputs["codes"] = (len(f.categories),)
     for i, known in enumerate(f.categories.values()):
-        body.append(loop("j", f.size, f"y[j] += {looked_up(f'category{i}', f'codes[{i}]', len(known) + 2)};"))
+        body.append(loop("j", f.size, f"y[j] += {lookup(f'category{i}', f'codes[{i}]', len(known) + 2)};"))
         constants[f"category{i}"] = table[f.knots[k + i] : f.knots[k + i + 1]]
-    return Layer(inputs, shapes[-1], body, constants, types={"codes": INDEX})
+    return CLayer(inputs, shapes[-1], body, constants, types={"codes": INDEX_TYPE})
 
 
-def positional_encoding(f: functions.PositionalEncoding, x: Shape, y: Shape) -> Layer:
+def positional_encoding(f: functions.PositionalEncoding, x: Shape, y: Shape) -> CLayer:
     counts = {"i": x[0], "j": x[1]}
     waves = f.table(np.float64)[: x[0]]
-    return Layer({"x": x}, y, loops(counts, "y[i][j] = x[i][j] + waves[i][j];"), {"waves": waves}, in_place=True)
+    return CLayer({"x": x}, y, loops(counts, "y[i][j] = x[i][j] + waves[i][j];"), {"waves": waves}, in_place=True)
 
 
 # ---- recurrent layers -----------------------------------------------------------------------------------------------
@@ -133,44 +133,45 @@ STEPS: dict[type, list[str]] = {
 }
 
 
-def one_pass(f: Any, x: Shape, *shapes: Shape) -> Layer:
+def recurrent_pass(f: Any, x: Shape, *shapes: Shape) -> CLayer:
     """One layer in one direction. The states are arrays of its own; without `sequences`, y is the state h."""
     *states, y = shapes
     (length, features), m = x, f.hidden
     gates = f.gates * m
     names = ["h" if f.sequences else "y", *f.state_names[1:]]
     first = [f"first_{name}" for name in f.state_names[: len(states)]]
-    of_state = "b" if f.gates == 3 else "a"  # the array with the state's part of a sum
+    state_sum = "b" if f.gates == 3 else "a"  # the array with the state's part of a sum
 
-    def renamed(statement: str) -> str:
+    def rename(statement: str) -> str:
         for times in (3, 2, 1):
             statement = statement.replace(f"[{times if times > 1 else ''}H + j]", f"[{times * m} + j]")
         return statement if f.sequences else statement.replace("h[j]", "y[j]")
 
     starts = [
-        f"{name}[j] = {f'{given}[j]' if states else 0};" for name, given in zip(names, first or names, strict=True)
+        f"{name}[j] = {f'{first_state}[j]' if states else 0};"
+        for name, first_state in zip(names, first or names, strict=True)
     ]
-    index, turned = ("step", [f"const int t = {length - 1} - step;"]) if f.suffix.endswith("_reverse") else ("t", [])
+    index, reversal = ("step", [f"const int t = {length - 1} - step;"]) if f.suffix.endswith("_reverse") else ("t", [])
     step = [
-        *turned,
-        loop("k", gates, *["a[k] = bias_ih[k];", "b[k] = bias_hh[k];"][: 1 + (of_state == "b")]),
+        *reversal,
+        loop("k", gates, *["a[k] = bias_ih[k];", "b[k] = bias_hh[k];"][: 1 + (state_sum == "b")]),
         loop("i", features, loop("k", gates, "a[k] += x[t][i] * weight_ih[i][k];")),
-        loop("i", m, loop("k", gates, f"{of_state}[k] += {names[0]}[i] * weight_hh[i][k];")),
-        loop("j", m, *map(renamed, STEPS[type(f)]), *["y[t][j] = h[j];"] * f.sequences),
+        loop("i", m, loop("k", gates, f"{state_sum}[k] += {names[0]}[i] * weight_hh[i][k];")),
+        loop("j", m, *map(rename, STEPS[type(f)]), *["y[t][j] = h[j];"] * f.sequences),
     ]
     weight_ih, weight_hh, bias_ih, bias_hh = (getattr(f, name).data for name in PARAMETER_NAMES)
     constants = {"weight_ih": weight_ih.T, "weight_hh": weight_hh.T, "bias_ih": bias_ih, "bias_hh": bias_hh}
-    if of_state == "a":
+    if state_sum == "a":
         constants["bias_ih"] = bias_ih + bias_hh
         del constants["bias_hh"]
-    own = {name: (m,) for name in names if name != "y"} | dict.fromkeys(["a", of_state], (gates,))
+    scratch = {name: (m,) for name in names if name != "y"} | dict.fromkeys(["a", state_sum], (gates,))
     inputs = {"x": x} | dict.fromkeys(first, (m,))
-    return Layer(inputs, y, [loop("j", m, *starts), loop(index, length, *step)], constants, own=own)
+    return CLayer(inputs, y, [loop("j", m, *starts), loop(index, length, *step)], constants, scratch=scratch)
 
 
-def recurrent(f: Any, write: Write, x: Part, *given: Part) -> list[Part]:
+def recurrent(f: Any, write: WriteCall, x: Part, *options: Part) -> list[Part]:
     """A call for each layer in each direction, and one that puts both directions side by side."""
-    states, lengths = given[: len(f.state_names)], given[len(f.state_names) :]
+    states, lengths = options[: len(f.state_names)], options[len(f.state_names) :]
     if any(part != (None, None) for part in lengths):
         raise TypeError(f"export: there is no C for the lengths that {f!r} gets: each row has all steps")
     first = [state for state in states if state != (None, None)]
@@ -178,49 +179,58 @@ def recurrent(f: Any, write: Write, x: Part, *given: Part) -> list[Part]:
     for layer in range(f.layers):
         sequences = f.sequences or layer < f.layers - 1
         shape = (x[1][0], f.hidden) if sequences else (f.hidden,)
-        found = []
+        directions = []
         for direction, suffix in enumerate(f._suffixes(layer)):
             place = (layer * f.directions + direction,) if f.layers * f.directions > 1 else ()
-            y, *own = write(_pass(f, suffix, sequences), x, *first, shape=shape, by=one_pass, place_in=place)
-            last = own[: len(f.state_names)] if sequences else [y, *own[: len(f.state_names) - 1]]
-            found.append(y)
+            y, *scratch = write(
+                _single_layer(f, suffix, sequences), x, *first, shape=shape, writer=recurrent_pass, index=place
+            )
+            last = scratch[: len(f.state_names)] if sequences else [y, *scratch[: len(f.state_names) - 1]]
+            directions.append(y)
         shape = (*shape[:-1], f.directions * f.hidden)
         place = (f.layers * f.directions + layer,)
-        (x,) = found if f.directions == 1 else write(functions.Concatenate(-1), *found, shape=shape, place_in=place)
+        (x,) = (
+            directions if f.directions == 1 else write(functions.Concatenate(-1), *directions, shape=shape, index=place)
+        )
     return [x, *last] if first else [x]
 
 
-def _pass(f: Any, suffix: str, sequences: bool) -> Any:
+def _single_layer(f: Any, suffix: str, sequences: bool) -> Any:
     """The layer of a stack whose parameters have this suffix, as a layer of its own."""
-    one: Any = object.__new__(original_class(f))
-    one.hidden, one.sequences, one.suffix = f.hidden, sequences, suffix
-    one.layers, one.dropout, one.bidirectional = 1, 0.0, False
+    layer: Any = object.__new__(original_class(f))
+    layer.hidden, layer.sequences, layer.suffix = f.hidden, sequences, suffix
+    layer.layers, layer.dropout, layer.bidirectional = 1, 0.0, False
     for part in PARAMETER_NAMES:
-        setattr(one, part, getattr(f, part + suffix))
-    one.in_features = one.weight_ih.shape[1]
-    return one
+        setattr(layer, part, getattr(f, part + suffix))
+    layer.in_features = layer.weight_ih.shape[1]
+    return layer
 
 
 # ---- attention ------------------------------------------------------------------------------------------------------
 
 
 def attention(
-    f: Any, write: Write, x: Part, context: Part = (None, None), mask: Part = (None, None), cache: Part = (None, None)
+    f: Any,
+    write: WriteCall,
+    x: Part,
+    context: Part = (None, None),
+    mask: Part = (None, None),
+    cache: Part = (None, None),
 ) -> list[Part]:
     """A call for each of the four Linears, one for rotary positions, and one for the weighted means."""
     if not f.has_context:
         context, mask = x, (mask if mask[0] is not None else context)
     (q,), (k,), (v,) = (
-        write(part, of, shape=of[1], place_in=(i,))
-        for i, (part, of) in enumerate(((f.query, x), (f.key, context), (f.value, context)))
+        write(part, source, shape=source[1], index=(i,))
+        for i, (part, source) in enumerate(((f.query, x), (f.key, context), (f.value, context)))
     )
     if f.rotary:
-        (q,), (k,) = (write(f, of, shape=of[1], by=rotary, place_in=(i,)) for i, of in ((3, q), (4, k)))
-    h, _ = write(f, q, k, v, *[mask] * (mask[0] is not None), shape=x[1], by=weighted_means)
-    return write(f.output, h, shape=x[1], place_in=(5,))
+        (q,), (k,) = (write(f, source, shape=source[1], writer=rotary, index=(i,)) for i, source in ((3, q), (4, k)))
+    h, _ = write(f, q, k, v, *[mask] * (mask[0] is not None), shape=x[1], writer=weighted_means)
+    return write(f.output, h, shape=x[1], index=(5,))
 
 
-def rotary(f: Any, x: Shape, y: Shape) -> Layer:
+def rotary(f: Any, x: Shape, y: Shape) -> CLayer:
     """Turn the pairs of numbers 2 j, 2 j + 1 of each head."""
     d = f.size // f.heads
     angles = np.arange(x[0])[:, np.newaxis] / 10_000 ** (2 * np.arange(d // 2) / d)
@@ -231,21 +241,21 @@ def rotary(f: Any, x: Shape, y: Shape) -> Layer:
         "y[i][g][j][0] = a * cosine[i][j] - b * sine[i][j];",
         "y[i][g][j][1] = a * sine[i][j] + b * cosine[i][j];",
     )
-    seen = (x[0], f.heads, d // 2, 2)
-    return Layer({"x": seen}, seen, body, {"cosine": np.cos(angles), "sine": np.sin(angles)}, in_place=True)
+    shape = (x[0], f.heads, d // 2, 2)
+    return CLayer({"x": shape}, shape, body, {"cosine": np.cos(angles), "sine": np.sin(angles)}, in_place=True)
 
 
-def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Layer:
+def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> CLayer:
     """The largest exponent is 0, so no exponential overflows. A position that sees no key gets 0."""
     *mask, _ = shapes
     (length, _), keys, d = q, k[0], f.size // f.heads
-    seen = f"i + {keys - length + 1}" if f.causal else keys  # if causal, the queries are the last positions
+    end = f"i + {keys - length + 1}" if f.causal else keys  # if causal, the queries are the last positions
     skip = [f"if (!mask{'[i]' * (len(mask[0]) == 2)}[j]) continue;"] if mask else []
-    each = [
+    statements = [
         "float largest = -INFINITY;",
         loop(
             "j",
-            seen,
+            end,
             *skip,
             "score[j] = 0;",
             loop("l", d, "score[j] += q[i][g][l] * k[j][g][l];"),
@@ -256,7 +266,7 @@ def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Laye
         loop("l", d, "y[i][g][l] = 0;"),
         loop(
             "j",
-            seen,
+            end,
             *skip,
             "const float part = expf(score[j] - largest);",
             "sum += part;",
@@ -265,14 +275,14 @@ def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Laye
         *["if (sum == 0) continue;"] * len(mask),
         loop("l", d, "y[i][g][l] /= sum;"),
     ]
-    of_x, of_keys = (length, f.heads, d), (keys, f.heads, d)
-    inputs = {"q": of_x, "k": of_keys, "v": of_keys} | ({"mask": mask[0]} if mask else {})
-    body = loops({"g": f.heads, "i": length}, *each)
-    return Layer(inputs, of_x, body, own={"score": (keys,)}, types={"mask": MASK})
+    x_shape, keys_shape = (length, f.heads, d), (keys, f.heads, d)
+    inputs = {"q": x_shape, "k": keys_shape, "v": keys_shape} | ({"mask": mask[0]} if mask else {})
+    body = loops({"g": f.heads, "i": length}, *statements)
+    return CLayer(inputs, x_shape, body, scratch={"score": (keys,)}, types={"mask": MASK_TYPE})
 
 
 #: Functions that write a layer, as those in `layers.LAYERS`.
-LAYERS: dict[type, Callable[..., Layer]] = {
+LAYERS: dict[type, Callable[..., CLayer]] = {
     functions.Columns: columns,
     functions.Splines: splines,
     functions.Embedding: embedding,

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.emit import INDICES, Shape, at, axes, dims, indexed, literal, loop, loops
-from caffelite.c.layers import Layer, Part, Write, elementwise
+from caffelite.c.emit import INDICES, Shape, axes, dims, index_axes, literal, loop, loops, subscript
+from caffelite.c.layers import CLayer, Part, WriteCall, elementwise
 from caffelite.core.arrays import normalize_axes
 from caffelite.core.function import Function
 
 ROWS = 3  # on which it is tried whether elements are of their own row
 
 
-class Floats(Function):
+class FloatCast(Function):
     """Integers or bools of this type in C as floats."""
 
-    def __init__(self, of: str) -> None:
-        self.of = of
+    def __init__(self, type: str) -> None:
+        self.type = type
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         return x.astype(np.float64)
@@ -29,118 +29,125 @@ class Floats(Function):
     def backward(self, dy: np.ndarray) -> None:
         """Integers have no gradient."""
 
-    def layer(self, shape: Shape) -> Layer:
+    def layer(self, shape: Shape) -> CLayer:
         counts = axes(i=math.prod(shape))
-        body = loops(counts, f"y{at(counts)} = (float)x{at(counts)};")
-        return Layer({"x": dims(counts)}, dims(counts), body, types={"x": self.of})
+        body = loops(counts, f"y{subscript(counts)} = (float)x{subscript(counts)};")
+        return CLayer({"x": dims(counts)}, dims(counts), body, types={"x": self.type})
 
     def __repr__(self) -> str:
-        return f"Floats({self.of})"
+        return f"FloatCast({self.type})"
 
 
-def arithmetic(text: str) -> Callable[..., Layer]:
+def arithmetic(text: str) -> Callable[..., CLayer]:
     """Make a function that writes an operator of two Tensors, or of a Tensor and a number."""
 
-    def write(f: Function, a: Any, b: Any, y: Shape) -> Layer:
+    def write(f: Function, a: Any, b: Any, y: Shape) -> CLayer:
         operands = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, tuple)}
         if {*operands.values()} == {y}:
             a, b = (f"{name}[]" if name in operands else literal(x) for name, x in (("a", a), ("b", b)))
             return elementwise(y, text.format(a, b), *operands)
-        counts = indexed(f, y)
-        seen = {name: x or (1,) for name, x in operands.items()}
+        counts = index_axes(f, y)
+        shapes = {name: x or (1,) for name, x in operands.items()}
         a, b = (
-            f"{name}{_broadcast(seen[name], y)}" if name in seen else literal(x) for name, x in (("a", a), ("b", b))
+            f"{name}{_broadcast_subscript(shapes[name], y)}" if name in shapes else literal(x)
+            for name, x in (("a", a), ("b", b))
         )
-        return Layer(seen, y, loops(counts, f"y{at(counts)} = {text.format(a, b)};"), in_place=True)
+        return CLayer(shapes, y, loops(counts, f"y{subscript(counts)} = {text.format(a, b)};"), in_place=True)
 
     return write
 
 
-def _broadcast(x: Shape, y: Shape) -> str:
+def _broadcast_subscript(x: Shape, y: Shape) -> str:
     """The element of an array of shape x for an element of y. Their last axes belong together."""
     indices = INDICES[len(y) - len(x) : len(y)]
     return "".join("[0]" if n == 1 else f"[{i}]" for i, n in zip(indices, x, strict=True))
 
 
-def reduction(number: str, start: str, each: str, end: str = "found") -> Callable[..., Layer]:
-    """Make a function that writes a reduction: `found`, such a number, starts as this, and each x changes it."""
+def reduction(number: str, start: str, update: str, end: str = "result") -> Callable[..., CLayer]:
+    """Make a function that writes a reduction: `result`, a C `number`, begins as `start`, and each x updates it."""
 
-    def write(f: Any, x: Shape, y: Shape) -> Layer:
+    def write(f: Any, x: Shape, y: Shape) -> CLayer:
         over = [axis - 1 for axis in normalize_axes(f.axis, 1 + len(x))]
-        counts = indexed(f, x)
-        kept = {i: n for axis, (i, n) in enumerate(counts.items()) if axis not in over}
-        gone = {i: n for axis, (i, n) in enumerate(counts.items()) if axis in over}
-        first = f"x{''.join('[0]' if i in gone else f'[{i}]' for i in counts)}"
+        counts = index_axes(f, x)
+        outer = {i: n for axis, (i, n) in enumerate(counts.items()) if axis not in over}
+        inner = {i: n for axis, (i, n) in enumerate(counts.items()) if axis in over}
+        first = f"x{''.join('[0]' if i in inner else f'[{i}]' for i in counts)}"
         body = loops(
-            kept,
-            f"{number} found = {start.format(first=first)};",
-            *loops(gone, each.format(x=f"x{at(counts)}")),
-            f"y{at(kept)} = {end.format(n=math.prod(gone.values()))};",
+            outer,
+            f"{number} result = {start.format(first=first)};",
+            *loops(inner, update.format(x=f"x{subscript(counts)}")),
+            f"y{subscript(outer)} = {end.format(n=math.prod(inner.values()))};",
         )
-        return Layer({"x": x}, dims(kept), body)
+        return CLayer({"x": x}, dims(outer), body)
 
     return write
 
 
-def rearrangement(taken: Callable[[Any, np.ndarray], np.ndarray]) -> Callable[..., Layer]:
+def rearrangement(select: Callable[[Any, np.ndarray], np.ndarray]) -> Callable[..., CLayer]:
     """Make a function that writes the layer of a Function that takes elements, as this does in NumPy."""
 
-    def write(f: Any, x: Shape, y: Shape) -> Layer:
-        return rearranged(f, x, y, taken(f, np.arange(ROWS * math.prod(x)).reshape(ROWS, *x)))
+    def write(f: Any, x: Shape, y: Shape) -> CLayer:
+        return gather(f, x, y, select(f, np.arange(ROWS * math.prod(x)).reshape(ROWS, *x)))
 
     return write
 
 
-def rearranged(f: Any, x: Shape, y: Shape, found: np.ndarray) -> Layer:
+def gather(f: Any, x: Shape, y: Shape, indices: np.ndarray) -> CLayer:
     """Elements of x in another order: along each axis of y the place in x grows by a stride, or is in a table.
 
-    `found` has the places for several rows. ValueError if a row of them is not of a row of x.
+    `indices` has the places for several rows. ValueError if a row of them is not of a row of x.
     """
     size = math.prod(x)
-    if len(found) != ROWS or any(not np.array_equal(row, found[0] + i * size) for i, row in enumerate(found)):
+    if len(indices) != ROWS or any(not np.array_equal(row, indices[0] + i * size) for i, row in enumerate(indices)):
         raise ValueError(f"export: there is no C for {f!r}, which joins rows")
-    places, counts = found[0], indexed(f, y)
+    places, counts = indices[0], index_axes(f, y)
     start = int(places.flat[0])
-    strides = [int(places[_second(axis, y)]) - start if n > 1 else 0 for axis, n in enumerate(y)]
+    strides = [int(places[_second_index(axis, y)]) - start if n > 1 else 0 for axis, n in enumerate(y)]
     grid = sum((s * g for s, g in zip(strides, np.indices(y), strict=True)), start=np.full(y, start))
     if np.array_equal(grid, places):
         terms = [f"{s} * {i}" if s != 1 else i for s, i in zip(strides, counts, strict=True) if s]
         place = " + ".join([*[str(start)] * (start > 0 or not terms), *terms]).replace("+ -", "- ")
-        return Layer({"x": (size,)}, dims(counts), loops(counts, f"y{at(counts) or '[0]'} = x[{place}];"))
+        return CLayer({"x": (size,)}, dims(counts), loops(counts, f"y{subscript(counts) or '[0]'} = x[{place}];"))
     flat = axes(i=math.prod(y))
     table = f"static const int places[{places.size}] = {{{', '.join(map(str, places.flat))}}};"
-    return Layer({"x": (size,)}, dims(flat), [table, *loops(flat, f"y{at(flat)} = x[places{at(flat)}];")])
+    return CLayer(
+        {"x": (size,)}, dims(flat), [table, *loops(flat, f"y{subscript(flat)} = x[places{subscript(flat)}];")]
+    )
 
 
-def _second(axis: int, shape: Shape) -> Shape:
+def _second_index(axis: int, shape: Shape) -> Shape:
     """The place of the second element along an axis."""
     return tuple([int(i == axis) for i in range(len(shape))])
 
 
-def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> Layer:
+def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> CLayer:
     """Products of matrices, or of a vector and a matrix. Stacks of matrices are broadcast to each other."""
     r, c = ["r"] * (len(a) > 1), ["c"] * (len(b) > 1)  # of the rows of a, and the columns of b
     lengths = dict(zip([*r, *c], y[len(y) - len(r) - len(c) :], strict=True))
-    stack = indexed(f, y[: len(y) - len(lengths)])
-    to = f"y{at(stack | lengths)}"
-    of_a = f"a{_broadcast(a[:-2], (*stack.values(),))}{'[r]' * len(r)}[t]"
-    of_b = f"b{_broadcast(b[:-2], (*stack.values(),))}[t]{'[c]' * len(c)}"
+    stack = index_axes(f, y[: len(y) - len(lengths)])
+    target = f"y{subscript(stack | lengths)}"
+    a_element = f"a{_broadcast_subscript(a[:-2], (*stack.values(),))}{'[r]' * len(r)}[t]"
+    b_element = f"b{_broadcast_subscript(b[:-2], (*stack.values(),))}[t]{'[c]' * len(c)}"
     outer, inner = stack | {i: lengths[i] for i in r}, {i: lengths[i] for i in c}
-    body = loops(outer, *loops(inner, f"{to} = 0;"), loop("t", a[-1], *loops(inner, f"{to} += {of_a} * {of_b};")))
-    return Layer({"a": a, "b": b}, dims(stack | lengths), body)
+    body = loops(
+        outer,
+        *loops(inner, f"{target} = 0;"),
+        loop("t", a[-1], *loops(inner, f"{target} += {a_element} * {b_element};")),
+    )
+    return CLayer({"a": a, "b": b}, dims(stack | lengths), body)
 
 
-def split(f: functions.Split, write: Write, x: Part) -> list[Part]:
+def split(f: functions.Split, write: WriteCall, x: Part) -> list[Part]:
     """A call for each part."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for i, index in enumerate(f.indices((1, *x[1]))):
         shape = np.empty((1, *x[1]))[index].shape[1:]
-        found += write(functions.Index(index), x, shape=shape, place_in=(i,))
-    return found
+        parts += write(functions.Index(index), x, shape=shape, index=(i,))
+    return parts
 
 
 #: Functions that write a layer, as those in `layers.LAYERS`.
-LAYERS: dict[type, Callable[..., Layer]] = {
+LAYERS: dict[type, Callable[..., CLayer]] = {
     functions.Add: arithmetic("{} + {}"),
     functions.Subtract: arithmetic("{} - {}"),
     functions.Multiply: arithmetic("{} * {}"),
@@ -148,10 +155,10 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Power: arithmetic("powf({}, {})"),
     functions.Maximum: arithmetic("larger({}, {})"),
     functions.Minimum: arithmetic("smaller({}, {})"),
-    functions.Sum: reduction("double", "0", "found += {x};", "(float)found"),
-    functions.Mean: reduction("double", "0", "found += {x};", "(float)(found / {n})"),
-    functions.Max: reduction("float", "{first}", "found = larger(found, {x});"),
-    functions.Min: reduction("float", "{first}", "found = smaller(found, {x});"),
+    functions.Sum: reduction("double", "0", "result += {x};", "(float)result"),
+    functions.Mean: reduction("double", "0", "result += {x};", "(float)(result / {n})"),
+    functions.Max: reduction("float", "{first}", "result = larger(result, {x});"),
+    functions.Min: reduction("float", "{first}", "result = smaller(result, {x});"),
     functions.Index: rearrangement(lambda f, x: x[f.index]),
     functions.Flip: rearrangement(lambda f, x: x[f.reversing_index(x.ndim)]),
     functions.Transpose: rearrangement(lambda f, x: x.transpose(f.axes)),

@@ -11,13 +11,13 @@ from caffelite.files import safetensors as files
 FORMATS = (".png", ".jpg", ".svg", ".pdf")  # of pictures
 
 
-def _integer(text: str, least: int) -> int:
+def _integer(text: str, min_value: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"expected an integer, {least} or more, got {text!r}")
+        value = min_value - 1
+    if value < min_value:
+        raise argparse.ArgumentTypeError(f"expected an integer, {min_value} or more, got {text!r}")
     return value
 
 
@@ -36,13 +36,13 @@ def sizes(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"expected integers, 1 or more, such as 64,64, got {text!r}") from None
 
 
-def _number(text: str, most: float) -> float:
+def _number(text: str, max_value: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < most:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and below {most:g}, got {text!r}")
+    if not 0 < value < max_value:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below {max_value:g}, got {text!r}")
     return value
 
 

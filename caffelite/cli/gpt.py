@@ -13,7 +13,7 @@ import numpy as np
 from caffelite._support.terminal import echo
 from caffelite.cli import argtypes
 from caffelite.cli.options import add_training
-from caffelite.cli.output import count, draw
+from caffelite.cli.output import draw, plural
 from caffelite.cli.training import BATCH_SIZE, train
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import Embedding, LayerNorm, Linear, PositionalEncoding, SoftmaxLoss, TransformerBlock
@@ -21,56 +21,62 @@ from caffelite.model.model import Model
 from caffelite.optimizers import AdamW
 from caffelite.visualize import plots
 
-BLOCK, SIZE, WINDOWS = 64, 128, 12  # characters it sees, numbers for each, windows a batch
+BLOCK, SIZE, BATCH = 64, 128, 12  # characters it sees, numbers for each, windows a batch
 STEPS = 100  # in what it calls an epoch
-SAMPLE = 500  # characters that it writes
-HELD_OUT = 20_000  # characters at most
-SHORTEST = 20 * (BLOCK + 1)  # characters; a twentieth is held out: a window and the character after it
+SAMPLE_LENGTH = 500  # characters that it writes
+MAX_HELD_OUT = 20_000  # characters at most
+MIN_CHARACTERS = 20 * (BLOCK + 1)  # characters; a twentieth is held out: a window and the character after it
 
 TEXT = f"""\
 Train a small GPT to write like a text, character by character. The text is FILE, or without one the documentation of
 Python's language. Then the GPT writes. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of
-the {BLOCK} characters that it sees. It learns by AdamW on batches of {WINDOWS} windows of the text, drawn at random. An
+the {BLOCK} characters that it sees. It learns by AdamW on batches of {BATCH} windows of the text, drawn at random. An
 epoch is {STEPS} batches. The learning rate falls from 0.001 to 0. Ctrl-C ends the training early, and the GPT still
 writes. The picture shows held-out text, the loss and the accuracy. Less expected characters have a darker ground."""
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    line, epoch = "learn to write like a text, and write", f"epochs of {STEPS} steps"
-    argument = add_training(commands, gpt, 20, line, TEXT, epoch)
-    argument("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
-    argument(
+    summary, epoch_help = "learn to write like a text, and write", f"epochs of {STEPS} steps"
+    add_argument = add_training(commands, gpt, 20, summary, TEXT, epoch_help)
+    add_argument(
+        "file",
+        nargs="?",
+        type=_read_text,
+        metavar="FILE",
+        help=f"a text in UTF-8, of {MIN_CHARACTERS:,} characters or more",
+    )
+    add_argument(
         "--sample",
         type=argtypes.natural,
-        default=SAMPLE,
+        default=SAMPLE_LENGTH,
         metavar="N",
         help="characters to write (default: %(default)s)",
     )
 
 
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     """The text in a file; an error if nothing can be learned from it."""
     try:
-        written = Path(name).read_text(encoding="utf-8-sig")  # without a byte order mark
+        text = Path(name).read_text(encoding="utf-8-sig")  # without a byte order mark
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise argparse.ArgumentTypeError(f"{name!r} is not a text in UTF-8: byte {error.start:,} is wrong") from None
-    if len(written) < SHORTEST:
-        raise argparse.ArgumentTypeError(f"expected {SHORTEST:,} characters or more, {name!r} has {len(written):,}")
-    return written
+    if len(text) < MIN_CHARACTERS:
+        raise argparse.ArgumentTypeError(f"expected {MIN_CHARACTERS:,} characters or more, {name!r} has {len(text):,}")
+    return text
 
 
 def gpt(arguments: argparse.Namespace) -> int:
     """Learn to write like a text, write, and draw how unexpected the characters of the text were."""
-    written = _documentation() if arguments.file is None else arguments.file
-    characters = sorted(set(written))
-    numbers = {character: i for i, character in enumerate(characters)}
-    text = np.array([numbers[character] for character in written])
-    text, held_out = np.split(text, [-min(len(text) // 20, HELD_OUT)])
-    places = np.arange(0, len(held_out) - BLOCK, BLOCK)[:, None] + np.arange(BLOCK)
-    x, y = held_out[places], held_out[places + 1]
+    corpus = _python_docs() if arguments.file is None else arguments.file
+    characters = sorted(set(corpus))
+    codes = {character: i for i, character in enumerate(characters)}
+    text = np.array([codes[character] for character in corpus])
+    text, held_out = np.split(text, [-min(len(text) // 20, MAX_HELD_OUT)])
+    positions = np.arange(0, len(held_out) - BLOCK, BLOCK)[:, None] + np.arange(BLOCK)
+    x, y = held_out[positions], held_out[positions + 1]
 
     model = Model([Embedding(len(characters), SIZE), PositionalEncoding(SIZE, BLOCK)], seed=arguments.seed)
     for _ in range(4):
@@ -79,24 +85,26 @@ def gpt(arguments: argparse.Namespace) -> int:
     optimizer = AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
     validation_data = DataGenerator(x, y, batch_size=BATCH_SIZE, shuffle=False)
     try:
-        windows = Windows(text, arguments.seed)
+        windows = RandomWindows(text, arguments.seed)
         history = train(model, (BLOCK,), windows, optimizer, arguments.epochs, validation_data=validation_data)
     except KeyboardInterrupt as interrupt:
         if not hasattr(interrupt, "history"):
             raise
         history = interrupt.history
-        echo(f"caffelite: stopped after {count(history.epochs, 'epoch')}", sys.stderr)
+        echo(f"caffelite: stopped after {plural(history.epochs, 'epoch')}", sys.stderr)
     scores = model.predict(x, batch_size=BATCH_SIZE)
     echo(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
 
-    sample = _continued(model, held_out[:BLOCK], arguments.sample, arguments.seed)
-    echo(f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{''.join(characters[i] for i in sample)}\n")
+    sample = _generate(model, held_out[:BLOCK], arguments.sample, arguments.seed)
+    echo(
+        f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{''.join(characters[i] for i in sample)}\n"
+    )
     probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
-    shown = "".join(characters[i] for i in y.flat)
-    return draw(lambda: plots.text_picture(history, shown, probabilities.reshape(-1)), arguments.output)
+    held_out_text = "".join(characters[i] for i in y.flat)
+    return draw(lambda: plots.text_picture(history, held_out_text, probabilities.reshape(-1)), arguments.output)
 
 
-class Windows:
+class RandomWindows:
     """Batches of windows that begin anywhere in a text, and of the same one character later: STEPS an epoch."""
 
     def __init__(self, text: np.ndarray, seed: int) -> None:
@@ -107,21 +115,21 @@ class Windows:
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for _ in range(STEPS):
-            places = self.rng.integers(len(self.text) - BLOCK, size=(WINDOWS, 1)) + np.arange(BLOCK)
-            yield self.text[places], self.text[places + 1]
+            positions = self.rng.integers(len(self.text) - BLOCK, size=(BATCH, 1)) + np.arange(BLOCK)
+            yield self.text[positions], self.text[positions + 1]
 
 
-def _continued(model: Model, text: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """The text and so many further characters, drawn by their probabilities, the likely ones somewhat more often."""
+def _generate(model: Model, tokens: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """The text and n further characters, drawn by their probabilities, the likely ones somewhat more often."""
     rng = np.random.default_rng(seed)
-    for _ in range(count):
-        scores = model.predict(text[None, -BLOCK:])[0, -1].astype(float) / 0.8
+    for _ in range(n):
+        scores = model.predict(tokens[None, -BLOCK:])[0, -1].astype(float) / 0.8
         p = np.exp(scores - scores.max())
-        text = np.append(text, rng.choice(len(p), p=p / p.sum()))
-    return text
+        tokens = np.append(tokens, rng.choice(len(p), p=p / p.sum()))
+    return tokens
 
 
-def _documentation() -> str:
+def _python_docs() -> str:
     """Python's documentation of its language, from `help()`, each paragraph once."""
     from pydoc_data.topics import topics
 

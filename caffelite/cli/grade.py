@@ -18,7 +18,7 @@ from typing import Any
 from caffelite._support.terminal import make_writable, write
 from caffelite.cli import argtypes
 from caffelite.cli.options import add_command
-from caffelite.cli.output import Refused, count
+from caffelite.cli.output import UsageError, plural
 from caffelite.exercises import EXERCISES
 
 TEXT = """\
@@ -26,16 +26,16 @@ Count the exercises that students have solved, and print a table in CSV: a row f
 (.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so no answer can end or hang the run.
 It can still delete your files: use an account or a container where it can do no harm."""
 SUFFIXES = (".py", ".ipynb")
-THREADS = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-OFTEN = 0.02  # seconds between two looks at a process
+THREAD_VARIABLES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+POLL_INTERVAL = 0.02  # seconds between two looks at a process
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    argument = add_command(commands, grade, "count the exercises that students have solved", TEXT)
-    argument("folder", metavar="FOLDER", type=Path, help="the folder with a file, or a folder, for each student")
+    add_argument = add_command(commands, grade, "count the exercises that students have solved", TEXT)
+    add_argument("folder", metavar="FOLDER", type=Path, help="the folder with a file, or a folder, for each student")
     help = "time for a file to run, and then for each exercise (default: %(default)s)"
-    argument("--seconds", type=argtypes.positive, default=20, metavar="N", help=help)
+    add_argument("--seconds", type=argtypes.positive, default=20, metavar="N", help=help)
 
 
 def grade(arguments: argparse.Namespace) -> int:
@@ -44,11 +44,11 @@ def grade(arguments: argparse.Namespace) -> int:
     paths = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     if not paths:
-        raise Refused(f"there is no file that ends in {' or '.join(SUFFIXES)} in {folder}")
+        raise UsageError(f"there is no file that ends in {' or '.join(SUFFIXES)} in {folder}")
     print_row("file", "right", "exercises", "problem")
     for path in paths:
-        right, problems = judged(path.resolve(), seconds)
-        print_row(str(path.relative_to(folder)), len(right), " ".join(right), "; ".join(problems))
+        solved, problems = grade_file(path.resolve(), seconds)
+        print_row(str(path.relative_to(folder)), len(solved), " ".join(solved), "; ".join(problems))
     return 0
 
 
@@ -58,31 +58,31 @@ def print_row(*cells: Any) -> None:
     write(make_writable(row.getvalue()), sys.stdout)
 
 
-def judged(path: Path, seconds: int) -> tuple[list[str], list[str]]:
+def grade_file(path: Path, seconds: int) -> tuple[list[str], list[str]]:
     """The exercises that a file solves, and its problems in words.
 
     If an answer ends or hangs its process, the exercises after it are judged in another one.
     """
-    right: list[str] = []
+    solved: list[str] = []
     problems: list[str] = []
-    left = list(EXERCISES)
-    while left:
-        lines, why = results_of(path, left, seconds)
+    remaining = list(EXERCISES)
+    while remaining:
+        lines, reason = run_answers(path, remaining, seconds)
         if not lines:
-            return right, [*problems, f"the file {why}"]
+            return solved, [*problems, f"the file {reason}"]
         problem, *verdicts = lines
         if problem and problem not in problems:
             problems.append(problem)
-        right += [name for name, verdict in zip(left, verdicts, strict=False) if verdict == "right"]
-        left = left[len(verdicts) :]
-        if left:
-            problems.append(f"{left.pop(0)} {why}")
-    return right, problems
+        solved += [name for name, verdict in zip(remaining, verdicts, strict=False) if verdict == "right"]
+        remaining = remaining[len(verdicts) :]
+        if remaining:
+            problems.append(f"{remaining.pop(0)} {reason}")
+    return solved, problems
 
 
-def results_of(path: Path, names: list[str], seconds: int) -> tuple[list[str], str]:
+def run_answers(path: Path, names: list[str], seconds: int) -> tuple[list[str], str]:
     """Run `caffelite.exercises.answers` for a file. Returns the lines of its results, and why there are no more."""
-    environment = os.environ | {"MPLBACKEND": "agg"} | dict.fromkeys(THREADS, "1")
+    environment = os.environ | {"MPLBACKEND": "agg"} | dict.fromkeys(THREAD_VARIABLES, "1")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         results = Path(folder, ".results")
         results.touch()
@@ -95,17 +95,17 @@ def results_of(path: Path, names: list[str], seconds: int) -> tuple[list[str], s
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        size, end, why = 0, time.monotonic() + seconds, "ended Python"
+        size, end, reason = 0, time.monotonic() + seconds, "ended Python"
         try:
             while process.poll() is None:
                 if results.stat().st_size > size:
                     size, end = results.stat().st_size, time.monotonic() + seconds
                 if time.monotonic() > end:
-                    why = f"took more than {count(seconds, 'second')}"
+                    reason = f"took more than {plural(seconds, 'second')}"
                     break
-                time.sleep(OFTEN)
+                time.sleep(POLL_INTERVAL)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
                 os.killpg(process.pid, signal.SIGKILL)  # with all processes that it has started
             process.wait()
-        return results.read_text(encoding="utf-8", errors="replace").splitlines(), why
+        return results.read_text(encoding="utf-8", errors="replace").splitlines(), reason

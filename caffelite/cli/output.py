@@ -1,4 +1,4 @@
-"""Helpers of all commands: refuse arguments, write files, and say how it went."""
+"""Helpers of all commands: report usage errors, write files, and say how it went."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from caffelite.files import safetensors as files
 from caffelite.optimizers import TrainingDiverged
 
 
-class Refused(Exception):
+class UsageError(Exception):
     """The arguments or their files can't be used, as the message says."""
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Inside, an error of what was given becomes `Refused`."""
+def raise_usage_errors() -> Iterator[None]:
+    """Inside, an error in the arguments or their files becomes `UsageError`."""
     try:
         yield
     except OSError as error:
-        if is_of_output(error):
+        if is_stdout_error(error):
             raise
-        raise Refused(f"{error.filename}: {error.strerror}" if error.filename else error) from None
+        raise UsageError(f"{error.filename}: {error.strerror}" if error.filename else error) from None
     except (ValueError, TypeError, ImportError, TrainingDiverged, argparse.ArgumentTypeError) as error:
-        raise Refused(error) from None
+        raise UsageError(error) from None
 
 
-def is_of_output(error: OSError) -> bool:
-    """Whether the standard output takes no more."""
+def is_stdout_error(error: OSError) -> bool:
+    """Whether the error comes from the standard output."""
     return error.filename is not None and error.filename == getattr(sys.stdout, "name", None)
 
 
@@ -47,13 +47,13 @@ def draw(picture: Callable[[], Any], output: Path) -> int:
         files.replace_file(output, [content.getvalue()])
 
     try:
-        failed = write_file(output, write)
+        status = write_file(output, write)
     except ImportError:
         echo(f"picture skipped: it needs matplotlib ({install_command('plot')})")
         return 0
-    if not failed:
+    if not status:
         echo(f"picture in {output}")
-    return failed
+    return status
 
 
 def write_file(output: Path, write: Callable[[], Any]) -> int:
@@ -69,5 +69,5 @@ def write_file(output: Path, write: Callable[[], Any]) -> int:
     return 0
 
 
-def count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+def plural(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

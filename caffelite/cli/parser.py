@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import caffelite
 from caffelite._support.terminal import echo, write
 from caffelite.cli import digits, gpt, grade, info, live, playground, spiral, tables
-from caffelite.cli.output import Refused, count, is_of_output
+from caffelite.cli.output import UsageError, is_stdout_error, plural
 
 COMMANDS = (tables, spiral, digits, gpt, live, playground, grade, info)  # in the order in which help lists them
 
@@ -30,16 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = arguments.run(arguments)
         write("", sys.stdout)  # flush the buffer
         return status
-    except Refused as error:
+    except UsageError as error:
         echo(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         history = getattr(interrupt, "history", None)
-        when = "" if history is None else f" after {count(history.epochs, 'epoch')}"
+        when = "" if history is None else f" after {plural(history.epochs, 'epoch')}"
         echo(f"caffelite: interrupted{when}", sys.stderr)
         return 130
     except OSError as error:
-        if not is_of_output(error):
+        if not is_stdout_error(error):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then ends without another error
         if not isinstance(error, BrokenPipeError):  # otherwise the reader has stopped reading

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from caffelite.cli.options import add_command
-from caffelite.cli.serving import add_address, serve, with_web
+from caffelite.cli.serving import add_address, require_web, serve
 
 TEXT = """\
 A page with small nets that learn to tell points of the plane apart. Choose points, layers, activation and optimizer,
@@ -21,6 +21,6 @@ def add(commands: Any) -> None:
 
 def playground(arguments: argparse.Namespace) -> int:
     """Show the page until Ctrl-C."""
-    with with_web():
+    with require_web():
         from caffelite.web.playground.page import Playground
     return serve(Playground, "The playground is", arguments)

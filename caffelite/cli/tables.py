@@ -6,15 +6,15 @@ import argparse
 import sys
 from typing import Any
 
-from caffelite._support.terminal import is_terminal, echo, make_writable, write
+from caffelite._support.terminal import echo, is_terminal, make_writable, write
 from caffelite.cli import argtypes
-from caffelite.cli.options import SEED, add_command
-from caffelite.cli.output import Refused, draw, refusing, write_file
+from caffelite.cli.options import SEED_HELP, add_command
+from caffelite.cli.output import UsageError, draw, raise_usage_errors, write_file
 from caffelite.files import safetensors as files
 from caffelite.tables import commands as tables
 from caffelite.tables.recipe import Recipe
 
-TRAIN = """\
+TRAIN_TEXT = """\
 Learn to predict a column of a table, DATA.csv, from the others. The command trains a few small nets like
 TableClassifier, and averages them. For comparison it trains a linear model, and boosted trees if scikit-learn is
 installed. It prints how it read each column, how good all models are on held-out rows, and which columns matter. It
@@ -23,17 +23,17 @@ Columns may be numbers, words and dates, with gaps. A date is 2020-01-31, 2020/1
 Columns with only one value, and words that come once each, are left out. Ctrl-C ends the training, and keeps the nets
 that have begun."""
 
-PREDICT = """\
+PREDICT_TEXT = """\
 Predict for each row of a table, DATA.csv, with a model from caffelite train. The command finds the columns by their
 names, and ignores others. It writes comma-separated values, in the order of the rows: the class and the probability of
 each class, or the value."""
 
-EXPORT = """\
+EXPORT_TEXT = """\
 Write a model for other programs, as ONNX, as a file of C99, or both. A model of a table has two inputs: the numbers of
 a row, and a code for each category. The command lists both."""
 
-READ = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
-DELIMITER = "character between cells (default: the one of comma, semicolon, tab and bar that makes most columns)"
+DATA_HELP = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
+DELIMITER_HELP = "character between cells (default: the one of comma, semicolon, tab and bar that makes most columns)"
 
 
 def add(commands: Any) -> None:
@@ -44,73 +44,77 @@ def add(commands: Any) -> None:
 
 
 def _add_train(commands: Any) -> None:
-    argument = add_command(commands, train, "learn to predict a column of a table", TRAIN)
-    argument("data", metavar="DATA.csv", help=READ)
-    argument("--target", required=True, metavar="COLUMN", help="the column to predict")
-    argument(
+    add_argument = add_command(commands, train, "learn to predict a column of a table", TRAIN_TEXT)
+    add_argument("data", metavar="DATA.csv", help=DATA_HELP)
+    add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
+    add_argument(
         "--hidden",
         type=argtypes.sizes,
         default="64,64",
         metavar="SIZES",
         help="sizes of the hidden layers (default: %(default)s)",
     )
-    argument(
+    add_argument(
         "--output",
         type=argtypes.model,
         default="model.safetensors",
         metavar="MODEL",
         help="file to write (default: %(default)s)",
     )
-    argument(
+    add_argument(
         "--picture",
         type=argtypes.picture,
         metavar="PICTURE",
         help="file to draw into (default: the model's name with .png)",
     )
     tasks = ("classification", "regression")
-    argument(
+    add_argument(
         "--task", choices=tasks, help="default: classification of words and up to 20 integers, otherwise regression"
     )
-    argument(
+    add_argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; repeat it for several"
     )
-    text = "a column of numbers that are names, such as postal codes; repeat it for several"
-    argument("--category", action="append", default=[], metavar="COLUMN", help=text)
-    argument(
+    help_text = "a column of numbers that are names, such as postal codes; repeat it for several"
+    add_argument("--category", action="append", default=[], metavar="COLUMN", help=help_text)
+    add_argument(
         "--test",
         type=argtypes.share,
         default=0.2,
         metavar="SHARE",
         help="share of the rows to hold out (default: %(default)s)",
     )
-    argument("--nets", type=argtypes.positive, metavar="N", help="number of nets (default: 8, or 4 above 20,000 rows)")
-    argument(
+    add_argument(
+        "--nets", type=argtypes.positive, metavar="N", help="number of nets (default: 8, or 4 above 20,000 rows)"
+    )
+    add_argument(
         "--epochs", type=argtypes.positive, metavar="N", help="epochs of each net (default: by the number of rows)"
     )
-    argument(
+    add_argument(
         "--batch-size", type=argtypes.positive, metavar="N", help="rows a step (default: by their number, 64 … 1,024)"
     )
-    argument(
+    add_argument(
         "--lr", type=argtypes.rate, default=0.005, metavar="RATE", help="highest learning rate (default: %(default)s)"
     )
-    argument("--seed", type=argtypes.natural, default=0, metavar="N", help=SEED)
-    argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER)
+    add_argument("--seed", type=argtypes.natural, default=0, metavar="N", help=SEED_HELP)
+    add_argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER_HELP)
 
 
 def _add_predict(commands: Any) -> None:
-    argument = add_command(commands, predict, "predict the column for the rows of a table", PREDICT)
-    argument("model", metavar="MODEL", help="a file from caffelite train")
-    argument("data", metavar="DATA.csv", help=READ)
-    argument("--output", type=argtypes.file, metavar="FILE.csv", help="file to write (default: the standard output)")
-    argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER)
+    add_argument = add_command(commands, predict, "predict the column for the rows of a table", PREDICT_TEXT)
+    add_argument("model", metavar="MODEL", help="a file from caffelite train")
+    add_argument("data", metavar="DATA.csv", help=DATA_HELP)
+    add_argument(
+        "--output", type=argtypes.file, metavar="FILE.csv", help="file to write (default: the standard output)"
+    )
+    add_argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER_HELP)
 
 
 def _add_export(commands: Any) -> None:
-    argument = add_command(commands, export, "write a model for other programs", EXPORT)
-    argument("model", metavar="MODEL", help="a file from caffelite train or model.save")
-    argument("--onnx", type=argtypes.file, metavar="FILE.onnx", help="write ONNX")
-    argument("--c", type=argtypes.file, metavar="FILE.c", help="write a file of C99")
-    argument(
+    add_argument = add_command(commands, export, "write a model for other programs", EXPORT_TEXT)
+    add_argument("model", metavar="MODEL", help="a file from caffelite train or model.save")
+    add_argument("--onnx", type=argtypes.file, metavar="FILE.onnx", help="write ONNX")
+    add_argument("--c", type=argtypes.file, metavar="FILE.c", help="write a file of C99")
+    add_argument(
         "--input-shape", type=argtypes.sizes, metavar="SIZES", help="shape of a row, such as 1,28,28, if it can vary"
     )
 
@@ -124,9 +128,9 @@ def train(arguments: argparse.Namespace) -> int:
         epochs=arguments.epochs,
         batch_size=arguments.batch_size,
     )
-    with refusing():
+    with raise_usage_errors():
         picture = arguments.picture or argtypes.picture(str(arguments.output.with_suffix(".png")))
-        trained = tables.train(
+        result = tables.train(
             arguments.data,
             arguments.target,
             recipe,
@@ -138,43 +142,43 @@ def train(arguments: argparse.Namespace) -> int:
             delimiter=arguments.delimiter,
             verbose=1 if is_terminal(sys.stderr) else "auto",
         )
-    failed = write_file(arguments.output, lambda: trained.nets.model.save(arguments.output))
-    if failed:
-        return failed
+    status = write_file(arguments.output, lambda: result.nets.model.save(arguments.output))
+    if status:
+        return status
     echo(f"model in {arguments.output}")
-    return draw(trained.picture, picture)
+    return draw(result.picture, picture)
 
 
 def predict(arguments: argparse.Namespace) -> int:
     """Predict for the rows of a table."""
-    with refusing():
-        tables.check_apart([arguments.model, arguments.data], [arguments.output] if arguments.output else [])
+    with raise_usage_errors():
+        tables.check_distinct_paths([arguments.model, arguments.data], [arguments.output] if arguments.output else [])
         lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
     for remark in remarks:
         echo(f"caffelite predict: {remark}", sys.stderr)
-    text = tables.as_csv(lines)
+    csv_text = tables.as_csv(lines)
     if arguments.output is not None:
-        failed = write_file(arguments.output, lambda: files.replace_file(arguments.output, [text.encode()]))
-        if not failed:
+        status = write_file(arguments.output, lambda: files.replace_file(arguments.output, [csv_text.encode()]))
+        if not status:
             echo(f"predictions in {arguments.output}")
-        return failed
+        return status
     if sys.stdout is None:
-        raise Refused("there is no standard output: name a file, --output FILE.csv")
-    if make_writable(text) == text or not hasattr(sys.stdout, "buffer"):
-        write(make_writable(text), sys.stdout)
+        raise UsageError("there is no standard output: name a file, --output FILE.csv")
+    if make_writable(csv_text) == csv_text or not hasattr(sys.stdout, "buffer"):
+        write(make_writable(csv_text), sys.stdout)
     else:  # these are data, not to be changed
         sys.stdout.flush()
-        write(text.encode(), sys.stdout)
+        write(csv_text.encode(), sys.stdout)
     return 0
 
 
 def export(arguments: argparse.Namespace) -> int:
     """Write a model for other programs."""
     paths = {name: path for name in ("onnx", "c") if (path := getattr(arguments, name)) is not None}
-    with refusing():
+    with raise_usage_errors():
         if not paths:
             raise ValueError("name a file to write: --onnx FILE, --c FILE or both")
-        tables.check_apart([arguments.model], list(paths.values()))
+        tables.check_distinct_paths([arguments.model], list(paths.values()))
         tables.export(arguments.model, paths, arguments.input_shape)
     for path in paths.values():
         echo(f"model in {path}")

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
-from caffelite._support.terminal import is_terminal, echo
-from caffelite.cli.output import count
+from caffelite._support.terminal import echo, is_terminal
+from caffelite.cli.output import plural
 from caffelite.functions import SoftmaxLoss
 from caffelite.model.model import History, Model
 from caffelite.optimizers import Optimizer
@@ -18,7 +18,7 @@ BATCH_SIZE = 32
 
 def train(
     model: Model,
-    row: tuple[int, ...],
+    row_shape: tuple[int, ...],
     data: Any,
     optimizer: Optimizer,
     epochs: int,
@@ -30,7 +30,7 @@ def train(
     def decay(epoch: int, history: History) -> None:
         optimizer.lr = lr * (1 - (epoch + 1) / epochs)
 
-    started = time.perf_counter()
+    start = time.perf_counter()
     history = model.fit(
         data,
         loss=SoftmaxLoss(),
@@ -41,8 +41,8 @@ def train(
         callbacks=[decay],
         verbose=1 if is_terminal(sys.stderr) else "auto",  # on a terminal a bar, even for a run that is soon over
     )
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     steps = epochs * len(data)
-    echo(f"\n{model.summary(row)}\n")
-    echo(f"{count(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
+    echo(f"\n{model.summary(row_shape)}\n")
+    echo(f"{plural(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
     return history

@@ -51,7 +51,9 @@ def _describe_objects(array: np.ndarray) -> str:
     """The part of a message about an array of objects: its first element that is not a number, and what to do."""
     if array.ndim == 0:
         conversions = {"toarray": "an array", "collect": "a frame"}  # methods of sparse matrices and of lazy frames
-        hints = [f"; .{name}() makes {what} from it" for name, what in conversions.items() if hasattr(array.item(), name)]
+        hints = [
+            f"; .{name}() makes {what} from it" for name, what in conversions.items() if hasattr(array.item(), name)
+        ]
         return f"object, {reprlib.repr(array.item())}{''.join(hints)}"
     for position, x in np.ndenumerate(array):
         if not isinstance(x, (*NUMBERS, np.bool_)):
@@ -184,7 +186,9 @@ def normalize_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, 
         raise ValueError(f"there is no axis {axis} in an array of {ndim} axes") from None
 
 
-def check_integers(name: str, value: Any, count: int, min_value: int = 1, max_value: int = sys.maxsize) -> tuple[int, ...]:
+def check_integers(
+    name: str, value: Any, count: int, min_value: int = 1, max_value: int = sys.maxsize
+) -> tuple[int, ...]:
     """The value as `count` integers; one integer is repeated. TypeError or ValueError unless all are least … most."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count:

@@ -19,15 +19,15 @@ from caffelite._support.terminal import make_writable
 from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_foreign_array
 from caffelite.core.autograd import (
     apply_once,
+    as_parameters,
     call,
     check_input,
-    matches_shape,
+    collect_parameters,
     has_tensors,
     is_childless,
-    collect_parameters,
-    as_parameters,
+    matches_shape,
 )
-from caffelite.core.init_random import register_initialized, init_rng
+from caffelite.core.init_random import init_rng, register_initialized
 from caffelite.core.inputs import Shape, format_required_shape, format_shape
 from caffelite.core.modes import initializing, meta_init
 from caffelite.core.recording import replay_in_python
@@ -356,7 +356,11 @@ class Function(ABC):
         self._applied_inputs = inputs
 
     def __dir__(self) -> Iterable[str]:
-        return [name for name in super().__dir__() if not isinstance(inspect.getattr_static(self, name, 0), ForeignAttribute)]
+        return [
+            name
+            for name in super().__dir__()
+            if not isinstance(inspect.getattr_static(self, name, 0), ForeignAttribute)
+        ]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

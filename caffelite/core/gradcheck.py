@@ -73,7 +73,10 @@ def _backward_gradients(function: Function, arrays: list[np.ndarray]) -> list[An
                 f"parameter's array, {_parameter_name(function)}.data"
             )
     dy = _dy(_float64_outputs(repr(function), y))
-    with _assert_unchanged(f"{function!r}.backward", "input", arrays), _assert_unchanged(f"{function!r}.backward", "dy", list(dy)):
+    with (
+        _assert_unchanged(f"{function!r}.backward", "input", arrays),
+        _assert_unchanged(f"{function!r}.backward", "dy", list(dy)),
+    ):
         gradients = applied.backward(dy if isinstance(y, tuple) else dy[0])
     gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
     if arrays and arrays[0].dtype.kind == "f" and gradients[0] is None:

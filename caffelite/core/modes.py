@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._kernels import precision, current_precision
+from caffelite._kernels import current_precision, precision
 from caffelite.core.autograd import Mode, inference, no_grad
 
 __all__ = [

@@ -20,7 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite._support.warnings import Line, user_line
 from caffelite.core.arrays import as_real, memory_owner
 from caffelite.core.modes import mode
-from caffelite.core.shard import use_shard, current_shard
+from caffelite.core.shard import current_shard, use_shard
 from caffelite.core.tensor import Tensor
 
 
@@ -104,7 +104,9 @@ class Recording(kernels.Recorder):
     def _written_ids(self) -> set[int]:
         """The ids of the arrays that kernels wrote into; for a view, the id of the array that owns its memory."""
         calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
-        return {id(memory_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
+        return {
+            id(memory_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1
+        }
 
     def replaced_values(self) -> list[Any]:
         """The Tensors and arrays in the user's attributes and lists that the step has replaced by its results."""
@@ -146,7 +148,9 @@ class Recording(kernels.Recorder):
 
     def attribute_guards(self) -> list[kernels.AttributeGuard]:
         """The attributes of Functions and Optimizers that the step depends on."""
-        guards = [_attribute_guard(original, original._used_attributes(copy)) for copy, original in self._copies.values()]
+        guards = [
+            _attribute_guard(original, original._used_attributes(copy)) for copy, original in self._copies.values()
+        ]
         guards += [_attribute_guard(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
         if self._guards is not None:
             self._guards.table.exclude({id(original) for _, original in self._copies.values()})
@@ -203,7 +207,8 @@ class PythonCallback:
         """Call the function for the first time. Return its result, made of the arrays in `outputs`."""
         result = self._call()
         self.outputs = [
-            None if r is None else np.array(as_real(r, None, self)).view(kernels.RecordedArray) for r in _flatten(result)
+            None if r is None else np.array(as_real(r, None, self)).view(kernels.RecordedArray)
+            for r in _flatten(result)
         ]
         return _unflatten(result, iter(self.outputs))
 
@@ -211,7 +216,9 @@ class PythonCallback:
         for out, new in zip(self.outputs, _flatten(self._call()), strict=True):
             array = None if new is None else as_real(new, None, self)
             if _describe(array) != _describe(out):
-                raise ValueError(f"{self.name} returned {_describe(array)}; when it was recorded it was {_describe(out)}")
+                raise ValueError(
+                    f"{self.name} returned {_describe(array)}; when it was recorded it was {_describe(out)}"
+                )
             if out is not None:
                 out[...] = array
 

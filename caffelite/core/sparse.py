@@ -216,7 +216,9 @@ def _is_sorted(columns: np.ndarray, ends: np.ndarray) -> bool:
     return bool(is_rising.all())
 
 
-def _sort_columns(values: np.ndarray, columns: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sort_columns(
+    values: np.ndarray, columns: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same numbers with the columns of each row in order, and numbers of the same column added."""
     rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     order = np.lexsort((columns, rows))

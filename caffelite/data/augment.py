@@ -22,7 +22,15 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import FLOATS, as_real, find_outside, check_integers, native_dtype, check_positive, check_positive_integer
+from caffelite.core.arrays import (
+    FLOATS,
+    as_real,
+    check_integers,
+    check_positive,
+    check_positive_integer,
+    find_outside,
+    native_dtype,
+)
 
 __all__ = [
     "brightness",
@@ -262,7 +270,9 @@ class Mixture(Augmentation):
     `change(x, partners, shares, rng)` returns mixed rows and the shares (n,) that x has in them; others are x[others].
     """
 
-    def __init__(self, name: str, change: Callable[..., Any], alpha: Any, classes: Any, needs_images: bool = True) -> None:
+    def __init__(
+        self, name: str, change: Callable[..., Any], alpha: Any, classes: Any, needs_images: bool = True
+    ) -> None:
         self.alpha = check_positive(f"{name}: alpha", alpha)
         self.classes = None if classes is None else check_positive_integer(f"{name}: classes", classes)
         options = [] if classes is None else [f"classes={classes}"]

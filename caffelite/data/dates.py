@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite._support.extras import pip_command
-from caffelite.data.frames import is_missing, is_instance
+from caffelite.data.frames import is_instance, is_missing
 
 SECOND = np.timedelta64(1, "s")
 QUARTER = 900  # seconds: a time zone changes its offset at a multiple of 15 minutes
@@ -34,7 +34,9 @@ def is_date_column(column: Any) -> bool:
         return column.dtype in (sys.modules["polars"].Date, sys.modules["polars"].Datetime)
     if not hasattr(column, "dtype"):
         return False
-    if is_instance(column, "pandas", "Series") and sys.modules["pandas"].api.types.is_datetime64_any_dtype(column.dtype):
+    if is_instance(column, "pandas", "Series") and sys.modules["pandas"].api.types.is_datetime64_any_dtype(
+        column.dtype
+    ):
         return True
     if column.dtype != object:
         return getattr(column.dtype, "kind", "") == "M"

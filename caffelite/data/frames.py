@@ -82,7 +82,9 @@ def _check_different(names: list[Any], what: Any) -> None:
 
 def join_names(names: list[Any], max_names: int = 8) -> str:
     """Write the first names, and how many more there are."""
-    return ", ".join([*map(str, names[:max_names]), *([f"… {len(names) - max_names} more"] if len(names) > max_names else [])])
+    return ", ".join(
+        [*map(str, names[:max_names]), *([f"… {len(names) - max_names} more"] if len(names) > max_names else [])]
+    )
 
 
 def _infer_dtype(column: Any) -> Any:
@@ -94,7 +96,9 @@ def _infer_dtype(column: Any) -> Any:
         return column
     values = column.tolist()
     present = [x for x in values if not is_missing(x)]
-    if 0 < len(present) < len(values) and all(isinstance(x, bool | int | float | np.number | np.bool_) for x in present):
+    if 0 < len(present) < len(values) and all(
+        isinstance(x, bool | int | float | np.number | np.bool_) for x in present
+    ):
         return np.array([np.nan if is_missing(x) else float(x) for x in values])
     return column.infer_objects() if is_series(column) else column
 
@@ -129,9 +133,14 @@ def check_names(expected: list[list[Any] | None], actual: list[list[Any] | None]
             i = next(i for i, name in enumerate(expected_names) if name != actual_names[i])
             how = f"have moved: column {i} is {actual_names[i]!r}, and was {expected_names[i]!r}"
         else:
-            missing, new = ([name for name in a if name not in b] for a, b in ((expected_names, set(actual_names)), (actual_names, set(expected_names))))
+            missing, new = (
+                [name for name in a if name not in b]
+                for a, b in ((expected_names, set(actual_names)), (actual_names, set(expected_names)))
+            )
             how = f"are not those the model was fitted on: {_quote_names(missing)} missing, {_quote_names(new)} new"
-        raise ValueError(f"{what}: the frame's columns {how}; frame[{expected_names}] selects the right ones, if it has them")
+        raise ValueError(
+            f"{what}: the frame's columns {how}; frame[{expected_names}] selects the right ones, if it has them"
+        )
 
 
 def _quote_names(names: list[Any]) -> str:
@@ -184,7 +193,9 @@ def to_numbers(column: Any, what: Any, *, allow_missing: bool = False) -> np.nda
     if not is_numeric(column):
         if allow_missing and is_all_missing(column):
             return np.full(len(column.codes if isinstance(column, Categories) else column), np.nan)
-        raise TypeError(f"{what} holds {describe_content(column)}; expected numbers{'' if allow_missing else _number_hint(column)}")
+        raise TypeError(
+            f"{what} holds {describe_content(column)}; expected numbers{'' if allow_missing else _number_hint(column)}"
+        )
     values, missing = column, np.zeros(0, bool)
     if is_instance(column, "polars", "Series"):
         missing = column.is_null().to_numpy()
@@ -229,7 +240,9 @@ def to_categories(column: Any, what: Any) -> Categories:
     names = [name.item() if isinstance(name, np.generic) else name for name in names]
     if not all(isinstance(name, str | int | float) for name in names):
         way_out = DATES_HINT if _has_dates(column) else ""
-        raise TypeError(f"{what} holds {describe_content(column)}; expected numbers, words or categories of such{way_out}")
+        raise TypeError(
+            f"{what} holds {describe_content(column)}; expected numbers, words or categories of such{way_out}"
+        )
     return Categories(codes, names)
 
 
@@ -270,7 +283,9 @@ def to_codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
     if (result < 0).any():
         row = int((result < 0).argmax())
         known = ", ".join([*map(repr, list(names)[:10]), *["…"] * (len(names) > 10)])
-        raise ValueError(f"{what} has {found_names[row_codes[row]]!r} in row {row}, which is not among its categories {known}")
+        raise ValueError(
+            f"{what} has {found_names[row_codes[row]]!r} in row {row}, which is not among its categories {known}"
+        )
     return result
 
 

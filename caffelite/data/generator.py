@@ -18,13 +18,13 @@ from caffelite.core.sparse import SparseRows, is_sparse
 from caffelite.data import frames, out_of_core
 from caffelite.data.augment import augmentation_key
 from caffelite.data.conversion import (
-    is_multi_target,
     as_rows,
     as_weights,
-    from_dataframe,
-    to_contiguous,
-    name_targets,
     count_rows,
+    from_dataframe,
+    is_multi_target,
+    name_targets,
+    to_contiguous,
     tuple_hint,
 )
 from caffelite.data.out_of_core import Blocks, Source

@@ -12,7 +12,7 @@ that ranks do together in a training. `caffelite.mpi` has ranks that communicate
 
 The rest of caffelite deals with ranks only at these places:
 
-- `caffelite.mpi.DataParallel` wraps an optimizer and has a process group (`training.team.unwrap_optimizer`). 
+- `caffelite.mpi.DataParallel` wraps an optimizer and has a process group (`training.team.unwrap_optimizer`).
 - A training calls its process group, `training.team.ProcessGroup`, wherever several processes act differently from one.
 - Each step runs with the rows of this rank as `core.rows.current_shard()`. A few Functions use it.
 - A replayed step calls Python (`core.recording.call_python`) to add up or gather arrays.

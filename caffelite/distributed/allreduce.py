@@ -80,7 +80,11 @@ class AllReduce:
         comm, message, n = self.shard.comm, self.message, 3 + self.local_sums.size
         share = float(weight.reshape(-1)[0])
         if not self.shard.is_counted:
-            for gradient in (*self.small_gradients, *self.medium_gradients, *[run.gradient for run in self.sparse_runs]):
+            for gradient in (
+                *self.small_gradients,
+                *self.medium_gradients,
+                *[run.gradient for run in self.sparse_runs],
+            ):
                 gradient[...] = 0
         for i in range(len(self.large_gradients)):
             if i not in self.handles:

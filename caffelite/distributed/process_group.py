@@ -72,7 +72,9 @@ class RankGroup(ProcessGroup):
             raise error
         return value
 
-    def sync_state(self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]) -> None:
+    def sync_state(
+        self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]
+    ) -> None:
         """Copy parameters, buffers, the optimizer's state and the orders of data from rank 0.
 
         So random values that were drawn without a seed are the same on all ranks.

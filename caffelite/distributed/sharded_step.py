@@ -47,7 +47,9 @@ class ShardedStep(Step):
         self.all_reduce = all_reduce = AllReduce(shard, self.stop, self.objective.num_sums)
         loss.backward(weight)
         has_equal_weights = self.objective.terms[0].weights(batch) is None
-        all_reduce.set_gradients(self.optimizer.segments(), self.optimizer.parameters, has_equal_weights=has_equal_weights)
+        all_reduce.set_gradients(
+            self.optimizer.segments(), self.optimizer.parameters, has_equal_weights=has_equal_weights
+        )
         all_reduce.overlap_with_backward()
         kernels.copy(all_reduce.zeros, all_reduce.local_sums)
         if shard.is_counted:

@@ -33,12 +33,12 @@ EXERCISES: dict[str, Exercise] = {
 }
 
 
-def _exercise(name: str) -> Exercise:
+def _find(name: str) -> Exercise:
     if not isinstance(name, str):
         raise TypeError(f"the name of an exercise comes first, such as check('relu', relu); got {name!r}")
     if name not in EXERCISES:
-        alike = " or ".join([repr(known) for known in EXERCISES if known.lower() == name.lower()])
-        hint = f"; did you mean {alike}?" if alike else did_you_mean(name, EXERCISES)
+        similar = " or ".join([repr(known) for known in EXERCISES if known.lower() == name.lower()])
+        hint = f"; did you mean {similar}?" if similar else did_you_mean(name, EXERCISES)
         raise ValueError(f"there is no exercise {name!r}{hint or '; there are ' + ', '.join(EXERCISES)}")
     return EXERCISES[name]
 
@@ -56,13 +56,13 @@ def tasks() -> Text:
 
 def task(name: str) -> Text:
     """Return the text of an exercise. Raises ValueError if there is no exercise of this name."""
-    exercise = _exercise(name)
+    exercise = _find(name)
     return Text(f"{exercise.task}\n\nThen: cl.exercises.check({name!r}, …)")
 
 
 def hint(name: str, number: int = 1) -> Text:
     """Return a hint, the first one by default. Raises ValueError if there is no such exercise or hint."""
-    hints = _exercise(name).hints
+    hints = _find(name).hints
     if not 1 <= number <= len(hints):
         raise ValueError(f"the exercise {name!r} has hints 1 to {len(hints)}, got {number}")
     more = f" (The next one: cl.exercises.hint({name!r}, {number + 1}).)" if number < len(hints) else ""
@@ -76,4 +76,4 @@ def check(name: str, answer: Any) -> Verdict:
     the answer become part of the verdict. Raises ValueError if there is no exercise of this name, and TypeError if the
     first argument is not a name.
     """
-    return _exercise(name).judge(answer)
+    return _find(name).judge(answer)

@@ -21,13 +21,13 @@ import caffelite
 from caffelite.exercises import EXERCISES
 from caffelite.exercises.exercise import ERRORS
 
-MOST_BYTES = 4 * 2**30  # of memory, and of a file that an answer writes
-NAME = "answers"  # of the module that a file becomes; `if __name__ == "__main__":` does not run
-OF_TIME = ("replay", "faster_than_numpy")  # on a busy machine a right answer may be too slow
+MAX_BYTES = 4 * 2**30  # of memory, and of a file that an answer writes
+MODULE_NAME = "answers"  # of the module that a file becomes; `if __name__ == "__main__":` does not run
+TIMED = ("replay", "faster_than_numpy")  # on a busy machine a right answer may be too slow
 ATTEMPTS = 5  # for those
 
 
-def parts(path: Path) -> Iterator[tuple[str, str]]:
+def read_cells(path: Path) -> Iterator[tuple[str, str]]:
     """The name and the source of each cell of a notebook, or of the whole program."""
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix != ".ipynb":
@@ -39,39 +39,39 @@ def parts(path: Path) -> Iterator[tuple[str, str]]:
             yield f"cell {number}", re.sub(r"^[%!?].*", "", "".join(cell["source"]), flags=re.MULTILINE)
 
 
-def run(path: Path) -> tuple[dict[str, Any], str]:
+def run_file(path: Path) -> tuple[dict[str, Any], str]:
     """Run a file. Returns its answers by exercise, and its first error in words.
 
     An answer is what the file gave to `cl.exercises.check`. If it gave nothing, it is the file's function or class with
     the name that the task asks for.
     """
-    given: dict[str, Any] = {}
-    module = sys.modules[NAME] = ModuleType(NAME)
+    answers: dict[str, Any] = {}
+    module = sys.modules[MODULE_NAME] = ModuleType(MODULE_NAME)
     names = vars(module)
-    vars(caffelite.exercises)["check"] = given.__setitem__  # an endless loop in an answer would end the run
+    vars(caffelite.exercises)["check"] = answers.__setitem__  # an endless loop in an answer would end the run
     try:
-        errors = [error_of(source, part, names) for part, source in parts(path)]
+        errors = [execute(source, part, names) for part, source in read_cells(path)]
     except (ValueError, TypeError, KeyError, OSError) as error:
         errors = [f"cannot be read: {error}"]
     for name, exercise in EXERCISES.items():
         answer = names.get(exercise.answer)
-        if getattr(answer, "__module__", None) == NAME:  # not one that was imported
-            given.setdefault(name, answer)
-    return given, next(filter(None, errors), "")
+        if getattr(answer, "__module__", None) == MODULE_NAME:  # not one that was imported
+            answers.setdefault(name, answer)
+    return answers, next(filter(None, errors), "")
 
 
-def error_of(source: str, part: str, names: dict[str, Any]) -> str:
+def execute(source: str, part: str, names: dict[str, Any]) -> str:
     """Run a program or a cell. Returns its error in one line, and an empty text if it raises none."""
     try:
         exec(compile(source, part, "exec"), names)
     except ERRORS as error:
         if getattr(error, "name", None) in {exercise.answer for exercise in EXERCISES.values()}:
             return ""  # `check("relu", relu)` raises NameError if relu was left out
-        return said(error, part)
+        return format_error(error, part)
     return ""
 
 
-def said(error: BaseException, part: str) -> str:
+def format_error(error: BaseException, part: str) -> str:
     """An error of a file in one line."""
     line = getattr(error, "lineno", None)
     trace = error.__traceback__
@@ -86,15 +86,15 @@ def main(path: str, results: str, *names: str) -> None:
     """Run a file, judge the exercises of these names, and write the results."""
     for limit in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
         with contextlib.suppress(ValueError, OSError):  # macOS does not limit memory
-            resource.setrlimit(limit, (MOST_BYTES, MOST_BYTES))
+            resource.setrlimit(limit, (MAX_BYTES, MAX_BYTES))
     sys.path.append(str(Path(path).parent))
     check = caffelite.exercises.check
     with open(results, "w", encoding="utf-8", buffering=1) as lines:
-        given, problem = run(Path(path))
+        answers, problem = run_file(Path(path))
         print(*problem.split(), file=lines)
         for name in names:
-            attempts = ATTEMPTS if name in OF_TIME else 1
-            passed = name in given and any(check(name, given[name]) for _ in range(attempts))
+            attempts = ATTEMPTS if name in TIMED else 1
+            passed = name in answers and any(check(name, answers[name]) for _ in range(attempts))
             print("right" if passed else "wrong", file=lines)
 
 

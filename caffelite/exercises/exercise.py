@@ -16,7 +16,17 @@ import numpy as np
 from caffelite.core.function import Function
 from caffelite.core.gradcheck import check_gradients
 
-__all__ = ["Exercise", "Verdict", "Wrong", "checked_gradients", "exercise", "made", "result_of", "same", "untouched"]
+__all__ = [
+    "Exercise",
+    "Verdict",
+    "Wrong",
+    "call_answer",
+    "check_backward",
+    "check_equal",
+    "check_unchanged",
+    "construct",
+    "exercise",
+]
 
 
 #: Folders with code that is not part of an answer: caffelite, Python's library and installed packages.
@@ -38,52 +48,52 @@ class Verdict:
         return self.passed
 
     def __repr__(self) -> str:
-        said = textwrap.fill(f"{self.name}: {'right' if self.passed else 'not yet'}. {self.message}".rstrip(), 88)
-        return said if self.passed else f"{said}\nA hint: cl.exercises.hint({self.name!r})"
+        text = textwrap.fill(f"{self.name}: {'right' if self.passed else 'not yet'}. {self.message}".rstrip(), 88)
+        return text if self.passed else f"{text}\nA hint: cl.exercises.hint({self.name!r})"
 
 
 class Exercise:
-    """A task, its hints, and the function that judges an answer. `said` is the message after a right answer."""
+    """A task, its hints, and the function that judges an answer. `takeaway` is the message after a right answer."""
 
-    def __init__(self, name: str, check: Callable[[Any], Any], hints: Sequence[str], said: str) -> None:
-        self.name, self.hints, self.said, self._check = name, hints, said, check
+    def __init__(self, name: str, check: Callable[[Any], Any], hints: Sequence[str], takeaway: str) -> None:
+        self.name, self.hints, self.takeaway, self._check = name, hints, takeaway, check
         self.task = inspect.cleandoc(check.__doc__ or "")
         self.title = " ".join(self.task.partition("\n\n")[0].split()).removeprefix("Write ").replace("`", "")
-        named = re.search(r"`(?:class )?(\w+)", self.task)
-        self.answer = named[1] if named else name  # the name of the function or class that the task asks for
+        match = re.search(r"`(?:class )?(\w+)", self.task)
+        self.answer = match[1] if match else name  # the name of the function or class that the task asks for
 
     def judge(self, answer: Any) -> Verdict:
         try:
-            said = self._check(answer)
+            message = self._check(answer)
         except Wrong as wrong:
             return Verdict(self.name, str(wrong), False)
         except ERRORS as error:
-            if not place_in_answer(error):
+            if not locate_error(error):
                 raise
-            return Verdict(self.name, f"{self.answer} {raised(error)}.", False)
-        return Verdict(self.name, said or self.said, True)
+            return Verdict(self.name, f"{self.answer} {describe_error(error)}.", False)
+        return Verdict(self.name, message or self.takeaway, True)
 
     def __repr__(self) -> str:
         return f"<exercise {self.name}: {self.title}>"
 
 
-def exercise(*hints: str, said: str = "") -> Callable[[Callable[[Any], Any]], Exercise]:
+def exercise(*hints: str, takeaway: str = "") -> Callable[[Callable[[Any], Any]], Exercise]:
     """Make an exercise of a function `check(answer)`, which raises Wrong. Its docstring is the task."""
 
-    def made_of(check: Callable[[Any], Any]) -> Exercise:
-        return Exercise(check.__name__, check, hints, said)
+    def decorate(check: Callable[[Any], Any]) -> Exercise:
+        return Exercise(check.__name__, check, hints, takeaway)
 
-    return made_of
+    return decorate
 
 
-def shown(value: Any) -> str:
+def describe(value: Any) -> str:
     """A value in a few words."""
     if isinstance(value, np.ndarray) and value.size > 6:
         return f"an array of shape {value.shape}"
     return " ".join(repr(value).split())
 
 
-def place_in_answer(error: BaseException) -> str:
+def locate_error(error: BaseException) -> str:
     """The last line of the answer that an error passed, in words. Empty if the error passed none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(LIBRARIES) and "site-packages" not in frame.filename:
@@ -91,40 +101,40 @@ def place_in_answer(error: BaseException) -> str:
     return ""
 
 
-def raised(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Which error was raised, and where in the answer."""
-    return f"raised {type(error).__name__}{place_in_answer(error)}: {error}"
+    return f"raised {type(error).__name__}{locate_error(error)}: {error}"
 
 
-def result_of(what: str, function: Any, *arguments: Any) -> Any:
+def call_answer(what: str, function: Any, *arguments: Any) -> Any:
     """Call a part of an answer. Raises Wrong if it cannot be called, raises an error, or returns None.
 
     The answer gets copies of arrays. So the judge's own keep their values if the answer writes into them.
     """
     if not callable(function):
-        raise Wrong(f"{what.partition('(')[0]} has to be a function or a class, and is {shown(function)}.")
+        raise Wrong(f"{what.partition('(')[0]} has to be a function or a class, and is {describe(function)}.")
     try:
-        result = function(*copies(arguments))
+        result = function(*copy_arrays(arguments))
     except Wrong:
         raise
     except ERRORS as error:
-        given = f" It was called with ({', '.join(map(shown, arguments))})." if arguments else ""
-        raise Wrong(f"{what} {raised(error)}.{given}") from error
+        called_with = f" It was called with ({', '.join(map(describe, arguments))})." if arguments else ""
+        raise Wrong(f"{what} {describe_error(error)}.{called_with}") from error
     if result is None:
         raise Wrong(f"{what} returned None. Is a `return` missing?")
     return result
 
 
-def made(answer: Any, base: type, what: str, *arguments: Any) -> Any:
+def construct(answer: Any, base: type, what: str, *arguments: Any) -> Any:
     """Make an object of the class that is the answer. Raises Wrong if it is not a subclass of `base`."""
     if not isinstance(answer, type):
-        raise Wrong(f"Give the class {what} itself, not {shown(answer)}.")
+        raise Wrong(f"Give the class {what} itself, not {describe(answer)}.")
     if base is not object and not issubclass(answer, base):
         raise Wrong(f"{what} has to be a subclass of cl.{base.__name__}: class {what}(cl.{base.__name__}).")
-    return result_of(f"{what}({', '.join(map(shown, arguments))})", answer, *arguments)
+    return call_answer(f"{what}({', '.join(map(describe, arguments))})", answer, *arguments)
 
 
-def same(
+def check_equal(
     what: str, got: Any, expected: Any, mistakes: Sequence[tuple[Any, str]] = (), rtol: float = 1e-6, atol: float = 1e-9
 ) -> None:
     """Compare a result with the right one. Raises Wrong with the first element that differs, or with a likely mistake.
@@ -135,7 +145,7 @@ def same(
     try:
         got = np.asarray(got, dtype=np.float64)
     except (TypeError, ValueError):
-        raise Wrong(f"{what} has to be an array of numbers, and is {shown(got)}.") from None
+        raise Wrong(f"{what} has to be an array of numbers, and is {describe(got)}.") from None
 
     def equal(a: np.ndarray, b: Any) -> bool:
         b = np.asarray(b)
@@ -143,8 +153,8 @@ def same(
 
     if equal(got, expected):
         return
-    for mistaken, message in mistakes:
-        if equal(got, mistaken):
+    for wrong, message in mistakes:
+        if equal(got, wrong):
             raise Wrong(f"{what} is not right: {message}")
     if got.shape != expected.shape:
         raise Wrong(f"{what} has the shape {got.shape}; it should have {expected.shape}.")
@@ -157,34 +167,34 @@ def same(
 
 def _factor(got: np.ndarray, expected: np.ndarray) -> str:
     """Return a message if all numbers are wrong by the same factor, otherwise ""."""
-    some = np.abs(expected) > 1e-9
-    if np.count_nonzero(some) < 2:
+    is_large = np.abs(expected) > 1e-9
+    if np.count_nonzero(is_large) < 2:
         return ""
-    factor = got[some][0] / expected[some][0]
+    factor = got[is_large][0] / expected[is_large][0]
     if not np.isfinite(factor) or factor in (0, 1) or not np.allclose(got, factor * expected, rtol=1e-6):
         return ""
     return f" All numbers are {factor:.6g} times what they should be."
 
 
-def copies(arguments: Sequence[Any]) -> list[Any]:
+def copy_arrays(arguments: Sequence[Any]) -> list[Any]:
     """The arguments, but copies of arrays."""
     return [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
 
 
-def untouched(what: str, function: Any, *arguments: Any) -> None:
+def check_unchanged(what: str, function: Any, *arguments: Any) -> None:
     """Wrong if a part of an answer writes into an array that it gets. Calls it once more."""
-    given = copies(arguments)
-    function(*given)
-    for before, after in zip(arguments, given, strict=True):
+    passed = copy_arrays(arguments)
+    function(*passed)
+    for before, after in zip(arguments, passed, strict=True):
         if isinstance(before, np.ndarray) and not np.array_equal(before, after):
             raise Wrong(f"{what} has changed its argument. Make a new array instead: x * 2, and not x *= 2.")
 
 
-def checked_gradients(function: Function, *inputs: Any) -> None:
+def check_backward(function: Function, *inputs: Any) -> None:
     """Wrong if `check_gradients` finds an error in a Function."""
     try:
         check_gradients(function, *inputs)
     except (AssertionError, TypeError) as error:
         raise Wrong(f"The gradient is wrong. {error}.") from error
     except ERRORS as error:
-        raise Wrong(f"check_gradients {raised(error)}.") from error
+        raise Wrong(f"check_gradients {describe_error(error)}.") from error

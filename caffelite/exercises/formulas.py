@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.exercises.exercise import Wrong, exercise, result_of, same, untouched
+from caffelite.exercises.exercise import Wrong, call_answer, check_equal, check_unchanged, exercise
 
 
 @exercise(
     "np.maximum compares two arrays, element by element. One of them may be a number.",
     "np.maximum(x, 0)",
-    said="Note that np.max(x, 0) is something else: the largest number of each column.",
+    takeaway="Note that np.max(x, 0) is something else: the largest number of each column.",
 )
 def relu(answer: Any) -> None:
     """Write `relu(x)`: the elements of x, and 0 for those below 0.
@@ -20,16 +20,18 @@ def relu(answer: Any) -> None:
     x is an array of any shape. The result is a new array of this shape.
     """
     x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
-    y = result_of("relu(x)", answer, x)
-    same("relu(x)", y, np.maximum(x, 0), [(np.max(x, 0), "np.max is the largest element of an axis; use np.maximum.")])
-    untouched("relu", answer, x)
-    same("relu of a row of five", result_of("relu(x)", answer, np.arange(-2.0, 3)), [0, 0, 0, 1, 2])
+    y = call_answer("relu(x)", answer, x)
+    check_equal(
+        "relu(x)", y, np.maximum(x, 0), [(np.max(x, 0), "np.max is the largest element of an axis; use np.maximum.")]
+    )
+    check_unchanged("relu", answer, x)
+    check_equal("relu of a row of five", call_answer("relu(x)", answer, np.arange(-2.0, 3)), [0, 0, 0, 1, 2])
 
 
 @exercise(
     "Go a little to the right of w, and a little to the left. How far apart are these two places?",
     "(f(w + eps) - f(w - eps)) / (2 * eps)",
-    said="The error of this one falls with eps²; of (f(w + eps) - f(w)) / eps, only with eps.",
+    takeaway="The error of this one falls with eps²; of (f(w + eps) - f(w)) / eps, only with eps.",
 )
 def slope(answer: Any) -> None:
     """Write `slope(f, w)`: the slope of a function f of one number at w, by a central difference.
@@ -41,9 +43,9 @@ def slope(answer: Any) -> None:
         ("exp(w)", np.exp, 1.0, np.e),
         ("sin(w)", np.sin, 0.5, np.cos(0.5)),
     ):
-        got = result_of(f"slope(f, {w})", answer, f, w)
-        factor_2 = [(2 * np.asarray(expected), "w + eps and w − eps are 2 · eps apart, not eps.")]
-        same(f"the slope of {name} at {w}", got, expected, factor_2, rtol=1e-3)
+        got = call_answer(f"slope(f, {w})", answer, f, w)
+        mistakes = [(2 * np.asarray(expected), "w + eps and w − eps are 2 · eps apart, not eps.")]
+        check_equal(f"the slope of {name} at {w}", got, expected, mistakes, rtol=1e-3)
         if abs(got - expected) > 1e-7 * max(1, abs(expected)):
             raise Wrong(
                 f"The slope of {name} at {w} is {got:.12g}; it should be {expected:.12g}. It is right to fewer than "
@@ -54,7 +56,7 @@ def slope(answer: Any) -> None:
 @exercise(
     "The loss is the mean of (p − y)². Its derivative for one element is 2 (p − y), over the number of elements.",
     "return ((p - y) ** 2).mean(), 2 * (p - y) / p.size",
-    said="The 1 / n comes from the mean: each prediction is responsible for one n-th of the loss.",
+    takeaway="The 1 / n comes from the mean: each prediction is responsible for one n-th of the loss.",
 )
 def mse(answer: Any) -> None:
     """Write `mse(p, y)`: the mean squared error of the predictions p for the targets y, and its gradient for p.
@@ -63,9 +65,9 @@ def mse(answer: Any) -> None:
     """
     rng = np.random.default_rng(0)
     p, y = rng.normal(size=(2, 5, 3))
-    loss, dp = pair("mse(p, y)", result_of("mse(p, y)", answer, p, y), "the loss and dp")
+    loss, dp = unpack_pair("mse(p, y)", call_answer("mse(p, y)", answer, p, y), "the loss and dp")
     error = p - y
-    same("the loss", loss, (error**2).mean(), [((error**2).sum(), "it is the sum; take the mean.")])
+    check_equal("the loss", loss, (error**2).mean(), [((error**2).sum(), "it is the sum; take the mean.")])
     right = 2 * error / error.size
     mistakes = [
         (2 * error, "the loss is a mean, so the gradient has to be divided by the number of elements, p.size."),
@@ -73,7 +75,7 @@ def mse(answer: Any) -> None:
         (-right, "it has the wrong sign: it is the gradient for y. Take p − y."),
         (2 * error / len(p), "it is divided by the number of rows; the mean goes over all elements, p.size."),
     ]
-    same("dp", dp, right, mistakes)
+    check_equal("dp", dp, right, mistakes)
 
 
 @exercise(
@@ -89,32 +91,32 @@ def softmax(answer: Any) -> None:
     s = np.random.default_rng(0).normal(size=(4, 3))
     exp = np.exp(s)
     p = exp / exp.sum(axis=1, keepdims=True)
-    got = result_of("softmax(s)", answer, s)
+    got = call_answer("softmax(s)", answer, s)
     mistakes = [
         (exp / exp.sum(), "all numbers together add up to 1, but each row should: sum along axis=1."),
         (exp / exp.sum(axis=0), "the columns add up to 1, but each row should: axis=1, keepdims=True."),
         (exp, "these are the exponentials; divide each by the sum of its row."),
     ]
-    same("softmax(s)", got, p, mistakes)
-    untouched("softmax", answer, s)
+    check_equal("softmax(s)", got, p, mistakes)
+    check_unchanged("softmax", answer, s)
     with np.errstate(all="ignore"):
-        large = np.asarray(result_of("softmax(s)", answer, s + 1000))
+        large = np.asarray(call_answer("softmax(s)", answer, s + 1000))
     if not np.isfinite(large).all():
         raise Wrong("For scores of 1,000 the result is not finite, because exp(1000) is infinite.")
-    same("softmax(s + 1000)", large, p)
+    check_equal("softmax(s + 1000)", large, p)
     wide = np.array([[0.0, 1000.0], [0.0, -1000.0]])
     with np.errstate(all="ignore"):
-        got = np.asarray(result_of("softmax(s)", answer, wide))
+        got = np.asarray(call_answer("softmax(s)", answer, wide))
     if not np.isfinite(got).all():
         raise Wrong("Rows of different size give NaN. Subtract the largest score of each row, not of all rows.")
-    same("softmax([[0, 1000], [0, -1000]])", got, [[0, 1], [1, 0]])
+    check_equal("softmax([[0, 1000], [0, -1000]])", got, [[0, 1], [1, 0]])
 
 
 @exercise(
     "The probability of the right class in each row is p[np.arange(n), labels].",
     "The gradient is the probabilities, minus 1 at the right class, all divided by n.",
     "ds = p.copy(); ds[np.arange(n), labels] -= 1; return -np.log(right).mean(), ds / n",
-    said="This is why softmax and the logarithm belong together: their derivatives cancel.",
+    takeaway="This is why softmax and the logarithm belong together: their derivatives cancel.",
 )
 def cross_entropy(answer: Any) -> None:
     """Write `cross_entropy(s, labels)`: the mean of −log p at the labels, and its gradient for the scores s.
@@ -128,8 +130,8 @@ def cross_entropy(answer: Any) -> None:
     p = exp / exp.sum(axis=1, keepdims=True)
     onehot = np.eye(3)[labels]
     rows = -np.log(p[np.arange(5), labels])
-    result = result_of("cross_entropy(s, labels)", answer, s, labels)
-    loss, ds = pair("cross_entropy(s, labels)", result, "the loss and ds")
+    result = call_answer("cross_entropy(s, labels)", answer, s, labels)
+    loss, ds = unpack_pair("cross_entropy(s, labels)", result, "the loss and ds")
     mistakes = [
         (rows.sum(), "it is the sum over the rows; take the mean."),
         (-rows.mean(), "the sign: the loss is −log p, which is never negative."),
@@ -137,21 +139,21 @@ def cross_entropy(answer: Any) -> None:
         (-np.log(p).mean(), "it is the mean over all classes; take the right class of each row only."),
         (np.nan, "it is nan, as the log of a number below 0 is. Was p changed before? Write ds = p.copy()."),
     ]
-    same("the loss", loss, rows.mean(), mistakes)
+    check_equal("the loss", loss, rows.mean(), mistakes)
     mistakes = [
         (p - onehot, "the loss is a mean over n rows, so the gradient has to be divided by n."),
         (p / 5, "subtract 1 at the right class."),
         ((onehot - p) / 5, "it has the wrong sign: it is p − onehot."),
         ((p - onehot) / 15, "divide by the number of rows, not by the number of elements."),
     ]
-    same("ds", ds, (p - onehot) / 5, mistakes)
+    check_equal("ds", ds, (p - onehot) / 5, mistakes)
 
 
 @exercise(
     "dW has the shape of W, dx has the shape of x. Only one product of two of these matrices has that shape.",
     "b is added to each row, so its gradient is the sum of the rows of dy.",
     "return dy @ W.T, x.T @ dy, dy.sum(axis=0)",
-    said="Two products backward for each product forward: that is why backward takes twice as long.",
+    takeaway="Two products backward for each product forward: that is why backward takes twice as long.",
 )
 def linear_backward(answer: Any) -> None:
     """Write `linear_backward(x, W, dy)`: the gradients of y = x W + b. Return dx, dW and db.
@@ -162,28 +164,28 @@ def linear_backward(answer: Any) -> None:
     rng = np.random.default_rng(0)
     for n, d, m in ((5, 3, 2), (3, 3, 3)):
         x, W, dy = rng.normal(size=(n, d)), rng.normal(size=(d, m)), rng.normal(size=(n, m))
-        result = result_of("linear_backward(x, W, dy)", answer, x, W, dy)
+        result = call_answer("linear_backward(x, W, dy)", answer, x, W, dy)
         if not isinstance(result, tuple) or len(result) != 3:
-            raise Wrong(f"Return three arrays, dx, dW and db; this is {shown_kind(result)}.")
+            raise Wrong(f"Return three arrays, dx, dW and db; this is {describe_type(result)}.")
         dx, dW, db = result
         not_transposed = [(dy @ W, "transpose W: dx = dy Wᵀ.")] if d == m else []
-        same("dx", dx, dy @ W.T, not_transposed)
+        check_equal("dx", dx, dy @ W.T, not_transposed)
         not_transposed = [(x @ dy, "transpose x: dW = xᵀ dy.")] if d == m == n else []
-        same("dW", dW, x.T @ dy, [*not_transposed, ((x.T @ dy) / n, "dy has the 1 / n already; only sum.")])
+        check_equal("dW", dW, x.T @ dy, [*not_transposed, ((x.T @ dy) / n, "dy has the 1 / n already; only sum.")])
         mistakes = [
             (dy.mean(axis=0), "sum the rows; dy has the 1 / n of the mean already."),
             (dy, "b is added to every row, so sum over the rows."),
             (dy.sum(axis=0, keepdims=True), "it has the shape (1, m); b is (m,)."),
             (dy.sum(axis=1), "sum over the rows, axis=0."),
         ]
-        same("db", db, dy.sum(axis=0), mistakes)
-        untouched("linear_backward", answer, x, W, dy)
+        check_equal("db", db, dy.sum(axis=0), mistakes)
+        check_unchanged("linear_backward", answer, x, W, dy)
 
 
 @exercise(
     "Repeat: w ← w − lr · slope(w).",
     "for _ in range(steps): w = w - lr * slope(w)",
-    said="With lr = 1 this one would jump from side to side for ever: try it.",
+    takeaway="With lr = 1 this one would jump from side to side for ever: try it.",
 )
 def descend(answer: Any) -> None:
     """Write `descend(slope, w, lr, steps)`: make so many steps of gradient descent from w, and return the last w.
@@ -199,36 +201,38 @@ def descend(answer: Any) -> None:
             w = w - lr * slope_of_square(w)
         return w
 
-    got = result_of("descend(slope, w, lr, steps)", answer, slope_of_square, 0.0, 0.1, 10)
+    got = call_answer("descend(slope, w, lr, steps)", answer, slope_of_square, 0.0, 0.1, 10)
     mistakes = [
-        (_up(slope_of_square, 0.0, 0.1, 10), "it goes uphill: subtract the slope."),
+        (_ascend(slope_of_square, 0.0, 0.1, 10), "it goes uphill: subtract the slope."),
         (expected(0.0, 0.1, 9), "it makes one step too few."),
         (expected(0.0, 0.1, 11), "it makes one step too many."),
     ]
-    same("after 10 steps for (w − 3)², w", got, expected(0.0, 0.1, 10), mistakes)
-    same("after 0 steps, w", result_of("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
+    check_equal("after 10 steps for (w − 3)², w", got, expected(0.0, 0.1, 10), mistakes)
+    check_equal("after 0 steps, w", call_answer("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
     w = np.array([0.0, 5.0])
-    same("after 3 steps for an array, w", result_of("descend", answer, slope_of_square, w, 0.1, 3), expected(w, 0.1, 3))
-    given = w.copy()
-    answer(slope_of_square, given, 0.1, 3)
-    if not np.array_equal(w, given):
+    check_equal(
+        "after 3 steps for an array, w", call_answer("descend", answer, slope_of_square, w, 0.1, 3), expected(w, 0.1, 3)
+    )
+    passed = w.copy()
+    answer(slope_of_square, passed, 0.1, 3)
+    if not np.array_equal(w, passed):
         raise Wrong("descend has changed the array w that it got: w -= … writes into it. Write w = w - …")
 
 
-def _up(slope: Any, w: float, lr: float, steps: int) -> float:
+def _ascend(slope: Any, w: float, lr: float, steps: int) -> float:
     for _ in range(steps):
         w = w + lr * slope(w)
     return w
 
 
-def pair(what: str, result: Any, of: str) -> Any:
+def unpack_pair(what: str, result: Any, names: str) -> Any:
     """The two parts of a result."""
     if not isinstance(result, tuple) or len(result) != 2:
-        raise Wrong(f"{what} has to return two things, {of}; this is {shown_kind(result)}.")
+        raise Wrong(f"{what} has to return two things, {names}; this is {describe_type(result)}.")
     return result
 
 
-def shown_kind(result: Any) -> str:
+def describe_type(result: Any) -> str:
     if isinstance(result, tuple):
         return f"a tuple of {len(result)}"
     return f"an array of shape {result.shape}" if isinstance(result, np.ndarray) else f"of type {type(result).__name__}"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from caffelite.data import datasets
-from caffelite.exercises.exercise import Wrong, exercise, made, result_of, same
-from caffelite.exercises.formulas import shown_kind
+from caffelite.exercises.exercise import Wrong, call_answer, check_equal, construct, exercise
+from caffelite.exercises.formulas import describe_type
 
 RNG = np.random.default_rng
 
@@ -17,7 +17,7 @@ RNG = np.random.default_rng
     "Each result keeps its inputs and a function for their gradients. backward goes from the newest to the oldest.",
     "A number for each Scalar, counted up when it is made, is an order in which inputs come before results.",
     "Gradients add up: x.grad += …, since x may have been used several times.",
-    said="Give it arrays in place of numbers, and it is the core of a framework.",
+    takeaway="Give it arrays in place of numbers, and it is the core of a framework.",
 )
 def autograd(answer: Any) -> None:
     """Write `class Scalar`: a number that knows how it was made.
@@ -27,11 +27,11 @@ def autograd(answer: Any) -> None:
     more than once.
     """
 
-    def scalars(*values: float) -> list:
-        return [made(answer, object, "Scalar", value) for value in values]
+    def make_scalars(*values: float) -> list:
+        return [construct(answer, object, "Scalar", value) for value in values]
 
-    def differentiated(what: str, result: Any, inputs: list, value: float, gradients: list[float]) -> None:
-        same(f"the data of {what}", getattr(result, "data", None), value)
+    def check_derivatives(what: str, result: Any, inputs: list, value: float, gradients: list[float]) -> None:
+        check_equal(f"the data of {what}", getattr(result, "data", None), value)
         try:
             result.backward()
         except RecursionError:
@@ -39,31 +39,31 @@ def autograd(answer: Any) -> None:
         except Exception as error:
             raise Wrong(f"backward of {what} raised {type(error).__name__}: {error}.") from error
         for name, scalar, gradient in zip("abc", inputs, gradients, strict=False):
-            same(f"the gradient of {name} in {what}", scalar.grad, gradient)
+            check_equal(f"the gradient of {name} in {what}", scalar.grad, gradient)
 
-    def tried(what: str, function: Any, *inputs: Any) -> Any:
-        return result_of(what, function, *inputs)
+    def call(what: str, function: Any, *inputs: Any) -> Any:
+        return call_answer(what, function, *inputs)
 
-    a, b = scalars(2.0, 5.0)
-    differentiated("a + b", tried("a + b", lambda a, b: a + b, a, b), [a, b], 7, [1, 1])
-    a, b = scalars(2.0, 5.0)
-    differentiated("a * b", tried("a * b", lambda a, b: a * b, a, b), [a, b], 10, [5, 2])
-    a, b, c = scalars(2.0, 5.0, -1.0)
-    differentiated(
-        "(a + b) * c", tried("(a + b) * c", lambda a, b, c: (a + b) * c, a, b, c), [a, b, c], -7, [-1, -1, 7]
+    a, b = make_scalars(2.0, 5.0)
+    check_derivatives("a + b", call("a + b", lambda a, b: a + b, a, b), [a, b], 7, [1, 1])
+    a, b = make_scalars(2.0, 5.0)
+    check_derivatives("a * b", call("a * b", lambda a, b: a * b, a, b), [a, b], 10, [5, 2])
+    a, b, c = make_scalars(2.0, 5.0, -1.0)
+    check_derivatives(
+        "(a + b) * c", call("(a + b) * c", lambda a, b, c: (a + b) * c, a, b, c), [a, b, c], -7, [-1, -1, 7]
     )
-    (a,) = scalars(3.0)
-    differentiated("a * a", tried("a * a", lambda a: a * a, a), [a], 9, [6])
-    (a,) = scalars(3.0)
-    square = tried("a * a", lambda a: a * a, a)
+    (a,) = make_scalars(3.0)
+    check_derivatives("a * a", call("a * a", lambda a: a * a, a), [a], 9, [6])
+    (a,) = make_scalars(3.0)
+    square = call("a * a", lambda a: a * a, a)
     # A walk from the result that does not wait for all uses of `square` would count its gradient too early.
-    both = tried("s * s + s", lambda s: s * s + s, square)
-    differentiated("s * s + s with s = a * a", both, [a], 90, [2 * 9 * 6 + 6])
-    (a,) = scalars(1.0)
+    both = call("s * s + s", lambda s: s * s + s, square)
+    check_derivatives("s * s + s with s = a * a", both, [a], 90, [2 * 9 * 6 + 6])
+    (a,) = make_scalars(1.0)
     total = a
     for _ in range(20):
-        total = tried("t + t", lambda t: t + t, total)
-    differentiated("a doubled 20 times", total, [a], 2.0**20, [2.0**20])
+        total = call("t + t", lambda t: t + t, total)
+    check_derivatives("a doubled 20 times", total, [a], 2.0**20, [2.0**20])
 
 
 @exercise(
@@ -80,9 +80,9 @@ def momentum(answer: Any) -> None:
     old, t = w.copy(), np.zeros(4)  # of who takes the step with the old velocity
     for i in range(3):
         g = RNG(i + 1).normal(size=4)
-        result = result_of("momentum(w, g, v, lr, mu)", answer, mine, g, v, 0.1, 0.9)
+        result = call_answer("momentum(w, g, v, lr, mu)", answer, mine, g, v, 0.1, 0.9)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise Wrong(f"Return the new w and the new v; this is {shown_kind(result)}.")
+            raise Wrong(f"Return the new w and the new v; this is {describe_type(result)}.")
         mine, v = (np.asarray(part) for part in result)
         old, t = old - 0.1 * t, 0.9 * t + g
         u = 0.9 * u + g
@@ -91,8 +91,8 @@ def momentum(answer: Any) -> None:
             (old, "the step uses the velocity of before. First v, then w."),
             (w - 0.1 * 0.1 * g, "the gradient is multiplied by 1 − mu. Here it is not: v = mu v + g."),
         ]
-        same(f"w after step {i + 1}", mine, expected, mistakes)
-        same(f"v after step {i + 1}", v, u)
+        check_equal(f"w after step {i + 1}", mine, expected, mistakes)
+        check_equal(f"v after step {i + 1}", v, u)
 
 
 @exercise(
@@ -111,9 +111,9 @@ def adam(answer: Any) -> None:
     right, mr, sr = w.copy(), np.zeros(4), np.zeros(4)
     for t in (1, 2, 3):
         g = RNG(t).normal(size=4)
-        result = result_of("adam(w, g, m, s, t, lr)", answer, mine, g, m, s, t, 0.01)
+        result = call_answer("adam(w, g, m, s, t, lr)", answer, mine, g, m, s, t, 0.01)
         if not isinstance(result, tuple) or len(result) != 3:
-            raise Wrong(f"Return the new w, m and s; this is {shown_kind(result)}.")
+            raise Wrong(f"Return the new w, m and s; this is {describe_type(result)}.")
         before = right
         mine, m, s = (np.asarray(part) for part in result)
         mr, sr = 0.9 * mr + 0.1 * g, 0.999 * sr + 0.001 * g * g
@@ -124,10 +124,10 @@ def adam(answer: Any) -> None:
             (before + 0.01 * m_hat / (np.sqrt(s_hat) + 1e-8), "it goes uphill: subtract."),
             (before - 0.01 * m_hat / (s_hat + 1e-8), "take the square root of ŝ."),
         ]
-        same(f"w after step {t}", mine, right, mistakes, rtol=1e-7)
+        check_equal(f"w after step {t}", mine, right, mistakes, rtol=1e-7)
         corrected = "keep m and s as they are; the correction is for the step only."
-        same(f"m after step {t}", m, mr, [(m_hat, corrected)])
-        same(f"s after step {t}", s, sr, [(s_hat, corrected)])
+        check_equal(f"m after step {t}", m, mr, [(m_hat, corrected)])
+        check_equal(f"s after step {t}", s, sr, [(s_hat, corrected)])
 
 
 @exercise(
@@ -144,7 +144,7 @@ def batches(answer: Any) -> None:
     x, y = np.arange(20).reshape(10, 2), np.arange(10) * 10
     orders = []
     for seed in (0, 1):
-        pairs = result_of("batches(x, y, 4, rng)", answer, x, y, 4, RNG(seed))
+        pairs = call_answer("batches(x, y, 4, rng)", answer, x, y, 4, RNG(seed))
         try:
             pairs = [(np.asarray(a), np.asarray(b)) for a, b in pairs]
         except (TypeError, ValueError) as error:
@@ -180,17 +180,21 @@ def train(answer: Any) -> str:
     classes, (n,). It has to be right for 95 % of *other* points of the spirals. Use caffelite, or NumPy alone.
     """
     x, y = datasets.spiral(points_per_class=100, seed=3)
-    new, classes = datasets.spiral(points_per_class=100, seed=4)
-    predict = result_of("train(x, y)", answer, x, y)
-    given = np.asarray(result_of("the function that train returned", predict, new))
-    if given.shape == (300, 3):
+    x_test, y_test = datasets.spiral(points_per_class=100, seed=4)
+    predict = call_answer("train(x, y)", answer, x, y)
+    predicted = np.asarray(call_answer("the function that train returned", predict, x_test))
+    if predicted.shape == (300, 3):
         raise Wrong("Your function returns three scores for each point; return the class: .argmax(axis=1).")
-    if given.shape != (300,):
-        raise Wrong(f"Your function returned shape {given.shape} for 300 points; it should be (300,).")
-    accuracy = float((given == classes).mean())
+    if predicted.shape != (300,):
+        raise Wrong(f"Your function returned shape {predicted.shape} for 300 points; it should be (300,).")
+    accuracy = float((predicted == y_test).mean())
     if accuracy < 0.95:
-        known = float((np.asarray(predict(x.copy())) == y).mean())
-        more = "It does not even know the points that it has learned: more epochs, or another rate?"
-        less = "It knows those that it has learned: is it learning the noise by heart?"
-        raise Wrong(f"{accuracy:.0%} of the new points are right; it should be 95 %. {more if known < 0.95 else less}")
+        train_accuracy = float((np.asarray(predict(x.copy())) == y).mean())
+        underfit = "It does not even know the points that it has learned: more epochs, or another rate?"
+        hint = (
+            underfit
+            if train_accuracy < 0.95
+            else "It knows those that it has learned: is it learning the noise by heart?"
+        )
+        raise Wrong(f"{accuracy:.0%} of the new points are right; it should be 95 %. {hint}")
     return f"{accuracy:.1%} of the new points."

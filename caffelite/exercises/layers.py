@@ -10,18 +10,26 @@ from caffelite import functions
 from caffelite.core.function import Function
 from caffelite.core.modes import inference
 from caffelite.core.tensor import Tensor
-from caffelite.exercises.exercise import Wrong, checked_gradients, exercise, made, result_of, same, untouched
+from caffelite.exercises.exercise import (
+    Wrong,
+    call_answer,
+    check_backward,
+    check_equal,
+    check_unchanged,
+    construct,
+    exercise,
+)
 
 RNG = np.random.default_rng
 
 
-def elementwise(answer: Any, name: str, x: np.ndarray, y: np.ndarray, dx: np.ndarray, mistakes: Any = ()) -> None:
+def check_elementwise(answer: Any, name: str, x: np.ndarray, y: np.ndarray, dx: np.ndarray, mistakes: Any = ()) -> None:
     """Judge a Function of elements: its outputs, its gradient, and that it writes into no argument."""
-    function = made(answer, Function, name)
-    same("forward(x)", result_of("forward(x)", function.forward, x), y)
-    untouched("forward", function.forward, x)
+    function = construct(answer, Function, name)
+    check_equal("forward(x)", call_answer("forward(x)", function.forward, x), y)
+    check_unchanged("forward", function.forward, x)
     dy = RNG(1).normal(size=x.shape)
-    same("backward(dy)", result_of("backward(dy)", function.backward, dy), dy * dx, mistakes(dy))
+    check_equal("backward(dy)", call_answer("backward(dy)", function.backward, dy), dy * dx, mistakes(dy))
 
 
 @exercise(
@@ -43,8 +51,8 @@ def ReLU(answer: Any) -> None:
             (dy, "dx is dy only where x is above 0."),
         ]
 
-    elementwise(answer, "ReLU", x, np.maximum(x, 0), positive, mistakes)
-    checked_gradients(made(answer, Function, "ReLU"), x)
+    check_elementwise(answer, "ReLU", x, np.maximum(x, 0), positive, mistakes)
+    check_backward(construct(answer, Function, "ReLU"), x)
 
 
 @exercise(
@@ -66,14 +74,14 @@ def Sigmoid(answer: Any) -> None:
             (dy * x * (1 - x), "the derivative is y (1 − y), with y, not x."),
         ]
 
-    elementwise(answer, "Sigmoid", x, y, y * (1 - y), mistakes)
-    checked_gradients(made(answer, Function, "Sigmoid"), x)
+    check_elementwise(answer, "Sigmoid", x, y, y * (1 - y), mistakes)
+    check_backward(construct(answer, Function, "Sigmoid"), x)
     try:
         with np.errstate(over="raise", invalid="raise"):
-            far = made(answer, Function, "Sigmoid").forward(np.array([-1000.0, 1000.0]))
+            extremes = construct(answer, Function, "Sigmoid").forward(np.array([-1000.0, 1000.0]))
     except FloatingPointError:
         raise Wrong("For x = −1000 the exponential overflows.") from None
-    same("forward([-1000, 1000])", far, [0, 1])
+    check_equal("forward([-1000, 1000])", extremes, [0, 1])
 
 
 @exercise(
@@ -87,7 +95,7 @@ def Linear(answer: Any) -> None:
     W is (in_features, out_features), b is (out_features,). Both are Tensors with `requires_grad=True`, in attributes
     with these names. W is drawn at random, b begins at 0. `backward(dy)` adds to the gradients of both, and returns dx.
     """
-    layer = made(answer, Function, "Linear", 4, 3)
+    layer = construct(answer, Function, "Linear", 4, 3)
     for name, shape in (("W", (4, 3)), ("b", (3,))):
         parameter = getattr(layer, name, None)
         if not isinstance(parameter, Tensor) or not parameter.requires_grad:
@@ -98,17 +106,17 @@ def Linear(answer: Any) -> None:
         raise Wrong("W is not drawn at random. If all weights are equal, all units learn the same.")
     x, dy = RNG(0).normal(size=(2, 5, 4))[0], RNG(1).normal(size=(5, 3))
     W, b = layer.W.data.astype(np.float64), layer.b.data.astype(np.float64)
-    same("forward(x)", result_of("forward(x)", layer.forward, x), x @ W + b, rtol=1e-5, atol=1e-6)
-    dx = result_of("backward(dy)", layer.backward, dy)
+    check_equal("forward(x)", call_answer("forward(x)", layer.forward, x), x @ W + b, rtol=1e-5, atol=1e-6)
+    dx = call_answer("backward(dy)", layer.backward, dy)
     for name, gradient in (("W", x.T @ dy), ("b", dy.sum(axis=0))):
         if getattr(layer, name).grad is None:
             raise Wrong(f"backward leaves no gradient for {name}: self.{name}.add_grad(…).")
-        same(f"the gradient of {name}", getattr(layer, name).grad, gradient, rtol=1e-5, atol=1e-6)
-    same("dx", dx, dy @ W.T, rtol=1e-5, atol=1e-6)
-    result_of("backward(dy)", layer.backward, dy)
+        check_equal(f"the gradient of {name}", getattr(layer, name).grad, gradient, rtol=1e-5, atol=1e-6)
+    check_equal("dx", dx, dy @ W.T, rtol=1e-5, atol=1e-6)
+    call_answer("backward(dy)", layer.backward, dy)
     if not np.allclose(layer.b.grad, 2 * dy.sum(axis=0), rtol=1e-5, atol=1e-6):
         raise Wrong("A second backward has to add to the gradients: use add_grad, and do not set .grad.")
-    checked_gradients(made(answer, Function, "Linear", 3, 3), x[:, :3])
+    check_backward(construct(answer, Function, "Linear", 3, 3), x[:, :3])
 
 
 @exercise(
@@ -122,10 +130,10 @@ def Dropout(answer: Any) -> None:
     In training, `forward` sets each element to 0 with probability p, and divides the others by 1 − p. So the mean stays
     the same. In use, it returns x. `backward` passes on the gradient of those that were kept.
     """
-    layer, x = made(answer, Function, "Dropout", 0.25), np.ones((100, 100))
+    layer, x = construct(answer, Function, "Dropout", 0.25), np.ones((100, 100))
     with inference():
-        same("forward(x) in use (cl.is_training() is False)", result_of("forward(x)", layer.forward, x), x)
-    y = np.asarray(result_of("forward(x)", layer.forward, x))
+        check_equal("forward(x) in use (cl.is_training() is False)", call_answer("forward(x)", layer.forward, x), x)
+    y = np.asarray(call_answer("forward(x)", layer.forward, x))
     dropped = (y == 0).mean()
     if dropped == 0:
         raise Wrong("In training, no element is 0.")
@@ -133,13 +141,13 @@ def Dropout(answer: Any) -> None:
         raise Wrong(f"With p = 0.25, {dropped:.0%} of the elements are 0. p is the share that is dropped.")
     if abs(y.mean() - 1) > 0.05:
         raise Wrong(f"The mean of ones has become {y.mean():.2f}. Divide those that are kept by 1 − p.")
-    same("backward(dy), for x = 1", result_of("backward(dy)", layer.backward, np.full(x.shape, 2.0)), 2 * y)
-    if np.array_equal(np.asarray(result_of("forward(x)", layer.forward, x)), y):
+    check_equal("backward(dy), for x = 1", call_answer("backward(dy)", layer.backward, np.full(x.shape, 2.0)), 2 * y)
+    if np.array_equal(np.asarray(call_answer("forward(x)", layer.forward, x)), y):
         raise Wrong("Two calls have dropped the same elements. Draw new ones in each forward.")
-    untouched("forward", layer.forward, x)
+    check_unchanged("forward", layer.forward, x)
     with inference():
         layer.forward(x.copy())
-        same("backward(dy) in use", result_of("backward(dy)", layer.backward, x), x)
+        check_equal("backward(dy) in use", call_answer("backward(dy)", layer.backward, x), x)
 
 
 @exercise(
@@ -155,16 +163,16 @@ def MaxPool(answer: Any) -> None:
     """
     rng = RNG(0)
     x = rng.permutation(2 * 3 * 4 * 6).reshape(2, 3, 4, 6).astype(float)
-    layer = made(answer, Function, "MaxPool")
-    judge = functions.MaxPool2d(2)
-    same("forward(x)", result_of("forward(x)", layer.forward, x), judge.forward(x))
+    layer = construct(answer, Function, "MaxPool")
+    reference = functions.MaxPool2d(2)
+    check_equal("forward(x)", call_answer("forward(x)", layer.forward, x), reference.forward(x))
     dy = rng.normal(size=(2, 3, 2, 3))
-    same("backward(dy)", result_of("backward(dy)", layer.backward, dy), judge.backward(dy))
-    checked_gradients(made(answer, Function, "MaxPool"), x)
-    layer = made(answer, Function, "MaxPool")
-    result_of("forward(x)", layer.forward, np.ones((1, 1, 2, 2)))
-    all_get_it = [(np.ones((1, 1, 2, 2)), "all four equal numbers get the gradient; only the first one should.")]
-    same("backward([[1]]) of four ones", layer.backward(np.ones((1, 1, 1, 1))), [[[[1, 0], [0, 0]]]], all_get_it)
+    check_equal("backward(dy)", call_answer("backward(dy)", layer.backward, dy), reference.backward(dy))
+    check_backward(construct(answer, Function, "MaxPool"), x)
+    layer = construct(answer, Function, "MaxPool")
+    call_answer("forward(x)", layer.forward, np.ones((1, 1, 2, 2)))
+    mistakes = [(np.ones((1, 1, 2, 2)), "all four equal numbers get the gradient; only the first one should.")]
+    check_equal("backward([[1]]) of four ones", layer.backward(np.ones((1, 1, 1, 1))), [[[[1, 0], [0, 0]]]], mistakes)
 
 
 @exercise(
@@ -179,7 +187,7 @@ def Conv1d(answer: Any) -> None:
     y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o], so y is (n, out_channels, length − k + 1). As in all
     frameworks, the window is not turned round.
     """
-    layer = made(answer, Function, "Conv1d", 2, 3, 4)
+    layer = construct(answer, Function, "Conv1d", 2, 3, 4)
     for name, shape in (("W", (3, 2, 4)), ("b", (3,))):
         parameter = getattr(layer, name, None)
         if not isinstance(parameter, Tensor) or not parameter.requires_grad or parameter.shape != shape:
@@ -188,13 +196,13 @@ def Conv1d(answer: Any) -> None:
     W, b = layer.W.data.astype(np.float64), layer.b.data.astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(x, 4, axis=2)
     y = np.einsum("ncik,ock->noi", windows, W) + b[:, None]
-    turned = np.einsum("ncik,ock->noi", windows, W[:, :, ::-1]) + b[:, None]
+    flipped = np.einsum("ncik,ock->noi", windows, W[:, :, ::-1]) + b[:, None]
     mistakes = [
-        (turned, "the window is turned round. Frameworks do not do that: W[o, c, j] belongs to x[n, c, i + j]."),
+        (flipped, "the window is turned round. Frameworks do not do that: W[o, c, j] belongs to x[n, c, i + j]."),
         (y - b[:, None], "the bias is missing."),
     ]
-    same("forward(x)", result_of("forward(x)", layer.forward, x), y, mistakes, rtol=1e-5, atol=1e-6)
-    checked_gradients(made(answer, Function, "Conv1d", 2, 3, 4), x)
+    check_equal("forward(x)", call_answer("forward(x)", layer.forward, x), y, mistakes, rtol=1e-5, atol=1e-6)
+    check_backward(construct(answer, Function, "Conv1d", 2, 3, 4), x)
 
 
 @exercise(
@@ -209,7 +217,7 @@ def LayerNorm(answer: Any) -> None:
     parameters.
     """
     x = RNG(0).normal(2, 3, size=(4, 6))
-    layer = made(answer, Function, "LayerNorm")
+    layer = construct(answer, Function, "LayerNorm")
     mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
     y = (x - mean) / np.sqrt(variance + 1e-5)
     columns = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)
@@ -218,17 +226,17 @@ def LayerNorm(answer: Any) -> None:
         (columns, "the columns have mean 0. That is BatchNorm; here it is the rows: axis=1."),
         (unbiased, "the variance is divided by d − 1; divide by d, as np.var does."),
     ]
-    same("forward(x)", result_of("forward(x)", layer.forward, x), y, mistakes)
+    check_equal("forward(x)", call_answer("forward(x)", layer.forward, x), y, mistakes)
     dy = RNG(1).normal(size=x.shape)
-    result = result_of("backward(dy)", layer.backward, dy)
+    result = call_answer("backward(dy)", layer.backward, dy)
     std = np.sqrt(variance + 1e-5)
     dx = (dy - dy.mean(axis=1, keepdims=True) - y * (dy * y).mean(axis=1, keepdims=True)) / std
     mistakes = [
         (dy / std, "mean and variance are treated as constants. They depend on x, too."),
         ((dy - dy.mean(axis=1, keepdims=True)) / std, "the variance is treated as a constant. It depends on x, too."),
     ]
-    same("backward(dy)", result, dx, mistakes)
-    checked_gradients(made(answer, Function, "LayerNorm"), x)
+    check_equal("backward(dy)", result, dx, mistakes)
+    check_backward(construct(answer, Function, "LayerNorm"), x)
 
 
 @exercise(
@@ -242,32 +250,34 @@ def Embedding(answer: Any) -> None:
     W, (count, size), is a Tensor in an attribute. `forward(indices)` gets integers, (n, length), and returns vectors,
     (n, length, size). `backward(dy)` adds to the gradient of W. Integers have no gradient, so it may return None.
     """
-    layer = made(answer, Function, "Embedding", 7, 3)
+    layer = construct(answer, Function, "Embedding", 7, 3)
     if not isinstance(getattr(layer, "W", None), Tensor) or layer.W.shape != (7, 3):
         raise Wrong("The attribute W has to be cl.Tensor(…, requires_grad=True) of shape (7, 3) for Embedding(7, 3).")
     indices, W = np.array([[1, 2, 1, 1], [0, 6, 2, 5]]), layer.W.data.astype(np.float64)
-    y = result_of("forward(indices)", layer.forward, indices)
-    same("forward(indices)", y, W[indices], rtol=1e-6)
-    untouched("forward", layer.forward, indices)
+    y = call_answer("forward(indices)", layer.forward, indices)
+    check_equal("forward(indices)", y, W[indices], rtol=1e-6)
+    check_unchanged("forward", layer.forward, indices)
     dy = RNG(1).normal(size=(2, 4, 3)).astype(layer.W.dtype)
-    right, once = np.zeros((7, 3)), np.zeros((7, 3))
-    np.add.at(right, indices, dy)
-    once[indices] += dy
+    expected, counted_once = np.zeros((7, 3)), np.zeros((7, 3))
+    np.add.at(expected, indices, dy)
+    counted_once[indices] += dy
     try:
         layer.backward(dy.copy())
     except Exception as error:
         raise Wrong(f"backward(dy) raised {type(error).__name__}: {error}.") from error
     if layer.W.grad is None:
         raise Wrong("backward leaves no gradient for W: self.W.add_grad(…).")
-    repeated = [(once, "a word that comes twice counts once. `gradient[indices] += dy` does that; use np.add.at.")]
-    same("the gradient of W", layer.W.grad, right, repeated, rtol=1e-5, atol=1e-6)
+    mistakes = [
+        (counted_once, "a word that comes twice counts once. `gradient[indices] += dy` does that; use np.add.at.")
+    ]
+    check_equal("the gradient of W", layer.W.grad, expected, mistakes, rtol=1e-5, atol=1e-6)
 
 
 @exercise(
     "scores = q kᵀ / √d, p = softmax of each row of scores, y = p v.",
     "Back: dv = pᵀ dy, dp = dy vᵀ. For softmax, ds = p (dp − Σ over the row of dp p).",
     "dq = ds k / √d and dk = dsᵀ q / √d. For stacks of matrices, transpose by np.swapaxes(a, -1, -2).",
-    said="You have written the heart of a transformer, forward and backward.",
+    takeaway="You have written the heart of a transformer, forward and backward.",
 )
 def Attention(answer: Any) -> None:
     """Write `class Attention(cl.Function)`: y = softmax(q kᵀ / √d) v.
@@ -276,7 +286,7 @@ def Attention(answer: Any) -> None:
     `backward(dy)` returns a tuple: dq, dk, dv.
     """
     q, k, v = RNG(0).normal(size=(3, 2, 5, 4))
-    layer = made(answer, Function, "Attention")
+    layer = construct(answer, Function, "Attention")
 
     def attend(scale: float, axis: int = -1) -> np.ndarray:
         scores = q @ np.swapaxes(k, -1, -2) * scale
@@ -291,8 +301,8 @@ def Attention(answer: Any) -> None:
             "the softmax goes along the wrong axis: each query shares 1 among the keys, the last axis.",
         ),
     ]
-    same("forward(q, k, v)", result_of("forward(q, k, v)", layer.forward, q, k, v), attend(0.5), mistakes)
-    gradients = result_of("backward(dy)", layer.backward, np.ones((2, 5, 4)))
+    check_equal("forward(q, k, v)", call_answer("forward(q, k, v)", layer.forward, q, k, v), attend(0.5), mistakes)
+    gradients = call_answer("backward(dy)", layer.backward, np.ones((2, 5, 4)))
     if not isinstance(gradients, tuple) or len(gradients) != 3:
         raise Wrong("backward has to return three gradients, dq, dk, dv.")
-    checked_gradients(made(answer, Function, "Attention"), q, k, v)
+    check_backward(construct(answer, Function, "Attention"), q, k, v)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.tensor import Tensor
-from caffelite.exercises.exercise import ERRORS, Wrong, exercise, result_of, same
+from caffelite.exercises.exercise import ERRORS, Wrong, call_answer, check_equal, exercise
 from caffelite.functions import MSELoss
 from caffelite.model.mlp import MLP
 from caffelite.optimizers import SGD
@@ -21,7 +21,7 @@ from caffelite.program import capture
     "An (M, K) times a (K, N) has M · N · K multiplications and as many additions.",
     "A layer has one product forward, x W, and two backward, xᵀ dy and dy Wᵀ. They have the same number of operations.",
     "The first layer needs no dx: nobody uses the gradient of the data.",
-    said="print(cl.capture(step, x, y)) has the same number, product by product.",
+    takeaway="print(cl.capture(step, x, y)) has the same number, product by product.",
 )
 def flop(answer: Any) -> None:
     """Write `flop(rows, sizes)`: the floating-point operations in the matrix products of one training step.
@@ -37,7 +37,7 @@ def flop(answer: Any) -> None:
             (3 * sum(layers), "the gradient of the data is counted; nobody needs it."),
             (right / 2, "a multiplication and an addition are two operations."),
         ]
-        same(f"flop({rows}, {sizes})", result_of("flop(rows, sizes)", answer, rows, sizes), right, mistakes)
+        check_equal(f"flop({rows}, {sizes})", call_answer("flop(rows, sizes)", answer, rows, sizes), right, mistakes)
 
 
 @exercise(
@@ -50,27 +50,27 @@ def recordable(answer: Any) -> None:
 
     Use operators of caffelite, no NumPy, no `if` and no loop over the elements.
     """
-    first = np.array([[-1.0, 2.0], [3.0, -4.0]], np.float32)
-    then = -first
-    result = result_of("leaky(x)", answer, Tensor(first.copy()))
+    x = np.array([[-1.0, 2.0], [3.0, -4.0]], np.float32)
+    new_x = -x
+    result = call_answer("leaky(x)", answer, Tensor(x.copy()))
     if not isinstance(result, Tensor):
         raise Wrong(f"leaky(x) has to return a Tensor, and returned {type(result).__name__}.")
-    same("leaky(x)", result.data, np.where(first > 0, first, 0.1 * first), rtol=1e-5)
+    check_equal("leaky(x)", result.data, np.where(x > 0, x, 0.1 * x), rtol=1e-5)
     try:
-        program = capture(lambda x: answer(Tensor(x)), first.copy())
-        again = program(then.copy())
+        program = capture(lambda x: answer(Tensor(x)), x.copy())
+        replayed = program(new_x.copy())
     except ERRORS as error:
         raise Wrong(f"It cannot be recorded: {error}") from error
-    again = again.data if isinstance(again, Tensor) else again
-    kept = [(np.where(first > 0, then, 0.1 * then), "it repeats what it decided for the first data.")]
-    same("the replay on other data", again, np.where(then > 0, then, 0.1 * then), kept, rtol=1e-5)
+    replayed = replayed.data if isinstance(replayed, Tensor) else replayed
+    mistakes = [(np.where(x > 0, new_x, 0.1 * new_x), "it repeats what it decided for the first data.")]
+    check_equal("the replay on other data", replayed, np.where(new_x > 0, new_x, 0.1 * new_x), mistakes, rtol=1e-5)
 
 
 @exercise(
     "A step by hand calls a dozen kernels from Python. `cl.capture(step, x, y)` records them.",
     "program = cl.capture(step, x, y) makes the first step. Each program(x, y) is one more.",
     "program = cl.capture(step, x, y); then for _ in range(steps - 1): program(x, y)",
-    said="`fit` goes further: it needs no Python between the steps either.",
+    takeaway="`fit` goes further: it needs no Python between the steps either.",
 )
 def replay(answer: Any) -> str:
     """Write `train_replayed(model, loss, optimizer, x, y, steps)`: make so many steps on x and y.
@@ -88,33 +88,33 @@ def replay(answer: Any) -> str:
     x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
     y = np.square(x[:, :1])
 
-    def begin() -> tuple[Any, ...]:
+    def make_model() -> tuple[Any, ...]:
         model = MLP(4, [8, 1], seed=0)
         return model, MSELoss(), SGD(model.parameters(), lr=0.05)
 
-    def by_hand(model: Any, loss: Any, optimizer: Any, x: Any, y: Any, steps: int) -> None:
+    def train_eagerly(model: Any, loss: Any, optimizer: Any, x: Any, y: Any, steps: int) -> None:
         for _ in range(steps):
             optimizer.zero_grad()
             value = loss(model(x), y)
             value.backward()
             optimizer.step()
 
-    def trained(how: Any, steps: int) -> list[np.ndarray]:
-        model, *rest = begin()
-        result_of("train_replayed(…)", lambda: how(model, *rest, x.copy(), y.copy(), steps) or True)
+    def train(step_loop: Any, steps: int) -> list[np.ndarray]:
+        model, *rest = make_model()
+        call_answer("train_replayed(…)", lambda: step_loop(model, *rest, x.copy(), y.copy(), steps) or True)
         return [p.data.copy() for p in model.parameters()]
 
     for steps in (1, 50):
-        mine, right = trained(answer, steps), trained(by_hand, steps)
-        if not all(map(np.array_equal, mine, right)):
-            for other, message in ((steps - 1, "one step too few"), (steps + 1, "one step too many")):
-                if all(map(np.array_equal, mine, trained(by_hand, other))):
+        got, expected = train(answer, steps), train(train_eagerly, steps)
+        if not all(map(np.array_equal, got, expected)):
+            for n, message in ((steps - 1, "one step too few"), (steps + 1, "one step too many")):
+                if all(map(np.array_equal, got, train(train_eagerly, n))):
                     raise Wrong(f"It makes {message}. (`capture` makes the first step itself.)")
             raise Wrong(f"After {steps} steps the parameters are not the same.")
-    times = faster(lambda: trained(answer, 500), lambda: trained(by_hand, 500), rounds=7)
-    if times < 3:
-        raise Wrong(f"It is {times:.1f} times as fast as the loop; it should be 3 times.")
-    return f"{times:.1f} times as fast as the loop."
+    speedup = measure_speedup(lambda: train(answer, 500), lambda: train(train_eagerly, 500), rounds=7)
+    if speedup < 3:
+        raise Wrong(f"It is {speedup:.1f} times as fast as the loop; it should be 3 times.")
+    return f"{speedup:.1f} times as fast as the loop."
 
 
 @exercise(
@@ -132,26 +132,26 @@ def faster_than_numpy(answer: Any) -> str:
     It changes w and v in place. Use whatever you like: kernels of caffelite, Cython, C.
     """
 
-    def in_numpy(w: np.ndarray, g: np.ndarray, v: np.ndarray) -> None:
+    def numpy_update(w: np.ndarray, g: np.ndarray, v: np.ndarray) -> None:
         v[:] = np.float32(0.9) * v + g
         w[:] = w - np.float32(0.1) * v
 
-    mine = np.random.default_rng(0).normal(size=(3, 10_000)).astype(np.float32)
-    right = mine.copy()
-    gradient = mine[1].copy()
+    got = np.random.default_rng(0).normal(size=(3, 10_000)).astype(np.float32)
+    expected = got.copy()
+    gradient = got[1].copy()
     for _ in range(3):
-        result_of("update(w, g, v)", lambda: answer(*mine) or True)
-        in_numpy(*right)
-    if not np.array_equal(mine[1], gradient):
+        call_answer("update(w, g, v)", lambda: answer(*got) or True)
+        numpy_update(*expected)
+    if not np.array_equal(got[1], gradient):
         raise Wrong("update has changed g.")
     for name, i in (("w", 0), ("v", 2)):
-        same(f"{name} after three updates", mine[i], right[i], rtol=1e-4, atol=1e-5)
-    times = faster(lambda: answer(*mine), lambda: in_numpy(*right), rounds=31, calls=50)
-    if times < 2:
-        raise Wrong(f"It is {times:.1f} times as fast as NumPy; it should be twice as fast.")
-    return f"{times:.1f} times as fast as NumPy."
+        check_equal(f"{name} after three updates", got[i], expected[i], rtol=1e-4, atol=1e-5)
+    speedup = measure_speedup(lambda: answer(*got), lambda: numpy_update(*expected), rounds=31, calls=50)
+    if speedup < 2:
+        raise Wrong(f"It is {speedup:.1f} times as fast as NumPy; it should be twice as fast.")
+    return f"{speedup:.1f} times as fast as NumPy."
 
 
-def faster(mine: Any, other: Any, rounds: int, calls: int = 1) -> float:
-    """How many times as fast `mine` is as `other`: the median of rounds in which both run, one after the other."""
-    return median(timeit(other, number=calls) / timeit(mine, number=calls) for _ in range(rounds))
+def measure_speedup(fast: Any, slow: Any, rounds: int, calls: int = 1) -> float:
+    """How many times as fast `fast` is as `slow`: the median of rounds in which both run, one after the other."""
+    return median(timeit(slow, number=calls) / timeit(fast, number=calls) for _ in range(rounds))

@@ -106,12 +106,12 @@ def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     does not change.
     """
     target = os.path.realpath(path)
-    is_temporary = ""
+    temporary = ""
     try:
         old_status = _stat_target(path)
         _remove_leftovers(target)
         with _create_temporary(target, 0o666 if old_status is None else 0o600) as file:
-            is_temporary = file.name
+            temporary = file.name
             if old_status is not None:
                 _keep_owner_and_mode(file.fileno(), old_status)
             for part in parts:
@@ -250,7 +250,9 @@ class File:
             header = self._header()
             self._check_sizes()
             self.texts: dict[str, str] = header.pop("__metadata__", None) or {}
-            self.specs = {name: TensorSpec(tuple(x["shape"]), self._dtype(name, x["dtype"])) for name, x in header.items()}
+            self.specs = {
+                name: TensorSpec(tuple(x["shape"]), self._dtype(name, x["dtype"])) for name, x in header.items()
+            }
             self._offsets = {name: x["data_offsets"][0] for name, x in header.items()}
             self._bfloat16 = {name for name, x in header.items() if x["dtype"] == "BF16"}
             self.texts |= self._long_texts()

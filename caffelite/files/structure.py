@@ -121,7 +121,9 @@ def build(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> 
         name = entry["name" if is_builtin else "custom"]
         if name not in (names if is_builtin else custom):
             hint = (
-                "which caffelite does not have" if is_builtin else f"which you have to give: load(…, custom={{{name!r}: …}})"
+                "which caffelite does not have"
+                if is_builtin
+                else f"which you have to give: load(…, custom={{{name!r}: …}})"
             )
             raise ValueError(f"there is a {name} in it, {hint}")
         kind = (names if is_builtin else custom)[name]

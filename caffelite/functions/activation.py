@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import check_nonnegative, normalize_axes, check_positive_integer
+from caffelite.core.arrays import check_nonnegative, check_positive_integer, normalize_axes
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
 from caffelite.core.tensor import Tensor, make_parameter

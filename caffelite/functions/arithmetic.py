@@ -163,9 +163,7 @@ def as_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     if isinstance(value, Tensor):
         if value.dtype == tensor.dtype:
             return value
-        hint = (
-            f"make the other one of Tensor(…, dtype=np.{tensor.dtype}), or, in a `forward`, use the Tensor's .data"
-        )
+        hint = f"make the other one of Tensor(…, dtype=np.{tensor.dtype}), or, in a `forward`, use the Tensor's .data"
         raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {hint}")
     if isinstance(value, PYTHON_NUMBERS) or (isinstance(value, np.generic) and value.dtype.kind in "buif"):
         try:

@@ -10,7 +10,7 @@ from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
 from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.init_random import register_initialized, init_rng
+from caffelite.core.init_random import init_rng, register_initialized
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import is_training, shape_inference
 from caffelite.core.shard import current_shard
@@ -118,13 +118,17 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         x, *extra_shapes = input_shapes
         self.check_input_shape(x)
-        has_context = len(extra_shapes) > 1 or (len(extra_shapes) == 1 and len(extra_shapes[0]) == 3 and extra_shapes[0][2] == self.size)
+        has_context = len(extra_shapes) > 1 or (
+            len(extra_shapes) == 1 and len(extra_shapes[0]) == 3 and extra_shapes[0][2] == self.size
+        )
         if x[0] not in (1, None) and extra_shapes == [(1, x[1], x[1])]:  # a mask of pairs, if size is the length
             has_context = False
         self._check_shapes(x, *(extra_shapes if has_context else [None, *extra_shapes]))
         return (*x[:2], self.size)
 
-    def _check_shapes(self, x: Shape, context: Shape | None = None, mask: Shape | None = None, past_length: int = 0) -> None:
+    def _check_shapes(
+        self, x: Shape, context: Shape | None = None, mask: Shape | None = None, past_length: int = 0
+    ) -> None:
         """ValueError unless a context and a mask have shapes that fit x, with `past_length` positions in a cache."""
         if context is not None and not _is_compatible(context, (x[0], None, self.size)):
             raise ValueError(
@@ -301,7 +305,11 @@ class KVCache:
     """
 
     def __init__(self, rows: int, max_length: int, size: int, dtype: np.dtype) -> None:
-        shape = (check_positive_integer("cache: rows", rows), check_positive_integer("cache: max_length", max_length), size)
+        shape = (
+            check_positive_integer("cache: rows", rows),
+            check_positive_integer("cache: max_length", max_length),
+            size,
+        )
         self.keys, self.values, self.length = np.zeros(shape, dtype), np.zeros(shape, dtype), 0
 
     def update(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, check_bool, check_integers, native_dtype, check_positive_integer
+from caffelite.core.arrays import as_real, check_bool, check_integers, check_positive_integer, native_dtype
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import empty_array
@@ -91,7 +91,9 @@ class Columns(Function, recordable=True, rowwise=True):
         what = type(self).__name__
         self.size, self.robust = check_positive_integer(f"{what}: size", size), check_bool(f"{what}: robust", robust)
         min_rows, is_frame = check_positive_integer(f"{what}: min_frequency", min_frequency), frames.is_frame(columns)
-        self.columns = tuple(kinds.infer_columns(columns, categories, what, min_rows) if is_frame else _parse_columns(columns, what))
+        self.columns = tuple(
+            kinds.infer_columns(columns, categories, what, min_rows) if is_frame else _parse_columns(columns, what)
+        )
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or not names:
             raise ValueError(f"{what}: expected one column or more, of different names, got {names}")
@@ -115,7 +117,9 @@ class Columns(Function, recordable=True, rowwise=True):
                 self.edges[:] = np.arange(len(self.edges))
         self.starts = np.cumsum([0, *[count + 1 for count in self.bins]], dtype=np.int64)
         offsets = np.cumsum([0, *[len(column.features) for column in self._numeric_columns()]]).tolist()
-        self.gaps = np.array([i for i, column in zip(offsets, self._numeric_columns(), strict=False) if column.gaps], np.int64)
+        self.gaps = np.array(
+            [i for i, column in zip(offsets, self._numeric_columns(), strict=False) if column.gaps], np.int64
+        )
         self._make_parameters()
         self._set_initial_values()
 
@@ -176,7 +180,9 @@ class Columns(Function, recordable=True, rowwise=True):
             inputs.append(self._numbers(selection, what))
         if self.categories:
             values = frames.get_columns(frames.select(selection, list(self.categories), what), what)
-            codes = [c.array(values[c.name], _column_label(what, c)) for c in self.columns if isinstance(c, CategoryColumn)]
+            codes = [
+                c.array(values[c.name], _column_label(what, c)) for c in self.columns if isinstance(c, CategoryColumn)
+            ]
             inputs.append(np.stack(codes, axis=1))
         return tuple(inputs)
 
@@ -257,7 +263,8 @@ class Columns(Function, recordable=True, rowwise=True):
             got = " and ".join(map(format_shape, input_shapes))
             is_row = any(len(shape) == 1 for shape in input_shapes)
             raise ValueError(
-                f"{self!r} got {got}; expected {self.expected_inputs}" + "; frame[i : i + 1] is a frame of one row" * is_row
+                f"{self!r} got {got}; expected {self.expected_inputs}"
+                + "; frame[i : i + 1] is a frame of one row" * is_row
             )
         return (input_shapes[0][0], self.features)
 
@@ -274,7 +281,8 @@ class Columns(Function, recordable=True, rowwise=True):
         )
         columns = frames.join_names([column.name for column in self.columns])
         return (
-            f"{arrays}, or where it is first in a Model a frame with the columns {columns}, " f"such as {{name: [value], …}}"
+            f"{arrays}, or where it is first in a Model a frame with the columns {columns}, "
+            f"such as {{name: [value], …}}"
         )
 
     def _input_kinds(self) -> list[str]:

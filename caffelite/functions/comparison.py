@@ -12,7 +12,14 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, as_real, native_dtype
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
-from caffelite.functions.arithmetic import BroadcastFunction, Gradients, as_tensor, as_operands, sum_to_shape, operand_shape
+from caffelite.functions.arithmetic import (
+    BroadcastFunction,
+    Gradients,
+    as_operands,
+    as_tensor,
+    operand_shape,
+    sum_to_shape,
+)
 
 __all__ = ["clip", "maximum", "minimum", "where"]
 

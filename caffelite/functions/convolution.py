@@ -99,13 +99,13 @@ class Convolution(Function):
         x = self.check_input(x, self.weight)
         self.x_shape, self.y_shape, self.W = x.shape, self._output_shape(x.shape), self.weight.data
         self.pads = self.pads_before(x.shape[2:])
-        self.x = kernels.laid_for(x, self.W, self.groups)
+        self.x = kernels.to_conv_layout(x, self.W, self.groups)
 
     def _prepare_gradient(self, dy: np.ndarray) -> np.ndarray:
         """dy in the memory order in which the kernels read it; ValueError for another shape than y's."""
         if dy.shape != self.y_shape:
             raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
-        return kernels.laid_for(dy, self.W, self.groups)
+        return kernels.to_conv_layout(dy, self.W, self.groups)
 
     def __repr__(self) -> str:
         window = {name: getattr(self, name) for name in ("stride", "padding", "dilation", "groups")}

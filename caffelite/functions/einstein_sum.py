@@ -68,7 +68,10 @@ def _labels(term: str, begin: int, end: int) -> Labels:
 def _implicit_output(labels: list[Labels], ellipsis_ndim: int) -> Labels:
     """The result's labels without an arrow: what "..." stands for, then the letters that come once, in order."""
     all_labels = [label for x_labels in labels for label in x_labels]
-    return [*range(ellipsis_ndim), *sorted(label for label in all_labels if isinstance(label, str) and all_labels.count(label) == 1)]
+    return [
+        *range(ellipsis_ndim),
+        *sorted(label for label in all_labels if isinstance(label, str) and all_labels.count(label) == 1),
+    ]
 
 
 def _check_result(subscripts: str, result: Labels, labels: list[Labels], ellipsis_ndim: int) -> None:
@@ -76,7 +79,9 @@ def _check_result(subscripts: str, result: Labels, labels: list[Labels], ellipsi
     if len(set(result)) < len(result) or not known.issuperset(result):
         raise ValueError(f"einsum got {subscripts!r}; expected letters of the operands behind the arrow, each once")
     if not set(range(ellipsis_ndim)).issubset(result):
-        raise ValueError(f"einsum got {subscripts!r}; expected ... behind the arrow, too: it stands for {ellipsis_ndim} axes")
+        raise ValueError(
+            f"einsum got {subscripts!r}; expected ... behind the arrow, too: it stands for {ellipsis_ndim} axes"
+        )
 
 
 def _take_diagonal(x: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
@@ -131,7 +136,10 @@ def _product(a: Tensor, a_labels: Labels, b: Tensor, b_labels: Labels, result: L
     """The sum of products over the labels that both have and the result does not. All other labels are the result's."""
     shared = [label for label in a_labels if label in b_labels]
     stack, inner = [label for label in shared if label in result], [label for label in shared if label not in result]
-    rows, columns = [label for label in a_labels if label not in b_labels], [label for label in b_labels if label not in a_labels]
+    rows, columns = (
+        [label for label in a_labels if label not in b_labels],
+        [label for label in b_labels if label not in a_labels],
+    )
     if not inner:
         return _insert_axes(a, a_labels, result) * _insert_axes(b, b_labels, result)
     if stack and not rows and not columns:

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_indices, flat_int64, private_copy, check_positive_integer, raise_bad_index
+from caffelite.core.arrays import (
+    as_array,
+    as_indices,
+    check_positive_integer,
+    flat_int64,
+    private_copy,
+    raise_bad_index,
+)
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import normal
 from caffelite.core.tensor import make_parameter
@@ -50,7 +57,9 @@ class Embedding(Function, recordable=True, rowwise=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         indices = as_array(x, self)
         y_shape: Any = self.output_shape(indices.shape)
-        raise_error = functools.partial(raise_bad_index, repr(self), np.uint64(self.count - 1), indices.shape, indices.dtype)
+        raise_error = functools.partial(
+            raise_bad_index, repr(self), np.uint64(self.count - 1), indices.shape, indices.dtype
+        )
         self.indices = flat_int64(as_indices(private_copy(indices), self))
         return kernels.take(self.weight.data, self.indices, on_stop=raise_error).reshape(y_shape)
 

@@ -15,16 +15,23 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import (
     as_indices,
     as_real,
+    check_positive_integer,
     flat_int64,
-    to_integers,
     native_dtype,
     normalize_axes,
-    check_positive_integer,
     raise_bad_index,
+    to_integers,
 )
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
-from caffelite.functions.arithmetic import as_tensor, broadcast_shape, common_length, format_shapes, as_operands, sum_to_shape
+from caffelite.functions.arithmetic import (
+    as_operands,
+    as_tensor,
+    broadcast_shape,
+    common_length,
+    format_shapes,
+    sum_to_shape,
+)
 from caffelite.functions.shape import reshape_array
 
 __all__ = ["concatenate", "one_hot", "split", "stack", "take_along_axis"]
@@ -125,7 +132,9 @@ def _split_index(index: tuple, shape: Shape) -> tuple[tuple, dict[int, IndexArra
     there is no slice, None or `...` between them.
     """
     index = index if any(entry is ... for entry in index) else (*index, ...)
-    arrays = [None if entry is None or entry is ... or isinstance(entry, slice) else _index_array(entry) for entry in index]
+    arrays = [
+        None if entry is None or entry is ... or isinstance(entry, slice) else _index_array(entry) for entry in index
+    ]
     used_axes = sum(isinstance(entry, slice) for entry in index)
     used_axes += sum(array.ndim if array.dtype == np.bool_ else 1 for array in arrays if array is not None)
     if used_axes > len(shape) or sum(entry is ... for entry in index) > 1:
@@ -158,7 +167,11 @@ def _split_index(index: tuple, shape: Shape) -> tuple[tuple, dict[int, IndexArra
                 numbers[len(slices)] = part if array is entry else part.tolist()
                 slices.append(FULL_SLICE)
     index_positions = [i for i, array in enumerate(arrays) if array is not None]
-    return tuple(slices), numbers, not index_positions or index_positions[-1] - index_positions[0] + 1 == len(index_positions)
+    return (
+        tuple(slices),
+        numbers,
+        not index_positions or index_positions[-1] - index_positions[0] + 1 == len(index_positions),
+    )
 
 
 def _index_array(entry: Any) -> np.ndarray:
@@ -212,7 +225,9 @@ class TakeAlongAxis(Function, recordable=True):
         self.x_shape, self.expanded_shape, n = x.shape, (*before, x.shape[axis], *after), x.shape[axis]
         rows = reshape_array(np.broadcast_to(x, self.expanded_shape), (math.prod(self.expanded_shape),))
         flat_index = flat_int64(np.broadcast_to(index, y_shape)).reshape(math.prod(before), m, math.prod(after))
-        raise_error = functools.partial(raise_bad_index, "take_along_axis", n - 1, y_shape, original.dtype, min_index=-n)
+        raise_error = functools.partial(
+            raise_bad_index, "take_along_axis", n - 1, y_shape, original.dtype, min_index=-n
+        )
         lengths = math.prod(before), n, math.prod(after)
         self.positions = kernels.ravel_index(lengths, None, flat_index, None, on_stop=raise_error).reshape(-1)
         rows = rows if rows.flags.c_contiguous else kernels.copy(rows)
@@ -290,7 +305,8 @@ class Concatenate(Function, recordable=True, rowwise=True):
             other_lengths = [0 if i == axis else common_length(axis_lengths) for i, axis_lengths in enumerate(lengths)]
         except ValueError:
             raise ValueError(
-                f"concatenate along axis {axis} got shapes {format_shapes(input_shapes)}, " "which differ along other axes, too"
+                f"concatenate along axis {axis} got shapes {format_shapes(input_shapes)}, "
+                "which differ along other axes, too"
             ) from None
         length = None if None in lengths[axis] else sum(lengths[axis])
         return (*other_lengths[:axis], length, *other_lengths[axis + 1 :])
@@ -383,7 +399,9 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     positions = to_integers("split", indices_or_sections)
     if np.ndim(indices_or_sections):
         return list(Split(positions, axis).apply_once(as_tensor(x)))
-    return list(Split(check_positive_integer("split: the number of parts", positions[0]), axis).apply_once(as_tensor(x)))
+    return list(
+        Split(check_positive_integer("split: the number of parts", positions[0]), axis).apply_once(as_tensor(x))
+    )
 
 
 def concatenate(tensors: Iterable[Any], axis: int = 0) -> Tensor:

@@ -9,21 +9,21 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import native_dtype, check_positive_integer
+from caffelite.core.arrays import check_positive_integer, native_dtype
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import Initializer, check_initializer, draw
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor, make_parameter
 from caffelite.functions.arithmetic import (
     Gradients,
+    as_operands,
     broadcast_shape,
     common_length,
-    as_operands,
     make_operator,
-    sum_to_shape,
     operand_shape,
+    sum_to_shape,
 )
-from caffelite.functions.shape import as_rows, restore_axes, reshape_array
+from caffelite.functions.shape import as_rows, reshape_array, restore_axes
 
 __all__ = ["Linear", "matmul"]
 

@@ -13,7 +13,7 @@ from caffelite.core.arrays import check_nonnegative, check_positive_integer
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
 from caffelite.core.shard import current_shard
-from caffelite.core.tensor import Tensor, make_parameter, empty_array
+from caffelite.core.tensor import Tensor, empty_array, make_parameter
 from caffelite.functions.shape import reshape_array
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
@@ -146,7 +146,10 @@ class GroupNorm(Function, recordable=True, rowwise=True):
     def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
         name = type(self).__name__
         self.channels = check_positive_integer(f"{name}: channels", channels)
-        self.groups, self.eps = check_positive_integer(f"{name}: groups", groups), check_nonnegative(f"{name}: eps", eps)
+        self.groups, self.eps = (
+            check_positive_integer(f"{name}: groups", groups),
+            check_nonnegative(f"{name}: eps", eps),
+        )
         if self.channels % self.groups:
             raise ValueError(f"{name}: {self.channels} channels can't be divided into {self.groups} equal groups")
         self.scale, self.shift = make_parameter("scale", self.channels), make_parameter("shift", self.channels)
@@ -175,7 +178,9 @@ class GroupNorm(Function, recordable=True, rowwise=True):
         self.ones = _ones(self.x.shape[1], x.dtype)
         normalized, self.moments = kernels.layer_norm(self.x, self.ones, None, self.eps)
         self.normalized = normalized.reshape(x.shape)
-        return kernels.batch_norm_fixed(self.normalized, self.scale.data, self.shift.data, standard_moments(self.channels))
+        return kernels.batch_norm_fixed(
+            self.normalized, self.scale.data, self.shift.data, standard_moments(self.channels)
+        )
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         moments = standard_moments(self.channels)
@@ -269,7 +274,7 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         _check_channels(self, x.shape, self.features)
         self.x, self.fixed, scale, shift = x, not self.uses_batch_moments(), self.scale.data, self.shift.data
         if self.fixed:
-            self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
+            self.moments = kernels.running_moments(self.mean, self.variance, self.eps)
             return kernels.batch_norm_fixed(x, scale, shift, self.moments)
         rows = current_shard()
         self.count = rows.batch_count(x.size // self.features)
@@ -281,9 +286,9 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         if rows.is_whole:
             y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
         else:
-            self.moments = kernels.joined_moments(rows.all_gather(kernels.feature_sums(x, rows.is_counted)), self.eps)
+            self.moments = kernels.merge_moments(rows.all_gather(kernels.feature_sums(x, rows.is_counted)), self.eps)
             y = kernels.batch_norm_fixed(x, scale, shift, self.moments)
-        kernels.follow_moments(self.mean, self.variance, self.moments, self.count, self.momentum)
+        kernels.update_moments(self.mean, self.variance, self.moments, self.count, self.momentum)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
@@ -293,7 +298,9 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         else:
             sums = kernels.batch_norm_sums(dy, self.x, moments)
             batch_sums = current_shard().all_reduce(sums)
-            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, batch_sums, self.count)
+            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(
+                dy, self.x, scale, moments, sums, batch_sums, self.count
+            )
         self.scale.add_grad(dscale)
         self.shift.add_grad(dshift)
         return dx

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import NUMBERS, to_integers, native_dtype, normalize_axes
+from caffelite.core.arrays import NUMBERS, native_dtype, normalize_axes, to_integers
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor, sum_to_shape

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import to_integers, native_dtype, normalize_axes
+from caffelite.core.arrays import native_dtype, normalize_axes, to_integers
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor

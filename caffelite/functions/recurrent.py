@@ -12,7 +12,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import INDICES_HINT, as_array, find_outside, check_nonnegative, check_positive_integer
+from caffelite.core.arrays import INDICES_HINT, as_array, check_nonnegative, check_positive_integer, find_outside
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.initializers import uniform
 from caffelite.core.inputs import as_float
@@ -116,7 +116,9 @@ class Recurrent(Function, recordable=True):
         self.check_input_shape(x.shape)
         self._check_states(x.shape, [np.shape(state) for state in initial_states])
         arrays, names = (x, *initial_states), ("x", *self.state_names)
-        x, *initial_states = [as_float(self, a, self.weight_ih.dtype, name) for a, name in zip(arrays, names, strict=False)]
+        x, *initial_states = [
+            as_float(self, a, self.weight_ih.dtype, name) for a, name in zip(arrays, names, strict=False)
+        ]
         n, steps, _ = self.shape = x.shape
         counts = None if lengths is None or shape_inference.is_on else self._check_lengths(lengths, n, steps)
         if counts is not None:
@@ -200,9 +202,7 @@ class Recurrent(Function, recordable=True):
             row, value = find_outside(lengths, 1, steps)
             where = "" if row < 0 else f": {value!r} in row {row}"
             hint = f"; {INDICES_HINT}" if array.dtype.kind == "f" else ""
-            raise TypeError(
-                f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}{hint}"
-            )
+            raise TypeError(f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}{hint}")
         if array.shape != (rows,):
             raise ValueError(f"{self!r} got lengths of shape {array.shape} for {rows} rows; expected ({rows},)")
         return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
@@ -247,7 +247,9 @@ class RecurrentPass(ABC):
     previous: np.ndarray  # after `run`: the states before each step (n, length, hidden)
 
     def __init__(self, layer: Recurrent, suffix: str, lengths: Any, all_steps: bool) -> None:
-        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = (getattr(layer, p + suffix) for p in PARAMETER_NAMES)
+        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = (
+            getattr(layer, p + suffix) for p in PARAMETER_NAMES
+        )
         self.hidden, self.lengths, self.all_steps = layer.hidden, lengths, all_steps
         self.reverse = suffix.endswith("_reverse")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import to_integers, normalize_axes
+from caffelite.core.arrays import normalize_axes, to_integers
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
@@ -59,7 +59,9 @@ class Reshape(Function, recordable=True, rowwise=True):
             raise ValueError(f"{self!r} got shape (); expected rows, (n, …)")
         row, known_count = shape[1:], math.prod(n for n in self.shape if n != -1)
         count = None if None in row else math.prod(n for n in row if n is not None)
-        if count is not None and (count != known_count if -1 not in self.shape else known_count == 0 or count % known_count):
+        if count is not None and (
+            count != known_count if -1 not in self.shape else known_count == 0 or count % known_count
+        ):
             raise ValueError(f"{self!r} got rows of shape {row}, shape {shape}; that is {count} elements a row")
         return (shape[0], *[(None if count is None else count // known_count) if n == -1 else n for n in self.shape])
 

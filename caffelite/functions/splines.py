@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, as_indices, as_real, native_dtype, private_copy, raise_bad_index
 from caffelite.core.modes import meta_init
-from caffelite.core.tensor import make_parameter, empty_array
+from caffelite.core.tensor import empty_array, make_parameter
 from caffelite.functions.columns import Z_LIMIT, Columns
 
 __all__ = ["Splines"]

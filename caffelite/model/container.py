@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import init_arguments, unstored_arguments, init_signature
+from caffelite._support.reprs import init_arguments, init_signature, unstored_arguments
 from caffelite.core.function import Function, Shape
 from caffelite.core.init_random import init_scope
 from caffelite.core.sparse import is_sparse

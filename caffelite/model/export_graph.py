@@ -29,7 +29,7 @@ from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.recurrent import Recurrent
 from caffelite.model.model import Model
 from caffelite.model.shapes import dry_run, input_dtypes, zeros
-from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor, to_list
+from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
 
 ROWS = (2, 3, 5)  # the numbers of rows for which a model is traced

@@ -24,7 +24,7 @@ from caffelite.program import Program
 from caffelite.training import inputs
 from caffelite.training.callbacks.base import CallbackList, Checkpoint, ReduceLROnPlateau, Training
 from caffelite.training.callbacks.progress import Progress
-from caffelite.training.epochs.divergence import first_nonfinite_gradient, describe_nonfinite
+from caffelite.training.epochs.divergence import describe_nonfinite, first_nonfinite_gradient
 from caffelite.training.epochs.iterable import as_batch
 from caffelite.training.history import History
 from caffelite.training.objective import Objective as Loss
@@ -141,7 +141,10 @@ def minimize(
             with interrupts.defer():
                 objective.restore()
     history.objective, history.converged = float(result.fun), bool(result.success)
-    history.message, history.evaluations = "a callback ended it" if is_stopped else str(result.message), int(result.nfev)
+    history.message, history.evaluations = (
+        "a callback ended it" if is_stopped else str(result.message),
+        int(result.nfev),
+    )
     return history
 
 

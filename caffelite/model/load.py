@@ -9,7 +9,7 @@ from typing import Any
 from caffelite.core.modes import meta_init
 from caffelite.files import structure
 from caffelite.files.safetensors import File, strict_json
-from caffelite.files.state import read_columns, fill, freeze, read_frozen, read_vocabularies
+from caffelite.files.state import fill, freeze, read_columns, read_frozen, read_vocabularies
 from caffelite.model.model import Model
 from caffelite.model.table import TableModel
 from caffelite.training import inputs

@@ -25,7 +25,7 @@ from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
 from caffelite.model.container import Container
-from caffelite.model.execution import SequentialExecution, GraphExecution, as_input, check_outputs
+from caffelite.model.execution import GraphExecution, SequentialExecution, as_input, check_outputs
 from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs as door

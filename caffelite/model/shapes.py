@@ -15,9 +15,9 @@ from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import inference, shape_inference
 from caffelite.core.recording import is_internal
-from caffelite.core.sparse import to_row_array, is_sparse, from_row_array
+from caffelite.core.sparse import from_row_array, is_sparse, to_row_array
 from caffelite.core.tensor import Tensor
-from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor
+from caffelite.model.tracing import Trace, TraceStep, unwrap_tensor
 from caffelite.program.ir import get_owner
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
@@ -162,7 +162,13 @@ def dry_run(model: Any) -> Iterator[None]:
     It makes no graph, records nothing and warns of nothing. At the end, the counters and random streams of a user's
     `call` or `forward` are set back.
     """
-    with inference(), shape_inference(), kernels.pause_recording(), np.errstate(all="ignore"), _restore_user_state(model):
+    with (
+        inference(),
+        shape_inference(),
+        kernels.pause_recording(),
+        np.errstate(all="ignore"),
+        _restore_user_state(model),
+    ):
         yield
 
 

@@ -62,7 +62,9 @@ class ModelState:
         self.is_seeded, self.rng = is_seeded, rng
         self.splits = {} if splits is None else splits  # the streams of validation splits, by the number of rows
         self.column_names = column_names  # of each input, if the model was fitted on frames
-        self.init_arguments = {} if init_arguments is None else init_arguments  # arguments of `__init__` that are in no attribute of the same name
+        self.init_arguments = (
+            {} if init_arguments is None else init_arguments
+        )  # arguments of `__init__` that are in no attribute of the same name
         self.programs = ProgramCache()
         self.functions: tuple[Function, ...] = ()  # all Functions in the model, at any depth
         self.batch_norms: list[BatchNorm] = []  # among them
@@ -184,7 +186,9 @@ class ModelState:
             if not meta_init.is_on:
                 self.allocate(model, functions)
                 if self.is_seeded:
-                    drawn_ids.update(id(f) for f in functions if not all(p._has_initial_values() for p in f.parameters()))
+                    drawn_ids.update(
+                        id(f) for f in functions if not all(p._has_initial_values() for p in f.parameters())
+                    )
                     model._draw_children(self.rng, drawn_ids)
             self.mark_registered(functions)
         if recording is not None:

@@ -13,14 +13,14 @@ from caffelite.core.recording import PythonCallback
 from caffelite.core.tensor import Tensor
 from caffelite.model.shapes import (
     dry_run,
+    fill_ellipsis,
     find_extra_axes,
+    infer_shape,
     input_dtypes,
     to_list,
-    infer_shape,
-    fill_ellipsis,
     zeros,
 )
-from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor
+from caffelite.model.tracing import Trace, TraceStep, unwrap_tensor
 from caffelite.program.ir import get_owner
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from caffelite.onnx.nodes import Node
 
 #: The values that an attribute may have, if ONNX allows more.
-ONLY: dict[str, dict[str, tuple]] = {
+SUPPORTED_VALUES: dict[str, dict[str, tuple]] = {
     "Resize": {
         "mode": ("nearest", "linear"),
         "coordinate_transformation_mode": ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
@@ -43,16 +43,16 @@ ONLY: dict[str, dict[str, tuple]] = {
 
 
 #: Attributes that a node may not have.
-NOT_WITH: dict[str, tuple[str, ...]] = {
+UNSUPPORTED_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "LSTM": ("clip", "activation_alpha", "activation_beta"),
     "GRU": ("clip", "activation_alpha", "activation_beta"),
     "RNN": ("clip", "activation_alpha", "activation_beta"),
 }
 
 
-def is_refused(node: Node) -> bool:
+def has_unsupported_attribute(node: Node) -> bool:
     """Return True if the node has an attribute, or a value of one, that caffelite does not know."""
     return any(
         name in node.attributes and node.attributes[name] not in values
-        for name, values in ONLY.get(node.operator, {}).items()
-    ) or any(name in node.attributes for name in NOT_WITH.get(node.operator, ()))
+        for name, values in SUPPORTED_VALUES.get(node.operator, {}).items()
+    ) or any(name in node.attributes for name in UNSUPPORTED_ATTRIBUTES.get(node.operator, ()))

@@ -30,7 +30,7 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     of rows. Raises RuntimeError if the outputs differ. Raises OSError naming the path if it can't be written. The file
     replaces an older one when it is complete.
     """
-    found = (
-        pipelines.written(model, example) if pipelines.is_pipeline(model) else model_proto.written(model, input_shape)
+    proto = (
+        pipelines.to_proto(model, example) if pipelines.is_pipeline(model) else model_proto.to_proto(model, input_shape)
     )
-    files.replace_file(path, [found.SerializeToString()])
+    files.replace_file(path, [proto.SerializeToString()])

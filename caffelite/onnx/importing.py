@@ -1,7 +1,7 @@
 """`load`: a Model of a file of ONNX, whoever wrote it.
 
-`Reader` reads and checks the nodes of the file. `Layers` makes layers of those that are some. If the rest is a chain,
-the result is a Model in sequence. Otherwise it is a `Graph`, which runs the nodes.
+`Reader` reads and checks the nodes of the file. `LayerGraph` makes layers of some. If the rest is a chain,
+the result is a Model in sequence. Otherwise it is a `GraphModel`, which runs the nodes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from caffelite.files.safetensors import NotAFileError, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import find_extra_axes
-from caffelite.onnx.constraints import NOT_WITH, ONLY
-from caffelite.onnx.layers import Layers
-from caffelite.onnx.nodes import Node, Refused, is_plain
-from caffelite.onnx.operators import CHECKED, OPERATORS, SETTINGS, SEVERAL
-from caffelite.onnx.opsets import converted, version_of
+from caffelite.onnx.constraints import SUPPORTED_VALUES, UNSUPPORTED_ATTRIBUTES
+from caffelite.onnx.layers import LayerGraph
+from caffelite.onnx.nodes import Node, UnsupportedGraph, is_plain
+from caffelite.onnx.operators import ATTRIBUTE_CHECKS, MULTI_OUTPUT, OPERATORS, OPTION_INPUTS
+from caffelite.onnx.opsets import convert_opset, opset_version
 
-MOST_SAID = 500  # characters of what is wrong with a file
+MAX_MESSAGE = 500  # characters of what is wrong with a file
 DOMAINS = {"": 0, "ai.onnx": 0, "ai.onnx.ml": 1}
-OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer"}  # without a gradient
+LABEL_OPERATORS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer"}  # without a gradient
 
 
 def load(path: str | os.PathLike) -> Model:
@@ -53,9 +53,9 @@ def load(path: str | os.PathLike) -> Model:
     other error is a mistake of caffelite's.
     """
     try:
-        return Reader(converted(read(path)), Path(path).parent).model()
-    except Refused as error:
-        raise ValueError(f"{os.fspath(path)}: {shorten(str(error), MOST_SAID)}") from error
+        return Reader(convert_opset(read(path)), Path(path).parent).model()
+    except UnsupportedGraph as error:
+        raise ValueError(f"{os.fspath(path)}: {shorten(str(error), MAX_MESSAGE)}") from error
 
 
 def read(path: str | os.PathLike) -> onnx.ModelProto:
@@ -64,20 +64,20 @@ def read(path: str | os.PathLike) -> onnx.ModelProto:
         with open(path, "rb", opener=open_file) as file:
             content = file.read()
     except NotAFileError as error:
-        raise Refused(error.strerror) from None
+        raise UnsupportedGraph(error.strerror) from None
     try:
         proto = onnx.ModelProto.FromString(content)
     except Exception as error:  # protobuf's own
-        raise Refused(f"not an ONNX file: {error}") from None
+        raise UnsupportedGraph(f"not an ONNX file: {error}") from None
     if not proto.HasField("graph") or not proto.opset_import:
-        raise Refused("not an ONNX file, or a file without a graph")
-    for name in names_in(proto):
+        raise UnsupportedGraph("not an ONNX file, or a file without a graph")
+    for name in all_names(proto):
         if not isinstance(name, str):
-            raise Refused(f"it has a name that is not a text: {name!r}")
+            raise UnsupportedGraph(f"it has a name that is not a text: {name!r}")
     return proto
 
 
-def names_in(proto: onnx.ModelProto) -> Iterator[Any]:
+def all_names(proto: onnx.ModelProto) -> Iterator[Any]:
     """Yield all names that are looked at. protobuf gives bytes for a name that is not text."""
     graph = proto.graph
     yield from [opset.domain for opset in proto.opset_import]
@@ -96,68 +96,70 @@ class Reader:
 
     def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
         graph = proto.graph
-        self.version = version_of(proto)
+        self.version = opset_version(proto)
         self.context = onnx.checker.C.CheckerContext()
         self.context.ir_version = proto.ir_version
         self.context.opset_imports = {x.domain: x.version for x in proto.opset_import} | {"": self.version}
         if proto.functions:
-            raise Refused(f"it defines an operator {proto.functions[0].name!r}, which caffelite does not have")
+            raise UnsupportedGraph(f"it defines an operator {proto.functions[0].name!r}, which caffelite does not have")
         if graph.sparse_initializer:
-            raise Refused("it has sparse initializers")
-        self.constants = {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
+            raise UnsupportedGraph("it has sparse initializers")
+        self.constants = {tensor.name: read_tensor(tensor, folder) for tensor in graph.initializer}
         self.inputs = {info.name: info.type for info in graph.input if info.name not in self.constants}
         self.dtype = self._dtype()
         #: The constants that are learned.
         self.weights = {name for name, a in self.constants.items() if a.dtype.kind == "f" and a.ndim > 0}
         #: The types of the values known so far, as ONNX writes them, without lengths.
-        self._types = {name: without_lengths(kind) for name, kind in self.inputs.items()}
+        self._types = {name: drop_lengths(kind) for name, kind in self.inputs.items()}
         self._integers: dict[str, TensorProto] = {}  # axes, shapes
         for name, a in self.constants.items():
-            self._note_constant(name, a)
-        self.nodes = [self._node(node, i) for i, node in enumerate(graph.node)]
+            self._add_constant(name, a)
+        self.nodes = [self._read_node(node, i) for i, node in enumerate(graph.node)]
         uses = [
-            (name, i in SETTINGS.get(node.operator, ())) for node in self.nodes for i, name in enumerate(node.inputs)
+            (name, i in OPTION_INPUTS.get(node.operator, ()))
+            for node in self.nodes
+            for i, name in enumerate(node.inputs)
         ]
         self.weights -= {name for name, is_setting in uses if is_setting}
-        self.outputs = self._outputs(graph)
+        self.outputs = self._find_outputs(graph)
         self._check_names()
 
     def _dtype(self) -> np.dtype:
         """The one dtype of all floats; ValueError for others, and for inputs that are not arrays."""
-        found = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
+        dtypes = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
         for name, kind in self.inputs.items():
             if not kind.HasField("tensor_type"):
-                raise Refused(f"its input {name!r} is not an array")
-            dtype = dtype_of(kind.tensor_type.elem_type, f"its input {name!r}")
+                raise UnsupportedGraph(f"its input {name!r} is not an array")
+            dtype = to_dtype(kind.tensor_type.elem_type, f"its input {name!r}")
             if dtype.kind == "f":
-                found.add(dtype)
-        if len(found) > 1 or not found <= set(FLOATS):
-            raise Refused(
-                f"it computes in {', '.join(sorted(map(str, found)))}; expected float32 or float64, one of them"
+                dtypes.add(dtype)
+        if len(dtypes) > 1 or not dtypes <= set(FLOATS):
+            raise UnsupportedGraph(
+                f"it computes in {', '.join(sorted(map(str, dtypes)))}; expected float32 or float64, one of them"
             )
-        return found.pop() if found else np.dtype(np.float32)
+        return dtypes.pop() if dtypes else np.dtype(np.float32)
 
-    def _node(self, proto: onnx.NodeProto, place: int) -> Node:
+    def _read_node(self, proto: onnx.NodeProto, index: int) -> Node:
         """A node, checked by itself."""
-        attributes = {a.name: self._attribute(a) for a in proto.attribute}
-        name = proto.name or f"{proto.op_type} {place}"
+        attributes = {a.name: self._read_attribute(a) for a in proto.attribute}
+        name = proto.name or f"{proto.op_type} {index}"
         node = Node(proto.op_type, name, list(proto.input), list(proto.output), attributes, self.version, self.dtype)
         if proto.op_type == "Constant":
-            node.attributes = {"value": self._constant(node)}
+            node.attributes = {"value": self._read_constant(node)}
         if proto.domain not in DOMAINS:
-            raise node.refuse(f"is of the domain {proto.domain!r}, which caffelite does not have")
+            raise node.error(f"is of the domain {proto.domain!r}, which caffelite does not have")
         if not node.outputs:
-            raise node.refuse("has no output")
+            raise node.error("has no output")
         if not onnx.defs.has(proto.op_type, "" if proto.domain == "ai.onnx" else proto.domain):
-            raise node.refuse("is an operator that caffelite does not have")
+            raise node.error("is an operator that caffelite does not have")
         try:
             onnx.checker.check_node(proto, self.context)
         except onnx.checker.ValidationError as error:
-            raise node.refuse(f"is not valid: {first_line(error)}") from None
+            raise node.error(f"is not valid: {first_line(error)}") from None
         self._check_types(node, proto)
         return node
 
-    def _note_constant(self, name: str, a: np.ndarray) -> None:
+    def _add_constant(self, name: str, a: np.ndarray) -> None:
         code = helper.np_dtype_to_tensor_dtype(a.dtype)
         self._types[name] = helper.make_tensor_type_proto(code, [None] * a.ndim)
         if a.dtype.kind == "i" and a.ndim < 2 and a.size <= 100:
@@ -169,33 +171,33 @@ class Reader:
         Lengths are left out, since a file may have been written for other inputs than the model gets.
         """
         if node.operator == "Constant":
-            self._note_constant(node.outputs[0], node.attributes["value"])
-        used = set(node.inputs)
-        if not used <= self._types.keys():  # nor with an input left out: onnx 1.16 can't infer that
+            self._add_constant(node.outputs[0], node.attributes["value"])
+        names = set(node.inputs)
+        if not names <= self._types.keys():  # nor with an input left out: onnx 1.16 can't infer that
             return
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         schema = onnx.defs.get_schema(proto.op_type, self.context.opset_imports[domain], domain)
         try:
-            made = shape_inference.infer_node_outputs(
+            inferred = shape_inference.infer_node_outputs(
                 schema,
                 proto,
-                {name: self._types[name] for name in used},
-                {name: self._integers[name] for name in used & self._integers.keys()},
+                {name: self._types[name] for name in names},
+                {name: self._integers[name] for name in names & self._integers.keys()},
             )
         except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             reason = re.sub(r"^\[\w+\] *", "", first_line(error))
-            raise node.refuse(f"is not valid: {reason}") from None
-        for name, kind in made.items():
+            raise node.error(f"is not valid: {reason}") from None
+        for name, kind in inferred.items():
             if name not in self._types and kind.HasField("tensor_type"):
-                self._types[name] = without_lengths(kind)
+                self._types[name] = drop_lengths(kind)
 
     @staticmethod
-    def _attribute(attribute: onnx.AttributeProto) -> Any:
+    def _read_attribute(attribute: onnx.AttributeProto) -> Any:
         if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
             return None
         value = helper.get_attribute_value(attribute)
         if isinstance(value, TensorProto):
-            return array_of(value, None)
+            return read_tensor(value, None)
         if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
         if isinstance(value, list | tuple) or hasattr(value, "__iter__"):
@@ -203,35 +205,35 @@ class Reader:
         return value
 
     @staticmethod
-    def _constant(node: Node) -> np.ndarray:
+    def _read_constant(node: Node) -> np.ndarray:
         for name, dtype in {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64}.items():
             if name in node.attributes:
                 return np.array(node.attributes[name], dtype)
         if "value_ints" in node.attributes:
             return np.array(node.attributes["value_ints"], np.int64)
         if not isinstance(node.get("value"), np.ndarray):
-            raise node.refuse("is of a kind that caffelite does not have")
+            raise node.error("is of a kind that caffelite does not have")
         return node.attributes["value"]
 
-    def _outputs(self, graph: onnx.GraphProto) -> list[str]:
+    def _find_outputs(self, graph: onnx.GraphProto) -> list[str]:
         """The names of the outputs that are arrays of floats; only what these need is kept."""
-        makers = {name: node for node in self.nodes for name in node.outputs}
+        producers = {name: node for node in self.nodes for name in node.outputs}
         outputs = []
         for info in graph.output:
-            maker, is_array = makers.get(info.name), info.type.HasField("tensor_type")
+            producer, is_array = producers.get(info.name), info.type.HasField("tensor_type")
             is_float = info.type.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.FLOAT, TensorProto.DOUBLE)
-            if (is_array and is_float) or (maker is not None and maker.operator == "ZipMap"):
+            if (is_array and is_float) or (producer is not None and producer.operator == "ZipMap"):
                 outputs.append(info.name)
         if not outputs:
-            raise Refused("it has no output that is an array of float32 or float64")
+            raise UnsupportedGraph("it has no output that is an array of float32 or float64")
         needed = set(outputs)
         nodes = []
         for node in reversed(self.nodes):
             if needed.intersection(node.outputs):
                 needed.update(node.inputs)
                 nodes.append(node)
-                if node.operator not in SEVERAL and needed.intersection(node.outputs[1:]):
-                    raise node.refuse(f"also makes {node.outputs[1]!r}, which caffelite does not have")
+                if node.operator not in MULTI_OUTPUT and needed.intersection(node.outputs[1:]):
+                    raise node.error(f"also makes {node.outputs[1]!r}, which caffelite does not have")
         self.nodes = nodes[::-1]
         return outputs
 
@@ -239,127 +241,127 @@ class Reader:
         """ValueError unless every node's inputs are there before it, and every name is given once."""
         known = {"", *self.inputs, *self.constants}
         if len(known) < 1 + len(self.inputs) + len(self.constants):
-            raise Refused("a name comes twice")
+            raise UnsupportedGraph("a name comes twice")
         for node in self.nodes:
             for name in node.inputs:
                 if name not in known:
-                    raise node.refuse(f"has the input {name!r}, which no node before it makes")
+                    raise node.error(f"has the input {name!r}, which no node before it makes")
             for name in filter(None, node.outputs):
                 if name in known:
-                    raise node.refuse(f"makes {name!r}, which exists already")
+                    raise node.error(f"makes {name!r}, which exists already")
                 known.add(name)
         for name in self.outputs:
             if name not in known:
-                raise Refused(f"nothing makes its output {name!r}")
+                raise UnsupportedGraph(f"nothing makes its output {name!r}")
 
     def model(self) -> Model:
         """The Model."""
-        layers = Layers(self)
+        layers = LayerGraph(self)
         for node in layers.nodes:
             check_operator(node)
-        if (nodes := layers.in_sequence()) is None:
-            return Graph(self, layers)
+        if (nodes := layers.chain()) is None:
+            return GraphModel(self, layers)
         functions = [layers.functions[node.layer or ""] for node in nodes]
         try:
             return Model(functions, dtype=self.dtype)
         except ValueError as error:  # one of them can't follow those before it
             lengths = range(1, len(nodes) + 1)
             fit = bisect.bisect_left(lengths, True, key=lambda n: find_extra_axes(functions[:n]) is None)
-            raise nodes[min(fit, len(nodes) - 1)].refuse(f"can't follow the layers before it: {error}") from error
+            raise nodes[min(fit, len(nodes) - 1)].error(f"can't follow the layers before it: {error}") from error
 
 
 def check_operator(node: Node) -> None:
     """ValueError for an operator, or for one with an attribute, that caffelite does not have."""
     if node.layer is not None:
         return
-    if node.operator in OF_LABELS:
-        raise node.refuse("makes labels, and other nodes compute with them, which caffelite does not have")
+    if node.operator in LABEL_OPERATORS:
+        raise node.error("makes labels, and other nodes compute with them, which caffelite does not have")
     check_attributes(node)
     if node.operator not in OPERATORS:
-        raise node.refuse("is an operator that caffelite does not have")
+        raise node.error("is an operator that caffelite does not have")
 
 
 def check_attributes(node: Node) -> None:
-    for name, values in ONLY.get(node.operator, {}).items():
+    for name, values in SUPPORTED_VALUES.get(node.operator, {}).items():
         if name in node.attributes and node.attributes[name] not in values:
-            raise node.refuse(f"has {name} = {node.attributes[name]!r}, which caffelite does not have")
-    for name in NOT_WITH.get(node.operator, ()):
+            raise node.error(f"has {name} = {node.attributes[name]!r}, which caffelite does not have")
+    for name in UNSUPPORTED_ATTRIBUTES.get(node.operator, ()):
         if name in node.attributes:
-            raise node.refuse(f"has {name}, which caffelite does not have")
-    if node.operator in CHECKED:
-        CHECKED[node.operator](node)
+            raise node.error(f"has {name}, which caffelite does not have")
+    if node.operator in ATTRIBUTE_CHECKS:
+        ATTRIBUTE_CHECKS[node.operator](node)
 
 
 def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def without_lengths(kind: onnx.TypeProto) -> onnx.TypeProto:
+def drop_lengths(kind: onnx.TypeProto) -> onnx.TypeProto:
     """The type of an array with as many axes, of unknown lengths."""
-    found = onnx.TypeProto()
-    found.CopyFrom(kind)
-    for dim in found.tensor_type.shape.dim:
+    copy = onnx.TypeProto()
+    copy.CopyFrom(kind)
+    for dim in copy.tensor_type.shape.dim:
         dim.Clear()
-    return found
+    return copy
 
 
-def dtype_of(code: int, what: str) -> np.dtype:
+def to_dtype(code: int, what: str) -> np.dtype:
     try:
         return np.dtype(helper.tensor_dtype_to_np_dtype(code))
     except (KeyError, TypeError):
-        raise Refused(f"{what} is of type {code}, which there is not") from None
+        raise UnsupportedGraph(f"{what} is of type {code}, which there is not") from None
 
 
-def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray:
+def read_tensor(tensor: TensorProto, folder: Path | None) -> np.ndarray:
     """The array that a tensor in a file is; its numbers may be in another file of that folder."""
     what = f"the tensor {tensor.name!r}"
-    dtype = dtype_of(tensor.data_type, what)
+    dtype = to_dtype(tensor.data_type, what)
     size = 1
     for n in tensor.dims:
         size *= n
     if any(n < 0 for n in tensor.dims):
-        raise Refused(f"{what} has shape {tuple(tensor.dims)}")
+        raise UnsupportedGraph(f"{what} has shape {tuple(tensor.dims)}")
     if tensor.data_location == TensorProto.EXTERNAL:
-        content = external(tensor, folder, size * dtype.itemsize, what)
+        content = read_external(tensor, folder, size * dtype.itemsize, what)
         return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(tuple(tensor.dims))
     try:
         return np.array(numpy_helper.to_array(tensor))
     except Exception as error:
-        raise Refused(f"{what}: {error}") from None
+        raise UnsupportedGraph(f"{what}: {error}") from None
 
 
-def external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> bytes:
+def read_external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> bytes:
     """The bytes of a tensor in another file of the folder; ValueError for one elsewhere, or without as many."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None or Path(location).name != location or location in ("", ".", ".."):
-        raise Refused(f"{what} is in the file {location!r}; expected one in the same folder")
+        raise UnsupportedGraph(f"{what} is in the file {location!r}; expected one in the same folder")
     numbers = entries.get("offset", "0"), entries.get("length", str(size))
     if not all(re.fullmatch("-?[0-9]{1,19}", number) for number in numbers):
-        raise Refused(f"{what} is not in the file {location!r}: offset and length are {' and '.join(numbers)}")
+        raise UnsupportedGraph(f"{what} is not in the file {location!r}: offset and length are {' and '.join(numbers)}")
     offset, length = map(int, numbers)
     try:
-        with open(folder / location, "rb", opener=_open_no_link) as file:
+        with open(folder / location, "rb", opener=_open_nofollow) as file:
             if length != size or offset < 0 or offset + size > os.fstat(file.fileno()).st_size:
-                raise Refused(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
+                raise UnsupportedGraph(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
             file.seek(offset)
             return file.read(size)
     except OSError as error:
-        raise Refused(f"{what} can't be read: {error}") from None
+        raise UnsupportedGraph(f"{what} can't be read: {error}") from None
 
 
-def _open_no_link(path: Any, flags: int) -> int:
+def _open_nofollow(path: Any, flags: int) -> int:
     return open_file(path, flags | os.O_NOFOLLOW)
 
 
-class Graph(Model):
+class GraphModel(Model):
     """A net as a file of ONNX describes it, node after node. `layers` are the Functions in it, by name.
 
     Its structure stays ONNX's: `caffelite.onnx.export` writes all of it, `save` its weights, which a model takes over
     by `load` that `caffelite.onnx.load` has made again.
     """
 
-    def __init__(self, reader: Reader, layers: Layers) -> None:
+    def __init__(self, reader: Reader, layers: LayerGraph) -> None:
         super().__init__(dtype=reader.dtype)
         self.nodes, self.layers = layers.nodes, layers.functions
         self.inputs, self.outputs = list(reader.inputs), reader.outputs
@@ -368,7 +370,7 @@ class Graph(Model):
         self.weights = {name: layers.weight(name) for name in constants if name in reader.weights}
         self.constants = {name: a for name, a in constants.items() if name not in reader.weights}
         codes = [kind.tensor_type.elem_type for kind in reader.inputs.values()]
-        are_indices = [dtype_of(code, "an input").kind in "iu" for code in codes]
+        are_indices = [to_dtype(code, "an input").kind in "iu" for code in codes]
         self.takes_indices = are_indices[0] if len(are_indices) == 1 else tuple(are_indices)
 
     def arguments(self) -> dict[str, Any]:
@@ -381,21 +383,21 @@ class Graph(Model):
         values: dict[str, Any] = {"": None, **self.constants, **self.weights}
         values.update(zip(self.inputs, inputs, strict=True))
         for node in self.nodes:
-            given = [values[name] for name in node.inputs]
-            rule: Callable[..., Any] = OPERATORS.get(node.operator, node.refuse)
-            y = rule(node, *given) if node.layer is None else self.layers[node.layer](*given)
+            arguments = [values[name] for name in node.inputs]
+            rule: Callable[..., Any] = OPERATORS.get(node.operator, node.error)
+            y = rule(node, *arguments) if node.layer is None else self.layers[node.layer](*arguments)
             ys = y if isinstance(y, tuple) else (y,)
-            values.update({name: self._kept(node, y) for name, y in zip(node.outputs, ys, strict=False)})
+            values.update({name: self._cache_constant(node, y) for name, y in zip(node.outputs, ys, strict=False)})
         outputs = [as_tensor(values[name]) for name in self.outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     @staticmethod
-    def _kept(node: Node, y: Any) -> Any:
-        """A result; numbers that are computed of shapes are kept."""
+    def _cache_constant(node: Node, y: Any) -> Any:
+        """Return a result. Arrays that are computed from shapes are kept as constants."""
         if not is_plain(y):
             return y
         y = np.asarray(y)
-        return y[()] if y.ndim == 0 and y.dtype.kind == "f" else node.kept(y)
+        return y[()] if y.ndim == 0 and y.dtype.kind == "f" else node.cache(y)
 
     def __repr__(self) -> str:
-        return f"Graph({', '.join(f'{name}={layer!r}' for name, layer in self.layers.items())})"
+        return f"GraphModel({', '.join(f'{name}={layer!r}' for name, layer in self.layers.items())})"

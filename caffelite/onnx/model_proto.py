@@ -13,16 +13,16 @@ import onnx
 from caffelite.model.export_graph import trace_graph
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes
-from caffelite.onnx.estimators import Estimator
-from caffelite.onnx.registry import rule_of
+from caffelite.onnx.estimators import FittedEstimator
+from caffelite.onnx.registry import find_rule
 from caffelite.onnx.verify import check
 from caffelite.onnx.writing import Writer
 from caffelite.training import inputs
 
 
-def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
+def to_proto(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     """The graph of a model or an estimator, checked; see `export`."""
-    estimator = Estimator(model) if hasattr(model, "model_") else None
+    estimator = FittedEstimator(model) if hasattr(model, "model_") else None
     net = model if estimator is None else estimator.model
     if not isinstance(net, Model):
         hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
@@ -33,22 +33,22 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     rows = row_shapes(net, input_shape)
     finish = (lambda y: y) if estimator is None else estimator.finish
 
-    def proto(dtype: np.dtype) -> onnx.ModelProto:
-        writer = Writer(graph, dtype, rule_of)
+    def make_proto(dtype: np.dtype) -> onnx.ModelProto:
+        writer = Writer(graph, dtype, find_rule)
         if estimator is not None:
             writer.add_labels(estimator)
         return writer.model()
 
     try:
         net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit
-        graph = trace_graph(net, rows, lambda kind: rule_of(kind) is not None, finish)
-        found = proto(net.dtype)
+        graph = trace_graph(net, rows, lambda kind: find_rule(kind) is not None, finish)
+        proto = make_proto(net.dtype)
     except (TypeError, ValueError, IndexError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{type(net).__name__} can't be exported: {error}") from error
     try:
-        onnx.checker.check_model(found, full_check=True)
+        onnx.checker.check_model(proto, full_check=True)
     except Exception as error:
         raise RuntimeError(f"the file made of {net!r} is not valid ONNX: {error}") from error
-    check(proto, graph, finish)
-    return found
+    check(make_proto, graph, finish)
+    return proto

@@ -1,4 +1,4 @@
-"""The nodes of a file of ONNX as it is read: `Node`, and `Nodes`, all of a graph with the layers that they become."""
+"""The nodes of a file of ONNX: `Node`, and `NodeGraph`, all of a graph with the layers that they become."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from caffelite.core.function import Function
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
 
-MOST = 2**24  # numbers in an array that a file makes of a few bytes
-GROWTH = 256  # times as many numbers may be made of data
+MAX_SIZE = 2**24  # numbers in an array that a file makes of a few bytes
+MAX_GROWTH = 256  # times as many numbers may be made of data
 
 
 Operator = Callable[..., Any]  # a node and its inputs → its output, or a tuple of them
 
 
-class Refused(ValueError):
+class UnsupportedGraph(ValueError):
     """A file is wrong, or has something that caffelite does not have. Other errors are caffelite's mistakes."""
 
 
-class Kept:
-    """The last hundred arrays that NumPy made of shapes. Recordings take them for constants, so they are kept."""
+class ConstantCache:
+    """The last hundred arrays that NumPy made of shapes. Recordings take them for constants."""
 
     def __init__(self) -> None:
         self._arrays: dict[tuple, np.ndarray] = {}
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
-        found = self._arrays.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
+        cached = self._arrays.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
         while len(self._arrays) > 100:
             self._arrays.pop(next(iter(self._arrays)), None)
-        return found
+        return cached
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class Node:
     version: int  # of the operators
     dtype: np.dtype  # of the model
     layer: str | None = None  # the Function that it is, by name
-    kept: Kept = field(default_factory=Kept)
+    cache: ConstantCache = field(default_factory=ConstantCache)
 
     def get(self, attribute: str, default: Any = None) -> Any:
         return self.attributes.get(attribute, default)
@@ -67,21 +67,21 @@ class Node:
     def constant(self, value: Any, what: str) -> np.ndarray:
         """The value as a plain array; ValueError if it is not a plain array."""
         if isinstance(value, Tensor | kernels.RecordedArray):
-            raise self.refuse(f"gets a {what} that depends on data")
+            raise self.error(f"gets a {what} that depends on data")
         return np.asarray(value)
 
-    def refuse(self, why: str) -> Refused:
-        return Refused(f"node {self.name!r} ({self.operator}) {why}")
+    def error(self, why: str) -> UnsupportedGraph:
+        return UnsupportedGraph(f"node {self.name!r} ({self.operator}) {why}")
 
     @contextlib.contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Inside, an error of a Function or of NumPy, which get numbers of the file, becomes a refusal of this node."""
+    def translate_errors(self) -> Iterator[None]:
+        """Inside, an error of a Function or of NumPy, which get numbers of the file, names this node."""
         try:
             yield
-        except Refused:
+        except UnsupportedGraph:
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
-            raise self.refuse(f"can't be computed: {str(error) or type(error).__name__}") from error
+            raise self.error(f"can't be computed: {str(error) or type(error).__name__}") from error
 
 
 def is_plain(*values: Any) -> bool:
@@ -89,22 +89,22 @@ def is_plain(*values: Any) -> bool:
     return not any(isinstance(x, Tensor | kernels.RecordedArray) for x in values)
 
 
-def bounded(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
+def check_size(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
     """The shape of an array that is made of x, or of nothing; ValueError if it is too large.
 
     An axis of length 0 counts as one of length 1, because the others cost work all the same.
     """
-    most = MOST if is_plain(x) else max(MOST, GROWTH * math.prod(x.shape))
-    if any(n < 0 for n in shape) or math.prod([max(1, n) for n in shape]) > most:
-        raise node.refuse(f"makes an array of shape {tuple(shape)}")
+    max_size = MAX_SIZE if is_plain(x) else max(MAX_SIZE, MAX_GROWTH * math.prod(x.shape))
+    if any(n < 0 for n in shape) or math.prod([max(1, n) for n in shape]) > max_size:
+        raise node.error(f"makes an array of shape {tuple(shape)}")
     return [int(n) for n in shape]
 
 
-class Nodes:
-    """The nodes of a graph, its layers by name, and the makers and users of each value.
+class NodeGraph:
+    """The nodes of a graph, its layers by name, and the producer and the number of uses of each value.
 
-    A file may have thousands of nodes, so a replacement costs the nodes that it touches and not the graph: `makers` and
-    `uses` follow each replacement. `leave_out_unused` takes away the nodes that nothing uses any more.
+    A file may have thousands of nodes, so a replacement costs only the nodes that it touches: `producers` and
+    `uses` follow each replacement. `remove_unused` takes away the nodes that nothing uses any more.
     """
 
     def __init__(self, reader: Any) -> None:
@@ -118,15 +118,15 @@ class Nodes:
         self.index()
 
     def index(self) -> None:
-        """Note which node makes each value, and how often the value is used, as an output too."""
-        self.makers = {name: node for node in self.nodes for name in node.outputs if name}
+        """Find which node makes each value, and how often the value is used, as an output too."""
+        self.producers = {name: node for node in self.nodes for name in node.outputs if name}
         self.uses = Counter([name for node in self.nodes for name in node.inputs])
         self.uses.update(self.reader.outputs)
         self.outputs = set(self.reader.outputs)
 
-    def maker(self, name: str, operator: str) -> Node | None:
+    def producer(self, name: str, operator: str) -> Node | None:
         """The node of this operator that makes a value, if it is not a layer yet and nothing else uses the value."""
-        node = self.makers.get(name)
+        node = self.producers.get(name)
         if node is None or node.layer is not None or node.operator != operator:
             return None
         return node if self.is_used_once(name) else None
@@ -154,12 +154,12 @@ class Nodes:
     def append(self, node: Node) -> None:
         """Add a node before the one that is replaced."""
         self.nodes.append(node)
-        self.makers[node.outputs[0]] = node
+        self.producers[node.outputs[0]] = node
         self.uses.update(node.inputs)
 
-    def put(self, new: Node, old: Node) -> None:
+    def replace(self, new: Node, old: Node) -> None:
         """Note that a node is in the place of another one."""
-        self.makers.update({name: new for name in new.outputs if name})
+        self.producers.update({name: new for name in new.outputs if name})
         self.uses.update(new.inputs)
         self._release(old)
 
@@ -169,11 +169,11 @@ class Nodes:
         while gone:
             for name in gone.pop().inputs:
                 self.uses[name] -= 1
-                maker = self.makers.get(name)
-                if maker is not None and not any(self.uses[y] for y in maker.outputs if y):
-                    gone.append(maker)
+                producer = self.producers.get(name)
+                if producer is not None and not any(self.uses[y] for y in producer.outputs if y):
+                    gone.append(producer)
 
-    def leave_out_unused(self) -> None:
+    def remove_unused(self) -> None:
         """Leave out nodes that nothing needs any more."""
         needed, nodes = set(self.reader.outputs), []
         for node in reversed(self.nodes):
@@ -201,7 +201,7 @@ class Nodes:
         initializers as another is the same one.
         """
         weights = weights or {}
-        with meta_init(), node.blamed():
+        with meta_init(), node.translate_errors():
             function: Any = make if isinstance(make, Function) else make()
         key = (*weights.values(), repr(function)) if weights else tuple(node.outputs)  # the first may be ""
         if key not in self._layers:
@@ -224,20 +224,20 @@ class Nodes:
         return new
 
 
-Find = Callable[[Nodes, Node], "Node | None"]  # the node that takes the place of one; None if it stays
+Finder = Callable[[NodeGraph, Node], "Node | None"]  # the node that takes the place of one; None if it stays
 
 
-def simple(make: Callable[[Node], Function]) -> Find:
+def simple_finder(make: Callable[[Node], Function]) -> Finder:
     """Find a layer without parameters, of one input."""
 
-    def found(g: Nodes, node: Node) -> Node | None:
-        x, *others = node.inputs
-        return None if x in g.constants or any(others) else g.layer(node, lambda: make(node), [x])
+    def find(g: NodeGraph, node: Node) -> Node | None:
+        x, *options = node.inputs
+        return None if x in g.constants or any(options) else g.layer(node, lambda: make(node), [x])
 
-    return found
+    return find
 
 
-def integers(g: Nodes, node: Node, attribute: str) -> list[int] | None:
+def constant_integers(g: NodeGraph, node: Node, attribute: str) -> list[int] | None:
     """Return the integers that a node has as an attribute, or as its second input if that is a constant."""
     if len(node.inputs) < 2 or not node.inputs[1]:
         return node.get(attribute)
@@ -245,6 +245,6 @@ def integers(g: Nodes, node: Node, attribute: str) -> list[int] | None:
     return None if a is None or a.ndim != 1 else a.tolist()
 
 
-def shortest(x: float) -> float:
+def shortest_decimal(x: float) -> float:
     """The shortest number that a float32 stands for: 0.01, and not 0.009999999776482582."""
     return float(str(np.float32(x)))

@@ -38,10 +38,13 @@ OPERATORS: dict[str, Operator] = {
 }
 
 #: The checks of attributes when a file is loaded, if a list of what they may say is not enough.
-CHECKED: dict[str, Callable[[Node], Any]] = {"Einsum": dense.letters_of, "LRN": normalization.check_response_norm}
+ATTRIBUTE_CHECKS: dict[str, Callable[[Node], Any]] = {
+    "Einsum": dense.einsum_terms,
+    "LRN": normalization.check_response_norm,
+}
 
 #: Inputs that say how something is done, by their places, and are never learned.
-SETTINGS: dict[str, tuple[int, ...]] = {
+OPTION_INPUTS: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Upsample": (1,),
     "Clip": (1, 2),
@@ -54,7 +57,7 @@ SETTINGS: dict[str, tuple[int, ...]] = {
 }
 
 #: Operators that have several outputs; of others only the first is known.
-SEVERAL = (
+MULTI_OUTPUT = (
     *("Split", "LayerNormalization", "RNN", "GRU", "LSTM", "TopK", "SoftmaxCrossEntropyLoss", "LinearClassifier"),
     "Attention",
 )

@@ -31,11 +31,13 @@ def register() -> None:
         kind = getattr(sklearn, name)
         is_classifier = hasattr(kind, "predict_proba")
         options = {"zipmap": [True, False, "columns"], "nocl": [True, False], "output_class_labels": [True, False]}
-        alias, set_types = f"Caffelite{name}", _set_types_of_classes if is_classifier else _set_types_of_values
-        convert.update_registered_converter(kind, alias, set_types, _add, options=options if is_classifier else None)
+        alias, set_types = f"Caffelite{name}", _set_classifier_types if is_classifier else _set_regressor_types
+        convert.update_registered_converter(
+            kind, alias, set_types, _convert_estimator, options=options if is_classifier else None
+        )
 
 
-def written(pipeline: Any, example: Any) -> onnx.ModelProto:
+def to_proto(pipeline: Any, example: Any) -> onnx.ModelProto:
     """Return the graph of a fitted pipeline. `example` has rows of what it takes, for their names and types."""
     convert, last = _skl2onnx(), pipeline[-1]
     register()
@@ -58,42 +60,40 @@ def _skl2onnx() -> Any:
 # ---- what skl2onnx asks of a converter -------------------------------------------------------------------------------
 
 
-def _set_types_of_classes(operator: Any) -> None:
+def _set_classifier_types(operator: Any) -> None:
     """Set the types of the labels and the probabilities."""
     from skl2onnx.common import data_types as types
 
     rows, classes = operator.inputs[0].get_first_dimension(), operator.raw_operator.classes_
     label = types.StringTensorType if np.asarray(classes).dtype.kind in "OU" else types.Int64TensorType
-    has_several = len(model_proto.written(operator.raw_operator).graph.output[0].type.tensor_type.shape.dim) > 1
-    operator.outputs[0].type = label([rows, len(classes)] if has_several else [rows])
+    is_multilabel = len(model_proto.to_proto(operator.raw_operator).graph.output[0].type.tensor_type.shape.dim) > 1
+    operator.outputs[0].type = label([rows, len(classes)] if is_multilabel else [rows])
     operator.outputs[1].type = types.FloatTensorType([rows, len(classes)])
 
 
-def _set_types_of_values(operator: Any) -> None:
+def _set_regressor_types(operator: Any) -> None:
     from skl2onnx.common import data_types as types
 
-    rows, values = operator.inputs[0].get_first_dimension(), model_proto.written(operator.raw_operator).graph.output[0]
+    rows, values = operator.inputs[0].get_first_dimension(), model_proto.to_proto(operator.raw_operator).graph.output[0]
     lengths = [dim.dim_value for dim in values.type.tensor_type.shape.dim]
     operator.outputs[0].type = types.FloatTensorType([rows, *lengths[1:]])
 
 
-def _add(scope: Any, operator: Any, container: Any) -> None:
+def _convert_estimator(scope: Any, operator: Any, container: Any) -> None:
     """Add the graph of an estimator to the one that skl2onnx makes."""
-    proto = model_proto.written(operator.raw_operator)
+    proto = model_proto.to_proto(operator.raw_operator)
     if container.target_opset_any_domain("") > OPSET:
         proto = version_converter.convert_version(proto, container.target_opset_any_domain(""))
     graph, opset = proto.graph, proto.opset_import[0].version
     if len(graph.input) > 1:
         raise ValueError(f"export: {operator.raw_operator!r} takes words, and gets numbers in a Pipeline")
-    names, given = {"": ""}, graph.input[0]
+    names, graph_input = {"": ""}, graph.input[0]
     inputs = [x.full_name for x in operator.inputs]
-    whole = scope.get_unique_variable_name("row") if len(inputs) > 1 else inputs[0]
+    rows = scope.get_unique_variable_name("row") if len(inputs) > 1 else inputs[0]
     if len(inputs) > 1:
-        container.add_node(
-            "Concat", inputs, whole, op_version=13, axis=1, name=scope.get_unique_operator_name("Concat")
-        )
-    names[given.name] = scope.get_unique_variable_name("x")
-    _cast(scope, container, whole, names[given.name], given.type.tensor_type.elem_type)
+        container.add_node("Concat", inputs, rows, op_version=13, axis=1, name=scope.get_unique_operator_name("Concat"))
+    names[graph_input.name] = scope.get_unique_variable_name("x")
+    _cast(scope, container, rows, names[graph_input.name], graph_input.type.tensor_type.elem_type)
     for tensor in graph.initializer:
         names[tensor.name] = scope.get_unique_variable_name(tensor.name)
         renamed = TensorProto()

@@ -37,7 +37,7 @@ RULES: dict[type, Rule] = {
 }
 
 
-def rule_of(kind: type[Function]) -> Rule | None:
+def find_rule(kind: type[Function]) -> Rule | None:
     """The rule for a Function of a class; None if there is none, or if the class computes something else."""
     base: Any
     for base in kind.__mro__:

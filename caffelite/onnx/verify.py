@@ -15,8 +15,8 @@ from caffelite.model.export_graph import ExportGraph, random_rows
 TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-7}  # of the largest number
 
 
-def check(proto: Callable[[np.dtype], onnx.ModelProto], graph: ExportGraph, finish: Callable[[Any], Any]) -> None:
-    """Compare the graph, which `proto` makes for a dtype, with the model; RuntimeError naming an output that differs.
+def check(make_proto: Callable[[np.dtype], onnx.ModelProto], graph: ExportGraph, finish: Callable[[Any], Any]) -> None:
+    """Compare the graph, which `make_proto` makes for a dtype, with the model; RuntimeError names a wrong output.
 
     Does nothing if onnxruntime is not installed.
     """
@@ -25,53 +25,53 @@ def check(proto: Callable[[np.dtype], onnx.ModelProto], graph: ExportGraph, fini
     except ImportError:
         return
     try:
-        _compare(proto(graph.model.dtype), graph, finish)
+        _compare(make_proto(graph.model.dtype), graph, finish)
     except (NotImplemented, RuntimeException) as error:
         if graph.model.dtype == np.float32:
             raise RuntimeError(f"onnxruntime can't run the file of {graph.model!r}: {error}") from error
-        _compare(proto(np.dtype(np.float32)), graph, finish)
+        _compare(make_proto(np.dtype(np.float32)), graph, finish)
 
 
 def _compare(proto: onnx.ModelProto, graph: ExportGraph, finish: Callable[[Any], Any]) -> None:
-    rng, run = np.random.default_rng(0), runner(proto)
+    rng, run = np.random.default_rng(0), make_runner(proto)
     for n in (1, 4):
         inputs = random_rows(graph, n, rng)
         with inference(), kernels.pause_recording(), np.errstate(all="ignore"):
             outputs = finish(graph.model(*inputs))
         expected = [y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
-        found = run(*inputs)[-len(expected) :]
-        for output, y, other in zip(list(proto.graph.output)[-len(expected) :], expected, found, strict=True):
-            if (why := difference(y, other)) is not None:
+        results = run(*inputs)[-len(expected) :]
+        for output, y, result in zip(list(proto.graph.output)[-len(expected) :], expected, results, strict=True):
+            if (why := describe_difference(y, result)) is not None:
                 raise RuntimeError(f"ONNX and {graph.model!r} compute different numbers: {n} rows, {output.name} {why}")
 
 
-def difference(y: np.ndarray, other: np.ndarray) -> str | None:
-    """Say how other numbers differ from these; None if they do not."""
-    if y.shape != other.shape:
-        return f"has shape {other.shape} and not {y.shape}"
-    finite = np.isfinite(y) & np.isfinite(other)
-    most = float(abs(y[finite]).max(initial=1))
-    apart = float(abs(y[finite] - other[finite]).max(initial=0))
-    if apart > TOLERANCE[other.dtype] * most:
-        return f"differs by {apart:.2g}; its numbers are up to {most:.2g}"
-    if not np.array_equal(y[~finite], other[~finite], equal_nan=True):
+def describe_difference(y: np.ndarray, result: np.ndarray) -> str | None:
+    """Say how the results differ from y; None if they do not."""
+    if y.shape != result.shape:
+        return f"has shape {result.shape} and not {y.shape}"
+    finite = np.isfinite(y) & np.isfinite(result)
+    largest = float(abs(y[finite]).max(initial=1))
+    distance = float(abs(y[finite] - result[finite]).max(initial=0))
+    if distance > TOLERANCE[result.dtype] * largest:
+        return f"differs by {distance:.2g}; its numbers are up to {largest:.2g}"
+    if not np.array_equal(y[~finite], result[~finite], equal_nan=True):
         return "is infinite or NaN where the model's is not, or the other way round"
     return None
 
 
-def runner(proto: onnx.ModelProto) -> Callable[..., list[np.ndarray]]:
+def make_runner(proto: onnx.ModelProto) -> Callable[..., list[np.ndarray]]:
     """Make a function that runs a graph with onnxruntime: arrays in, arrays out."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    forms = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+    dtypes = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
-        given = {
-            i.name: x.astype(forms.get(i.type, x.dtype)) for i, x in zip(session.get_inputs(), inputs, strict=True)
+        feeds = {
+            i.name: x.astype(dtypes.get(i.type, x.dtype)) for i, x in zip(session.get_inputs(), inputs, strict=True)
         }
-        return session.run(None, given)
+        return session.run(None, feeds)
 
     return run

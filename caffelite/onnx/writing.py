@@ -17,20 +17,20 @@ from caffelite.core.recording import PythonCallback
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,
-    InputColumns,
-    Constant,
     Cast,
-    ModelInput,
+    Constant,
     ExportGraph,
+    InputColumns,
     Length,
     Lengths,
+    ModelInput,
     N,
     Result,
-    SymbolicLength,
     StoredArray,
+    SymbolicLength,
     memory_key,
 )
-from caffelite.onnx.estimators import Estimator
+from caffelite.onnx.estimators import FittedEstimator
 
 OPSET = 17
 BATCH = "batch"  # the name of the rows' axis
@@ -52,29 +52,29 @@ class Value:
 Rule = Callable[..., Any]
 
 
-def name_of(x: Any) -> str:
+def value_name(x: Any) -> str:
     return x.name if isinstance(x, Value) else x or ""
 
 
-def code_of(dtype: Any) -> int:
+def type_code(dtype: Any) -> int:
     return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 class Writer:
     """The nodes of a graph, in the order in which they are run, in a dtype.
 
-    `rule_of` gives the rule for a Function of a class, or None.
+    `find_rule` returns the rule for a Function of a class, or None.
     """
 
-    def __init__(self, graph: ExportGraph, dtype: np.dtype, rule_of: Callable[[type[Function]], Rule | None]) -> None:
-        self.graph, self.dtype, self._rule_of = graph, dtype, rule_of
+    def __init__(self, graph: ExportGraph, dtype: np.dtype, find_rule: Callable[[type[Function]], Rule | None]) -> None:
+        self.graph, self.dtype, self._find_rule = graph, dtype, find_rule
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
-        self._stored = state_arrays(graph.model)
+        self._model_arrays = state_arrays(graph.model)
         self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
-        for name, own in self._stored.items():
-            self._places.setdefault(memory_key(own), name)
-        self._names = set(self._stored)  # that are taken
+        for name, array in self._model_arrays.items():
+            self._places.setdefault(memory_key(array), name)
+        self._names = set(self._model_arrays)  # that are taken
         self._numbers: Counter[str] = Counter()  # behind the names that would be taken
         self._made: dict[Any, str] = {}  # constants, and what is computed of inputs alone
         self.inputs = [
@@ -93,13 +93,15 @@ class Writer:
 
     def _apply(self, application: Application) -> tuple[Value, ...]:
         """Write the nodes of an application."""
-        rule = self._rule_of(application.kind)
+        rule = self._find_rule(application.kind)
         if rule is None:
-            raise _unwritable(application)
+            raise _no_rule_error(application)
         inputs = [self._value(source, self.dtype) for source in application.inputs]
         names = rule(self, application, *inputs)
         names = names if isinstance(names, tuple) else (names,)
-        return tuple([Value(name_of(x), shape, self.dtype) for x, shape in zip(names, application.shapes, strict=True)])
+        return tuple(
+            [Value(value_name(x), shape, self.dtype) for x, shape in zip(names, application.shapes, strict=True)]
+        )
 
     def _value(self, source: Any, dtype: np.dtype) -> Any:
         """The value that comes from there; None for None."""
@@ -110,15 +112,15 @@ class Writer:
         if isinstance(source, Result):
             return self._results[source.application][source.place]
         if isinstance(source, StoredArray):
-            return self.stored(self._stored[source.name])
+            return self.initializer(self._model_arrays[source.name])
         if isinstance(source, InputColumns):
             return self._columns(source)
         if isinstance(source, Cast):
             integers = self._value(source.source, dtype)
-            return Value(self.node("Cast", integers, to=code_of(dtype)), integers.shape, dtype)
+            return Value(self.node("Cast", integers, to=type_code(dtype)), integers.shape, dtype)
         return self._constant(source, dtype)
 
-    def stored(self, x: Any) -> Value:
+    def initializer(self, x: Any) -> Value:
         """A parameter or a buffer of the model."""
         array = getattr(x, "_data", x)
         name = self._places.get(memory_key(array))
@@ -129,17 +131,17 @@ class Writer:
 
     def _columns(self, source: InputColumns) -> Value:
         """Take the elements in these columns of each row of an input."""
-        given, columns = self.inputs[source.place], source.columns
+        x, columns = self.inputs[source.place], source.columns
         shape = (N, *columns.shape)
-        flat = self.node("Reshape", given, self.integers((0, -1)))
-        if not np.array_equal(columns.ravel(), np.arange(_count(given.shape[1:]))):
+        flat = self.node("Reshape", x, self.integers((0, -1)))
+        if not np.array_equal(columns.ravel(), np.arange(_size(x.shape[1:]))):
             flat = self.node("Gather", flat, self.constant(columns.ravel()), axis=1)
-        return Value(self.node("Reshape", flat, self.shape(shape)), shape, given.dtype)
+        return Value(self.node("Reshape", flat, self.shape(shape)), shape, x.dtype)
 
     def _constant(self, source: Constant, dtype: np.dtype) -> Value:
         values = source.values
         if isinstance(values, SymbolicLength):
-            number = self.node("Cast", self.length(values), to=code_of(dtype))
+            number = self.node("Cast", self.length(values), to=type_code(dtype))
             return Value(self.node("Reshape", number, self.integers(())), (), dtype)
         array = np.asarray(values)
         if array.dtype.kind == "f" or not isinstance(values, np.ndarray):
@@ -154,10 +156,10 @@ class Writer:
     def node(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
         """Write a node; the name of its output, or of so many. An input is a Value, a name, or None for none."""
         names = [self._new(operator.lower()) for _ in range(outputs)]
-        given = [name_of(x) for x in inputs]
-        while given and not given[-1]:
-            given.pop()
-        self.nodes.append(helper.make_node(operator, given, names, name=names[0], **attributes))
+        arguments = [value_name(x) for x in inputs]
+        while arguments and not arguments[-1]:
+            arguments.pop()
+        self.nodes.append(helper.make_node(operator, arguments, names, name=names[0], **attributes))
         return names[0] if outputs == 1 else tuple(names)
 
     def constant(self, array: Any) -> str:
@@ -206,7 +208,7 @@ class Writer:
         self._names.add(new)
         return new
 
-    def add_labels(self, estimator: Estimator) -> None:
+    def add_labels(self, estimator: FittedEstimator) -> None:
         """Add an output for the labels, before the scores or probabilities: the class of the highest score.
 
         If a row has several labels, the output is 1 for those that are more probable than not, else 0.
@@ -216,7 +218,7 @@ class Writer:
         ((_, scores),) = self.outputs
         labels = np.asarray(estimator.classes)
         labels = labels.astype({"i": np.int64, "u": np.int64, "U": object}.get(labels.dtype.kind, labels.dtype))
-        if estimator.has_several:
+        if estimator.is_multilabel:
             likely = self.node("Greater", scores, self.number(0.5))
             label = Value(self.node("Cast", likely, to=TensorProto.INT64), scores.shape, np.dtype(np.int64))
         else:
@@ -232,7 +234,7 @@ class Writer:
         for name, value in self.outputs:
             new = self._new(name)
             self.nodes.append(helper.make_node("Identity", [value.name], [new], name=new))
-            outputs.append(helper.make_tensor_value_info(new, code_of(value.dtype), _dims(value.shape)))
+            outputs.append(helper.make_tensor_value_info(new, type_code(value.dtype), _dims(value.shape)))
         needed = {info.name for info in outputs}
         nodes = []
         for node in reversed(self.nodes):
@@ -243,11 +245,11 @@ class Writer:
                 while not node.output[-1]:
                     del node.output[-1]
                 nodes.append(node)
-        nodes = _without_identities(nodes[::-1], {x.name for x in self.inputs} | self.initializers.keys())
+        nodes = _remove_identities(nodes[::-1], {x.name for x in self.inputs} | self.initializers.keys())
         graph = helper.make_graph(
             nodes,
             type(self.graph.model).__name__,
-            [helper.make_tensor_value_info(x.name, code_of(x.dtype), _dims(x.shape)) for x in self.inputs],
+            [helper.make_tensor_value_info(x.name, type_code(x.dtype), _dims(x.shape)) for x in self.inputs],
             outputs,
             [numpy_helper.from_array(np.asarray(a), k) for k, a in self.initializers.items() if k in needed],
         )
@@ -260,11 +262,13 @@ class Writer:
         )
 
 
-def same(operator: str, **attributes: str) -> Rule:
+def node_rule(operator: str, **attributes: str) -> Rule:
     """The rule for a Function that becomes one node. `attributes` has the Function's name of each ONNX attribute."""
 
     def rule(g: Writer, a: Application, *inputs: Value) -> str:
-        return g.node(operator, *inputs, **{name: getattr(a.function, of) for name, of in attributes.items()})
+        return g.node(
+            operator, *inputs, **{name: getattr(a.function, attribute) for name, attribute in attributes.items()}
+        )
 
     return rule
 
@@ -274,7 +278,7 @@ def known_lengths(shape: Lengths) -> tuple[int | None, ...]:
     return tuple([None if isinstance(n, SymbolicLength) else n for n in shape])
 
 
-def _unwritable(application: Application) -> TypeError:
+def _no_rule_error(application: Application) -> TypeError:
     in_python = [call.name for call in application.steps[0].calls if isinstance(call, PythonCallback)]
     if in_python:
         what, where = f"{in_python[0]} computes in Python, and can't be exported", "in the `call` of a Model"
@@ -284,20 +288,20 @@ def _unwritable(application: Application) -> TypeError:
     return TypeError(f"{what}: write it with Tensor's operators, {where}")
 
 
-def _without_identities(nodes: list[onnx.NodeProto], fixed: set[str]) -> list[onnx.NodeProto]:
+def _remove_identities(nodes: list[onnx.NodeProto], fixed: set[str]) -> list[onnx.NodeProto]:
     """The nodes, where a node's result gets its name by an Identity at the end with that name at once."""
     names: dict[str, str] = {}
-    left = []
+    rest = []
     for node in nodes:
         if node.op_type == "Identity" and node.input[0] not in fixed and node.input[0] not in names:
             names[node.input[0]] = node.output[0]
         else:
-            left.append(node)
-    for node in left:
+            rest.append(node)
+    for node in rest:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
         node.name = names.get(node.name, node.name)
-    return left
+    return rest
 
 
 def _input_names(graph: ExportGraph) -> list[str]:
@@ -319,5 +323,5 @@ def _dims(shape: Lengths) -> list[Any]:
     return [BATCH if n == N else None if isinstance(n, SymbolicLength) else int(n) for n in shape]
 
 
-def _count(shape: Any) -> int:
+def _size(shape: Any) -> int:
     return math.prod(shape)

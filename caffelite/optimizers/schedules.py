@@ -217,7 +217,9 @@ class ScheduleState:
 
     def add_end_warning(self, between_steps: Callable[[], None] | None) -> Callable[[], None] | None:
         """A function to call between steps of a training of unknown length. It warns once if a schedule ended at 0."""
-        open_entries = [f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1]
+        open_entries = [
+            f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1
+        ]
         if not open_entries:
             return between_steps
 

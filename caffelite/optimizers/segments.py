@@ -26,7 +26,10 @@ class Segment(NamedTuple):
 
 
 def find_segments(
-    parameters: Sequence[Tensor], group_indices: Sequence[int], hyper: np.ndarray, vectors: dict[np.dtype, np.ndarray] | None
+    parameters: Sequence[Tensor],
+    group_indices: Sequence[int],
+    hyper: np.ndarray,
+    vectors: dict[np.dtype, np.ndarray] | None,
 ) -> list[Segment]:
     """Collect the parameters that have a gradient, and join those that are neighbours in memory.
 

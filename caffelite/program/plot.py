@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.colours import FAINT, INK, PALETTE
-from caffelite._support.text_table import format_bytes, escape_tex, shorten
+from caffelite._support.text_table import escape_tex, format_bytes, shorten
 from caffelite.program.ir import Buffer
 from caffelite.program.timeline import Timeline
 
@@ -101,7 +101,9 @@ def _label(figure: Any, stages: list[Timeline], memories: Any) -> None:
         middles = (begins + ends) / 2
         width = kernels.get_xlim()[1]
         labelled = np.sort(np.argsort(-stage.seconds, kind="stable")[:MAX_NAMES])
-        for i, place in zip(labelled, spread_labels(middles[labelled], NAME_SPACING * width, width / 1.03), strict=True):
+        for i, place in zip(
+            labelled, spread_labels(middles[labelled], NAME_SPACING * width, width / 1.03), strict=True
+        ):
             kernels.plot([middles[i], place], [1.02, 1.4], color=INK, linewidth=0.5)
             name = escape_tex(shorten(stage.calls[i], MAX_NAME_LENGTH))
             kernels.text(place, 1.5, name, rotation=NAME_ANGLE, rotation_mode="anchor", **small)

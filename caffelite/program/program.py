@@ -25,11 +25,11 @@ from caffelite._support.warnings import NotRecorded, warn
 from caffelite.core.arrays import check_positive_integer
 from caffelite.core.autograd import Node, application_count
 from caffelite.core.recording import CaptureFailure, PythonCallback, Recording, live_tensors
-from caffelite.core.sparse import to_row_array, from_row_array
+from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.program.ir import Buffer, Instruction, RecordedStep, get_owner, lower_entries
 from caffelite.program.labels import describe_call
 from caffelite.program.passes import PASSES
-from caffelite.program.runner import TensorGuard, Runner, SideEffect, tree_map, unwrap_tensors
+from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
 
 
@@ -82,17 +82,24 @@ class Program(Runner):
         notes = live_tensors(all_notes)  # the recording is gone, so only Tensors that others use still exist
         del all_notes
         guards = [TensorGuard(t, note.had_gradient, needed=t._serial_number <= results_before) for t, note in notes]
-        python_outputs = [array for call in step.instructions if isinstance(call, PythonCallback) for array in call.outputs]
+        python_outputs = [
+            array for call in step.instructions if isinstance(call, PythonCallback) for array in call.outputs
+        ]
         tensor_arrays = [array for t, _ in notes for array in (t._data, t._gradient)]
-        if obstacle := _find_foreign_result(result, [*inputs, *python_outputs, *tensor_arrays], buffers) or _find_early_read(buffers, replaced_ids):
+        if obstacle := _find_foreign_result(
+            result, [*inputs, *python_outputs, *tensor_arrays], buffers
+        ) or _find_early_read(buffers, replaced_ids):
             self.drop_recording(result)
             self._fall_back(obstacle)
             return
-        written_ids = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
+        written_ids = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {
+            id(x) for x in inputs
+        }
         effects = [
             SideEffect(t, t._has_gradient if note.changes_gradient else None, changed)
             for t, note in notes
-            if (changed := id(get_owner(t._data)) in written_ids or t._version[0] != note.version) or note.changes_gradient
+            if (changed := id(get_owner(t._data)) in written_ids or t._version[0] != note.version)
+            or note.changes_gradient
         ]
         for buffer in buffers:
             owner = buffer.owner()
@@ -136,7 +143,9 @@ class Program(Runner):
         return self._listing()._repr_html_()
 
     def _listing(self) -> TextTable:
-        return text_table(["kernel", "shapes", "FLOP", "bytes"], [describe_call(call) for call in self._step.instructions], "<<>>")
+        return text_table(
+            ["kernel", "shapes", "FLOP", "bytes"], [describe_call(call) for call in self._step.instructions], "<<>>"
+        )
 
     def profile(self, replays: int = 100) -> TextTable:
         """Return a table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
@@ -217,7 +226,9 @@ def _place_remaining(step: RecordedStep) -> None:
             step.memory.append(block)
 
 
-def _find_foreign_result(result: Any, known_arrays: list[np.ndarray | None], buffers: list[Buffer]) -> CaptureFailure | None:
+def _find_foreign_result(
+    result: Any, known_arrays: list[np.ndarray | None], buffers: list[Buffer]
+) -> CaptureFailure | None:
     """The obstacle that NumPy made an array in the result, which a replay would not make; None without obstacle."""
     owners = {id(get_owner(array)) for array in known_arrays if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}

@@ -1,4 +1,4 @@
-"""`from_torch` and `to_torch`: a net as a tree of parts, each made from its counterpart by a row of `KINDS`."""
+"""`from_torch` and `to_torch`: a net as a tree of parts, each made from its counterpart by a row of `LAYER_PAIRS`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ import caffelite as cl
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.pytorch import modules
-from caffelite.pytorch.layer_map import OF_OURS, OF_THEIRS, Kind, parts_of, sequence
-from caffelite.pytorch.state import COUNT, Place, matched, places_in, store
+from caffelite.pytorch.layer_map import PAIR_BY_FUNCTION, PAIR_BY_MODULE, LayerPair, make_sequence, named_parts
+from caffelite.pytorch.state import BATCH_COUNT, TorchArray, match_state, store, torch_arrays
 
 #: Attributes of modules that are not options, or that a row of the table checks itself.
-NO_OPTIONS = {"training", "inplace", "init", "name", "threshold", "sequences", "causal", "activation_relu_or_gelu"}
-HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters"}  # methods that change nothing that is computed
+UNCHECKED_ATTRIBUTES = {
+    "training",
+    "inplace",
+    "init",
+    "name",
+    "threshold",
+    "sequences",
+    "causal",
+    "activation_relu_or_gelu",
+}
+HARMLESS_METHODS = {"extra_repr", "reset_parameters", "_reset_parameters"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -41,34 +50,34 @@ def from_torch(module: nn.Module) -> cl.Model:
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"from_torch takes a module of PyTorch, got {type(module).__name__}")
-    _check_surroundings(module)
-    made: dict[int, tuple[str, nn.Module, Function]] = {}
+    _check_whole(module)
+    converted: dict[int, tuple[str, nn.Module, Function]] = {}
 
-    def function_of(m: nn.Module, path: str) -> Function:
-        if id(m) not in made:
-            kind = _kind_of_theirs(m, path)
-            parts = [function_of(part, _below(path, name)) for name, part in parts_of(m).items()]
+    def convert(m: nn.Module, path: str) -> Function:
+        if id(m) not in converted:
+            pair = _find_module_pair(m, path)
+            parts = [convert(part, _join_path(path, name)) for name, part in named_parts(m).items()]
             try:
-                function = kind.to_ours(m, *parts)
+                function = pair.to_function(m, *parts)
             except (ValueError, TypeError, KeyError) as error:
-                raise _refusal(path, m, str(error)) from None
-            if kind.to_theirs is not None and not parts:
+                raise _error(path, m, str(error)) from None
+            if pair.to_module is not None and not parts:
                 with torch.device("meta"):  # which takes neither memory nor random numbers
-                    again = kind.to_theirs(function)
-                _check_options(m, again, path)
-            made[id(m)] = path, m, function
-        return made[id(m)][2]
+                    expected = pair.to_module(function)
+                _check_options(m, expected, path)
+            converted[id(m)] = path, m, function
+        return converted[id(m)][2]
 
-    function = function_of(module, "")
+    function = convert(module, "")
     is_model = isinstance(module, nn.Sequential)
-    model: Any = function if is_model else sequence(module, function)
+    model: Any = function if is_model else make_sequence(module, function)
     pairs, frozen = [], []
-    for path, m, function in made.values():
-        if not parts_of(m):
+    for path, m, function in converted.values():
+        if not named_parts(m):
             state = m.state_dict(keep_vars=True)
-            found = matched(places_in(function), state, f"from_torch: {_named(path, m)}: ")
-            pairs += found
-            frozen += [p for p, of in _owners(places_in(function), state) if not of.requires_grad]
+            matches = match_state(torch_arrays(function), state, f"from_torch: {_describe(path, m)}: ")
+            pairs += matches
+            frozen += [p for p, value in _parameter_pairs(torch_arrays(function), state) if not value.requires_grad]
     store(model, pairs)
     for p in frozen:
         p.requires_grad = False
@@ -90,90 +99,92 @@ def to_torch(model: Function) -> nn.Module:
     """
     if not isinstance(model, Function):
         raise TypeError(f"to_torch takes a Model or a Function, got {type(model).__name__}")
-    made: dict[int, nn.Module] = {}
-    places: dict[int, str] = {}  # of parameters, by their ids
+    converted: dict[int, nn.Module] = {}
+    owners: dict[int, str] = {}  # of parameters, by their ids
     dtypes = [p.dtype for p in model.parameters()] + ([model.dtype] if isinstance(model, cl.Model) else [])
     dtype = torch.float64 if np.float64 in dtypes else torch.float32
 
-    def module_of(f: Function, path: str) -> nn.Module:
-        if id(f) not in made:
-            kind, children = _kind_of_ours(f, path), parts_of(f)
-            parts = [module_of(part, _below(path, name)) for name, part in children.items()]
+    def convert(f: Function, path: str) -> nn.Module:
+        if id(f) not in converted:
+            pair, children = _find_function_pair(f, path), named_parts(f)
+            parts = [convert(part, _join_path(path, name)) for name, part in children.items()]
             try:
-                made[id(f)] = m = kind.to_theirs(f, *parts)  # type: ignore[misc]
+                converted[id(f)] = m = pair.to_module(f, *parts)  # type: ignore[misc]
                 if not children:
-                    _fill(m.to(dtype), places_in(f))
+                    _set_state(m.to(dtype), torch_arrays(f))
             except (ValueError, TypeError) as error:
-                raise _refusal(path, f, str(error), "to_torch") from None
+                raise _error(path, f, str(error), "to_torch") from None
             for p in () if children else f.parameters():
-                if other := places.get(id(p)):
-                    raise _refusal(path, f, f"shares a parameter with {other}", "to_torch")
-                places[id(p)] = path
-        return made[id(f)]
+                if owner := owners.get(id(p)):
+                    raise _error(path, f, f"shares a parameter with {owner}", "to_torch")
+                owners[id(p)] = path
+        return converted[id(f)]
 
     with torch.random.fork_rng(devices=[]):
-        return module_of(model, "")
+        return convert(model, "")
 
 
-def _fill(m: nn.Module, places: dict[str, Place]) -> None:
+def _set_state(m: nn.Module, arrays: dict[str, TorchArray]) -> None:
     """Set the values of a module, and which parameters are frozen."""
-    m.load_state_dict({name: torch.tensor(place.joined()) for name, place in places.items()}, strict=False)
-    if unset := [name for name in m.state_dict() if name not in places and name.rpartition(".")[2] != COUNT]:
+    m.load_state_dict({name: torch.tensor(array.to_torch()) for name, array in arrays.items()}, strict=False)
+    if unset := [name for name in m.state_dict() if name not in arrays and name.rpartition(".")[2] != BATCH_COUNT]:
         raise ValueError(f"has no {', '.join(unset)}")
     for name, p in m.named_parameters():
-        flags = {own.requires_grad for own in places[name].arrays}
+        flags = {parameter.requires_grad for parameter in arrays[name].arrays}
         if len(flags) > 1:
             raise ValueError(f"is frozen in part, and PyTorch has one parameter {name}")
         p.requires_grad_(flags.pop())
 
 
-def _kind_of_ours(f: Function, path: str) -> Kind:
+def _find_function_pair(f: Function, path: str) -> LayerPair:
     """The row of a Function. ValueError if there is none that makes a module."""
     kind = type(f)
     is_sequence = isinstance(f, cl.Model) and f.is_sequence()
     if is_sequence and kind.forward is cl.Model.forward and kind.__call__ is cl.Model.__call__:
         kind = cl.Model
-    found = OF_OURS.get(kind)
-    if found is None or found.to_theirs is None or "forward" in vars(f):
-        raise _refusal(path, f, "PyTorch has no such module", "to_torch")
-    return found
+    pair = PAIR_BY_FUNCTION.get(kind)
+    if pair is None or pair.to_module is None or "forward" in vars(f):
+        raise _error(path, f, "PyTorch has no such module", "to_torch")
+    return pair
 
 
-def _kind_of_theirs(m: nn.Module, path: str) -> Kind:
+def _find_module_pair(m: nn.Module, path: str) -> LayerPair:
     """The row of a module. ValueError if there is none, or if the module does not compute what the row's class does."""
-    base = next((c for c in type(m).__mro__ if c in OF_THEIRS), None)
+    base = next((c for c in type(m).__mro__ if c in PAIR_BY_MODULE), None)
     if base is None:
-        raise _refusal(path, m, "caffelite has no such layer")
+        raise _error(path, m, "caffelite has no such layer")
     _check_methods(m, base, path)
-    return OF_THEIRS[base]
+    return PAIR_BY_MODULE[base]
 
 
 def _check_methods(m: nn.Module, base: type, path: str) -> None:
     """ValueError if a module, or its class, replaces a method of a base that may change what it computes."""
     classes = type(m).__mro__
-    for own in (vars(m), *map(vars, classes[: classes.index(base)])):
-        for name in own:
-            is_harmless = name in HARMLESS or (name.startswith("__") and name not in ("__call__", "__getattr__"))
+    for attributes in (vars(m), *map(vars, classes[: classes.index(base)])):
+        for name in attributes:
+            is_harmless = name in HARMLESS_METHODS or (
+                name.startswith("__") and name not in ("__call__", "__getattr__")
+            )
             if callable(getattr(base, name, None)) and not is_harmless:
-                raise _refusal(path, m, f"has a {name} of its own")
+                raise _error(path, m, f"has a {name} of its own")
 
 
-def _check_surroundings(module: nn.Module) -> None:
+def _check_whole(module: nn.Module) -> None:
     """ValueError for features outside a module's options: hooks, shared parameters, modes, changes in place."""
     owners: dict[int, str] = {}
     for path, m in module.named_modules():
         if any(getattr(m, hooks) for hooks in HOOKS) or any(p._backward_hooks for p in m.parameters(recurse=False)):
-            raise _refusal(path, m, "has hooks")
+            raise _error(path, m, "has hooks")
         for name, p in m._parameters.items():
-            place = _below(path, name)
-            if p is not None and owners.setdefault(id(p), place) != place:
-                raise _refusal(path, m, f"shares its {name} with {owners[id(p)]}")
+            parameter_path = _join_path(path, name)
+            if p is not None and owners.setdefault(id(p), parameter_path) != parameter_path:
+                raise _error(path, m, f"shares its {name} with {owners[id(p)]}")
         if m.training != module.training and _depends_on_mode(m):
-            raise _refusal(path, m, "is not in the mode of the whole module: call its train() or eval()")
+            raise _error(path, m, "is not in the mode of the whole module: call its train() or eval()")
         if isinstance(m, modules.Residual | modules.Parallel) and any(
             getattr(f, "inplace", False) for f in m.modules()
         ):
-            raise _refusal(path, m, "has a part that changes its input in place")
+            raise _error(path, m, "has a part that changes its input in place")
 
 
 def _depends_on_mode(m: nn.Module) -> bool:
@@ -184,46 +195,46 @@ def _depends_on_mode(m: nn.Module) -> bool:
     return any(isinstance(share, float) and share > 0 for share in shares)
 
 
-def _check_options(m: nn.Module, again: nn.Module, path: str) -> None:
+def _check_options(m: nn.Module, expected_module: nn.Module, path: str) -> None:
     """ValueError unless a module has the options of the one that its Function makes."""
-    for name, expected in again.named_modules():
-        found: Any = m.get_submodule(name)
-        place = _below(path, name)
+    for name, expected in expected_module.named_modules():
+        part: Any = m.get_submodule(name)
+        part_path = _join_path(path, name)
         if name:
-            if not isinstance(found, type(expected)):
-                raise _refusal(place, found, f"caffelite expects {type(expected).__name__} here")
-            _check_methods(found, type(expected), place)
+            if not isinstance(part, type(expected)):
+                raise _error(part_path, part, f"caffelite expects {type(expected).__name__} here")
+            _check_methods(part, type(expected), part_path)
         for option, value in vars(expected).items():
-            given = getattr(found, option, value)
-            is_option = option[0] != "_" and option not in NO_OPTIONS and not isinstance(given, torch.Tensor)
-            if is_option and _plain(given) != _plain(value):
-                raise _refusal(place, found, f"{option}={given!r} can't be kept; caffelite has {value!r}")
+            actual = getattr(part, option, value)
+            is_option = option[0] != "_" and option not in UNCHECKED_ATTRIBUTES and not isinstance(actual, torch.Tensor)
+            if is_option and _canonical(actual) != _canonical(value):
+                raise _error(part_path, part, f"{option}={actual!r} can't be kept; caffelite has {value!r}")
 
 
-def _plain(option: Any) -> Any:
+def _canonical(option: Any) -> Any:
     """The same value for options that mean the same."""
     if isinstance(option, list | tuple):
-        return _plain(option[0]) if len(set(option)) == 1 else tuple(option)
+        return _canonical(option[0]) if len(set(option)) == 1 else tuple(option)
     if isinstance(option, nn.GELU) and option.approximate == "none":
         return nn.functional.gelu
     return 0 if option == "valid" else option
 
 
-def _owners(places: dict[str, Place], state: Mapping[str, Any]) -> Iterator[tuple[Tensor, Any]]:
+def _parameter_pairs(arrays: dict[str, TorchArray], state: Mapping[str, Any]) -> Iterator[tuple[Tensor, Any]]:
     """The parameters, each with the one of PyTorch's that it is in."""
-    for name, place in places.items():
-        yield from [(own, state[name]) for own in place.arrays if isinstance(own, Tensor)]
+    for name, array in arrays.items():
+        yield from [(parameter, state[name]) for parameter in array.arrays if isinstance(parameter, Tensor)]
 
 
-def _below(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     """The path of a part."""
     return f"{path}.{name}".strip(".")
 
 
-def _named(path: str, layer: Any) -> str:
+def _describe(path: str, layer: Any) -> str:
     """How errors name a module or a Function: `2.conv, Conv3d`."""
     return f"{path}, {type(layer).__name__}" if path else type(layer).__name__
 
 
-def _refusal(path: str, layer: Any, why: str, where: str = "from_torch") -> ValueError:
-    return ValueError(f"{where}: {_named(path, layer)}: {why}")
+def _error(path: str, layer: Any, why: str, where: str = "from_torch") -> ValueError:
+    return ValueError(f"{where}: {_describe(path, layer)}: {why}")

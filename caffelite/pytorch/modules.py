@@ -91,7 +91,7 @@ class InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         return nn.functional.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
 
 
-class OneOutput:
+class SingleOutput:
     """A recurrent module that gives the states of all steps; or the last one, of both directions side by side."""
 
     sequences = True
@@ -105,19 +105,19 @@ class OneOutput:
         return torch.cat(tuple(h[-2:] if self.bidirectional else h[-1:]), -1)
 
 
-class RNN(OneOutput, nn.RNN):
+class RNN(SingleOutput, nn.RNN):
     """An RNN of one output."""
 
 
-class GRU(OneOutput, nn.GRU):
+class GRU(SingleOutput, nn.GRU):
     """A GRU of one output."""
 
 
-class LSTM(OneOutput, nn.LSTM):
+class LSTM(SingleOutput, nn.LSTM):
     """An LSTM of one output."""
 
 
-class OfTable(nn.Module):
+class TableModule(nn.Module):
     """Base class of modules that take the columns of a table: numbers (n, k), and codes (n, m) of categories.
 
     If there are both, x is a tuple of them. NaN is a missing number. `_columns` are the arguments of the Function, by
@@ -133,14 +133,14 @@ class OfTable(nn.Module):
         bins = np.array(columns["bins"], np.int64)  # of each number
         column = np.repeat(np.arange(len(bins)), bins)  # of each bin
         last = np.cumsum(bins + 1) - 1
-        of_edges = {"column": column, "lower": np.arange(len(column)) + column, "first": last - bins, "last": last}
-        for name, places in of_edges.items():
-            self.register_buffer(name, torch.tensor(places), persistent=False)
+        bin_indices = {"column": column, "lower": np.arange(len(column)) + column, "first": last - bins, "last": last}
+        for name, indices in bin_indices.items():
+            self.register_buffer(name, torch.tensor(indices), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        kept = {name: x for name, x in self._buffers.items() if x is not None and x.dtype == torch.float64}
+        float64_buffers = {name: x for name, x in self._buffers.items() if x is not None and x.dtype == torch.float64}
         super()._apply(fn, recurse)
-        for name, x in kept.items():
+        for name, x in float64_buffers.items():
             self._buffers[name] = x.to(self._buffers[name].device)
         return self
 
@@ -149,13 +149,13 @@ class OfTable(nn.Module):
         numbers, codes = x if isinstance(x, tuple) else (None, x) if self.counts else (x, None)
         return None if numbers is None else numbers.double(), codes
 
-    def _shares(self, numbers: Any) -> Any:
+    def _bin_shares(self, numbers: Any) -> Any:
         """The piecewise linear code of each number, (n, bins): 1 for a bin below it, the share of the bin it is in."""
         width = self.edges[self.lower + 1] - self.edges[self.lower]
         return ((numbers[:, self.column] - self.edges[self.lower]) / width).clamp(0, 1)
 
 
-class Columns(OfTable):
+class Columns(TableModule):
     """The columns of a table as features: numbers are standardized, each category has an `nn.Embedding`."""
 
     def __init__(self, columns: dict[str, Any], buffers: dict[str, Any], counts: Sequence[int], sizes: Any) -> None:
@@ -171,12 +171,12 @@ class Columns(OfTable):
             if self._columns["robust"]:
                 z = z / (1 + (z / Z_LIMIT) ** 2).sqrt()
             gaps = numbers.isnan()
-            parts = [z.masked_fill(gaps, 0), gaps[:, self._columns["gaps"]], self._shares(numbers).nan_to_num(0)]
+            parts = [z.masked_fill(gaps, 0), gaps[:, self._columns["gaps"]], self._bin_shares(numbers).nan_to_num(0)]
         parts += [embedding(codes[:, i]) for i, embedding in enumerate(self.embeddings)]
         return torch.cat([part.to(self.zero.dtype) for part in parts], 1)
 
 
-class Splines(OfTable):
+class Splines(TableModule):
     """The columns of a table as a sum of functions of one column each: linear splines, and vectors of categories."""
 
     def __init__(self, columns: dict[str, Any], buffers: dict[str, Any], counts: Sequence[int], size: int) -> None:
@@ -192,7 +192,7 @@ class Splines(OfTable):
         y, k, dtype = self.bias, self.center.shape[0], self.weight.dtype
         if numbers is not None:
             scale, gaps, column = self.column_scale[:k], numbers.isnan(), self.column
-            shares = self._shares(numbers.masked_fill(gaps, 0))
+            shares = self._bin_shares(numbers.masked_fill(gaps, 0))
             steps = self.z[self.lower + 1] - self.z[self.lower]
             z = self.z[self.first].expand_as(numbers).index_add(1, column, shares * steps)
             y = y + (z.to(dtype) * scale * ~gaps) @ self.slope
@@ -211,7 +211,7 @@ class SelfAttention(nn.MultiheadAttention):
     causal = False
 
     def forward(self, x: Any) -> Any:
-        mask = unseen(x) if self.causal else None
+        mask = causal_mask(x) if self.causal else None
         return super().forward(x, x, x, need_weights=False, attn_mask=mask)[0]
 
 
@@ -221,9 +221,9 @@ class TransformerBlock(nn.TransformerEncoderLayer):
     causal = False
 
     def forward(self, x: Any) -> Any:
-        return super().forward(x, unseen(x) if self.causal else None, is_causal=self.causal)
+        return super().forward(x, causal_mask(x) if self.causal else None, is_causal=self.causal)
 
 
-def unseen(x: Any) -> Any:
+def causal_mask(x: Any) -> Any:
     """A causal layer's mask, True for the positions that a position does not see: the positions behind it."""
     return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)

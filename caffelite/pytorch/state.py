@@ -12,14 +12,14 @@ import caffelite as cl
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.files import state as files
-from caffelite.pytorch.layer_map import OF_OURS, parts_of
+from caffelite.pytorch.layer_map import PAIR_BY_FUNCTION, named_parts
 
-MOST_NAMED = 10  # in an error
-COUNT = "num_batches_tracked"  # PyTorch's BatchNorm counts batches, which only momentum=None needs
-HALVES = (torch.bfloat16, torch.float16)
+MAX_NAMED = 10  # in an error
+BATCH_COUNT = "num_batches_tracked"  # PyTorch's BatchNorm counts batches, which only momentum=None needs
+HALF_DTYPES = (torch.bfloat16, torch.float16)
 
 
-class Place(NamedTuple):
+class TorchArray(NamedTuple):
     """The own arrays that are one array of PyTorch's: side by side along its first axis, each maybe transposed."""
 
     arrays: list[Any]
@@ -27,44 +27,44 @@ class Place(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first, *others = self._seen(self.arrays[0]).shape
-        return (len(self.arrays) * first, *others)
+        first, *rest = self._view(self.arrays[0]).shape
+        return (len(self.arrays) * first, *rest)
 
-    def _seen(self, array: Any) -> Any:
+    def _view(self, array: Any) -> Any:
         values = array.data if isinstance(array, Tensor) else array
         return values.T if self.is_transposed else values
 
-    def joined(self) -> np.ndarray:
+    def to_torch(self) -> np.ndarray:
         """The values as PyTorch has them."""
-        return np.concatenate([self._seen(array) for array in self.arrays])
+        return np.concatenate([self._view(array) for array in self.arrays])
 
-    def divided(self, values: np.ndarray) -> list[np.ndarray]:
+    def split(self, values: np.ndarray) -> list[np.ndarray]:
         """The values for each own array."""
         return [part.T if self.is_transposed else part for part in np.split(values, len(self.arrays))]
 
 
-def places_in(function: Function, prefix: str = "") -> dict[str, Place]:
+def torch_arrays(function: Function, prefix: str = "") -> dict[str, TorchArray]:
     """PyTorch's names of all arrays of a Function, with their places."""
-    kind = next((OF_OURS[base] for base in type(function).__mro__ if base in OF_OURS), None)
-    parts: dict[str, Any] = parts_of(function)
-    if kind is None or parts or isinstance(function, cl.Model):
+    pair = next((PAIR_BY_FUNCTION[base] for base in type(function).__mro__ if base in PAIR_BY_FUNCTION), None)
+    parts: dict[str, Any] = named_parts(function)
+    if pair is None or parts or isinstance(function, cl.Model):
         parts = {**dict(function._parts()), **parts}
         parts |= {name: array for name, array in function.buffers().items() if name not in parts and "." not in name}
     else:
-        parts = {name: _place(function, own) for name, own in kind.places_in(function).items()}
-    found: dict[str, Place] = {}
+        parts = {name: _parse_array(function, text) for name, text in pair.find_array_names(function).items()}
+    arrays: dict[str, TorchArray] = {}
     for name, part in parts.items():
         if isinstance(part, Function):
-            found |= places_in(part, f"{prefix}{name}.")
+            arrays |= torch_arrays(part, f"{prefix}{name}.")
         elif part is not None:
-            found[prefix + name] = part if isinstance(part, Place) else Place([part], False)
-    return found
+            arrays[prefix + name] = part if isinstance(part, TorchArray) else TorchArray([part], False)
+    return arrays
 
 
-def _place(function: Function, text: str) -> Place | None:
+def _parse_array(function: Function, text: str) -> TorchArray | None:
     """The place that a row of the table says; None if the Function has no such array, such as a bias."""
     arrays = [_attribute(function, name.removesuffix(".T")) for name in text.split()]
-    return None if arrays[0] is None else Place(arrays, text.endswith(".T"))
+    return None if arrays[0] is None else TorchArray(arrays, text.endswith(".T"))
 
 
 def _attribute(function: Any, path: str) -> Any:
@@ -94,23 +94,23 @@ def load_state_dict(model: Any, state: Mapping[str, Any]) -> None:
     if isinstance(model, cl.Model) and model.is_sequence() and len(model) == 1:
         is_alone = not any(str(name).startswith("0.") for name in state)
         part = model[0] if is_alone else model
-    store(model, matched(places_in(part), state, "load_state_dict: "))
+    store(model, match_state(torch_arrays(part), state, "load_state_dict: "))
 
 
-def matched(places: dict[str, Place], state: Mapping[str, Any], where: str) -> list[tuple[Any, np.ndarray]]:
+def match_state(arrays: dict[str, TorchArray], state: Mapping[str, Any], where: str) -> list[tuple[Any, np.ndarray]]:
     """The own arrays and the values for them. ValueError unless names and shapes fit."""
-    given = {name: value for name, value in state.items() if str(name).rpartition(".")[2] != COUNT}
-    wrong = [f"{name} is missing" for name in places if name not in given]
-    wrong += [f"{name} is unexpected" for name in given if name not in places]
-    values = {name: _as_array(given[name], where + name) for name in places if name in given}
-    for name, array in values.items():
-        if array.shape != places[name].shape:
-            wrong.append(f"{name} has shape {array.shape}, expected {places[name].shape}")
+    state = {name: value for name, value in state.items() if str(name).rpartition(".")[2] != BATCH_COUNT}
+    wrong = [f"{name} is missing" for name in arrays if name not in state]
+    wrong += [f"{name} is unexpected" for name in state if name not in arrays]
+    values = {name: _as_array(state[name], where + name) for name in arrays if name in state}
+    for name, value in values.items():
+        if value.shape != arrays[name].shape:
+            wrong.append(f"{name} has shape {value.shape}, expected {arrays[name].shape}")
     if wrong:
-        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-        raise ValueError(f"{where}{'; '.join(wrong[:MOST_NAMED])}{more}")
+        more = f" and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
+        raise ValueError(f"{where}{'; '.join(wrong[:MAX_NAMED])}{more}")
     return [
-        pair for name, place in places.items() for pair in zip(place.arrays, place.divided(values[name]), strict=True)
+        pair for name, array in arrays.items() for pair in zip(array.arrays, array.split(values[name]), strict=True)
     ]
 
 
@@ -119,7 +119,7 @@ def _as_array(value: Any, what: str) -> np.ndarray:
         return np.asarray(value)
     try:
         value = value.detach().cpu()
-        return (value.float() if value.dtype in HALVES else value).numpy()
+        return (value.float() if value.dtype in HALF_DTYPES else value).numpy()
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ValueError(f"{what} is not a dense tensor of numbers: {error}") from None
 

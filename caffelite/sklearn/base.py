@@ -1,6 +1,6 @@
 """`Estimator`: the parameters of training, and the training, which all estimators share.
 
-It trains the model that `_build` makes, on the targets that `_encoded` turns into numbers. It keeps the same account of
+It trains the model that `_build` makes, on the targets from `_encode_targets`. It keeps the same account of
 the training as scikit-learn's perceptrons.
 """
 
@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import train_test_split
-from sklearn.neural_network import MLPRegressor as TheirRegressor
+from sklearn.neural_network import MLPRegressor
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -29,9 +29,9 @@ from caffelite.functions.losses.base import Loss
 from caffelite.model.lbfgs import minimize
 from caffelite.model.model import Model
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
-from caffelite.sklearn.callback_tasks import Improvement, Tasks, Validation
-from caffelite.sklearn.frame_rows import FrameRows, checked_targets, features_of, is_frame, plain
-from caffelite.sklearn.penalized_loss import Objective
+from caffelite.sklearn.callback_tasks import CallbackTasks, FitMonitor, ValidationSet
+from caffelite.sklearn.frame_rows import FrameRows, check_frame_targets, input_features, is_frame, model_input
+from caffelite.sklearn.penalized_loss import PenalizedLoss
 from caffelite.training.history import History
 
 try:
@@ -46,7 +46,7 @@ except ImportError:  # before 1.9
         return method
 
 
-SETTINGS = (  # the parameters of objective and optimizer
+TRAINING_PARAMETERS = (  # the parameters of objective and optimizer
     "solver",
     "alpha",
     "learning_rate_init",
@@ -57,7 +57,7 @@ SETTINGS = (  # the parameters of objective and optimizer
     "epsilon",
     "optimizer",
 )
-LARGEST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -96,7 +96,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     callbacks: list[Callable[[int, History], Any]] | tuple[Callable[[int, History], Any], ...] | None = None
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **TheirRegressor._parameter_constraints,
+        **MLPRegressor._parameter_constraints,
         "loss": [StrOptions({"squared_error", "poisson"})],
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "batch_norm": ["boolean"],
@@ -105,10 +105,10 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         "build": [callable],
     }
 
-    # ---- what the others fill in ------------------------------------------------------------------------------------
+    # ---- what subclasses define -------------------------------------------------------------------------------------
 
-    _are_numbers: ClassVar[bool]  # whether targets are, or else labels
-    _of_model: ClassVar[tuple[str, ...]]  # the parameters that say what the model is
+    _is_regression: ClassVar[bool]  # whether targets are, or else labels
+    _model_parameters: ClassVar[tuple[str, ...]]  # the parameters that say what the model is
 
     def _build(self, n_features: Any, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
         """A new model for rows of so many features."""
@@ -118,10 +118,10 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """Set `n_outputs_`, `out_activation_` and everything else that is known of the targets."""
         raise NotImplementedError
 
-    def _check_same(self, y: Any) -> None:
+    def _check_same_targets(self, y: Any) -> None:
         """ValueError unless a warm start may go on with these targets."""
 
-    def _encoded(self, y: Any) -> np.ndarray:
+    def _encode_targets(self, y: Any) -> np.ndarray:
         """Targets as the loss takes them, in the model's dtype; ValueError for unknown classes."""
         raise NotImplementedError
 
@@ -137,7 +137,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """The score of the model's outputs, NaN where they are not finite."""
         raise NotImplementedError
 
-    def _all_weights(self, weights: np.ndarray | None, y: Any, in_parts: bool) -> np.ndarray | None:
+    def _row_weights(self, weights: np.ndarray | None, y: Any, is_partial: bool) -> np.ndarray | None:
         """Compute the weights of rows in the loss from the sample weights."""
         return weights
 
@@ -150,14 +150,14 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """Whether the model takes frames, and not arrays of numbers."""
         return False
 
-    def _validation_score(self, validation: Validation) -> float:
+    def _validation_score(self, validation: ValidationSet) -> float:
         """The score of the model as it is now, on validation rows."""
         scoring = getattr(self, "scoring", None)
         if scoring is None:
             outputs = self.model_.predict(validation.data()[0])
             return self._score(outputs, validation.targets, validation.weights)
-        weights = {} if validation.weights is None else {"sample_weight": validation.weights}
-        return float(check_scoring(self, scoring)(self, validation.data()[0], validation.labels, **weights))
+        options = {} if validation.weights is None else {"sample_weight": validation.weights}
+        return float(check_scoring(self, scoring)(self, validation.data()[0], validation.labels, **options))
 
     # ---- what fitting is made of ------------------------------------------------------------------------------------
 
@@ -170,54 +170,54 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """The dtype to compute in, for such rows."""
         return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
 
-    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
+    def _check_data(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
         """Rows and their targets as arrays, targets of one column as a vector."""
         if self._takes_frames:
-            rows = self._checked_frame(X, y, reset)
-            return rows, checked_targets(rows, y, self._are_numbers)
-        options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._are_numbers}
+            rows = self._check_frame(X, y, reset)
+            return rows, check_frame_targets(rows, y, self._is_regression)
+        options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._is_regression}
         X, y = validate_data(self, X, y, reset=reset, **options, **self._data_options(X))
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
         return X, y
 
-    def _checked_frame(self, X: Any, y: Any, reset: bool) -> FrameRows:
+    def _check_frame(self, X: Any, y: Any, reset: bool) -> FrameRows:
         """Return the rows of a frame. TypeError for anything else, ValueError for other columns than in `fit`."""
         if not is_frame(X):
             raise TypeError(f"build takes a frame: expected X to be one of pandas or polars, got {type(X).__name__}")
         validate_data(self, X, y, reset=reset, skip_check_array=True)
         return FrameRows(X)
 
-    def _validation(self, eval_set: Any) -> Validation:
+    def _make_validation(self, eval_set: Any) -> ValidationSet:
         if not isinstance(eval_set, tuple | list) or len(eval_set) not in (2, 3):
             what = f"a {type(eval_set).__name__}"
             what += f" of {len(eval_set)}" if isinstance(eval_set, tuple | list) else ""
             raise ValueError(f"eval_set: expected (X, y) or (X, y, sample_weight), got {what}")
         X, y, *weights = eval_set
-        X, y = self._checked(X, y, reset=False)
-        checked = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
-        return Validation(X, self._encoded(y), y, *checked)
+        X, y = self._check_data(X, y, reset=False)
+        sample_weights = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
+        return ValidationSet(X, self._encode_targets(y), y, *sample_weights)
 
-    def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, Validation]:
+    def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, ValidationSet]:
         """Split into rows to train on and rows to score, the same as scikit-learn's perceptrons hold out."""
-        kept, held_out = train_test_split(
+        train, held_out = train_test_split(
             np.arange(y.shape[0]),
             test_size=self.validation_fraction,
-            stratify=None if self._are_numbers or self.n_outputs_ > 1 else y,
+            stratify=None if self._is_regression or self.n_outputs_ > 1 else y,
             random_state=self._random_state,
         )
         if len(held_out) < 2:
             share = f"validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
             raise ValueError(f"The validation set is too small: {share}")
         if weights is None:
-            return X[kept], y[kept], None, Validation(X[held_out], self._encoded(y[held_out]), y[held_out])
-        validation = Validation(X[held_out], self._encoded(y[held_out]), y[held_out], weights[held_out])
-        return X[kept], y[kept], weights[kept], validation
+            return X[train], y[train], None, ValidationSet(X[held_out], self._encode_targets(y[held_out]), y[held_out])
+        validation = ValidationSet(X[held_out], self._encode_targets(y[held_out]), y[held_out], weights[held_out])
+        return X[train], y[train], weights[train], validation
 
-    def _begin(self, X: Any) -> None:
+    def _initialize(self, X: Any) -> None:
         """Make the model, and begin the account of its training."""
         self.row_shape_ = X.shape[1:]
-        model = self._build(features_of(X), self.n_outputs_, self._dtype(X), self._random_state)
+        model = self._build(input_features(X), self.n_outputs_, self._dtype(X), self._random_state)
         if not isinstance(model, Model):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, but it returned {model!r}")
         shape = X.output_shape(model) if isinstance(X, FrameRows) else model.output_shape(X.shape)
@@ -226,7 +226,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
                 f"build: expected a model of {self.n_outputs_} outputs a row, (n, {self.n_outputs_}), got one whose "
                 f"outputs have shape {shape} for X of shape {X.shape}: {model!r}"
             )
-        self.model_, self._made_with = model, self._description()
+        self.model_, self._fitted_description = model, self._model_description()
         self.history_: Any = None  # of the last training
         self._optimizer: Optimizer | None = None
         self.n_iter_, self.t_, self._no_improvement_count = 0, 0, 0
@@ -235,32 +235,32 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
 
-    def _description(self) -> dict[str, Any]:
+    def _model_description(self) -> dict[str, Any]:
         """The parameters that define the model."""
-        return {name: getattr(self, name) for name in self._of_model}
+        return {name: getattr(self, name) for name in self._model_parameters}
 
     def _check_same_model(self) -> None:
         """ValueError if a training continues with a model that differs from the parameters."""
-        for name, now in self._description().items():
-            if not np.array_equal(np.atleast_1d(then := self._made_with[name]), np.atleast_1d(now)):
+        for name, now in self._model_description().items():
+            if not np.array_equal(np.atleast_1d(then := self._fitted_description[name]), np.atleast_1d(now)):
                 raise ValueError(
                     f"a training that continues must have the same model: {name} was {then!r}, now it is {now!r}"
                 )
 
-    def _prepare(self, in_parts: bool) -> None:
+    def _prepare(self, is_partial: bool) -> None:
         """Make the objective and the optimizer of the present parameters, with the last optimizer's memory."""
-        settings = [getattr(self, name, None) for name in SETTINGS]
-        kept = self._optimizer
-        if in_parts and kept is not None and settings == self._settings:
+        settings = [getattr(self, name, None) for name in TRAINING_PARAMETERS]
+        previous = self._optimizer
+        if is_partial and previous is not None and settings == self._settings:
             return
         self._settings: list[Any] = settings
         trainable = [p for p in self.model_.parameters() if p.requires_grad]
-        self._objective = Objective(*self._loss(), [p for p in trainable if p.data.ndim > 1], self.alpha)
+        self._objective = PenalizedLoss(*self._loss(), [p for p in trainable if p.data.ndim > 1], self.alpha)
         self._optimizer = new = self._new_optimizer(trainable)
-        if new is not None and type(kept) is type(new):
-            vectors, remembered = new.vectors(), kept.vectors()
-            if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in remembered.items()}:
-                new.load_state_dict(new.state_dict() | remembered)
+        if new is not None and type(previous) is type(new):
+            vectors, previous_vectors = new.vectors(), previous.vectors()
+            if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in previous_vectors.items()}:
+                new.load_state_dict(new.state_dict() | previous_vectors)
 
     def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
         """Make the optimizer of the solver; None for L-BFGS."""
@@ -294,13 +294,13 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         callbacks = list(self.callbacks or ())
         if not hasattr(self, "_init_callback_context"):
             return self._train(X, y, sample_weight, eval_set, callbacks)
-        given = {"estimator": self, "X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
+        arguments = {"estimator": self, "X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
         context = self._init_callback_context(max_subtasks=self.max_iter)
-        context.call_on_fit_task_begin(**given)
+        context.call_on_fit_task_begin(**arguments)
         if getattr(self, "_skl_callbacks", None):
-            callbacks.append(Tasks(self, context, given))
+            callbacks.append(CallbackTasks(self, context, arguments))
         self._train(X, y, sample_weight, eval_set, callbacks)
-        context.call_on_fit_task_end(**given, reconstruction_attributes=dict)
+        context.call_on_fit_task_end(**arguments, reconstruction_attributes=dict)
         return self
 
     @available_if(is_stochastic)
@@ -315,7 +315,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self._validate_params()
         if self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True: it is one epoch")
-        return self._train(X, y, sample_weight, None, list(self.callbacks or ()), in_parts=True, classes=classes)
+        return self._train(X, y, sample_weight, None, list(self.callbacks or ()), is_partial=True, classes=classes)
 
     def _train(
         self,
@@ -324,41 +324,45 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         sample_weight: Any,
         eval_set: Any,
         callbacks: list[Any],
-        in_parts: bool = False,
+        is_partial: bool = False,
         classes: Any = None,
     ) -> Any:
         """Train a new model, or continue with the present one: on all rows, or, in parts, for one epoch."""
-        begins = not hasattr(self, "model_") or not (self.warm_start or in_parts)
-        X, y = self._checked(X, y, reset=begins)
+        is_new = not hasattr(self, "model_") or not (self.warm_start or is_partial)
+        X, y = self._check_data(X, y, reset=is_new)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
         if weights is not None and not weights.any():
             raise ValueError(f"all {len(weights)} sample weights are zero")
-        if begins or not in_parts:
+        if is_new or not is_partial:
             self._random_state = check_random_state(self.random_state)
-        if begins:
+        if is_new:
             self._learn_targets(y, classes)
-            self._begin(X)
+            self._initialize(X)
         else:
             self._check_same_model()
-        if not begins and not in_parts:
-            self._check_same(y)
-        validation = None if eval_set is None else self._validation(eval_set)
+        if not is_new and not is_partial:
+            self._check_same_targets(y)
+        validation = None if eval_set is None else self._make_validation(eval_set)
         if self._stops_early and validation is None:
             X, y, weights, validation = self._split(X, y, weights)
-        seed = self._random_state.randint(LARGEST_SEED)
-        if begins:  # draw all other parameters from the same seed
+        seed = self._random_state.randint(MAX_SEED)
+        if is_new:  # draw all other parameters from the same seed
             Model([self.model_], seed=seed, dtype=self._dtype(X))
-        self._prepare(in_parts)
-        progress = Improvement(self, X.shape[0], validation)
-        data = {"x": plain(X), "y": self._encoded(y), "sample_weight": self._all_weights(weights, y, in_parts)}
+        self._prepare(is_partial)
+        progress = FitMonitor(self, X.shape[0], validation)
+        data = {
+            "x": model_input(X),
+            "y": self._encode_targets(y),
+            "sample_weight": self._row_weights(weights, y, is_partial),
+        }
         options = {"loss": self._objective, "callbacks": [progress, *callbacks], "verbose": 0}
         try:
             if self.solver == "lbfgs":
                 self._minimize({**data, **options})
                 unfinished = "" if self.history_.converged else self.history_.message
             else:
-                self._descend({**data, **options}, X.shape[0], validation, seed, 1 if in_parts else self.max_iter)
-                has_ended = progress.has_ended or in_parts or self.n_iter_ < self.max_iter
+                self._descend({**data, **options}, X.shape[0], validation, seed, 1 if is_partial else self.max_iter)
+                has_ended = progress.has_ended or is_partial or self.n_iter_ < self.max_iter
                 unfinished = "" if has_ended else "it improved until the end"
             if unfinished:
                 self._warn(f"not converged after {self.n_iter_} iterations: {unfinished}")
@@ -369,12 +373,12 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             self.history_ = error.history  # type: ignore[attr-defined]
             if not self._stops_early:
                 raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
-            progress.note_divergence()
+            progress.record_divergence()
             self._warn(f"the training diverged in {error}; the model is the best one before that")
         return self
 
     def _descend(
-        self, options: dict[str, Any], rows: int, validation: Validation | None, seed: int, epochs: int
+        self, options: dict[str, Any], rows: int, validation: ValidationSet | None, seed: int, epochs: int
     ) -> None:
         """Train by the optimizer, batch by batch."""
         assert self._optimizer is not None
@@ -403,11 +407,11 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     # ---- use --------------------------------------------------------------------------------------------------------
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _predict_scores(self, X: Any) -> np.ndarray:
         """The model's outputs (n, outputs)."""
         check_is_fitted(self)
         if self._takes_frames:
-            return self.model_.predict(self._checked_frame(X, "no_validation", reset=False).frame)
+            return self.model_.predict(self._check_frame(X, "no_validation", reset=False).frame)
         options = {"accept_sparse": "csr", "dtype": "numeric", **self._data_options(X)}
         X = validate_data(self, X, reset=False, **options)
         if X.shape[1:] != self.row_shape_:

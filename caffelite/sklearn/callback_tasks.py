@@ -9,14 +9,14 @@ import numpy as np
 
 from caffelite._support.terminal import echo
 from caffelite.files.state import named_state
-from caffelite.sklearn.frame_rows import plain
+from caffelite.sklearn.frame_rows import model_input
 from caffelite.training.callbacks.base import Training
 from caffelite.training.history import History
 
-SMALLEST_RATE = 1e-6  # at which "adaptive" ends the training, and reduces the rate no more
+MIN_RATE = 1e-6  # at which "adaptive" ends the training, and reduces the rate no more
 
 
-class Validation(NamedTuple):
+class ValidationSet(NamedTuple):
     """Rows to be scored after each epoch, and how much they weigh."""
 
     inputs: Any
@@ -26,10 +26,10 @@ class Validation(NamedTuple):
 
     def data(self) -> tuple:
         """The rows as `fit` takes them."""
-        return (plain(self.inputs), self.targets, *([] if self.weights is None else [self.weights]))
+        return (model_input(self.inputs), self.targets, *([] if self.weights is None else [self.weights]))
 
 
-class Improvement:
+class FitMonitor:
     """Keeps an estimator's account of a training, and ends the training if it does not improve.
 
     scikit-learn's perceptrons do the same. An epoch is an improvement if it is better than the best one before by `tol`
@@ -38,13 +38,13 @@ class Improvement:
     divided by 5 instead, as long as it is above 10⁻⁶. "invscaling" falls after each epoch.
     """
 
-    def __init__(self, estimator: Any, rows: int, validation: Validation | None) -> None:
-        self.of, self.rows, self.validation = estimator, rows, validation
+    def __init__(self, estimator: Any, rows: int, validation: ValidationSet | None) -> None:
+        self.estimator, self.rows, self.validation = estimator, rows, validation
         self.has_ended = False
 
     def begin(self, training: Training) -> None:
         """The estimator's account of the epochs to come begins."""
-        estimator = self.of
+        estimator = self.estimator
         self.model, self.optimizer = training.model, training.optimizer
         estimator.n_iter_ = 0
         if estimator._stops_early:
@@ -55,19 +55,19 @@ class Improvement:
             estimator.validation_scores_, estimator.best_validation_score_ = [], -np.inf
         self.best_state = self.model.state_dict() if estimator._stops_early else None
         self.parameters, self.buffers = named_state(self.model)
-        self._follow_rate()
+        self._update_rate()
 
     def due(self, epochs: int) -> float:
         """The next epoch after which the training may end, or another action is due."""
-        estimator = self.of
-        if self.validation is not None or estimator.verbose or self._falls():
+        estimator = self.estimator
+        if self.validation is not None or estimator.verbose or self._has_inverse_scaling():
             return epochs + 1
         return epochs + max(1, estimator.n_iter_no_change + 1 - estimator._no_improvement_count)
 
     def __call__(self, epoch: int, history: History) -> bool:
         """Note the epochs that are new in the history."""
-        for loss in history["loss"][self.of.n_iter_ :]:
-            self._note(loss)
+        for loss in history["loss"][self.estimator.n_iter_ :]:
+            self._record_epoch(loss)
         return self.has_ended
 
     def end(self) -> None:
@@ -75,15 +75,15 @@ class Improvement:
         if self.best_state is not None:
             self.model.load_state_dict(self.best_state)
 
-    def note_divergence(self) -> None:
+    def record_divergence(self) -> None:
         """The epoch that was under way has no loss and no score."""
-        self.of.n_iter_ += 1
-        self.of.loss_ = np.nan
-        self.of.loss_curve_.append(np.nan)
-        self.of.validation_scores_.append(np.nan)
+        self.estimator.n_iter_ += 1
+        self.estimator.loss_ = np.nan
+        self.estimator.loss_curve_.append(np.nan)
+        self.estimator.validation_scores_.append(np.nan)
 
-    def _note(self, loss: float) -> None:
-        estimator = self.of
+    def _record_epoch(self, loss: float) -> None:
+        estimator = self.estimator
         estimator.n_iter_ += 1
         estimator.t_ += self.rows
         estimator.loss_ = loss
@@ -92,29 +92,29 @@ class Improvement:
         if self.validation is not None:
             score = estimator._validation_score(self.validation)
             text += f", validation score = {score:.6f}"
-            self._note_score(score)
+            self._record_score(score)
         if not estimator._stops_early:
-            self._count(estimator.best_loss_ - loss)
+            self._count_improvement(estimator.best_loss_ - loss)
             estimator.best_loss_ = min(estimator.best_loss_, loss)
         if estimator.verbose:
             echo(text, flush=True)
         if estimator.solver == "lbfgs":
             return
-        self._follow_rate()
+        self._update_rate()
         if estimator._no_improvement_count > estimator.n_iter_no_change:
-            self._end_or_slow_down()
+            self._stop_or_reduce_rate()
 
-    def _note_score(self, score: float) -> None:
-        estimator = self.of
+    def _record_score(self, score: float) -> None:
+        estimator = self.estimator
         estimator.validation_scores_.append(score)
         if estimator._stops_early:
-            self._count(score - estimator.best_validation_score_)
+            self._count_improvement(score - estimator.best_validation_score_)
         if score > estimator.best_validation_score_:
             estimator.best_validation_score_ = score
             if estimator._stops_early:
-                self._keep_state()
+                self._save_best_state()
 
-    def _keep_state(self) -> None:
+    def _save_best_state(self) -> None:
         """Have the model as it is now as the best one."""
         assert self.best_state is not None
         for name, p in self.parameters.items():
@@ -122,33 +122,35 @@ class Improvement:
         for name, array in self.buffers.items():
             self.best_state[name][...] = array
 
-    def _count(self, better: float) -> None:
+    def _count_improvement(self, better: float) -> None:
         """Whether an epoch that is better than the best by so much is an improvement."""
-        self.of._no_improvement_count = 0 if better >= self.of.tol else self.of._no_improvement_count + 1
+        self.estimator._no_improvement_count = (
+            0 if better >= self.estimator.tol else self.estimator._no_improvement_count + 1
+        )
 
-    def _falls(self) -> bool:
-        return self.of.solver == "sgd" and self.of.learning_rate == "invscaling"
+    def _has_inverse_scaling(self) -> bool:
+        return self.estimator.solver == "sgd" and self.estimator.learning_rate == "invscaling"
 
-    def _follow_rate(self) -> None:
-        if self._falls():
-            self.optimizer.lr = self.of.learning_rate_init / (self.of.t_ + 1) ** self.of.power_t
+    def _update_rate(self) -> None:
+        if self._has_inverse_scaling():
+            self.optimizer.lr = self.estimator.learning_rate_init / (self.estimator.t_ + 1) ** self.estimator.power_t
 
-    def _end_or_slow_down(self) -> None:
-        adapts = self.of.solver == "sgd" and self.of.learning_rate == "adaptive"
-        self.has_ended = not adapts or self.optimizer.lr <= SMALLEST_RATE
+    def _stop_or_reduce_rate(self) -> None:
+        adapts = self.estimator.solver == "sgd" and self.estimator.learning_rate == "adaptive"
+        self.has_ended = not adapts or self.optimizer.lr <= MIN_RATE
         if not self.has_ended:
             self.optimizer.lr /= 5
-            self.of._no_improvement_count = 0
+            self.estimator._no_improvement_count = 0
 
 
-class Tasks:
+class CallbackTasks:
     """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends. Each of them may end the training.
 
     `fitted_estimator`, where a callback asks for it, is a copy of the estimator as it is then.
     """
 
-    def __init__(self, estimator: Any, context: Any, given: dict[str, Any]) -> None:
-        self.of, self.context, self.given = estimator, context, {"estimator": estimator, **given}
+    def __init__(self, estimator: Any, context: Any, arguments: dict[str, Any]) -> None:
+        self.estimator, self.context, self.arguments = estimator, context, {"estimator": estimator, **arguments}
         self.task: Any = None  # the epoch under way
 
     def begin(self, training: Training) -> None:
@@ -158,7 +160,7 @@ class Tasks:
     def __call__(self, epoch: int, history: History) -> bool:
         """An epoch ends, and perhaps another one begins."""
         stop = self._end_epoch()
-        if not stop and epoch + 1 < self.of.max_iter:
+        if not stop and epoch + 1 < self.estimator.max_iter:
             self._begin_epoch()
         return stop
 
@@ -169,11 +171,11 @@ class Tasks:
 
     def _begin_epoch(self) -> None:
         self.task = self.context.subcontext(task_name="epoch")
-        self.task.call_on_fit_task_begin(**self.given, reconstruction_attributes=self._copied)
+        self.task.call_on_fit_task_begin(**self.arguments, reconstruction_attributes=self._copy_attributes)
 
     def _end_epoch(self) -> bool:
         task, self.task = self.task, None
-        return bool(task.call_on_fit_task_end(**self.given, reconstruction_attributes=self._copied))
+        return bool(task.call_on_fit_task_end(**self.arguments, reconstruction_attributes=self._copy_attributes))
 
-    def _copied(self) -> dict[str, Any]:
-        return copy.deepcopy({"model_": self.of.model_, "_optimizer": self.of._optimizer})
+    def _copy_attributes(self) -> dict[str, Any]:
+        return copy.deepcopy({"model_": self.estimator.model_, "_optimizer": self.estimator._optimizer})

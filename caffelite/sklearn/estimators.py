@@ -1,4 +1,4 @@
-"""The estimators. `Net` and `Perceptron` make their models; `targets` has what they do with targets."""
+"""The estimators. `NetEstimator` and `Perceptron` make their models; `targets` has what they do with targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caffelite.core.function import Function
 from caffelite.functions import BatchNorm, Dropout, Linear, ReLU, Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.sklearn.base import Estimator
-from caffelite.sklearn.net_estimator import Net, with_arguments_of_build
+from caffelite.sklearn.net_estimator import NetEstimator, accept_build_arguments
 from caffelite.sklearn.target_encoding import Classification, Regression
 
 __all__ = ["MLPClassifier", "MLPRegressor", "NetClassifier", "NetRegressor"]
@@ -33,7 +33,7 @@ class Perceptron(Estimator):
     dropout: float = 0.0
     batch_norm: bool = False
 
-    _of_model = ("hidden_layer_sizes", "activation", "dropout", "batch_norm")
+    _model_parameters = ("hidden_layer_sizes", "activation", "dropout", "batch_norm")
 
     def _build(self, n_features: int, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
         hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
@@ -50,43 +50,43 @@ class Perceptron(Estimator):
                 model.add(Dropout(self.dropout))
         model.add(Linear(sizes[-2], sizes[-1]))
         self.n_layers_ = len(sizes)
-        for layer in self._layers_of(model):
+        for layer in self._linear_layers(model):
             limit = np.sqrt((2 if self.activation == "logistic" else 6) / (layer.in_features + layer.out_features))
             for p in layer.parameters():
                 p.data = random_state.uniform(-limit, limit, p.shape)
         return model
 
     @staticmethod
-    def _layers_of(model: Model) -> list[Linear]:
+    def _linear_layers(model: Model) -> list[Linear]:
         return [function for function in model.functions if isinstance(function, Linear)]
 
     @property
     def coefs_(self) -> list[np.ndarray]:
         """The weights of the layers, (inputs, outputs); the model's own arrays. A value that you set is copied."""
         check_is_fitted(self)
-        return [layer.weight.data for layer in self._layers_of(self.model_)]
+        return [layer.weight.data for layer in self._linear_layers(self.model_)]
 
     @coefs_.setter
     def coefs_(self, values: Iterable[Any]) -> None:
-        for layer, value in zip(self._layers_of(self.model_), values, strict=True):
+        for layer, value in zip(self._linear_layers(self.model_), values, strict=True):
             layer.weight.data = value
 
     @property
     def intercepts_(self) -> list[np.ndarray]:
         """The biases of the layers, (outputs,); the model's own arrays. A value that you set is copied."""
         check_is_fitted(self)
-        return [layer.bias.data for layer in self._layers_of(self.model_) if layer.bias is not None]
+        return [layer.bias.data for layer in self._linear_layers(self.model_) if layer.bias is not None]
 
     @intercepts_.setter
     def intercepts_(self, values: Iterable[Any]) -> None:
-        for layer, value in zip(self._layers_of(self.model_), values, strict=True):
+        for layer, value in zip(self._linear_layers(self.model_), values, strict=True):
             assert layer.bias is not None
             layer.bias.data = value
 
 
-@with_arguments_of_build
+@accept_build_arguments
 @dataclass(eq=False, repr=False)
-class NetClassifier(Net, Classification):
+class NetClassifier(NetEstimator, Classification):
     """A classifier of any Model of your own, with scikit-learn's targets, training and parameters.
 
         NetClassifier(lambda features, outputs: cl.Model([cl.Linear(features, 64), cl.GELU(), cl.Linear(64, outputs)]))
@@ -116,9 +116,9 @@ class NetClassifier(Net, Classification):
     """
 
 
-@with_arguments_of_build
+@accept_build_arguments
 @dataclass(eq=False, repr=False)
-class NetRegressor(Net, Regression):
+class NetRegressor(NetEstimator, Regression):
     """A regressor of any Model of your own, with scikit-learn's training and parameters.
 
         NetRegressor(lambda features, outputs: cl.MLP(features, [64, outputs], cl.Tanh))

@@ -40,21 +40,21 @@ class FrameRows:
         return model.output_shape(*[(len(self), len(names)) for names in columns.names])
 
 
-def features_of(X: Any) -> Any:
+def input_features(X: Any) -> Any:
     """The size of a model's input: the number of features, the shape of a row with several axes, or a frame."""
     if isinstance(X, FrameRows):
         return X.frame
     return X.shape[1] if X.ndim == 2 else X.shape[1:]
 
 
-def plain(X: Any) -> Any:
+def model_input(X: Any) -> Any:
     """Rows as a model takes them."""
     return X.frame if isinstance(X, FrameRows) else X
 
 
-def checked_targets(rows: FrameRows, y: Any, are_numbers: bool) -> np.ndarray:
+def check_frame_targets(rows: FrameRows, y: Any, is_regression: bool) -> np.ndarray:
     """Targets as an array; one column becomes a vector. ValueError unless there are as many targets as rows."""
-    options = {"accept_sparse": "csr", "ensure_2d": False, "dtype": "numeric" if are_numbers else None}
+    options = {"accept_sparse": "csr", "ensure_2d": False, "dtype": "numeric" if is_regression else None}
     y = check_array(y, input_name="y", **options)
     check_consistent_length(rows, y)
     if y.ndim == 2 and y.shape[1] == 1:

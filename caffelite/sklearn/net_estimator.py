@@ -1,4 +1,4 @@
-"""`Net`: what the estimators of any Model have in common."""
+"""`NetEstimator`: what the estimators of any Model have in common."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer
 from caffelite.sklearn.base import Estimator
 
-BUILD = "build__"  # begins the names of `build`'s own arguments
+BUILD_PREFIX = "build__"  # begins the names of `build`'s own arguments
 
 
 @dataclass(eq=False, repr=False)
-class Net(Estimator):
+class NetEstimator(Estimator):
     """Any model: what `build(n_features, n_outputs)` returns."""
 
     build: Callable[..., Model]
@@ -32,7 +32,7 @@ class Net(Estimator):
     optimizer: Callable[[list[Tensor]], Optimizer] | None = None
     scoring: Any = None
 
-    _of_model = ("build",)
+    _model_parameters = ("build",)
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **Estimator._parameter_constraints,
         "loss": [Loss, StrOptions({"squared_error", "poisson"}), None],
@@ -42,24 +42,24 @@ class Net(Estimator):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name, `build__width` among them."""
-        return super().get_params(deep) | {BUILD + name: x for name, x in self._arguments_of_build().items()}
+        return super().get_params(deep) | {BUILD_PREFIX + name: x for name, x in self._get_build_arguments().items()}
 
-    def set_params(self, **params: Any) -> Net:
+    def set_params(self, **params: Any) -> NetEstimator:
         """Set parameters by name; returns the estimator."""
-        for name in [name for name in params if name.startswith(BUILD)]:
-            self._arguments_of_build()[name.removeprefix(BUILD)] = params.pop(name)
+        for name in [name for name in params if name.startswith(BUILD_PREFIX)]:
+            self._get_build_arguments()[name.removeprefix(BUILD_PREFIX)] = params.pop(name)
         return super().set_params(**params)
 
-    def _arguments_of_build(self) -> dict[str, Any]:
+    def _get_build_arguments(self) -> dict[str, Any]:
         return self.__dict__.setdefault("_build_arguments", {})
 
-    def _description(self) -> dict[str, Any]:
-        return super()._description() | self._arguments_of_build()
+    def _model_description(self) -> dict[str, Any]:
+        return super()._model_description() | self._get_build_arguments()
 
     def _build(self, n_features: Any, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
         if isinstance(self.build, Function):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, got a model, {self.build!r}")
-        return self.build(n_features, n_outputs, **self._arguments_of_build())
+        return self.build(n_features, n_outputs, **self._get_build_arguments())
 
     @property
     def _takes_frames(self) -> bool:
@@ -74,15 +74,15 @@ class Net(Estimator):
 
     def _learn_targets(self, y: Any, classes: Any) -> None:
         super()._learn_targets(y, classes)
-        if self._are_numbers or self.loss is None:
+        if self._is_regression or self.loss is None:
             return
         if not isinstance(self.loss, Loss) or type(self.loss).link is Loss.link:
             raise ValueError(f"loss: expected one whose `link` gives probabilities, like FocalLoss, got {self.loss!r}")
-        own: Any = self
-        if not own._has_several and not isinstance(self.loss, SigmoidLoss):
-            if len(own.classes_) < 2:
-                raise ValueError(f"{self.loss!r} takes two classes or more, got {own.classes_}")
-            own.n_outputs_, own.out_activation_ = len(own.classes_), "softmax"
+        classifier: Any = self
+        if not classifier._is_multilabel and not isinstance(self.loss, SigmoidLoss):
+            if len(classifier.classes_) < 2:
+                raise ValueError(f"{self.loss!r} takes two classes or more, got {classifier.classes_}")
+            classifier.n_outputs_, classifier.out_activation_ = len(classifier.classes_), "softmax"
 
     def _loss(self) -> tuple[Loss, float]:
         return (self.loss, 1.0) if isinstance(self.loss, Loss) else super()._loss()
@@ -98,15 +98,15 @@ class Net(Estimator):
         return optimizer
 
 
-def with_arguments_of_build(kind: Any) -> Any:
+def accept_build_arguments(kind: Any) -> Any:
     """Let the constructor of a class take arguments `build__…`, which `build` gets without `build__`."""
     init = kind.__init__
 
     @functools.wraps(init)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807
-        of_build = {name: options.pop(name) for name in [*options] if name.startswith(BUILD)}
+        build_arguments = {name: options.pop(name) for name in [*options] if name.startswith(BUILD_PREFIX)}
         init(self, *arguments, **options)
-        self._build_arguments = {name.removeprefix(BUILD): x for name, x in of_build.items()}
+        self._build_arguments = {name.removeprefix(BUILD_PREFIX): x for name, x in build_arguments.items()}
 
     kind.__init__ = __init__
     return kind

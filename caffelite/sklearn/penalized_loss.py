@@ -15,7 +15,7 @@ from caffelite.core.tensor import Tensor
 from caffelite.functions.losses.base import Loss, PointwiseLoss
 
 
-class Objective(Function, recordable=True):
+class PenalizedLoss(Function, recordable=True):
     """A loss and a penalty of weights:  y = factor · loss + alpha Σ W² / (2 Σ w),  dW = alpha W / Σ w.
 
     Σ w is the sum of the weights of the batch's rows, or their number. The penalty is part of training alone: in
@@ -38,30 +38,30 @@ class Objective(Function, recordable=True):
     def forward(self, scores: np.ndarray, targets: Any, *weights: Any) -> np.ndarray:
         y = kernels.multiply(self.loss.forward(scores, targets, *weights), self.factor)
         weight = self.loss.weight
-        self.sum_of_weights = float(len(scores)) if weight is None else kernels.convert(weight, scores.dtype)
+        self.weight_sum = float(len(scores)) if weight is None else kernels.convert(weight, scores.dtype)
         if self.alpha == 0 or not is_training():
             return y
         penalty = None
         for p in self.weights:
-            of_p = kernels.penalty(p.data, 0.0, self.alpha)
-            penalty = kernels.sum(of_p, out=penalty, accumulate=penalty is not None)
-        return y if penalty is None else kernels.add(y, kernels.divide(penalty, self.sum_of_weights))
+            parameter_penalty = kernels.penalty(p.data, 0.0, self.alpha)
+            penalty = kernels.sum(parameter_penalty, out=penalty, accumulate=penalty is not None)
+        return y if penalty is None else kernels.add(y, kernels.divide(penalty, self.weight_sum))
 
     def backward(self, dy: Any = 1.0) -> np.ndarray:
         if isinstance(dy, int | float | np.generic):
             assert self.loss.value is not None
             dy = kernels.full((), dy, self.loss.value.dtype)
         if self.alpha > 0:
-            share = kernels.divide(dy, self.sum_of_weights)
+            share = kernels.divide(dy, self.weight_sum)
             for p in self.weights:
                 p.add_grad(kernels.penalty_grad(share, p.data, 0.0, self.alpha))
         return self.loss.backward(kernels.multiply(dy, self.factor))
 
     def __repr__(self) -> str:
-        return f"Objective({self.factor:g} · {self.loss!r}, {len(self.weights)} weights, alpha={self.alpha:g})"
+        return f"PenalizedLoss({self.factor:g} · {self.loss!r}, {len(self.weights)} weights, alpha={self.alpha:g})"
 
 
-class PoissonLoss(PointwiseLoss, recordable=True):
+class PoissonDeviance(PointwiseLoss, recordable=True):
     """Half the deviance of Poisson counts t of the rate exp(s):  y = mean exp(s) − t s + t log t − t.
 
     ds = dy (exp(s) − t) / k / n for rows of k elements. Scores s (n, k), targets t of the same shape, (n,) also for
@@ -85,8 +85,8 @@ class PoissonLoss(PointwiseLoss, recordable=True):
         self.rate, self.targets = kernels.exp(scores), targets
         logarithm = kernels.log(kernels.clip(targets, np.finfo(targets.dtype).tiny, math.inf))  # times 0 where t is 0
         surplus = kernels.multiply(targets, kernels.subtract(logarithm, scores))
-        each = kernels.add(kernels.subtract(self.rate, targets), surplus)
-        return kernels.sum(each, 1, scale=1 / each.shape[1])
+        losses = kernels.add(kernels.subtract(self.rate, targets), surplus)
+        return kernels.sum(losses, 1, scale=1 / losses.shape[1])
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:
         rows, outputs = self.rate.shape

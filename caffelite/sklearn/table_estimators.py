@@ -31,11 +31,11 @@ from caffelite.functions.columns import mean_and_deviation
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import is_frame
-from caffelite.tables.recipe import Recipe, classifier, regressor, train
+from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, train
 
 __all__ = ["TableClassifier", "TableRegressor"]
 
-PLACE = "x{}"  # the name of a column of an array
+COLUMN_NAME = "x{}"  # the name of a column of an array
 
 
 @dataclass(eq=False, repr=False)
@@ -68,10 +68,10 @@ class TableEstimator(BaseEstimator):
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
-    def _trained(
+    def _train_nets(
         self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function
     ) -> list[Model]:
-        """Train each net on all rows but its own part, and keep its best epoch on that part. Return the nets."""
+        """Train each net on all folds but one, and keep its best epoch on that fold. Return the nets."""
         if weights is not None and not weights.any():
             raise ValueError(f"all {len(targets)} sample weights are zero")
         used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
@@ -89,14 +89,14 @@ class TableEstimator(BaseEstimator):
     def _recipe(self) -> Recipe:
         return Recipe(
             nets=self.n_estimators,
-            hidden=self._sizes(),
+            hidden=self._hidden_sizes(),
             max_bins=self.max_bins,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             min_frequency=self.min_frequency,
         )
 
-    def _sizes(self) -> list[int]:
+    def _hidden_sizes(self) -> list[int]:
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
         if not sizes or any(not isinstance(size, Integral) or size < 1 for size in sizes):
             raise ValueError(f"hidden_layer_sizes: expected sizes of at least 1, got {self.hidden_layer_sizes!r}")
@@ -104,58 +104,58 @@ class TableEstimator(BaseEstimator):
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
-    def _begin(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
+    def _fit_columns(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         """Learn the columns of X. Return X as a frame, and y as one column."""
         self._validate_params()
         self.__dict__.pop("model_", None)  # if this fit fails, there is none
-        recipe, frame = self._recipe(), self._frame(X, y, reset=True)
+        recipe, frame = self._recipe(), self._to_frame(X, y, reset=True)
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
-        self.columns_ = recipe.columns(frame, len(y), self._categories(frame))
+        self.columns_ = recipe.make_columns(frame, len(y), self._category_names(frame))
         return frame, y
 
-    def _frame(self, X: Any, y: Any, reset: bool) -> Any:
+    def _to_frame(self, X: Any, y: Any, reset: bool) -> Any:
         """X as a frame. ValueError for other columns than in `fit`, and for a y that is None."""
         known = None if reset else [column.name for column in self.columns_.columns]
         if is_frame(X):
             validate_data(self, X, y, reset=reset, skip_check_array=True)
-            if known is None or known[0] != PLACE.format(0) or hasattr(self, "feature_names_in_"):
+            if known is None or known[0] != COLUMN_NAME.format(0) or hasattr(self, "feature_names_in_"):
                 return X
             columns = [*frames.get_columns(X, "X").values()]  # of an estimator that was fitted on an array
         else:
             options = {"dtype": None, "ensure_all_finite": False}
             X = validate_data(self, X, reset=reset, **options)
             validate_data(self, X, y, reset=reset, skip_check_array=True)
-            columns = [as_numbers(column) for column in X.T]
-            known = known or [PLACE.format(i) for i in range(X.shape[1])]
+            columns = [to_numbers(column) for column in X.T]
+            known = known or [COLUMN_NAME.format(i) for i in range(X.shape[1])]
         return dict(zip(known, columns, strict=True))
 
-    def _categories(self, frame: Any) -> list[Any]:
+    def _category_names(self, frame: Any) -> list[Any]:
         """Return the names of the columns of numbers that are categories."""
-        given, names = self.categorical_features, [*frames.get_columns(frame, "X")]
-        if given is None:
+        columns, names = self.categorical_features, [*frames.get_columns(frame, "X")]
+        if columns is None:
             return []
-        given = np.asarray(given)
-        if given.dtype == bool:
-            if given.shape != (len(names),):
-                raise ValueError(f"categorical_features: expected a mask of {len(names)} columns, got {given.shape}")
-            given = np.flatnonzero(given)
-        if given.dtype.kind in "iu" and not set(given.tolist()) <= set(names):
-            if not ((given >= 0) & (given < len(names))).all():
-                raise ValueError(f"categorical_features: expected columns 0 … {len(names) - 1}, got {given.tolist()}")
-            return [names[i] for i in given]
-        return given.tolist()
+        columns = np.asarray(columns)
+        if columns.dtype == bool:
+            if columns.shape != (len(names),):
+                raise ValueError(f"categorical_features: expected a mask of {len(names)} columns, got {columns.shape}")
+            columns = np.flatnonzero(columns)
+        if columns.dtype.kind in "iu" and not set(columns.tolist()) <= set(names):
+            if not ((columns >= 0) & (columns < len(names))).all():
+                raise ValueError(f"categorical_features: expected columns 0 … {len(names) - 1}, got {columns.tolist()}")
+            return [names[i] for i in columns]
+        return columns.tolist()
 
-    def _outputs(self, X: Any) -> np.ndarray:
+    def _predict_nets(self, X: Any) -> np.ndarray:
         """The outputs of each net, float64 (n, nets, outputs)."""
         check_is_fitted(self)
-        outputs = self._side_by_side.predict(self._frame(X, "no_validation", reset=False))
+        outputs = self._nets.predict(self._to_frame(X, "no_validation", reset=False))
         return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
 
-    def _join(self, functions: list[Function]) -> None:
+    def _join_nets(self, functions: list[Function]) -> None:
         """Make one model: the nets side by side, and then the average of their outputs."""
         self.model_ = Model(functions)
-        self._side_by_side = self.model_[:1]  # once, since it keeps its recordings
+        self._nets = self.model_[:1]  # once, since it keeps its recordings
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -231,21 +231,21 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
         `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
         """
-        frame, y = self._begin(X, y)
+        frame, y = self._fit_columns(X, y)
         check_classification_targets(y)
         self.classes_, targets = np.unique(y, return_inverse=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
         if self.class_weight is not None:
-            of_class = compute_sample_weight(self.class_weight, y)
-            weights = of_class if weights is None else weights * of_class
+            class_weights = compute_sample_weight(self.class_weight, y)
+            weights = class_weights if weights is None else weights * class_weights
         outputs = len(self.classes_)
-        nets = self._trained(frame, targets, weights, outputs, SoftmaxLoss())
-        self._join(classifier(nets, outputs))
+        nets = self._train_nets(frame, targets, weights, outputs, SoftmaxLoss())
+        self._join_nets(average_classifiers(nets, outputs))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes (n, classes), in the order of `classes_`."""
-        return self._outputs(X).mean(axis=1)
+        return self._predict_nets(X).mean(axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable classes (n,)."""
@@ -269,28 +269,28 @@ class TableRegressor(RegressorMixin, TableEstimator):
 
         `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
         """
-        frame, y = self._begin(X, y)
+        frame, y = self._fit_columns(X, y)
         y = y.astype(np.float64)
         assert_all_finite(y, input_name="y")
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
         center, scale = mean_and_deviation(y[:, np.newaxis])
         self._center, self._scale = float(center[0]), float(scale[0])
         targets = ((y - self._center) / self._scale)[:, np.newaxis]
-        nets = self._trained(frame, targets, weights, 1, MSELoss())
-        self._join(regressor(nets, self._center, self._scale))
+        nets = self._train_nets(frame, targets, weights, 1, MSELoss())
+        self._join_nets(average_regressors(nets, self._center, self._scale))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predictions (n,)."""
-        outputs = self._outputs(X)[:, :, 0].mean(axis=1)
+        outputs = self._predict_nets(X)[:, :, 0].mean(axis=1)
         return self._center + self._scale * outputs
 
 
-def as_numbers(column: np.ndarray) -> np.ndarray:
+def to_numbers(column: np.ndarray) -> np.ndarray:
     """Objects as float64 if all are numbers or missing. Words stay words, "1" too."""
     if column.dtype.kind != "O":
         return column
     missing = [frames.is_missing(x) for x in column]
-    if all(gone or isinstance(x, Real | np.bool_) for x, gone in zip(column, missing, strict=True)):
-        return np.array([np.nan if gone else float(x) for x, gone in zip(column, missing, strict=True)], np.float64)
+    if all(is_nan or isinstance(x, Real | np.bool_) for x, is_nan in zip(column, missing, strict=True)):
+        return np.array([np.nan if is_nan else float(x) for x, is_nan in zip(column, missing, strict=True)], np.float64)
     return column

@@ -18,7 +18,7 @@ from caffelite import _kernels as kernels
 from caffelite.functions import MSELoss, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.base import Loss
 from caffelite.sklearn.base import Estimator, is_stochastic
-from caffelite.sklearn.penalized_loss import PoissonLoss
+from caffelite.sklearn.penalized_loss import PoissonDeviance
 from caffelite.training.metrics.base import r2
 
 
@@ -33,7 +33,7 @@ class Classification(ClassifierMixin, Estimator):
     _: KW_ONLY
     class_weight: Any = None
 
-    _are_numbers = False
+    _is_regression = False
 
     @available_if(is_stochastic)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Any:
@@ -54,21 +54,21 @@ class Classification(ClassifierMixin, Estimator):
 
     def _learn_targets(self, y: Any, classes: Any) -> None:
         check_classification_targets(y)
-        self._has_several = type_of_target(y).startswith("multilabel")
-        if y.ndim == 2 and not self._has_several:
+        self._is_multilabel = type_of_target(y).startswith("multilabel")
+        if y.ndim == 2 and not self._is_multilabel:
             raise ValueError(f"expected labels (n,) or an indicator matrix of 0 and 1, got y of shape {y.shape}")
-        found = np.arange(y.shape[1]) if self._has_several else unique_labels(y)
-        self.classes_ = found if classes is None else classes
-        is_softmax = len(self.classes_) > 2 and not self._has_several
-        self.n_outputs_ = len(self.classes_) if is_softmax or self._has_several else 1
+        labels = np.arange(y.shape[1]) if self._is_multilabel else unique_labels(y)
+        self.classes_ = labels if classes is None else classes
+        is_softmax = len(self.classes_) > 2 and not self._is_multilabel
+        self.n_outputs_ = len(self.classes_) if is_softmax or self._is_multilabel else 1
         self.out_activation_ = "softmax" if is_softmax else "logistic"
 
-    def _check_same(self, y: Any) -> None:
-        if not self._has_several and not np.array_equal(found := unique_labels(y), self.classes_):
-            raise ValueError(f"warm_start continues with a model of the classes {self.classes_}; y has {found}")
+    def _check_same_targets(self, y: Any) -> None:
+        if not self._is_multilabel and not np.array_equal(labels := unique_labels(y), self.classes_):
+            raise ValueError(f"warm_start continues with a model of the classes {self.classes_}; y has {labels}")
 
-    def _encoded(self, y: Any) -> np.ndarray:
-        if self._has_several:
+    def _encode_targets(self, y: Any) -> np.ndarray:
+        if self._is_multilabel:
             if y.ndim != 2 or y.shape[1] != self.n_outputs_:
                 raise ValueError(f"expected an indicator matrix of {self.n_outputs_} columns, got y of shape {y.shape}")
             return np.asarray(y.toarray() if issparse(y) else y, self.model_.dtype)
@@ -80,10 +80,10 @@ class Classification(ClassifierMixin, Estimator):
         labels = np.searchsorted(self.classes_, y)
         return labels.astype(self.model_.dtype if self.n_outputs_ == 1 else np.int64)
 
-    def _all_weights(self, weights: np.ndarray | None, y: Any, in_parts: bool) -> np.ndarray | None:
+    def _row_weights(self, weights: np.ndarray | None, y: Any, is_partial: bool) -> np.ndarray | None:
         if self.class_weight is None:
             return weights
-        if in_parts and isinstance(self.class_weight, str):
+        if is_partial and isinstance(self.class_weight, str):
             raise ValueError('class_weight="balanced" needs all rows: give partial_fit {class: weight}')
         class_weights = compute_sample_weight(self.class_weight, y)
         return class_weights if weights is None else weights * class_weights
@@ -104,8 +104,8 @@ class Classification(ClassifierMixin, Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable classes (n,), or an indicator matrix (n, labels) of labels with a probability above ½."""
-        scores = self._scores(X)
-        if self._has_several:
+        scores = self._predict_scores(X)
+        if self._is_multilabel:
             return (scores > 0).astype(int)
         if self.n_outputs_ > 1:
             return self.classes_[scores.argmax(axis=1)]
@@ -113,9 +113,9 @@ class Classification(ClassifierMixin, Estimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of the classes (n, classes), in the order of `classes_`; or of each label (n, labels)."""
-        scores = self._scores(X)
+        scores = self._predict_scores(X)
         probabilities = self._link(scores)
-        if self.n_outputs_ > 1 or self._has_several:
+        if self.n_outputs_ > 1 or self._is_multilabel:
             return probabilities
         if len(self.classes_) == 1:
             return np.ones_like(probabilities)
@@ -123,8 +123,8 @@ class Classification(ClassifierMixin, Estimator):
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithms of `predict_proba`, computed from the scores. So a tiny probability does not give −∞."""
-        scores = self._scores(X)
-        if self._has_several:
+        scores = self._predict_scores(X)
+        if self._is_multilabel:
             return log_expit(scores)
         if self.n_outputs_ > 1:
             return kernels.log_softmax(scores)
@@ -145,20 +145,22 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
     _: KW_ONLY
     loss: str = "squared_error"
 
-    _are_numbers = True
+    _is_regression = True
 
     def _learn_targets(self, y: Any, classes: Any) -> None:
         self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
         self.out_activation_ = "exp" if self.loss == "poisson" else "identity"
 
-    def _encoded(self, y: Any) -> np.ndarray:
+    def _encode_targets(self, y: Any) -> np.ndarray:
         outputs = 1 if y.ndim == 1 else y.shape[1]
         if outputs != self.n_outputs_:
             raise ValueError(f"expected {self.n_outputs_} targets a row, got y of shape {y.shape}")
         return np.asarray(y, self.model_.dtype)
 
     def _loss(self) -> tuple[Loss, float]:
-        return (PoissonLoss(), self.n_outputs_) if self.out_activation_ == "exp" else (MSELoss(), self.n_outputs_ / 2)
+        return (
+            (PoissonDeviance(), self.n_outputs_) if self.out_activation_ == "exp" else (MSELoss(), self.n_outputs_ / 2)
+        )
 
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
         if not np.isfinite(scores).all():
@@ -170,6 +172,6 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The predictions, (n,) or (n, outputs)."""
-        scores = self._scores(X)
+        scores = self._predict_scores(X)
         predictions = self._link(scores)
         return predictions[:, 0] if self.n_outputs_ == 1 else predictions

@@ -20,25 +20,25 @@ from caffelite.files import safetensors as files
 from caffelite.model.load import load
 from caffelite.model.table import TableModel
 from caffelite.tables import report, schema
-from caffelite.tables.evaluation import Judgement
-from caffelite.tables.reading import Table, counted, read
+from caffelite.tables.evaluation import TableEvaluation
+from caffelite.tables.reading import CSVTable, plural, read
 from caffelite.tables.recipe import Recipe
-from caffelite.tables.training import Learned, learn, learn_linear, split, trees
+from caffelite.tables.training import TrainedNets, predict_trees, split, train_linear, train_nets
 from caffelite.visualize import plots
 
-SUM = 1e-3  # how far the probabilities of a row may be from 1
+SUM_TOLERANCE = 1e-3  # how far the probabilities of a row may be from 1
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of a training: the nets and the judgement of them."""
 
-    nets: Learned
-    judgement: Judgement
+    nets: TrainedNets
+    evaluation: TableEvaluation
 
     def picture(self) -> Any:
         """A matplotlib Figure."""
-        target, rows, importances = self.judgement.target, self.judgement.parts.test, self.judgement.importances
-        outputs = self.judgement.models[Judgement.NETS]
+        target, rows, importances = self.evaluation.target, self.evaluation.parts.test, self.evaluation.importances
+        outputs = self.evaluation.models[TableEvaluation.NETS]
         predictions = outputs[:, 0] if target.classes is None else outputs.argmax(axis=1)
         means = {name: importance.mean for name, importance in importances.items()}
         history = self.nets.mean_history()
@@ -57,7 +57,7 @@ def train(
     categories: Collection[str] = (),
     delimiter: str | None = None,
     verbose: int | str = "auto",
-) -> Trained:
+) -> TrainingResult:
     """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
 
     Raises ValueError with the reason if a table can't be learned from.
@@ -65,29 +65,29 @@ def train(
     as_words = {*categories, *([target_name] if task == "classification" else [])}
     data = read(path, delimiter, as_words=as_words)
     _check_names(data, [target_name, *drop, *categories])
-    target = schema.target_of(data, target_name, task)
+    target = schema.encode_target(data, target_name, task)
     parts = split(target, test, seed)
-    frame, facts = schema.taken_for(data, parts.training, target_name, recipe.min_frequency, drop)
+    frame, summaries = schema.select_columns(data, parts.training, target_name, recipe.min_frequency, drop)
     other = schema.other_task(data.columns[target_name], target) if task is None else None
-    echo(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n", flush=True)
+    echo(f"{report.columns_table(summaries)}\n\n{report.describe_target(target, parts, other)}\n", flush=True)
 
     started = time.perf_counter()
-    nets = learn(frame, target, parts.training, recipe, seed, verbose)
+    nets = train_nets(frame, target, parts.training, recipe, seed, verbose)
     seconds = time.perf_counter() - started
     best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
-    linear = learn_linear(frame, target, parts.training, seed)
-    of_trees = trees(nets.model.columns, frame, target, parts, seed)
-    judgement = Judgement(nets.model, linear, of_trees, frame, target, parts, seed)
+    linear = train_linear(frame, target, parts.training, seed)
+    tree_outputs = predict_trees(nets.model.columns, frame, target, parts, seed)
+    evaluation = TableEvaluation(nets.model, linear, tree_outputs, frame, target, parts, seed)
     epochs, parameters = (
         max(history.epochs for history in nets.histories),
         sum(p.data.size for p in nets.model.parameters()),
     )
-    echo(f"{counted(len(best), 'net')}, {parameters:,} parameters, {counted(epochs, 'epoch')} in {seconds:.2f} seconds")
+    echo(f"{plural(len(best), 'net')}, {parameters:,} parameters, {plural(epochs, 'epoch')} in {seconds:.2f} seconds")
     echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
-    echo(f"{report.of_scores(judgement)}\n")
-    echo("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(judgement)]) + "\n")
-    echo(f"{report.of_importances(judgement)}\n")
-    return Trained(nets, judgement)
+    echo(f"{report.scores_table(evaluation)}\n")
+    echo("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(evaluation)]) + "\n")
+    echo(f"{report.importances_table(evaluation)}\n")
+    return TrainingResult(nets, evaluation)
 
 
 def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[list[str]], list[str]]:
@@ -100,13 +100,13 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
     model = load(path)
     if not isinstance(model, TableModel):
         raise ValueError(f"{path} is not a model of a table from caffelite train")
-    data = read(table, delimiter, as_words=schema.names_of_words(model.columns))
-    frame, remarks = schema.frame_of(data, model.columns)
+    data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
+    frame, remarks = schema.make_frame(data, model.columns)
     outputs = model.predict(frame)
     if model.classes is None:
         return [[model.target], *outputs.astype(str).tolist()], remarks
     names = [model.target, *(f"P({name})" for name in model.classes)]
-    if not (abs(outputs.sum(axis=1) - 1) < SUM).all():
+    if not (abs(outputs.sum(axis=1) - 1) < SUM_TOLERANCE).all():
         raise ValueError(f"{path} gives no probabilities: train it again")
     classes = np.array(model.classes)[outputs.argmax(axis=1)]
     return [names, *np.column_stack([classes, outputs.astype(str)]).tolist()], remarks
@@ -127,18 +127,18 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
     model = load(path)
     if isinstance(model, TableModel) and input_shape is not None:
         raise ValueError(f"{path} is a model of a table, and knows the shape of its rows: leave out --input-shape")
-    written = {}
+    contents = {}
     for module, target in paths.items():
         with TemporaryDirectory() as folder:
             first = Path(folder, target.name)  # the file contains its own name
             import_module(f"caffelite.{module}").export(model, first, input_shape)
-            written[target] = first.read_bytes()
-    for target, content in written.items():
+            contents[target] = first.read_bytes()
+    for target, content in contents.items():
         files.replace_file(target, [content])
     if isinstance(model, TableModel):
         what = "the value" if model.classes is None else f"the probabilities of {', '.join(model.classes)}"
         inputs = ", then ".join([f"{name} (n, {count})" for name, count in _inputs(model)])
-        echo(f"{report.of_inputs(model.columns)}\n\nInputs: {inputs}. Output: {what}.")
+        echo(f"{report.inputs_table(model.columns)}\n\nInputs: {inputs}. Output: {what}.")
 
 
 def _inputs(model: TableModel) -> list[tuple[str, int]]:
@@ -146,7 +146,7 @@ def _inputs(model: TableModel) -> list[tuple[str, int]]:
     return [(name, count) for name, count in counts.items() if count]
 
 
-def check_apart(read: Sequence[str], written: Sequence[Path]) -> None:
+def check_distinct_paths(read: Sequence[str], written: Sequence[Path]) -> None:
     """Raise ValueError if a file to write is also a file to read, or is to be written twice."""
     for i, path in enumerate(written):
         if any(_is_same(path, other) for other in [*map(Path, read), *written[:i]]):
@@ -157,6 +157,6 @@ def _is_same(path: Path, other: Path) -> bool:
     return path == other or (path.exists() and other.exists() and path.samefile(other))
 
 
-def _check_names(data: Table, names: list[str]) -> None:
+def _check_names(data: CSVTable, names: list[str]) -> None:
     if unknown := [name for name in names if name not in data.columns]:
         raise ValueError(f"{data.path} has no column {unknown[0]!r}; it has {', '.join(data.columns)}")

@@ -9,15 +9,15 @@ import numpy as np
 
 from caffelite.model.table import TableModel
 from caffelite.tables.schema import Frame, Target
-from caffelite.tables.training import Split, rows_of
+from caffelite.tables.training import TableSplit, take_rows
 from caffelite.training import metrics
 
 NOISE = 2.0  # standard errors
-SMALLEST = 0.001  # difference of the log loss, or of R², that matters
+MIN_DIFFERENCE = 0.001  # difference of the log loss, or of R², that matters
 SHUFFLES = 5  # of a column
-MOST_SHUFFLED = 10_000  # rows
-MOST_PREDICTED = 500_000  # rows, for all columns and shuffles
-LEAST = float(np.finfo(np.float32).tiny)  # probability
+MAX_SHUFFLED_ROWS = 10_000  # rows
+MAX_PREDICTED_ROWS = 500_000  # rows, for all columns and shuffles
+MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # probability
 
 
 class Difference(NamedTuple):
@@ -27,18 +27,18 @@ class Difference(NamedTuple):
     error: float
 
     @classmethod
-    def of(cls, differences: np.ndarray) -> Difference:
+    def from_rows(cls, differences: np.ndarray) -> Difference:
         """The mean of the rows' differences (n,), and its standard error."""
         error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
         return cls(float(differences.mean()), float(error))
 
     @property
-    def is_sure(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the difference is too large for chance, and large enough to matter."""
-        return self.mean > max(NOISE * self.error, SMALLEST)
+        return self.mean > max(NOISE * self.error, MIN_DIFFERENCE)
 
 
-class Judgement:
+class TableEvaluation:
     """The outputs and scores of models for the rows that were held out.
 
     `models` has the outputs for the test rows by the model's name: nets, linear model, boosted trees if there are any,
@@ -55,11 +55,11 @@ class Judgement:
         trees: np.ndarray | None,
         frame: Frame,
         target: Target,
-        parts: Split,
+        parts: TableSplit,
         seed: int,
     ) -> None:
         self.target, self.parts = target, parts
-        test, values = rows_of(frame, parts.test), target.values[parts.training]
+        test, values = take_rows(frame, parts.test), target.values[parts.training]
         if target.classes is None:
             self.baseline = values.mean()[None, None]
         else:
@@ -68,24 +68,24 @@ class Judgement:
         if trees is not None:
             self.models[self.TREES] = trees
         self.models[self.BASELINE] = np.repeat(self.baseline, parts.test.sum(), axis=0)
-        of_training = scores(nets.predict(rows_of(frame, parts.training)), target, parts.training)
-        self.scores = [of_training, *[scores(outputs, target, parts.test) for outputs in self.models.values()]]
+        training_scores = scores(nets.predict(take_rows(frame, parts.training)), target, parts.training)
+        self.scores = [training_scores, *[scores(outputs, target, parts.test) for outputs in self.models.values()]]
         self.importances = importances(nets, frame, target, parts.test, seed)
 
     @property
-    def judged_by(self) -> str:
+    def metric(self) -> str:
         """The name of the score that compares models."""
         return "R²" if self.target.classes is None else "log loss"
 
     def score(self, model: str) -> float:
-        """The score of a model for the test rows, by `judged_by`."""
-        return self.scores[1 + list(self.models).index(model)][self.judged_by]
+        """The score of a model for the test rows, by `metric`."""
+        return self.scores[1 + list(self.models).index(model)][self.metric]
 
     def difference(self, better: str, worse: str) -> Difference:
         """By how much one model is better than another for the test rows, in log loss or R²."""
         rows = self.parts.test
         worse_losses, better_losses = (losses(self.models[name], self.target, rows) for name in (worse, better))
-        return Difference.of((worse_losses - better_losses) / unit(self.target, rows))
+        return Difference.from_rows((worse_losses - better_losses) / unit(self.target, rows))
 
 
 def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
     values, outputs = target.values[rows], outputs.astype(np.float64)
     if target.classes is None:
         return (outputs[:, 0] - values) ** 2
-    return -np.log(np.maximum(outputs[np.arange(len(values)), values], LEAST))
+    return -np.log(np.maximum(outputs[np.arange(len(values)), values], MIN_PROBABILITY))
 
 
 def unit(target: Target, rows: np.ndarray) -> float:
@@ -133,23 +133,23 @@ def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarra
     """
     rng, columns = np.random.default_rng(seed), model.columns
     rows = np.flatnonzero(rows)
-    most = max(100, min(MOST_SHUFFLED, MOST_PREDICTED // (SHUFFLES * len(columns.columns))))
-    rows = np.sort(rng.permutation(rows)[:most])
-    inputs = columns.arrays(rows_of(frame, rows))  # once: a shuffle changes columns of them
-    given = inputs if len(inputs) > 1 else inputs[0]
-    whole, scale = losses(model.predict(given), target, rows), unit(target, rows)
-    of_inputs = [x[:, i] for x in inputs for i in range(x.shape[1])]
-    places = dict(zip([name for names in columns.names for name in names], of_inputs, strict=True))
-    found = {}
+    max_rows = max(100, min(MAX_SHUFFLED_ROWS, MAX_PREDICTED_ROWS // (SHUFFLES * len(columns.columns))))
+    rows = np.sort(rng.permutation(rows)[:max_rows])
+    inputs = columns.arrays(take_rows(frame, rows))  # once: a shuffle changes columns of them
+    model_input = inputs if len(inputs) > 1 else inputs[0]
+    base_losses, scale = losses(model.predict(model_input), target, rows), unit(target, rows)
+    input_columns = [x[:, i] for x in inputs for i in range(x.shape[1])]
+    places = dict(zip([name for names in columns.names for name in names], input_columns, strict=True))
+    result = {}
     for column in columns.columns:
         features = [places[name] for name in getattr(column, "features", [column.name])]
-        kept, shuffled = [feature.copy() for feature in features], np.zeros(len(rows))
+        originals, shuffled = [feature.copy() for feature in features], np.zeros(len(rows))
         for _ in range(SHUFFLES):
             order = rng.permutation(len(rows))
-            for feature, values in zip(features, kept, strict=True):
+            for feature, values in zip(features, originals, strict=True):
                 feature[:] = values[order]
-            shuffled += losses(model.predict(given), target, rows) / SHUFFLES
-        for feature, values in zip(features, kept, strict=True):
+            shuffled += losses(model.predict(model_input), target, rows) / SHUFFLES
+        for feature, values in zip(features, originals, strict=True):
             feature[:] = values
-        found[column.name] = Difference.of((shuffled - whole) / scale)
-    return dict(sorted(found.items(), key=lambda item: -item[1].mean))
+        result[column.name] = Difference.from_rows((shuffled - base_losses) / scale)
+    return dict(sorted(result.items(), key=lambda item: -item[1].mean))

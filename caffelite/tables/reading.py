@@ -18,12 +18,12 @@ import numpy as np
 from caffelite._support.text_table import format_bytes
 
 DELIMITERS = (",", ";", "\t", "|")
-NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # the cells that are missing, in lower case
-NO_NUMBER = NO_WORD | {"none"}  # which may be a word like others
+MISSING_WORDS = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case
+MISSING_NUMBERS = MISSING_WORDS | {"none"}  # which may be a word like others
 CHUNK = 1000  # rows that are text at a time: as text they take ten times the memory
 GZIP = b"\x1f\x8b"  # how such a file begins
-MOST_UNPACKED = 100  # times its size that a gzip file may become,
-MOST_UNPACKED_MORE = 16_000_000  # and so many bytes more
+MAX_EXPANSION = 100  # times its size that a gzip file may become,
+MAX_EXTRA_BYTES = 16_000_000  # and so many bytes more
 
 
 class Words(NamedTuple):
@@ -33,7 +33,7 @@ class Words(NamedTuple):
     words: list[str]  # in the order of their first rows
 
 
-class Table(NamedTuple):
+class CSVTable(NamedTuple):
     """The content of a file: columns by name, and the line in which each row ends.
 
     A column is an array of numbers, (n,) float64 with NaN for a missing number, or Words.
@@ -46,12 +46,12 @@ class Table(NamedTuple):
 
     def where(self, rows: np.ndarray) -> str:
         """A text about the rows that are True in (n,) bool: "in line 7 and 2 others"."""
-        others = int(np.count_nonzero(rows)) - 1
-        more = f" and {counted(others, 'other')}" if others else ""
+        rest = int(np.count_nonzero(rows)) - 1
+        more = f" and {plural(rest, 'other')}" if rest else ""
         return f"in line {self.lines[rows.argmax()]:,}{more}"
 
 
-def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Collection[str] = ()) -> Table:
+def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Collection[str] = ()) -> CSVTable:
     """Read the table in a file of comma-separated values. The first line has the names of the columns.
 
     The file is UTF-8, with or without a byte order mark, plain or compressed by gzip. Cells may be quoted. Blanks
@@ -68,7 +68,7 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
     content = None if os.path.isfile(path) else Path(path).read_bytes()  # a pipe can be read only once
     while True:
         try:
-            with _opened(path, content) as file:
+            with _open_text(path, content) as file:
                 table, other_words = _read(path, file, delimiter, words)
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
@@ -80,59 +80,59 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
         words |= other_words
 
 
-def _opened(path: str, content: bytes | None) -> Any:
+def _open_text(path: str, content: bytes | None) -> Any:
     """The text of a file, or of this content."""
     raw: Any = open(path, "rb") if content is None else io.BytesIO(content)  # noqa: SIM115 (closed with the text)
     is_packed = raw.read(2) == GZIP
     raw.seek(0)
-    return io.TextIOWrapper(Unpacked(path, raw) if is_packed else raw, encoding="utf-8-sig", newline="")
+    return io.TextIOWrapper(LimitedGzipFile(path, raw) if is_packed else raw, encoding="utf-8-sig", newline="")
 
 
-class Unpacked(gzip.GzipFile):
+class LimitedGzipFile(gzip.GzipFile):
     """The content of a gzip file; ValueError if it is much larger than the file. The file is closed with it."""
 
     def __init__(self, path: str, file: Any) -> None:
-        self.path, self.most = path, MOST_UNPACKED * file.seek(0, os.SEEK_END) + MOST_UNPACKED_MORE
+        self.path, self.max_size = path, MAX_EXPANSION * file.seek(0, os.SEEK_END) + MAX_EXTRA_BYTES
         file.seek(0)
         super().__init__(fileobj=file, mode="rb")
         self.myfileobj = file
 
     def read1(self, size: int = -1) -> bytes:
         part = super().read1(size)
-        if self.tell() > self.most:
+        if self.tell() > self.max_size:
             raise ValueError(
-                f"{self.path}: the unpacked table is larger than {format_bytes(self.most)}, which is {MOST_UNPACKED} "
-                f"times the file and {format_bytes(MOST_UNPACKED_MORE)}; if this is right, unpack the file first"
+                f"{self.path}: the unpacked table is larger than {format_bytes(self.max_size)}, which is {MAX_EXPANSION} "
+                f"times the file and {format_bytes(MAX_EXTRA_BYTES)}; if this is right, unpack the file first"
             )
         return part
 
 
-def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple[Table | None, set[str]]:
+def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple[CSVTable | None, set[str]]:
     """The table, or None and the names of columns of words that began with numbers.
 
     The cells of such a column have to be read again, as words.
     """
     first = file.readline()
-    delimiter = delimiter or max(DELIMITERS, key=lambda d: _cells(first, d))
-    rows = _rows(path, chain([first], file), delimiter)
+    delimiter = delimiter or max(DELIMITERS, key=lambda d: _count_cells(first, d))
+    rows = _iter_rows(path, chain([first], file), delimiter)
     _, names = next(rows, (0, []))
     _check_names(path, names)
-    columns = {name: Column(name in words, delimiter == ";") for name in names if name}
-    lines, found = [], set[str]()
+    columns = {name: ColumnParser(name in words, delimiter == ";") for name in names if name}
+    lines, word_columns = [], set[str]()
     while chunk := list(islice(rows, CHUNK)):
         lines += [line for line, _ in chunk]
         for name, cells in zip(names, zip(*[cells for _, cells in chunk], strict=True), strict=True):
-            if name and not columns[name].take(cells):
-                found.add(name)
-    if found:
-        return None, found
+            if name and not columns[name].feed(cells):
+                word_columns.add(name)
+    if word_columns:
+        return None, word_columns
     if not lines:
         raise ValueError(f"{path} has the names of columns and no rows")
-    whole = {name: column.whole() for name, column in columns.items()}
-    return Table(path, whole, np.array(lines), names.count("")), found
+    arrays = {name: column.values() for name, column in columns.items()}
+    return CSVTable(path, arrays, np.array(lines), names.count("")), word_columns
 
 
-def _cells(line: str, delimiter: str) -> int:
+def _count_cells(line: str, delimiter: str) -> int:
     """How many cells a line has; 0 if csv raises an error, for example for a cell of more than 131,072 characters."""
     try:
         return len(next(csv.reader([line], delimiter=delimiter), []))
@@ -140,7 +140,7 @@ def _cells(line: str, delimiter: str) -> int:
         return 0
 
 
-def _rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _iter_rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The rows, first the row of names, each with the line in which it ends. Raises ValueError for a bad row."""
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
     count = 0
@@ -149,7 +149,7 @@ def _rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int
             if len(row) != count and row:
                 if count:
                     raise ValueError(
-                        f"{path}: line {reader.line_num:,} has {counted(len(row), 'cell')}, the first has {count:,}"
+                        f"{path}: line {reader.line_num:,} has {plural(len(row), 'cell')}, the first has {count:,}"
                     )
                 count = len(row)
             if row:
@@ -162,14 +162,14 @@ def _check_names(path: str, names: list[str]) -> None:
     names[:] = [name.strip() for name in names]
     if not any(names):
         raise ValueError(f"{path} is empty, expected the names of columns in its first line")
-    if Column(False, False).numbers([name for name in names if name]) is not None:
+    if ColumnParser(False, False).parse_numbers([name for name in names if name]) is not None:
         raise ValueError(f"{path} begins with numbers, expected the names of columns in its first line")
     twice = [name for name, times in Counter(names).items() if name and times > 1]
     if twice:
         raise ValueError(f"{path} has more than one column {twice[0]!r}")
 
 
-class Column:
+class ColumnParser:
     """A column that is being read. It is numbers as long as all its cells are numbers."""
 
     def __init__(self, as_words: bool, decimal_comma: bool) -> None:
@@ -178,12 +178,12 @@ class Column:
         self.words: dict[str, int] | None = {} if as_words else None
         self._codes: dict[str, int] = {}  # of cells with their blanks
 
-    def take(self, cells: Sequence[str]) -> bool:
+    def feed(self, cells: Sequence[str]) -> bool:
         """Take more cells. Return False if they are words, and earlier cells were kept as numbers."""
         if self.words is None:
-            numbers = self.numbers(cells)
-            if numbers is not None:
-                self.parts.append(numbers)
+            values = self.parse_numbers(cells)
+            if values is not None:
+                self.parts.append(values)
                 return True
             if self.parts:
                 return False
@@ -191,33 +191,33 @@ class Column:
         for cell in dict.fromkeys(cells):
             if cell not in self._codes:
                 word = cell.strip()
-                missing = word.lower() in NO_WORD
+                missing = word.lower() in MISSING_WORDS
                 self._codes[cell] = -1 if missing else self.words.setdefault(word, len(self.words))
         self.parts.append(np.fromiter(map(self._codes.__getitem__, cells), np.int64, len(cells)))
         return True
 
-    def numbers(self, cells: Sequence[str]) -> np.ndarray | None:
+    def parse_numbers(self, cells: Sequence[str]) -> np.ndarray | None:
         """The cells as numbers, or None if one is not a number. (Python takes "1_000" as a number. We do not.)"""
         try:
-            numbers = np.fromiter(map(float, cells), np.float64, len(cells))
+            values = np.fromiter(map(float, cells), np.float64, len(cells))
         except ValueError:
             try:
-                numbers = np.array([self._number(cell.strip().lower()) for cell in cells], np.float64)
+                values = np.array([self._parse_number(cell.strip().lower()) for cell in cells], np.float64)
             except ValueError:
                 return None
-        return None if "_" in "".join(cells) else numbers
+        return None if "_" in "".join(cells) else values
 
-    def _number(self, cell: str) -> float:
-        if cell in NO_NUMBER:
+    def _parse_number(self, cell: str) -> float:
+        if cell in MISSING_NUMBERS:
             return np.nan
         return float(cell.replace(",", ".") if self.decimal_comma and "." not in cell else cell)
 
-    def whole(self) -> np.ndarray | Words:
+    def values(self) -> np.ndarray | Words:
         """The whole column."""
         values = np.concatenate(self.parts)
         return values if self.words is None else Words(values, list(self.words))
 
 
-def counted(n: int, what: str) -> str:
+def plural(n: int, what: str) -> str:
     """A number of things: "1 row", "2 rows"."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -22,12 +22,12 @@ from caffelite.model.model import Model
 from caffelite.optimizers import AdamW, Optimizer, schedules
 from caffelite.training.history import History
 
-PARTS = 8  # each net is trained on the rows of all parts but one, and judged by that one
+FOLDS = 8  # each net is trained on all folds but one, and validated on that one
 EPOCHS = 40
-FEWEST_STEPS, MOST_STEPS = 600, 2000
-FEWEST_BINS, ROWS_OF_A_BIN = 8, 100  # at least
+MIN_STEPS, MAX_STEPS = 600, 2000
+MIN_BINS, MIN_BIN_ROWS = 8, 100  # at least
 LARGE_TABLE = 20_000  # rows, above which four nets do as well as eight
-LARGEST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
 
 class Recipe(NamedTuple):
@@ -45,12 +45,12 @@ class Recipe(NamedTuple):
     def number_of_nets(self, rows: int) -> int:
         return self.nets or (8 if rows <= LARGE_TABLE else 4)
 
-    def columns(self, frame: Any, rows: int, categories: Sequence[Any] = ()) -> Splines:
+    def make_columns(self, frame: Any, rows: int, categories: Sequence[Any] = ()) -> Splines:
         """Return the first layer of each net, for a frame of so many rows."""
-        bins = min(self.max_bins, max(FEWEST_BINS, rows // ROWS_OF_A_BIN))
+        bins = min(self.max_bins, max(MIN_BINS, rows // MIN_BIN_ROWS))
         return Splines(frame, self.hidden[0], categories, bins=bins, min_frequency=self.min_frequency)
 
-    def net(self, columns: Splines, outputs: int, seed: int) -> Model:
+    def make_net(self, columns: Splines, outputs: int, seed: int) -> Model:
         """Return an untrained net with its own copy of the columns."""
         net = Model([copy.deepcopy(columns), SiLU()], seed=seed)
         first, *sizes = self.hidden
@@ -59,28 +59,28 @@ class Recipe(NamedTuple):
             first = size
         return net.add(Linear(first, outputs))
 
-    def optimizer(self, net: Model, steps: int) -> Optimizer:
+    def make_optimizer(self, net: Model, steps: int) -> Optimizer:
         """Return AdamW. The first layer learns faster, and the scale of each column much faster and without decay."""
 
         def rate(factor: float) -> Any:
             return schedules.cosine(factor * self.learning_rate, steps, warmup=max(1, steps // 50))
 
-        columns, *others = net.functions
+        columns, *layers = net.functions
         assert isinstance(columns, Splines)
-        of_columns = [p for p in columns.parameters() if p is not columns.column_scale]
+        column_parameters = [p for p in columns.parameters() if p is not columns.column_scale]
         groups = [
-            {"parameters": [p for function in others for p in function.parameters()]},
-            {"parameters": of_columns, "lr": rate(2.0)},
+            {"parameters": [p for function in layers for p in function.parameters()]},
+            {"parameters": column_parameters, "lr": rate(2.0)},
             {"parameters": [columns.column_scale], "lr": rate(10.0), "weight_decay": 0.0},
         ]
         return AdamW(groups, lr=rate(1.0), betas=(0.9, 0.99), weight_decay=self.weight_decay)
 
-    def steps(self, rows: int, rows_of_a_net: int) -> tuple[int, int, int]:
+    def training_length(self, rows: int, net_rows: int) -> tuple[int, int, int]:
         """Return the rows of a batch, the steps of an epoch and the number of epochs."""
         batch_size = self.batch_size or int(np.clip(2 ** round(np.log2(max(rows / 60, 1))), 64, 1024))
-        per_epoch = -(-rows_of_a_net // batch_size)
-        steps = np.clip(EPOCHS * per_epoch, FEWEST_STEPS, MOST_STEPS)
-        return batch_size, per_epoch, self.epochs or max(1, round(steps / per_epoch))
+        steps_per_epoch = -(-net_rows // batch_size)
+        steps = np.clip(EPOCHS * steps_per_epoch, MIN_STEPS, MAX_STEPS)
+        return batch_size, steps_per_epoch, self.epochs or max(1, round(steps / steps_per_epoch))
 
 
 def train(
@@ -96,7 +96,7 @@ def train(
     metrics: Sequence[Any] = (),
     verbose: int | str = 0,
 ) -> tuple[list[Model], list[History]]:
-    """Train each net on all rows but its own part, and keep its best epoch on that part.
+    """Train each net on all folds but one, and keep its best epoch on that fold.
 
     `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out. Return the nets and their histories.
 
@@ -105,63 +105,63 @@ def train(
     """
     used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
     count = recipe.number_of_nets(len(used))
-    parts = parts_of(targets[used], random)
-    judged_by = [used[parts == i % (parts.max() + 1)] for i in range(count)]
-    trained_on = [np.setdiff1d(used, held_out) for held_out in judged_by]
-    batch_size, per_epoch, epochs = recipe.steps(len(used), max(map(len, trained_on)))
-    nets = [recipe.net(columns, outputs, random.randint(LARGEST_SEED)) for _ in range(count)]
+    folds = assign_folds(targets[used], random)
+    held_out_rows = [used[folds == i % (folds.max() + 1)] for i in range(count)]
+    training_rows = [np.setdiff1d(used, held_out) for held_out in held_out_rows]
+    batch_size, steps_per_epoch, epochs = recipe.training_length(len(used), max(map(len, training_rows)))
+    nets = [recipe.make_net(columns, outputs, random.randint(MAX_SEED)) for _ in range(count)]
     try:
         histories = fit_many(
             nets,
             arrays if len(arrays) > 1 else arrays[0],
             targets,
             loss=loss,
-            optimizers=[recipe.optimizer(net, epochs * per_epoch) for net in nets],
+            optimizers=[recipe.make_optimizer(net, epochs * steps_per_epoch) for net in nets],
             epochs=epochs,
             batch_size=batch_size,
-            rows=trained_on,
+            rows=training_rows,
             sample_weight=weights,
-            validation_rows=judged_by,
+            validation_rows=held_out_rows,
             metrics=metrics,
             patience=epochs,
-            seed=random.randint(LARGEST_SEED),
+            seed=random.randint(MAX_SEED),
             verbose=verbose,
         )
     except KeyboardInterrupt as interrupt:
-        begun = getattr(interrupt, "histories", [History(loss=[])] * count)
-        interrupt.nets = [net for net, history in zip(nets, begun, strict=True) if history.epochs]  # type: ignore[attr-defined]
-        interrupt.histories = [history for history in begun if history.epochs]  # type: ignore[attr-defined]
+        partial_histories = getattr(interrupt, "histories", [History(loss=[])] * count)
+        interrupt.nets = [net for net, history in zip(nets, partial_histories, strict=True) if history.epochs]  # type: ignore[attr-defined]
+        interrupt.histories = [history for history in partial_histories if history.epochs]  # type: ignore[attr-defined]
         raise
     return nets, histories
 
 
-def parts_of(targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """Draw the part 0 … PARTS − 1 of each row. All parts get about the same number of rows of each class."""
+def assign_folds(targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """Draw the fold 0 … FOLDS − 1 of each row. All folds get about the same number of rows of each class."""
     order = random.permutation(len(targets))
     if targets.dtype.kind == "i":
         order = order[np.argsort(targets[order], kind="stable")]
-    parts = np.empty(len(targets), np.int64)
-    parts[order] = np.arange(len(targets)) % min(PARTS, len(targets))
-    return parts
+    folds = np.empty(len(targets), np.int64)
+    folds[order] = np.arange(len(targets)) % min(FOLDS, len(targets))
+    return folds
 
 
-def classifier(nets: Sequence[Model], classes: int) -> list[Function]:
+def average_classifiers(nets: Sequence[Model], classes: int) -> list[Function]:
     """Return the Functions of one model of the nets: the mean of their probabilities."""
     average = Linear(len(nets) * classes, classes, bias=False)
     average.weight.data = np.tile(np.eye(classes) / len(nets), (len(nets), 1))
-    return _side_by_side([Model([*net.functions, Softmax()]) for net in nets], average)
+    return _average_nets([Model([*net.functions, Softmax()]) for net in nets], average)
 
 
-def regressor(nets: Sequence[Model], center: float, scale: float) -> list[Function]:
+def average_regressors(nets: Sequence[Model], center: float, scale: float) -> list[Function]:
     """Return the Functions of one model of the nets: the mean of their values, times `scale`, plus `center`."""
     average = Linear(len(nets), 1)
     assert average.bias is not None
     average.weight.data = np.full((len(nets), 1), scale / len(nets))
     average.bias.data = np.array([center])
-    return _side_by_side(nets, average)
+    return _average_nets(nets, average)
 
 
-def _side_by_side(nets: Sequence[Model], average: Linear) -> list[Function]:
+def _average_nets(nets: Sequence[Model], average: Linear) -> list[Function]:
     for p in average.parameters():
         p.requires_grad = False
     return [Parallel(nets), average]

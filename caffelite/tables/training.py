@@ -23,27 +23,27 @@ from caffelite.tables.schema import Frame, Target
 from caffelite.training.callbacks.base import EarlyStopping
 from caffelite.training.history import History
 
-FEWEST = 20  # rows of a table
-MOST_TEXT = 900_000  # bytes of names and categories in a file; a large file may have more
+MIN_ROWS = 20  # rows of a table
+MAX_TEXT = 900_000  # bytes of names and categories in a file; a large file may have more
 
 # The linear model
-VALIDATION = 0.2  # of its rows
+VALIDATION_SHARE = 0.2  # of its rows
 EPOCHS, PATIENCE = 200, 20  # epochs, and those without a better validation loss
-RATE = 0.01
-EMBEDDING = 8  # numbers for each category
-SMALL = 0.1  # how large they are at first: a category of few rows says little then
+LEARNING_RATE = 0.01
+EMBEDDING_SIZE = 8  # numbers for each category
+EMBEDDING_SCALE = 0.1  # of the initial vectors: small, so that rare categories matter little
 
-MOST_CATEGORIES = 255  # of a column, for boosted trees
+MAX_CATEGORIES = 255  # of a column, for boosted trees
 
 
-class Split(NamedTuple):
+class TableSplit(NamedTuple):
     """The rows for the training and the rows for the test, (n,) bool each."""
 
     training: np.ndarray
     test: np.ndarray
 
 
-class Learned(NamedTuple):
+class TrainedNets(NamedTuple):
     """The nets as one model, and the histories of their trainings."""
 
     model: TableModel
@@ -57,7 +57,7 @@ class Learned(NamedTuple):
         return History({name: values.tolist() for name, values in means.items()})
 
 
-def split(target: Target, test: float, seed: int) -> Split:
+def split(target: Target, test: float, seed: int) -> TableSplit:
     """Hold out random rows, the same share of each class. The first row of a class stays in the training.
 
     Raises ValueError for too few rows.
@@ -72,12 +72,12 @@ def split(target: Target, test: float, seed: int) -> Split:
     if target.classes is not None:
         held_out[np.unique(target.values[order], return_index=True)[1]] = False
     test_rows = np.isin(np.arange(n), order[held_out])
-    if n < FEWEST or test_rows.sum() < 1 or (~test_rows).sum() < 2:
+    if n < MIN_ROWS or test_rows.sum() < 1 or (~test_rows).sum() < 2:
         raise ValueError(f"{n:,} rows are too few to train on some and test on others")
-    return Split(~test_rows, test_rows)
+    return TableSplit(~test_rows, test_rows)
 
 
-def rows_of(frame: Frame, rows: np.ndarray) -> Frame:
+def take_rows(frame: Frame, rows: np.ndarray) -> Frame:
     """These rows of a frame. `rows` are numbers, or (n,) bool."""
     return {
         name: Categories(column.codes[rows], column.names) if isinstance(column, Categories) else column[rows]
@@ -85,47 +85,51 @@ def rows_of(frame: Frame, rows: np.ndarray) -> Frame:
     }
 
 
-def learn(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: int, verbose: Any) -> Learned:
+def train_nets(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: int, verbose: Any) -> TrainedNets:
     """Train nets on these rows, (n,) bool, by the recipe.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
-    seen, count = rows_of(frame, rows), int(rows.sum())
-    columns = recipe.columns(seen, count)
+    training_frame, count = take_rows(frame, rows), int(rows.sum())
+    columns = recipe.make_columns(training_frame, count)
     _check_text(columns, recipe.number_of_nets(count))
-    targets, outputs, loss, center, scale = _to_learn(target, rows)
+    targets, outputs, loss, center, scale = _make_targets(target, rows)
     metrics = ["r2"] if target.classes is None else ["accuracy"]
     options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose}
     random = np.random.RandomState(seed)
     try:
-        nets, histories = recipes.train(recipe, columns, columns.arrays(seen), targets, random=random, **options)
+        nets, histories = recipes.train(
+            recipe, columns, columns.arrays(training_frame), targets, random=random, **options
+        )
     except KeyboardInterrupt as interrupt:
         nets, histories = getattr(interrupt, "nets", []), getattr(interrupt, "histories", [])
         if not nets:
             raise
         echo(f"caffelite: stopped, with {len(nets)} of {recipe.number_of_nets(count)} nets", sys.stderr)
     is_regression = target.classes is None
-    functions = recipes.regressor(nets, center, scale) if is_regression else recipes.classifier(nets, outputs)
-    return Learned(TableModel(functions, target.name, target.classes), histories)
+    functions = (
+        recipes.average_regressors(nets, center, scale) if is_regression else recipes.average_classifiers(nets, outputs)
+    )
+    return TrainedNets(TableModel(functions, target.name, target.classes), histories)
 
 
-def learn_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:
+def train_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:
     """Train a linear model on these rows, (n,) bool. A part of them is for early stopping."""
-    seen, count = rows_of(frame, rows), int(rows.sum())
-    columns = Columns(seen, size=EMBEDDING)
-    targets, outputs, loss, center, scale = _to_learn(target, rows)
+    training_frame, count = take_rows(frame, rows), int(rows.sum())
+    columns = Columns(training_frame, size=EMBEDDING_SIZE)
+    targets, outputs, loss, center, scale = _make_targets(target, rows)
     linear = Linear(columns.features, outputs)
     model = Model([columns, linear], seed=seed)
     for embedding in columns.embeddings:
-        embedding.weight.data = SMALL * embedding.weight.data
+        embedding.weight.data = EMBEDDING_SCALE * embedding.weight.data
     model.fit(
-        seen,
+        training_frame,
         targets,
         loss=loss,
-        optimizer=AdamW(model.parameters(), lr=RATE),
+        optimizer=AdamW(model.parameters(), lr=LEARNING_RATE),
         epochs=EPOCHS,
         batch_size=min(1024, max(32, 2 ** int(math.log2(count / 500 + 1)))),  # which leaves 500 steps of an epoch
-        validation_split=VALIDATION,
+        validation_split=VALIDATION_SHARE,
         callbacks=[EarlyStopping(patience=PATIENCE)],
         verbose=0,
     )
@@ -136,7 +140,7 @@ def learn_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> T
     return TableModel([columns, linear], target.name)
 
 
-def trees(columns: Columns, frame: Frame, target: Target, parts: Split, seed: int) -> np.ndarray | None:
+def predict_trees(columns: Columns, frame: Frame, target: Target, parts: TableSplit, seed: int) -> np.ndarray | None:
     """The outputs of boosted trees for the test rows, (n, classes) or (n, 1). None without scikit-learn."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -147,7 +151,7 @@ def trees(columns: Columns, frame: Frame, target: Target, parts: Split, seed: in
     are_categories = np.zeros(x.shape[1], bool)
     for i, known in enumerate(columns.categories.values(), start=len(columns.numbers)):
         x[x[:, i] == len(known), i] = np.nan  # missing
-        are_categories[i] = len(known) < MOST_CATEGORIES
+        are_categories[i] = len(known) < MAX_CATEGORIES
     values = target.values[parts.training]
     options: dict[str, Any] = {"random_state": seed, "categorical_features": are_categories}
     if target.classes is None:
@@ -158,7 +162,7 @@ def trees(columns: Columns, frame: Frame, target: Target, parts: Split, seed: in
     return classifier.predict_proba(x[parts.test])
 
 
-def _to_learn(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Function, float, float]:
+def _make_targets(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Function, float, float]:
     """The targets of these rows, the number of outputs, the loss, and the center and scale of numbers."""
     values = target.values[rows]
     if target.classes is not None:
@@ -170,6 +174,6 @@ def _to_learn(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Functi
 def _check_text(columns: Splines, nets: int) -> None:
     """Raise ValueError, before the training, if a file of the nets could not hold the names and categories."""
     text = nets * len(to_json(columns.arguments()).encode())
-    if text > MOST_TEXT + nets * columns.weight.data.nbytes // 16:
+    if text > MAX_TEXT + nets * columns.weight.data.nbytes // 16:
         long = max(columns.categories, key=lambda name: sum(map(len, columns.categories[name])))
         raise ValueError(f"the words are too many or too long, most of them in {long!r}: drop it")

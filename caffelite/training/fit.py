@@ -19,7 +19,13 @@ from caffelite.training import inputs, step
 from caffelite.training.callbacks.averaging import AveragingStep
 from caffelite.training.callbacks.base import CallbackList, Training
 from caffelite.training.callbacks.checkpoints import CheckpointWriter, Resumption, resume_from, stream_states
-from caffelite.training.callbacks.listeners import AveragingListener, CallbackListener, ScheduleListener, ProgressListener, ValidationListener
+from caffelite.training.callbacks.listeners import (
+    AveragingListener,
+    CallbackListener,
+    ProgressListener,
+    ScheduleListener,
+    ValidationListener,
+)
 from caffelite.training.callbacks.progress import Progress
 from caffelite.training.epochs.accumulation import apply_accumulation
 from caffelite.training.epochs.base import Epochs, EpochState
@@ -62,7 +68,19 @@ def open_run(
         processes.share_streams(model._state.rng, rng)
         if start is not None:
             start.read(processes, rng)
-        yield TrainingRun(model, loss, metrics_by_name, optimizer, max_epochs, clip_norm, accumulate, callback_list, processes, start, rng)
+        yield TrainingRun(
+            model,
+            loss,
+            metrics_by_name,
+            optimizer,
+            max_epochs,
+            clip_norm,
+            accumulate,
+            callback_list,
+            processes,
+            start,
+            rng,
+        )
 
 
 class TrainingRun:
@@ -85,7 +103,9 @@ class TrainingRun:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.max_epochs, self.accumulate, self.callback_list = max_epochs, accumulate, callback_list
         self.processes, self.start, self.rng = processes, start, rng
-        self.step = processes.make_step(model, Objective(loss, metrics, model._state.programs.warned_reasons), optimizer, clip_norm)
+        self.step = processes.make_step(
+            model, Objective(loss, metrics, model._state.programs.warned_reasons), optimizer, clip_norm
+        )
         self.needs_checkpoints = bool(callback_list.callbacks) or start is not None or processes is not SINGLE_PROCESS
         self.streams = stream_states(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
@@ -102,7 +122,9 @@ class TrainingRun:
         listeners: list[Listener] = [AveragingListener(self.callback_list.averages)]
         if validation is not None:
             objective = Objective(self.loss, self.metrics, model._state.programs.warned_reasons)
-            evaluation = Evaluation(processes.make_evaluation_step(model, objective), validation, processes, times=max_epochs)
+            evaluation = Evaluation(
+                processes.make_evaluation_step(model, objective), validation, processes, times=max_epochs
+            )
             listeners.append(ValidationListener(evaluation))
         resume_state = checkpoints = None
         if self.needs_checkpoints:
@@ -115,7 +137,11 @@ class TrainingRun:
             optimizer._schedule_state.warn_if_short(None if num_steps is None else max_epochs * num_steps - steps_done)
         inputs.remember_columns(model, columns)
         if verbose != 0 and processes.is_main:
-            listeners.append(ProgressListener(Progress(verbose, max_epochs, num_steps, history.epochs, first_step), every_epoch=verbose == 2))
+            listeners.append(
+                ProgressListener(
+                    Progress(verbose, max_epochs, num_steps, history.epochs, first_step), every_epoch=verbose == 2
+                )
+            )
         if num_steps is None and processes.is_main:
             listeners.append(ScheduleListener(optimizer))
         if checkpoints is not None:
@@ -139,7 +165,11 @@ class TrainingRun:
             return epochs
 
         try:
-            with short_traceback(step.__file__), InterruptsBetweenSteps() as interrupts, processes.defer_interrupts(interrupts):
+            with (
+                short_traceback(step.__file__),
+                InterruptsBetweenSteps() as interrupts,
+                processes.defer_interrupts(interrupts),
+            ):
                 processes.make_loop(model, max_epochs, listeners, history, interrupts).run(make_epochs)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
@@ -155,7 +185,9 @@ class TrainingRun:
     ) -> tuple[CheckpointWriter, EpochState | None]:
         """Return the writer of checkpoints, and the position in the data if the training continues from one."""
         processes, metrics, max_epochs = self.processes, self.metrics, self.max_epochs
-        training = Training(self.model, self.optimizer, self.loss, history, None, processes, metrics, batches, max_epochs)
+        training = Training(
+            self.model, self.optimizer, self.loss, history, None, processes, metrics, batches, max_epochs
+        )
         checkpoints = CheckpointWriter(training, self.step, batches, validation, self.callback_list, self.streams)
         checkpoints.snapshot()
         start, data = self.start, (batches, validation)

@@ -21,12 +21,12 @@ from caffelite.data.conversion import (
     as_inputs,
     as_targets,
     as_weights,
+    count_rows,
     from_dataframe,
     name_targets,
-    count_rows,
     tuple_hint,
 )
-from caffelite.data.generator import Batch, DataGenerator, Prefetch, unpack_single, is_replayed, merge_single_rows
+from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
 from caffelite.data.out_of_core import Blocks, Source, select_ranges
 from caffelite.data.windows import Windows
 from caffelite.functions import Columns, Losses, Parallel, Penalized
@@ -60,7 +60,9 @@ def make_training_batches(
     if validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
     if are_rows(x, y):
-        data, held_out, columns = _prepare_rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
+        data, held_out, columns = _prepare_rows(
+            model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded
+        )
         training: Any = DataGenerator.from_batch(data, seed=rng, **_drop_none(options))
     else:
         if class_weight is not None:
@@ -280,7 +282,9 @@ def prepare_data(
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
     check_targets(loss, shape, tuple(targets.values()))
     check_weights(loss, weights)
-    return Batch(inputs, tuple([as_targets(a, model.dtype, target_name) for target_name, a in targets.items()]), weights), columns
+    return Batch(
+        inputs, tuple([as_targets(a, model.dtype, target_name) for target_name, a in targets.items()]), weights
+    ), columns
 
 
 def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
@@ -290,7 +294,9 @@ def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
     return name_targets(y)
 
 
-def model_inputs(model: Any, name: str, x: Any, expected: ColumnNames = None) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
+def model_inputs(
+    model: Any, name: str, x: Any, expected: ColumnNames = None
+) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
     """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
 
     Raises ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises

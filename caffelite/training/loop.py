@@ -136,7 +136,11 @@ class Loop:
         next_epoch = math.inf
         for listener in self.listeners:
             due = listener.due(done)
-            if due <= done + 1 and self.epochs.has_native_calls and (call := listener.native_call(self, calls)) is not None:
+            if (
+                due <= done + 1
+                and self.epochs.has_native_calls
+                and (call := listener.native_call(self, calls)) is not None
+            ):
                 calls.append(call)
                 due = listener.next_python_epoch(done)
             next_epoch = min(next_epoch, due)

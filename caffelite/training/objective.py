@@ -22,18 +22,18 @@ from caffelite.functions.losses.multi_output import Losses
 from caffelite.functions.shape import reshape_array
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.metrics.base import (
-    Metric,
-    EpochMetric,
-    OutputMetric,
     CountMetric,
+    EpochMetric,
+    Metric,
+    OutputMetric,
     accuracy,
-    thresholded_accuracy,
-    guess_threshold,
     check_shapes,
     find_link,
-    to_number,
-    takes_labels,
     find_threshold,
+    guess_threshold,
+    takes_labels,
+    thresholded_accuracy,
+    to_number,
     warn_of_probabilities,
 )
 from caffelite.training.metrics.classification import is_multilabel
@@ -66,12 +66,18 @@ class Objective:
         if reserved := [name for name in losses if name in metrics]:
             raise ValueError(f"metrics: the name {reserved[0]!r} is taken")
         self.names = (*losses, *metrics)
-        self.epoch_metrics = {name: metric for group in self.metric_groups for name, metric in group.epoch_metrics.items()}
+        self.epoch_metrics = {
+            name: metric for group in self.metric_groups for name, metric in group.epoch_metrics.items()
+        }
         # A row of `means`: losses and accuracies. The sums: one for each loss, one or three for each accuracy.
         self.sum_names = (*losses, *[group.accuracy for group in self.metric_groups if group.accuracy])
         self.num_sums = len(self.terms) + sum(group.num_sums for group in self.metric_groups)
         # The objects that a recorded step depends on. It also depends on the names.
-        self.dependencies = (loss, *part_losses, *[metric for group in self.metric_groups for metric in group.metrics.values()])
+        self.dependencies = (
+            loss,
+            *part_losses,
+            *[metric for group in self.metric_groups for metric in group.metrics.values()],
+        )
 
     # ---- of a batch ---------------------------------------------------------------------------------------------
 
@@ -122,7 +128,9 @@ class Objective:
         if not isinstance(self.loss, Losses) and len(self.sum_names) == self.num_sums:  # the usual case
             return mean_values
         losses = [mean_values[:, i] for i in range(len(self.terms))] if isinstance(self.loss, Losses) else []
-        return np.column_stack([self._loss(mean_values), *losses, *[y for group in self.metric_groups for y in group.means(mean_values)]])
+        return np.column_stack(
+            [self._loss(mean_values), *losses, *[y for group in self.metric_groups for y in group.means(mean_values)]]
+        )
 
     def mean_loss(self, sums: np.ndarray) -> float:
         """Return the mean loss of one epoch, so far, from its sums (1, sums, 2)."""
@@ -131,7 +139,9 @@ class Objective:
     def _loss(self, mean_values: np.ndarray) -> np.ndarray:
         """Return the loss of each epoch, given the means of its terms."""
         weights = self.loss.weights if isinstance(self.loss, Losses) else (1.0,)
-        return functools.reduce(np.add, [mean_values[:, i] * w if w != 1 else mean_values[:, i] for i, w in enumerate(weights)])
+        return functools.reduce(
+            np.add, [mean_values[:, i] * w if w != 1 else mean_values[:, i] for i, w in enumerate(weights)]
+        )
 
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
         """Return losses and metrics of one epoch as a row, from its sums and all its outputs and targets."""
@@ -255,7 +265,9 @@ class MetricGroup:
         for name, metric in self.metrics.items():
             if isinstance(metric, EpochMetric) or metric is accuracy:
                 if len(own_outputs) > 1:
-                    raise ValueError(f"the metric {name} takes one output; the model returned {len(own_outputs)}{PER_OUTPUT_HINT}")
+                    raise ValueError(
+                        f"the metric {name} takes one output; the model returned {len(own_outputs)}{PER_OUTPUT_HINT}"
+                    )
                 if len(targets) > 1:
                     raise ValueError(f"the metric {name} takes one target; y has {len(targets)}")
                 shape = targets[0].shape
@@ -279,7 +291,10 @@ class MetricGroup:
         """Add the accuracy of a batch to its sums."""
         if self.accuracy is None:
             return
-        (scores,), (y,) = self._select(outputs if isinstance(outputs, tuple) else (outputs,)), self._select(batch.targets)
+        (scores,), (y,) = (
+            self._select(outputs if isinstance(outputs, tuple) else (outputs,)),
+            self._select(batch.targets),
+        )
         scores, slot = scores.data, self.slot
         if self._are_probabilities(y):
             y = kernels.largest(y, -1)[1]
@@ -320,7 +335,9 @@ class MetricGroup:
         own_outputs, y = self._select(outputs), self._select(targets)
         return {name: self._compute_metric(name, metric, own_outputs, y) for name, metric in self.epoch_metrics.items()}
 
-    def _compute_metric(self, name: str, metric: Metric, outputs: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> float:
+    def _compute_metric(
+        self, name: str, metric: Metric, outputs: Sequence[np.ndarray], y: Sequence[np.ndarray]
+    ) -> float:
         """Return a metric of all rows. A user's metric gets copies, so it may change them."""
         if not isinstance(metric, EpochMetric):
             if len(outputs) == len(y) == 1:

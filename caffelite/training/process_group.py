@@ -44,14 +44,18 @@ class ProcessGroup:
         """Call `make` on the first process. All processes return its value or raise its error."""
         return make()
 
-    def sync_state(self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]) -> None:
+    def sync_state(
+        self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]
+    ) -> None:
         """Make all processes begin with the same state. Raise RuntimeError if a fact differs."""
 
     def defer_interrupts(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
         """A context in which Ctrl-C takes effect on all processes after the same step."""
         return NO_CONTEXT
 
-    def make_loop(self, model: Any, max_epochs: int, listeners: Sequence[Listener], history: History, interrupts: Any) -> Loop:
+    def make_loop(
+        self, model: Any, max_epochs: int, listeners: Sequence[Listener], history: History, interrupts: Any
+    ) -> Loop:
         """Return the loop of a training."""
         return Loop(max_epochs, listeners, history, interrupts)
 
@@ -126,4 +130,8 @@ class DistributedOptimizer:
 
 def unwrap_optimizer(optimizer: Any) -> tuple[Any, ProcessGroup]:
     """Return the optimizer without its wrapper, and its process group."""
-    return (optimizer.optimizer, optimizer.processes) if isinstance(optimizer, DistributedOptimizer) else (optimizer, SINGLE_PROCESS)
+    return (
+        (optimizer.optimizer, optimizer.processes)
+        if isinstance(optimizer, DistributedOptimizer)
+        else (optimizer, SINGLE_PROCESS)
+    )

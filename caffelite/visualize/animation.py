@@ -23,12 +23,12 @@ from caffelite.training.history import History
 from caffelite.visualize.regions import Plane
 
 PIXELS = 200  # along the longer side of the regions
-ACROSS = 400  # places of a curve
-MOST_POINTS = 2000  # rows that are drawn
+CURVE_POINTS = 400  # places of a curve
+MAX_POINTS = 2000  # rows that are drawn
 WIDTH, DPI = 4.4, 100  # inches, and pixels in each of them
 TITLE, MAIN, LOSS = 0.3, 3.7, 1.25  # inches
-COLOURS, NEAR = 64, 10  # colours of a film; of 255, how near to the picture's own colours others may not come
-LAST = 2.0  # seconds that an animation stays on its last frame
+COLOURS, MIN_DISTANCE = 64, 10  # colours of a film; of 255, how near to the picture's own colours others may not come
+LAST_SECONDS = 2.0  # seconds that an animation stays on its last frame
 
 
 class Film:
@@ -53,11 +53,11 @@ class Film:
     def __repr__(self) -> str:
         return f"Film({len(self)} frames, epochs {self.epochs[0]} … {self.epochs[-1]})"
 
-    def _take(self, model: Model, epoch: int) -> None:
+    def _add_frame(self, model: Model, epoch: int) -> None:
         """Take a frame; a frame of the same epoch is replaced."""
         if self.epochs[-1:] == [epoch]:
-            for taken in (self.epochs, self.outputs, self._predictions):
-                taken.pop()
+            for frame_list in (self.epochs, self.outputs, self._predictions):
+                frame_list.pop()
         self.epochs.append(epoch)
         self.outputs.append(model.predict(self.points))
         self._predictions.append(model.predict(self._subject.x))
@@ -112,9 +112,9 @@ class Film:
         path, fps = Path(path), check_positive("fps", fps)
         if path.suffix.lower() == ".gif":
             durations = [round(1000 / fps)] * len(self)
-            durations[-1] += round(1000 * LAST)
-            first, *others = self._images
-            options: Any = {"save_all": True, "append_images": others, "duration": durations, "loop": 0}
+            durations[-1] += round(1000 * LAST_SECONDS)
+            first, *rest = self._images
+            options: Any = {"save_all": True, "append_images": rest, "duration": durations, "loop": 0}
             first.save(path, format="GIF", optimize=True, disposal=1, **options)
         elif path.suffix.lower() in (".html", ".htm"):
             path.write_text(PAGE.replace("FILM", self._html(fps)), encoding="utf-8")
@@ -127,13 +127,15 @@ class Film:
         from PIL import Image, ImageColor
 
         images = [Image.fromarray(frame) for frame in self.frames]
-        some = np.concatenate([self.frames[i] for i in sorted({0, len(self) // 3, len(self) - 1})])
-        kept = np.array([ImageColor.getrgb(colour) for colour in ("#FFFFFF", INK, FAINT, *PALETTE)])
-        palette = Image.fromarray(some).quantize(COLOURS - len(kept), dither=Image.Dither.NONE).getpalette() or []
-        found = np.array(palette).reshape(-1, 3)[: COLOURS - len(kept)]
-        other = abs(found[:, None] - kept).max(axis=-1).min(axis=1) > NEAR
+        sample = np.concatenate([self.frames[i] for i in sorted({0, len(self) // 3, len(self) - 1})])
+        fixed_colours = np.array([ImageColor.getrgb(colour) for colour in ("#FFFFFF", INK, FAINT, *PALETTE)])
+        palette = (
+            Image.fromarray(sample).quantize(COLOURS - len(fixed_colours), dither=Image.Dither.NONE).getpalette() or []
+        )
+        candidates = np.array(palette).reshape(-1, 3)[: COLOURS - len(fixed_colours)]
+        is_distinct = abs(candidates[:, None] - fixed_colours).max(axis=-1).min(axis=1) > MIN_DISTANCE
         colours = Image.new("P", (1, 1))
-        colours.putpalette(np.concatenate([kept, found[other]]).reshape(-1).tolist())
+        colours.putpalette(np.concatenate([fixed_colours, candidates[is_distinct]]).reshape(-1).tolist())
         return [image.quantize(palette=colours, dither=Image.Dither.NONE) for image in images]
 
     def _html(self, fps: float) -> str:
@@ -181,8 +183,8 @@ class _Regions:
             )
 
     def draw(self, axes: Any, outputs: np.ndarray, predictions: np.ndarray) -> str:
-        some = _some(len(self.x))
-        self.plane.draw(axes, outputs, self.x[some], self.y[some], predictions[some])
+        shown_rows = _sample_rows(len(self.x))
+        self.plane.draw(axes, outputs, self.x[shown_rows], self.y[shown_rows], predictions[shown_rows])
         return f"{np.mean(predictions.argmax(axis=1) == self.y):6.1%} right"
 
 
@@ -195,7 +197,7 @@ class _Curve:
         self.x, self.y = x, y.reshape(-1)
         low, high = float(x.min()), float(x.max())
         margin = 0.04 * (high - low) or 1.0
-        self.points = np.linspace(low - margin, high + margin, ACROSS).reshape(-1, *x.shape[1:])
+        self.points = np.linspace(low - margin, high + margin, CURVE_POINTS).reshape(-1, *x.shape[1:])
         shape = model.predict(x[:1]).shape
         if shape not in ((1,), (1, 1)):
             raise ValueError(
@@ -204,10 +206,10 @@ class _Curve:
             )
 
     def draw(self, axes: Any, outputs: np.ndarray, predictions: np.ndarray) -> str:
-        some, x = _some(len(self.x)), self.x.reshape(-1)
+        shown_rows, x = _sample_rows(len(self.x)), self.x.reshape(-1)
         low, high = self.y.min(), self.y.max()
         margin = 0.15 * float(high - low) or 1.0
-        axes.scatter(x[some], self.y[some], s=14, color=PALETTE[5], linewidths=0)
+        axes.scatter(x[shown_rows], self.y[shown_rows], s=14, color=PALETTE[5], linewidths=0)
         axes.plot(self.points.reshape(-1), outputs.reshape(-1), color=PALETTE[4], linewidth=2)
         axes.set(xlim=(self.points.min(), self.points.max()), ylim=(low - margin, high + margin))
         axes.tick_params(which="both", length=0, labelsize=8, labelcolor=INK)
@@ -217,22 +219,22 @@ class _Curve:
         return f"rms error {np.sqrt(np.mean((predictions.reshape(-1) - self.y) ** 2)):.3g}"
 
 
-class _Camera:
+class _FrameRecorder:
     """The callback that takes the frames."""
 
-    def __init__(self, film: Film, when: Iterable[int]) -> None:
-        self.film, self.when = film, sorted(when)
+    def __init__(self, film: Film, frame_epochs: Iterable[int]) -> None:
+        self.film, self.frame_epochs = film, sorted(frame_epochs)
 
     def begin(self, training: Any) -> None:
         self.model = training.model
-        self.film._take(self.model, training.history.epochs)
+        self.film._add_frame(self.model, training.history.epochs)
 
     def due(self, epochs: int) -> float:
-        return next((epoch for epoch in self.when if epoch > epochs), float("inf"))
+        return next((epoch for epoch in self.frame_epochs if epoch > epochs), float("inf"))
 
     def __call__(self, epoch: int, history: History) -> None:
-        if epoch + 1 in self.when:
-            self.film._take(self.model, epoch + 1)
+        if epoch + 1 in self.frame_epochs:
+            self.film._add_frame(self.model, epoch + 1)
 
 
 def film(
@@ -269,19 +271,19 @@ def film(
     """
     import caffelite._support.figures  # noqa: F401 (raises ImportError without matplotlib)
 
-    frames, until = check_positive_integer("frames", frames), check_positive_integer("epochs", epochs)
+    frames, last_epoch = check_positive_integer("frames", frames), check_positive_integer("epochs", epochs)
     if frames < 2:
         raise ValueError(f"film takes 2 frames or more, got {frames}")
-    made = Film(_subject(model, np.asarray(x), np.asarray(y)))
-    when = {round(until * (i / (frames - 1)) ** 2) for i in range(frames)}
-    camera = _Camera(made, when)
+    result = Film(_choose_subject(model, np.asarray(x), np.asarray(y)))
+    frame_epochs = {round(last_epoch * (i / (frames - 1)) ** 2) for i in range(frames)}
+    camera = _FrameRecorder(result, frame_epochs)
     options |= {"loss": loss, "optimizer": optimizer, "epochs": epochs, "callbacks": [*callbacks, camera]}
-    made.history = model.fit(x, y, **options)
-    made._take(model, made.history.epochs)  # a callback may have set other parameters at the end
-    return made
+    result.history = model.fit(x, y, **options)
+    result._add_frame(model, result.history.epochs)  # a callback may have set other parameters at the end
+    return result
 
 
-def _subject(model: Model, x: np.ndarray, y: np.ndarray) -> _Regions | _Curve:
+def _choose_subject(model: Model, x: np.ndarray, y: np.ndarray) -> _Regions | _Curve:
     if not isinstance(model, Model):
         raise TypeError(f"film takes a Model, got {model!r}")
     if x.ndim == 2 and x.shape[1] == 2 and y.shape == x.shape[:1] and y.dtype.kind in "iu" and len(x):
@@ -301,9 +303,9 @@ def _subject(model: Model, x: np.ndarray, y: np.ndarray) -> _Regions | _Curve:
     )
 
 
-def _some(rows: int) -> np.ndarray:
+def _sample_rows(rows: int) -> np.ndarray:
     """The numbers of the rows that are drawn."""
-    return np.linspace(0, rows - 1, min(rows, MOST_POINTS)).astype(int)
+    return np.linspace(0, rows - 1, min(rows, MAX_POINTS)).astype(int)
 
 
 PAGE = """<!DOCTYPE html>

@@ -20,10 +20,13 @@ from caffelite._support.text_table import FIT_STYLE
 from caffelite.core.autograd import topological_order
 from caffelite.core.tensor import Tensor
 
-LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
-HEIGHT, LINE = 42, 16  # pixels: the least height of a box, which has room for two lines; the height of a line
+LETTER, MAX_LABEL = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
+MIN_HEIGHT, LINE_HEIGHT = (
+    42,
+    16,
+)  # pixels: the least height of a box, which has room for two lines; the height of a line
 GAP, MARGIN = 34, 8  # between rows, and around the drawing
-BESIDE, PORTS = 16, 14  # between boxes in a row, and between arrows that end at one box
+COLUMN_GAP, PORT_GAP = 16, 14  # between boxes in a row, and between arrows that end at one box
 
 # Dark letters on light boxes and grey arrows: they can be read on light and on dark backgrounds.
 STYLES = {
@@ -52,19 +55,19 @@ class SVG(str):
 Piece = tuple[str, str]  # a text, and its colour; "" for the usual one
 
 
-class Node:
+class Box:
     """A box with lines of text; without text, the place of a line that runs through a row.
 
     A line is a text, or pieces of it with colours. `function` is the one that the box stands for, None for a leaf.
-    `tensors` are its outputs that are used, or the leaf; `given` are the Tensors that it was applied to.
+    `tensors` are its outputs that are used, or the leaf; `tensor_inputs` are the Tensors that it was applied to.
     """
 
-    def __init__(self, kind: str, lines: list[str], inputs: list[Node], row: int = 0) -> None:
+    def __init__(self, kind: str, lines: list[str], inputs: list[Box], row: int = 0) -> None:
         self.kind, self.inputs = kind, inputs
         self.row, self.x = row, 0.0  # counted from the lowest; the middle
         self.function: Any = None
         self.tensors: list[Tensor] = []
-        self.given: tuple[Tensor | None, ...] = ()
+        self.tensor_inputs: tuple[Tensor | None, ...] = ()
         self.write([[(_label(line), "")] for line in lines])
 
     def write(self, lines: list[list[Piece]]) -> None:
@@ -72,7 +75,7 @@ class Node:
         self.lines = lines
         lengths = [sum([len(text) for text, _ in line]) for line in lines]
         self.width = 24 + LETTER * max(lengths) if lines else 4
-        self.height = max(HEIGHT, LINE * len(lines) + 10) if lines else 0
+        self.height = max(MIN_HEIGHT, LINE_HEIGHT * len(lines) + 10) if lines else 0
 
 
 def graph(tensor: Tensor) -> SVG:
@@ -88,28 +91,28 @@ def graph(tensor: Tensor) -> SVG:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"graph takes a Tensor, got {tensor!r}")
     try:
-        return drawing(boxes_of(tensor))
+        return draw_boxes(build_boxes(tensor))
     except RuntimeError:
         raise RuntimeError("graph: backward has freed the graph; draw it before `backward`") from None
 
 
-def drawing(boxes: list[Node], legend: Sequence[Piece] = ()) -> SVG:
+def draw_boxes(boxes: list[Box], legend: Sequence[Piece] = ()) -> SVG:
     """Draw boxes, and below them a legend: texts with their colours."""
-    return _svg(_placed(_rows(boxes)), legend)
+    return _render(_place(_rows(boxes)), legend)
 
 
-def boxes_of(*results: Tensor) -> list[Node]:
+def build_boxes(*results: Tensor) -> list[Box]:
     """The boxes of a graph, each after its inputs. RuntimeError if `backward` has freed the graph."""
-    boxes: dict[int, Node] = {}  # by the id of a Function, which may have several outputs, or of a leaf
+    boxes: dict[int, Box] = {}  # by the id of a Function, which may have several outputs, or of a leaf
 
-    def box_of(x: Tensor | None) -> Node:
+    def find_box(x: Tensor | None) -> Box:
         if x is None:
-            node = Node("constant", ["constant"], [])
+            node = Box("constant", ["constant"], [])
             return boxes.setdefault(id(node), node)
         key = id(x.function) if id(x.function) in boxes else id(x)
         if key not in boxes:
             grad = "requires_grad" if x.requires_grad else ""
-            boxes[key] = Node(grad or "leaf", [x.name or "Tensor", f"{x.shape} {grad}"], [])
+            boxes[key] = Box(grad or "leaf", [x.name or "Tensor", f"{x.shape} {grad}"], [])
             boxes[key].tensors = [x]
         return boxes[key]
 
@@ -119,65 +122,65 @@ def boxes_of(*results: Tensor) -> list[Node]:
         outputs.setdefault(id(x.function), {})[id(x)] = x
     for tensor in tensors:
         if (function := tensor.function) is not None and id(function) not in boxes:
-            inputs = [box_of(x) for x in (*tensor.inputs, *function.parameters())]
+            inputs = [find_box(x) for x in (*tensor.inputs, *function.parameters())]
             used = list(outputs[id(function)].values())
             shapes = ", ".join([f"{x.name or ''} {x.shape}" for x in used])
-            box = boxes[id(function)] = Node("function", [repr(function), shapes], inputs)
-            box.function, box.tensors, box.given = function, used, tensor.inputs
+            box = boxes[id(function)] = Box("function", [repr(function), shapes], inputs)
+            box.function, box.tensors, box.tensor_inputs = function, used, tensor.inputs
     for result in results:
-        box_of(result)
+        find_box(result)
     return list(boxes.values())
 
 
-def _rows(boxes: list[Node]) -> list[list[Node]]:
+def _rows(boxes: list[Box]) -> list[list[Box]]:
     """The rows, the lowest first. A box is in the row right above the highest box that it goes into."""
     for box in reversed(boxes):
         for x in box.inputs:
             x.row = max(x.row, box.row + 1)
-    rows: list[list[Node]] = [[] for _ in range(1 + max(box.row for box in boxes))]
-    line_of: dict[Node, Node] = {}  # how far down the line from a box has been drawn
+    rows: list[list[Box]] = [[] for _ in range(1 + max(box.row for box in boxes))]
+    lines: dict[Box, Box] = {}  # how far down the line from a box has been drawn
     for box in sorted(boxes, key=lambda box: -box.row):
         rows[box.row].append(box)
         for i, x in enumerate(box.inputs):
-            line = line_of.get(x, x)
+            line = lines.get(x, x)
             while line.row > box.row + 1:
-                line = Node("", [], [line], line.row - 1)
+                line = Box("", [], [line], line.row - 1)
                 rows[line.row].append(line)
-            line_of[x] = box.inputs[i] = line
+            lines[x] = box.inputs[i] = line
     return rows
 
 
-def _placed(rows: list[list[Node]]) -> list[list[Node]]:
-    """Set x, from the lowest row up: as near to the mean of where a node's arrows end as its neighbours allow.
+def _place(rows: list[list[Box]]) -> list[list[Box]]:
+    """Set x, from the lowest row up: as near to the mean of where a box's arrows end as its neighbours allow.
 
-    The first input of the first input … of the result is straight above it. The other nodes make room.
+    The first input of the first input … of the result is straight above it. The other boxes make room.
     """
     spine = rows[0][0]
-    ends: dict[Node, list[float]] = {node: [0.0] for node in rows[0]}
+    ends: dict[Box, list[float]] = {node: [0.0] for node in rows[0]}
     for row in rows:
         mean = {node: sum(ends[node]) / len(ends[node]) for node in row}
         row.sort(key=mean.__getitem__)
         i = row.index(spine) if spine in row else 0
-        for side, nodes, edge in ((1, row[i:], -inf), (-1, row[:i][::-1], spine.width / 2 + BESIDE)):
+        for side, nodes, edge in ((1, row[i:], -inf), (-1, row[:i][::-1], spine.width / 2 + COLUMN_GAP)):
             for node in nodes:
                 node.x = 0.0 if node is spine else side * max(side * mean[node], edge + node.width / 2)
-                edge = side * node.x + node.width / 2 + BESIDE
+                edge = side * node.x + node.width / 2 + COLUMN_GAP
         for node in row:
             for port, x in enumerate(node.inputs):
-                ends.setdefault(x, []).append(node.x + port * PORTS)
+                ends.setdefault(x, []).append(node.x + port * PORT_GAP)
         spine = spine.inputs[0] if spine.inputs else spine
     return rows
 
 
-def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
+def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
     from html import escape  # takes a millisecond, only if you draw
 
-    def text(x: float, y: float, line: Sequence[Piece], more: str = "") -> str:
+    def text(x: float, y: float, line: Sequence[Piece], attributes: str = "") -> str:
         pieces = [
             f'<tspan fill="{colour}">{escape(piece, quote=False)}</tspan>' if colour else escape(piece, quote=False)
             for piece, colour in line
         ]
-        return f'<text x="{x:.1f}" y="{y:.0f}"{more}>{"".join(pieces)}</text>'
+        return f'<text x="{x:.1f}" y="{y:.0f}"{attributes}>{"".join(pieces)}</text>'
 
     heights = [max([node.height for node in row]) for row in rows]
     bottoms = [heights[0] - sum(heights[: i + 1]) - GAP * i + heights[i] for i in range(len(rows))]  # of the rows
@@ -186,7 +189,7 @@ def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
         row_height, bottom = heights[node.row], bottoms[node.row]
         top, half, places = bottom - row_height, node.width / 2, [x.x for x in node.inputs]
         order = sorted(range(len(places)), key=places.__getitem__)
-        apart = min(PORTS, (half - 8) / max(1, len(order) - 1))
+        apart = min(PORT_GAP, (half - 8) / max(1, len(order) - 1))
         down = row_height - node.height  # from the row's upper end to the box
         tip = f"{f'v {down} ' if down else ''}m -4 -6 l 4 6 l 4 -6" if node.lines else f"v {row_height}"
         for port, i in enumerate(order):
@@ -198,7 +201,7 @@ def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
             rectangle = f'x="{node.x - half:.1f}" y="{top}" width="{2 * half:.1f}" height="{node.height}"'
             boxes.append(f"<rect {rectangle} {STYLES[node.kind]}/>")
         for i, line in enumerate(node.lines):
-            y = top + node.height / 2 + 12 + LINE * i - LINE / 2 * len(node.lines)
+            y = top + node.height / 2 + 12 + LINE_HEIGHT * i - LINE_HEIGHT / 2 * len(node.lines)
             boxes.append(text(node.x, y, line))
     nodes = [node for row in rows for node in row]
     left = min(node.x - node.width / 2 for node in nodes) - MARGIN
@@ -222,5 +225,5 @@ def _svg(rows: list[list[Node]], legend: Sequence[Piece]) -> SVG:
 def _label(text: str) -> str:
     """In one line, of limited length, of letters that XML allows."""
     line = " ".join(text.split())
-    line = line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    line = line if len(line) <= MAX_LABEL else line[: MAX_LABEL - 1] + "…"
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

@@ -28,13 +28,13 @@ from caffelite._support.terminal import make_writable
 from caffelite._support.text_table import TextTable, shorten, text_table
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
-from caffelite.core.sparse import to_row_array, is_sparse
+from caffelite.core.sparse import is_sparse, to_row_array
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
 from caffelite.model.model import Model
-from caffelite.model.tracing import TraceStep, Trace, unwrap_tensor, to_list
+from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.training.inputs import as_loss, prepare_data
 from caffelite.visualize.plots import PALETTE
 
@@ -57,13 +57,13 @@ class Statistics:
         finite = (array.reshape(-1) if is_finite.all() else array[is_finite]).astype(np.float64)
         self.shape, self.size = array.shape, array.size
         self.not_finite = array.size - finite.size  # how many numbers are NaN or infinite
-        self.mean = self.std = self.least = self.most = self.zeros = math.nan
+        self.mean = self.std = self.min = self.max = self.zeros = math.nan
         if finite.size:
-            self.mean, self.least, self.most = float(finite.mean()), float(finite.min()), float(finite.max())
+            self.mean, self.min, self.max = float(finite.mean()), float(finite.min()), float(finite.max())
             self.std = _norm(finite - self.mean) / math.sqrt(finite.size)
             self.zeros = 1 - np.count_nonzero(finite) / finite.size
         self.norm = _norm(finite)  # √Σ x²
-        self.counts, self.edges = _histogram(finite, self.least, self.most)
+        self.counts, self.edges = _histogram(finite, self.min, self.max)
 
     @property
     def rms(self) -> float:
@@ -71,13 +71,13 @@ class Statistics:
         return self.norm / math.sqrt(max(1, self.size - self.not_finite))
 
     def __repr__(self) -> str:
-        return f"Statistics({self.shape}, mean {self.mean:.3g}, std {self.std:.3g}, {self.least:.3g} … {self.most:.3g})"
+        return f"Statistics({self.shape}, mean {self.mean:.3g}, std {self.std:.3g}, {self.min:.3g} … {self.max:.3g})"
 
     def __str__(self) -> str:
         return make_writable(repr(self))
 
 
-class Layer:
+class LayerStatistics:
     """Statistics of one application of a Function."""
 
     def __init__(
@@ -87,8 +87,8 @@ class Layer:
         self.output = Statistics(output)
         self.gradient = None if gradient is None else Statistics(gradient)  # of the output; None: nobody used it
         self.inputs_finite = all(np.isfinite(x).all() for x in inputs if x.dtype.kind == "f")
-        self.units, self.dead = _dead(output, axis)
-        if any(np.may_share_memory(x, output) or _dead(x, axis)[1] for x in inputs):
+        self.units, self.dead = _count_dead_units(output, axis)
+        if any(np.may_share_memory(x, output) or _count_dead_units(x, axis)[1] for x in inputs):
             self.dead = 0  # they have not died here
         self.saturated: float | None = None  # share of the values
         for saturating, (low, high) in RANGES.items():
@@ -97,7 +97,7 @@ class Layer:
                 self.saturated = float(np.mean((output < low + margin) | (output > high - margin)))
 
 
-class Parameter:
+class ParameterStatistics:
     """Statistics of a parameter and its gradient."""
 
     def __init__(self, parameter: Tensor, gradient: np.ndarray | None) -> None:
@@ -113,45 +113,51 @@ class Inspection:
     """
 
     def __init__(
-        self, inputs: Any, loss: float, layers: Any, parameters: dict[str, Parameter], norm: float, design: list[str]
+        self,
+        inputs: Any,
+        loss: float,
+        layers: Any,
+        parameters: dict[str, ParameterStatistics],
+        norm: float,
+        design: list[str],
     ) -> None:
         self.rows = len(inputs[0])
         self.loss, self.parameters = loss, parameters
-        self.layers: list[Layer] = layers
-        findings = [*_of_inputs(inputs), *design, *_of_values(self), *_of_gradients(self, norm)]
+        self.layers: list[LayerStatistics] = layers
+        findings = [*_input_findings(inputs), *design, *_value_findings(self), *_gradient_findings(self, norm)]
         self.findings = findings or ["Nothing stands out."]
 
     def _heading(self) -> str:
         return f"{self.rows:,} row{'s' * (self.rows != 1)}, loss {self.loss:.4g}"
 
-    def _layers(self) -> TextTable:
+    def _layer_table(self) -> TextTable:
         head = ["layer", "function", "output", "mean", "std", "zeros", "dead", "saturated", "gradient's norm"]
         rows = [
             [
                 layer.name,
                 layer.function,
                 str(layer.output.shape),
-                *map(_number, (layer.output.mean, layer.output.std)),
-                _share(layer.output.zeros),
+                *map(_format_number, (layer.output.mean, layer.output.std)),
+                _format_percent(layer.output.zeros),
                 f"{layer.dead} of {layer.units}" if layer.dead else "",
-                "" if layer.saturated is None else _share(layer.saturated),
-                "" if layer.gradient is None else _number(layer.gradient.norm),
+                "" if layer.saturated is None else _format_percent(layer.saturated),
+                "" if layer.gradient is None else _format_number(layer.gradient.norm),
             ]
             for layer in self.layers
         ]
         return text_table(head, rows, "<<<>>>>>>", cut=1)
 
-    def _parameters(self) -> TextTable:
+    def _parameter_table(self) -> TextTable:
         rows = []
         for name, p in self.parameters.items():
-            size, of_gradient = p.value.rms, math.nan if p.gradient is None else p.gradient.rms
-            ratio = _number(of_gradient / size) if p.gradient is not None and size > 0 else ""
-            gradient = "frozen" if p.frozen else "none" if p.gradient is None else _number(of_gradient)
-            rows.append([name, str(p.value.shape), _number(size), gradient, ratio])
+            size, gradient_size = p.value.rms, math.nan if p.gradient is None else p.gradient.rms
+            ratio = _format_number(gradient_size / size) if p.gradient is not None and size > 0 else ""
+            gradient = "frozen" if p.frozen else "none" if p.gradient is None else _format_number(gradient_size)
+            rows.append([name, str(p.value.shape), _format_number(size), gradient, ratio])
         return text_table(["parameter", "shape", "rms", "gradient's rms", "ratio"], rows, "<<>>>", cut=0)
 
     def __repr__(self) -> str:
-        return "\n\n".join([self._heading(), self._layers(), self._parameters(), "\n".join(self.findings)])
+        return "\n\n".join([self._heading(), self._layer_table(), self._parameter_table(), "\n".join(self.findings)])
 
     def __str__(self) -> str:
         return make_writable(repr(self))
@@ -160,7 +166,7 @@ class Inspection:
         from html import escape
 
         findings = "".join([f"<li>{escape(finding)}</li>" for finding in self.findings])
-        tables = [self._layers()._repr_html_(), self._parameters()._repr_html_()]
+        tables = [self._layer_table()._repr_html_(), self._parameter_table()._repr_html_()]
         return "\n".join([f"<p>{self._heading()}</p>", *tables, f"<ul>{findings}</ul>"])
 
     def plot(self) -> Any:
@@ -173,7 +179,7 @@ class Inspection:
 
         from caffelite._support.figures import Figure
 
-        lines, layout = self._lines(), ConstrainedLayoutEngine(h_pad=0.02, hspace=0)
+        lines, layout = self._plot_lines(), ConstrainedLayoutEngine(h_pad=0.02, hspace=0)
         figure = Figure(8, 0.4 + 0.62 * len(lines), layout)
         panels = figure.subplots(len(lines), 4, squeeze=False)
         for axes, title in zip(panels[0], ("outputs", "gradients", "parameters", "gradients"), strict=True):
@@ -185,19 +191,19 @@ class Inspection:
             line[2].set_ylabel(parameter, rotation=0, ha="right", va="center", fontsize=8)
         return figure
 
-    def _lines(self) -> list[tuple[str, str, list[Statistics | None]]]:
+    def _plot_lines(self) -> list[tuple[str, str, list[Statistics | None]]]:
         """The histograms of `plot`: beside each layer its first parameter, its others on lines of their own."""
         lines: list[tuple[str, str, list[Statistics | None]]] = []
-        left = dict(self.parameters)
+        remaining = dict(self.parameters)
         for layer in self.layers:
-            own = [name for name in left if name.rpartition(".")[0] == layer.name and layer.name] or [""]
+            names = [name for name in remaining if name.rpartition(".")[0] == layer.name and layer.name] or [""]
             label = f"{layer.name}  {shorten(layer.function, 20)}".strip()
-            for i, name in enumerate(own):
-                p = left.pop(name, None)
-                of_output = [None, None] if i else [layer.output, layer.gradient]
-                of_parameter = [p.value, p.gradient] if p else [None, None]
-                lines.append(("" if i else label, name.rpartition(".")[2], [*of_output, *of_parameter]))
-        return lines + [("", name, [None, None, p.value, p.gradient]) for name, p in left.items()]
+            for i, name in enumerate(names):
+                p = remaining.pop(name, None)
+                output_columns = [None, None] if i else [layer.output, layer.gradient]
+                parameter_columns = [p.value, p.gradient] if p else [None, None]
+                lines.append(("" if i else label, name.rpartition(".")[2], [*output_columns, *parameter_columns]))
+        return lines + [("", name, [None, None, p.value, p.gradient]) for name, p in remaining.items()]
 
 
 def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
@@ -234,22 +240,22 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
 
 
 def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
-    named = model.named_parameters()
-    for p in [*named.values(), *loss.parameters()]:
+    named_parameters = model.named_parameters()
+    for p in [*named_parameters.values(), *loss.parameters()]:
         p.zero_grad()
     # Inputs that need a gradient make everything have one, what frozen parameters make too.
     inputs = [Tensor(a, requires_grad=True) if to_row_array(a).dtype.kind == "f" else a for a in batch.inputs]
     with Trace(model, strict=False) as trace:
         outputs = trace.model(*inputs)
     steps = [step for step in trace.all_steps() if step.name or step.kind.__name__ in functions.__all__]
-    by_methods = [step for step in steps if not step.name]  # `.relu()`, whose gradient no Function of the model gets
-    results = [*to_list(outputs), *[y for step in by_methods for y in step.outputs]]
+    method_steps = [step for step in steps if not step.name]  # `.relu()`, whose gradient no Function of the model gets
+    results = [*to_list(outputs), *[y for step in method_steps for y in step.outputs]]
     for tensor in results:
         tensor.retain_grad()
     value = loss(outputs, unpack_single(batch.targets))
     if value.requires_grad:
         value.backward()
-    for step in by_methods:
+    for step in method_steps:
         step.gradients = [y.grad for y in step.outputs]
     norm = math.hypot(*[np.linalg.norm(o.grad.astype(np.float64)) for o in to_list(outputs) if o.grad is not None])
     layers, axis = [], -1
@@ -259,19 +265,19 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         axis = _unit_axis(step.function, axis)
         arrays = [np.asarray(x) for x in map(unwrap_tensor, step.inputs) if isinstance(x, np.ndarray)]
         for output, gradient in zip(map(unwrap_tensor, step.outputs), step.gradients, strict=True):
-            layers.append(Layer(step.name, step.function, arrays, np.asarray(output), gradient, axis))
-    parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
-    design = [*_of_design(trace.all_steps(), to_list(outputs))]
+            layers.append(LayerStatistics(step.name, step.function, arrays, np.asarray(output), gradient, axis))
+    parameters = {name: ParameterStatistics(p, p.grad) for name, p in named_parameters.items()}
+    design = [*_design_findings(trace.all_steps(), to_list(outputs))]
     return Inspection(batch.inputs, float(value), layers, parameters, norm, design)
 
 
-def _unit_axis(function: Function, before: int) -> int:
+def _unit_axis(function: Function, previous: int) -> int:
     """The axis along which outputs have their features or channels: where the input it requires has its own."""
     required = function.required_input_shape or ()
     for i, length in enumerate(required):
         if isinstance(length, int):
             return i - len(required) if ... in required[:i] else i
-    return before
+    return previous
 
 
 def _norm(numbers: np.ndarray) -> float:
@@ -279,13 +285,13 @@ def _norm(numbers: np.ndarray) -> float:
     return math.sqrt(np.einsum("i,i->", numbers, numbers))
 
 
-def _histogram(numbers: np.ndarray, least: float, most: float) -> tuple[np.ndarray, np.ndarray]:
+def _histogram(numbers: np.ndarray, low_value: float, high_value: float) -> tuple[np.ndarray, np.ndarray]:
     """Compute counts and edges, also of numbers that differ in the last digit, or are too far apart to subtract.
 
     np.histogram takes five times as long, because it compares each number with the edges as they are rounded.
     """
-    scale = max(abs(least), abs(most)) or 1.0
-    low, high = (least / scale, most / scale) if numbers.size else (0.0, 0.0)
+    scale = max(abs(low_value), abs(high_value)) or 1.0
+    low, high = (low_value / scale, high_value / scale) if numbers.size else (0.0, 0.0)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
     counts = np.zeros(BINS + 1, np.int64)
@@ -296,29 +302,31 @@ def _histogram(numbers: np.ndarray, least: float, most: float) -> tuple[np.ndarr
     return counts[:BINS], np.linspace(low, high, BINS + 1) * (scale if numbers.size else 1.0)
 
 
-def _dead(array: np.ndarray, axis: int) -> tuple[int, int]:
+def _count_dead_units(array: np.ndarray, axis: int) -> tuple[int, int]:
     """Count the units of an array, and those that are 0 for all rows and places."""
     if array.ndim < 2 or not -array.ndim < axis < array.ndim:
         return 0, 0
-    others = tuple([i for i in range(array.ndim) if i != axis % array.ndim])
+    other_axes = tuple([i for i in range(array.ndim) if i != axis % array.ndim])
     units = array.shape[axis]
-    return units, units - int(np.count_nonzero((array != 0).any(axis=others)))
+    return units, units - int(np.count_nonzero((array != 0).any(axis=other_axes)))
 
 
 # ---- in words -------------------------------------------------------------------------------------------------------
 
 
-def _of_inputs(inputs: tuple[Any, ...]) -> Iterator[str]:
+def _input_findings(inputs: tuple[Any, ...]) -> Iterator[str]:
     for i, x in enumerate(inputs):
         statistics = Statistics(x.tocsr().data if is_sparse(x) else x)
         if statistics.not_finite:
-            yield f"Input{f' {i}' * (len(inputs) > 1)}: {_count(statistics)} not finite."
+            yield f"Input{f' {i}' * (len(inputs) > 1)}: {_count_nonfinite(statistics)} not finite."
 
 
-def _of_design(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str]:
+def _design_findings(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str]:
     """Findings about two linear layers in a row, if neither the model nor another layer uses what is between them."""
     results = {id(unwrap_tensor(y)): step for step in steps if step.name for y in step.outputs}
-    uses = Counter([id(unwrap_tensor(x)) for step in steps for x in step.inputs] + [id(unwrap_tensor(y)) for y in outputs])
+    uses = Counter(
+        [id(unwrap_tensor(x)) for step in steps for x in step.inputs] + [id(unwrap_tensor(y)) for y in outputs]
+    )
     applied = Counter([step.name for step in steps])
     for step in [step for step in steps if step.name]:
         between = id(unwrap_tensor(step.inputs[0])) if step.inputs else 0
@@ -327,7 +335,7 @@ def _of_design(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str]:
             continue
         if applied[before.name] > 1 or applied[step.name] > 1:
             continue
-        if one := _as_one(step.kind, before.function, step.function):
+        if one := _describe_merged(step.kind, before.function, step.function):
             kind = step.kind.__name__
             yield (
                 f"Layers {before.name} and {step.name} are {kind}, with nothing between them: together they are {one}. "
@@ -335,7 +343,7 @@ def _of_design(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str]:
             )
 
 
-def _as_one(kind: type, first: Any, second: Any) -> str:
+def _describe_merged(kind: type, first: Any, second: Any) -> str:
     """The layer that two layers of a kind are together; "" if there is none, or if a reason for the two is likely.
 
     Likely reasons are a frozen layer, groups, and a window that is a row or a column. Few numbers between the two
@@ -349,38 +357,38 @@ def _as_one(kind: type, first: Any, second: Any) -> str:
     if first.groups > 1 or second.groups > 1:
         return ""
     width, before, after = first.out_channels, first.in_channels, second.out_channels
-    if _window(second) == 1 and second.padding == (0,) * second.axes:
-        return f"one {kind.__name__}" if width >= min(before * _window(first), after) else ""
+    if _window_size(second) == 1 and second.padding == (0,) * second.axes:
+        return f"one {kind.__name__}" if width >= min(before * _window_size(first), after) else ""
     if min(first.kernel_size + second.kernel_size) > 1 and width >= min(before, after):
         return f"one {kind.__name__} with a larger window, except at the borders"
     return ""
 
 
-def _window(convolution: Any) -> int:
+def _window_size(convolution: Any) -> int:
     """How many places a convolution's window has."""
     return math.prod(convolution.kernel_size)
 
 
-def _of_values(found: Inspection) -> Iterator[str]:
-    rows = f"all {found.rows:,} rows" if found.rows > 1 else "the one row"
-    if not math.isfinite(found.loss):
-        yield f"The loss is {found.loss}."
-    for name, p in found.parameters.items():
+def _value_findings(inspection: Inspection) -> Iterator[str]:
+    rows = f"all {inspection.rows:,} rows" if inspection.rows > 1 else "the one row"
+    if not math.isfinite(inspection.loss):
+        yield f"The loss is {inspection.loss}."
+    for name, p in inspection.parameters.items():
         if p.value.not_finite:
-            yield f"{name}: {_count(p.value)} not finite."
-    for layer, place in zip(found.layers, _places(found.layers), strict=True):
+            yield f"{name}: {_count_nonfinite(p.value)} not finite."
+    for layer, place in zip(inspection.layers, _name_layers(inspection.layers), strict=True):
         if layer.output.not_finite and layer.inputs_finite:
-            yield f"{place}: {_count(layer.output)} not finite, though its inputs are."
+            yield f"{place}: {_count_nonfinite(layer.output)} not finite, though its inputs are."
         if layer.units and layer.dead >= DEAD * layer.units:
             yield f"{place}: {layer.dead} of {layer.units} units are 0 for {rows}; dead units learn nothing."
         if layer.saturated is not None and layer.saturated >= STALLED:
             yield f"{place}: {layer.saturated:.0%} of the values are saturated, and let hardly any gradient through."
 
 
-def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
+def _gradient_findings(inspection: Inspection, norm: float) -> Iterator[str]:
     """Findings about the gradients. `norm` is the norm of the gradient at the model's outputs."""
-    placed = zip(found.layers, _places(found.layers), strict=True)
-    gradients = [(layer.gradient, place) for layer, place in placed if layer.gradient is not None]
+    named_layers = zip(inspection.layers, _name_layers(inspection.layers), strict=True)
+    gradients = [(layer.gradient, place) for layer, place in named_layers if layer.gradient is not None]
     broken = [place for gradient, place in gradients if gradient.not_finite]
     if broken:
         yield f"{broken[-1]}: its gradient is not finite. So no gradient that comes from it is finite."
@@ -388,43 +396,43 @@ def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
         yield "The gradient of the outputs is 0: there is nothing to learn from these rows."
     elif gradients:
         norms = [(gradient.norm / norm, place) for gradient, place in gradients]
-        (least, where_least), (most, where_most) = min(norms), max(norms)
-        if least <= VANISHED:
-            yield f"{where_least}: the gradient has vanished, to {least:.1g} times its norm at the model's outputs."
-        if most >= EXPLODED:
-            yield f"{where_most}: the gradient has exploded, to {most:.1g} times its norm at the model's outputs."
-    for name, p in found.parameters.items():
+        (low, low_place), (high, high_place) = min(norms), max(norms)
+        if low <= VANISHED:
+            yield f"{low_place}: the gradient has vanished, to {low:.1g} times its norm at the model's outputs."
+        if high >= EXPLODED:
+            yield f"{high_place}: the gradient has exploded, to {high:.1g} times its norm at the model's outputs."
+    for name, p in inspection.parameters.items():
         if p.gradient is None and not p.frozen:
             yield f"{name} gets no gradient: it has no part in the loss."
 
 
-def _places(layers: list[Layer]) -> list[str]:
+def _name_layers(layers: list[LayerStatistics]) -> list[str]:
     """Name the layers, as sentences do."""
     places: list[str] = []
     for layer in layers:
         function = shorten(layer.function, 40)
-        named = next((other.name for other in reversed(layers[: len(places)]) if other.name), "")
-        after = f"{function} after layer {named}" if named else function
+        layer_name = next((earlier.name for earlier in reversed(layers[: len(places)]) if earlier.name), "")
+        after = f"{function} after layer {layer_name}" if layer_name else function
         places.append(f"Layer {layer.name} {function}" if layer.name else after)
     return places
 
 
-def _count(statistics: Statistics) -> str:
-    several = statistics.not_finite != 1
-    return f"{statistics.not_finite:,} of {statistics.size:,} numbers {'are' if several else 'is'}"
+def _count_nonfinite(statistics: Statistics) -> str:
+    is_plural = statistics.not_finite != 1
+    return f"{statistics.not_finite:,} of {statistics.size:,} numbers {'are' if is_plural else 'is'}"
 
 
-def _number(x: float) -> str:
+def _format_number(x: float) -> str:
     return f"{x:.3g}"
 
 
-def _short(x: float) -> str:
+def _format_short(x: float) -> str:
     """As short as two digits allow."""
     plain = x == 0 or 1e-3 <= abs(x) < 1e4
     return f"{x:.2g}" if plain else re.sub("e([+-])0*", lambda e: f"e{e[1].strip('+')}", f"{x:.1e}")
 
 
-def _share(x: float) -> str:
+def _format_percent(x: float) -> str:
     return f"{x:.0%}" if x > 0 else "0"
 
 
@@ -439,8 +447,8 @@ def _draw_histogram(axes: Any, statistics: Statistics | None) -> None:
     axes.set_yscale("log")
     axes.set(ylim=(0.5, 1.3 * statistics.counts.max()), yticks=[])
     axes.minorticks_off()
-    ends = sorted({statistics.least, statistics.most})
-    axes.set_xticks(ends, [_short(x) for x in ends], fontsize=7)
+    ends = sorted({statistics.min, statistics.max})
+    axes.set_xticks(ends, [_format_short(x) for x in ends], fontsize=7)
     axes.tick_params(length=2, pad=1)
     if len(ends) > 1:
         for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=True):

@@ -21,9 +21,9 @@ from caffelite._support.text_table import TextTable, text_table
 from caffelite.core.arrays import FLOATS
 from caffelite.visualize.x86_glossary import meaning
 
-AT_ONCE = 4096  # bytes that objdump gets; a part of a function is rarely longer
-LONGEST = 16  # bytes; more than any instruction has
-TABLE = 12  # instructions, before a jump to an address from a table, that read the table
+CHUNK = 4096  # bytes that objdump gets; a part of a function is rarely longer
+MAX_LENGTH = 16  # bytes; more than any instruction has
+TABLE_READS = 12  # instructions, before a jump to an address from a table, that read the table
 
 JUMP = re.compile(r"(?:notrack |bnd )?(jmp|b)$")
 BRANCH = re.compile(r"(j(?!mp)\w+|b\.\w+|bc\.\w+|cbn?z|tbn?z)$")
@@ -67,11 +67,11 @@ class MachineCode(TextTable):
     def loops(self) -> list[MachineCode]:
         """The innermost loops: from the target of a jump back to this jump."""
         jumps = [(i.jumps_to, i.address) for i in self.instructions]
-        found = {(to, address) for to, address in jumps if to is not None and to <= address}
+        back_jumps = {(to, address) for to, address in jumps if to is not None and to <= address}
         innermost = [
             (begin, end)
-            for begin, end in found
-            if not any((begin, end) != (b, e) and begin <= b and e <= end for b, e in found)
+            for begin, end in back_jumps
+            if not any((begin, end) != (b, e) and begin <= b and e <= end for b, e in back_jumps)
         ]
         loops = []
         for begin, end in innermost:
@@ -79,7 +79,7 @@ class MachineCode(TextTable):
             names = [instruction.name for instruction in body if COMPUTES.match(instruction.name)]
             in_vectors = any(map(VECTOR.search, names))
             loops.append(((not in_vectors, not names, len(body), begin), body))
-        return [_code(body, self.kernel, self.isa) for _, body in sorted(loops, key=lambda loop: loop[0])]
+        return [_make_code(body, self.kernel, self.isa) for _, body in sorted(loops, key=lambda loop: loop[0])]
 
 
 def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -> MachineCode:
@@ -110,8 +110,8 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
     """
     if not isinstance(kernel, str):
         raise TypeError(f"machine_code takes the name of a kernel, such as 'sgd', got {kernel!r}")
-    known = max([name for name in kernels.KERNELS if f"{kernel}_".startswith(f"{name}_")], key=len, default=None)
-    if known is None:
+    kernel_name = max([name for name in kernels.KERNELS if f"{kernel}_".startswith(f"{name}_")], key=len, default=None)
+    if kernel_name is None:
         from difflib import get_close_matches
 
         close = get_close_matches(kernel, kernels.KERNELS, 1)
@@ -122,18 +122,18 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
         raise ValueError(f"machine_code: the instruction set is {isa!r}; here there is {', '.join(available)}")
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"machine_code: expected dtype float32 or float64, got {np.dtype(dtype)}")
-    addresses = importlib.import_module(kernels._module(isa)).PUBLISHED[kernels.KERNELS[known].loops]
+    addresses = importlib.import_module(kernels._module(isa)).PUBLISHED[kernels.KERNELS[kernel_name].loops]
     begin = addresses[FLOATS.index(np.dtype(dtype)) % len(addresses)]
-    file, base = _module_at(begin)
-    return _code(_reached(begin - base, file, base), known, isa)
+    file, base = _find_module(begin)
+    return _make_code(_follow_jumps(begin - base, file, base), kernel_name, isa)
 
 
-def _code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode:
+def _make_code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode:
     places = [f"{instruction.address:x}" for instruction in instructions]
     rows = [[place, i.text, i.meaning] for place, i in zip(places, instructions, strict=True)]
-    plain = text_table(["address", "instruction", "meaning"], rows, "><<")
-    code = MachineCode(plain)
-    code.cells, code.alignment = plain.cells, plain.alignment
+    text_table = text_table(["address", "instruction", "meaning"], rows, "><<")
+    code = MachineCode(text_table)
+    code.cells, code.alignment = text_table.cells, text_table.alignment
     code.instructions, code.kernel, code.isa = instructions, kernel, isa
     return code
 
@@ -141,34 +141,34 @@ def _code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode
 # ---- which instructions ---------------------------------------------------------------------------------------------
 
 
-def _reached(begin: int, file: str, base: int) -> list[Instruction]:
+def _follow_jumps(begin: int, file: str, base: int) -> list[Instruction]:
     """Return the instructions that run from an address on: those behind it by address, then those before it."""
-    listed: dict[int, tuple[str, int]] = {}  # by address: the text, and the address after it
-    reached: dict[int, Instruction] = {}
-    places = [begin]
-    while places:
-        at = places.pop()
-        before: list[str] = []  # the lines that have run before this one
-        while at not in reached:
-            if at not in listed:
-                listed |= _disassembled(at, file)
-            if at not in listed:
-                raise RuntimeError(f"machine_code: objdump lists no instruction at {at:#x} of {file}")
-            line, after = listed[at]
-            instruction = reached[at] = _instruction(at, line, base)
+    listing: dict[int, tuple[str, int]] = {}  # by address: the text, and the address after it
+    instructions: dict[int, Instruction] = {}
+    pending = [begin]
+    while pending:
+        address = pending.pop()
+        previous_lines: list[str] = []  # the lines that have run before this one
+        while address not in instructions:
+            if address not in listing:
+                listing |= _disassemble(address, file)
+            if address not in listing:
+                raise RuntimeError(f"machine_code: objdump lists no instruction at {address:#x} of {file}")
+            line, after = listing[address]
+            instruction = instructions[address] = _parse_instruction(address, line, base)
             name, target = instruction.name, instruction.target
             if target is not None:
-                places.append(target)
+                pending.append(target)
             elif JUMP.match(name):
-                places += _cases(before[-TABLE:], base)
-            before.append(line)
+                pending += _read_jump_table(previous_lines[-TABLE_READS:], base)
+            previous_lines.append(line)
             if END.match(name) or JUMP.match(name):
                 break
-            at = after
-    return [reached[at] for at in sorted(reached, key=lambda at: (at < begin, at))]
+            address = after
+    return [instructions[address] for address in sorted(instructions, key=lambda address: (address < begin, address))]
 
 
-def _cases(lines: list[str], base: int) -> list[int]:
+def _read_jump_table(lines: list[str], base: int) -> list[int]:
     """Return where a jump may go that takes its address from a table, given the lines before it; [] for other forms.
 
     The form: `cmp i, most`, `ja` elsewhere, `lea t, [rip + …] # table`, `movsxd a, [t + i*4]`, `add a, t`. The table
@@ -183,41 +183,41 @@ def _cases(lines: list[str], base: int) -> list[int]:
     return [begin + distance for distance in (ctypes.c_int32 * (int(count[-1], 16) + 1)).from_address(base + begin)]
 
 
-def _instruction(address: int, line: str, base: int) -> Instruction:
+def _parse_instruction(address: int, line: str, base: int) -> Instruction:
     """Return the instruction of a line of objdump: mnemonic, operands, `<symbol>`, `# address`."""
     line, _, comment = line.partition("#")
     code, _, symbol = line.partition("<")
     words = code.replace("notrack ", "").replace("bnd ", "").split(None, 1)
     name, operands = words[0], words[1].strip() if len(words) > 1 else ""
     if JUMP.match(name) or BRANCH.match(name) or CALL.match(name):
-        goes_to = re.search(r"(?:^|,\s*)(?:0x)?([0-9a-f]+)$", operands)
-        if goes_to and "@plt" in symbol:
+        target_match = re.search(r"(?:^|,\s*)(?:0x)?([0-9a-f]+)$", operands)
+        if target_match and "@plt" in symbol:
             function = symbol.partition("@")[0]
             return Instruction(address, f"{name} {function}", meaning(name, [function]), None)
-        if goes_to:
-            target = int(goes_to[1], 16)
-            operands = operands[: goes_to.start(1)].removesuffix("0x") + f"{target:x}"
+        if target_match:
+            target = int(target_match[1], 16)
+            operands = operands[: target_match.start(1)].removesuffix("0x") + f"{target:x}"
             return Instruction(address, f"{name} {operands}", meaning(name, [f"{target:x}"]), target)
     constant = re.match(r"\s*(?:0x)?([0-9a-f]+)", comment)
-    parts = _operands(operands)
+    parts = _parse_operands(operands)
     text = f"{name} {', '.join(parts)}".strip()
-    there = base + int(constant[1], 16) if constant else None
-    return Instruction(address, text, meaning(name, parts, _widths(operands), there), None)
+    constant_address = base + int(constant[1], 16) if constant else None
+    return Instruction(address, text, meaning(name, parts, _operand_width(operands), constant_address), None)
 
 
-def _operands(text: str) -> list[str]:
+def _parse_operands(text: str) -> list[str]:
     """Return the operands without the words for their widths, and numbers in base 10."""
     text = re.sub(r"\b[A-Z]+ (?:PTR|BCST) ", "", text).replace("*1]", "]").replace("*1+", "+").replace("*1-", "-")
-    text = re.sub(r"0x([0-9a-f]+)", lambda number: str(_signed(int(number[1], 16))), text)
+    text = re.sub(r"0x([0-9a-f]+)", lambda number: str(_to_signed(int(number[1], 16))), text)
     text = re.sub(r"(?<=\w)\+(?=\w)", " + ", re.sub(r"(?<=\w)-(?=\w)", " - ", text)).replace(" + 0]", "]")
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text)] if text else []
 
 
-def _signed(number: int) -> int:
+def _to_signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _widths(text: str) -> int | None:
+def _operand_width(text: str) -> int | None:
     """Return how many bytes the operand in memory has, or None if the text does not say it."""
     words = {"BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8, "XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64}
     word = re.search(r"\b([A-Z]+) (?:PTR|BCST) ", text)
@@ -227,7 +227,7 @@ def _widths(text: str) -> int | None:
 # ---- the disassembler -----------------------------------------------------------------------------------------------
 
 
-def _disassembled(begin: int, file: str) -> dict[int, tuple[str, int]]:
+def _disassemble(begin: int, file: str) -> dict[int, tuple[str, int]]:
     """Return the lines of objdump from an address on, by address, each with the address after it."""
     import platform
     import shutil
@@ -244,24 +244,24 @@ def _disassembled(begin: int, file: str) -> dict[int, tuple[str, int]]:
         "-d",
         "--no-show-raw-insn",
         f"--start-address={begin:#x}",
-        f"--stop-address={begin + AT_ONCE:#x}",
+        f"--stop-address={begin + CHUNK:#x}",
     ]
     if platform.machine() in ("x86_64", "AMD64"):
         command += ["-M", "intel"]
-    done = subprocess.run([*command, file], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"machine_code: objdump failed: {done.stderr.strip() or done.returncode}")
-    return _lines(done.stdout, before=begin + AT_ONCE - LONGEST)
+    result = subprocess.run([*command, file], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"machine_code: objdump failed: {result.stderr.strip() or result.returncode}")
+    return _parse_listing(result.stdout, limit=begin + CHUNK - MAX_LENGTH)
 
 
-def _lines(listing: str, before: int) -> dict[int, tuple[str, int]]:
+def _parse_listing(listing: str, limit: int) -> dict[int, tuple[str, int]]:
     """Return the instructions of a listing up to an address. The last ones may be cut off, so they are left out."""
-    found = re.findall(r"^ *([0-9a-f]+):\s+(\S.*)$", listing, re.MULTILINE)
-    lines = [(int(address, 16), text) for address, text in found]
-    return {at: (text, after) for (at, text), (after, _) in pairwise(lines) if at < before}
+    matches = re.findall(r"^ *([0-9a-f]+):\s+(\S.*)$", listing, re.MULTILINE)
+    lines = [(int(address, 16), text) for address, text in matches]
+    return {at: (text, after) for (at, text), (after, _) in pairwise(lines) if at < limit}
 
 
-class _Place(ctypes.Structure):
+class _SymbolInfo(ctypes.Structure):
     """The answer of `dladdr` for an address: its file, and the place of the file in memory."""
 
     _fields_ = (
@@ -272,9 +272,9 @@ class _Place(ctypes.Structure):
     )
 
 
-def _module_at(address: int) -> tuple[str, int]:
+def _find_module(address: int) -> tuple[str, int]:
     """Return the file of the module that has this address in memory, and the address where the module begins."""
-    place = _Place()
+    place = _SymbolInfo()
     if not ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
         raise RuntimeError(f"machine_code: the system does not say which file is at address {address:#x}")
     return place.file.decode(), place.base

@@ -25,10 +25,10 @@ from caffelite.visualize.animation import film as film
 from caffelite.visualize.regions import TINT as TINT
 from caffelite.visualize.regions import Plane
 
-LETTERS = 48 * 20  # of a text, beside curves
+MAX_CHARACTERS = 48 * 20  # of a text, beside curves
 PIXELS = 500  # along the longer side of the regions
 # Below 0, 0 and above: the hue shows the sign, and so does the lightness, for prints without colours.
-SIGNED = ("#2D0060", "#777777", "#FFCF7A")
+SIGNED_COLOURS = ("#2D0060", "#777777", "#FFCF7A")
 
 
 def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
@@ -44,7 +44,7 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1] or len(x) == 0:
         raise ValueError(f"decision_regions takes points (n, 2) and labels (n,), got shapes {x.shape} and {y.shape}")
-    axes = _own(4, 4) if axes is None else axes
+    axes = _make_axes(4, 4) if axes is None else axes
     plane = Plane(x, PIXELS)
     plane.draw(axes, model.predict(plane.points), x, y, model.predict(x))
     return axes.figure
@@ -61,7 +61,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
             "mistakes takes images (n, height, width), labels (n,) and predictions (n,), "
             f"got shapes {images.shape}, {labels.shape} and {predictions.shape}"
         )
-    axes = _own(4, 3.5) if axes is None else axes
+    axes = _make_axes(4, 3.5) if axes is None else axes
     axes.set_axis_off()
     wrong = np.flatnonzero(predictions != labels)
     if len(wrong) == 0:
@@ -102,16 +102,16 @@ def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
             "filters takes an image (height, width) and a Conv2d of one channel, "
             f"got shape {image.shape} and {convolution!r}"
         )
-    axes = _own(1.2 + 0.45 * convolution.out_channels, 1.2) if axes is None else axes
+    axes = _make_axes(1.2 + 0.45 * convolution.out_channels, 1.2) if axes is None else axes
     with no_grad():
-        made = convolution(image.astype(convolution.weight.dtype)[None, None]).numpy()[0]
+        outputs = convolution(image.astype(convolution.weight.dtype)[None, None]).numpy()[0]
     axes.set_axis_off()
     _draw_image(axes, image, (-1.6, -0.6, -1.6, -0.6))
-    for column, over_and_under in enumerate(zip(convolution.weight.data[:, 0], made, strict=True)):
-        for row, values in enumerate(over_and_under):
+    for column, weight_and_output in enumerate(zip(convolution.weight.data[:, 0], outputs, strict=True)):
+        for row, values in enumerate(weight_and_output):
             left, top = 1.12 * column, -1.12 * row
             _draw_signed(axes, values, extent=(left, left + 1, top - 1, top))
-    axes.set(xlim=(-1.7, 1.12 * len(made)), ylim=(-2.2, 0.1), aspect="equal")
+    axes.set(xlim=(-1.7, 1.12 * len(outputs)), ylim=(-2.2, 0.1), aspect="equal")
     return axes.figure
 
 
@@ -126,17 +126,17 @@ def weights(function: Function) -> Any:
     """
     from caffelite._support.figures import Figure
 
-    named = {name: p.data for name, p in function.named_parameters().items() if p.ndim > 1}
-    if not named:
+    matrices = {name: p.data for name, p in function.named_parameters().items() if p.ndim > 1}
+    if not matrices:
         raise ValueError(f"weights: {function!r} has no parameters of two or more axes")
-    columns = min(len(named), 4)
-    rows = math.ceil(len(named) / columns)
+    columns = min(len(matrices), 4)
+    rows = math.ceil(len(matrices) / columns)
     figure = Figure(2.6 * columns, 2.6 * rows)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         axes.set_axis_off()
-    for axes, (name, values) in zip(panels.flat, named.items(), strict=False):
-        table = values if values.ndim == 2 else _table_of_filters(values)
+    for axes, (name, values) in zip(panels.flat, matrices.items(), strict=False):
+        table = values if values.ndim == 2 else _tile_filters(values)
         _draw_signed(axes, table, aspect="auto" if values.ndim == 2 else "equal")
         axes.set_title(f"{escape_tex(name)} {values.shape}\n±{np.abs(values).max():.2g}", fontsize=9, color=INK)
     return figure
@@ -148,11 +148,11 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     labels (n,), predictions (n,), `scores.argmax(axis=1)`. Raises ValueError for other shapes, ImportError without
     scikit-learn.
     """
-    labels, predictions = _columns("confusion_matrix", "labels", labels, "predictions", predictions)
-    display = _display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
+    labels, predictions = _check_columns("confusion_matrix", "labels", labels, "predictions", predictions)
+    display = _import_display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
     names = np.union1d(labels, predictions)
     classes = len(names)
-    axes = _own(*(2 * [min(8, max(3, 0.4 * classes))])) if axes is None else axes
+    axes = _make_axes(*(2 * [min(8, max(3, 0.4 * classes))])) if axes is None else axes
     display.from_predictions(
         labels,
         predictions,
@@ -184,15 +184,15 @@ def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
         )
     if not ((probabilities >= 0) & (probabilities <= 1)).all():
         raise ValueError("calibration takes probabilities in 0 … 1; loss.link(scores) makes them of scores")
-    display = _display("calibration", "calibration", "CalibrationDisplay")
-    axes = _own(4, 3.5) if axes is None else axes
-    several = probabilities.ndim == 2
-    true = probabilities.argmax(axis=1) == labels if several else labels
-    sure = probabilities.max(axis=1) if several else probabilities
-    display.from_predictions(true, sure, n_bins=10, ax=axes, name="model", color=PALETTE[0], pos_label=1)
+    display = _import_display("calibration", "calibration", "CalibrationDisplay")
+    axes = _make_axes(4, 3.5) if axes is None else axes
+    is_multiclass = probabilities.ndim == 2
+    is_right = probabilities.argmax(axis=1) == labels if is_multiclass else labels
+    confidence = probabilities.max(axis=1) if is_multiclass else probabilities
+    display.from_predictions(is_right, confidence, n_bins=10, ax=axes, name="model", color=PALETTE[0], pos_label=1)
     axes.legend(loc="best", frameon=False, fontsize=8)
-    of = "the class decided for" if several else "class 1"
-    axes.set(xlabel=f"mean probability of {of}", ylabel=f"share of rows of {of}")
+    event = "the class decided for" if is_multiclass else "class 1"
+    axes.set(xlabel=f"mean probability of {event}", ylabel=f"share of rows of {event}")
     return axes.figure
 
 
@@ -204,9 +204,9 @@ def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
     """
     targets, predictions = (np.asarray(a) for a in (targets, predictions))
     targets, predictions = (a[:, 0] if a.shape[1:] == (1,) else a for a in (targets, predictions))
-    targets, predictions = _columns("residuals", "targets", targets, "predictions", predictions)
-    display = _display("residuals", "metrics", "PredictionErrorDisplay")
-    axes = _own(4, 3.5) if axes is None else axes
+    targets, predictions = _check_columns("residuals", "targets", targets, "predictions", predictions)
+    display = _import_display("residuals", "metrics", "PredictionErrorDisplay")
+    axes = _make_axes(4, 3.5) if axes is None else axes
     display.from_predictions(
         targets,
         predictions,
@@ -235,18 +235,18 @@ def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = 
             f"plots.text takes probabilities of {len(characters)} characters, got shape {probabilities.shape}"
         )
     rows = math.ceil(len(characters) / columns)
-    axes = _own(0.1 * columns, 0.2 * rows) if axes is None else axes
-    grounds = np.zeros(rows * columns)
-    grounds[: len(characters)] = -np.log2(np.maximum(probabilities, 2.0**-8))
+    axes = _make_axes(0.1 * columns, 0.2 * rows) if axes is None else axes
+    bits = np.zeros(rows * columns)
+    bits[: len(characters)] = -np.log2(np.maximum(probabilities, 2.0**-8))
     colours = LinearSegmentedColormap.from_list("bits", ["#FFFFFF", PALETTE[1]])
-    axes.imshow(grounds.reshape(-1, columns), cmap=colours, vmin=0, vmax=8, aspect="auto", interpolation="nearest")
+    axes.imshow(bits.reshape(-1, columns), cmap=colours, vmin=0, vmax=8, aspect="auto", interpolation="nearest")
     font = get_font(findfont("monospace"))
     box = axes.get_window_extent()
     size = 72 / axes.figure.dpi * min(1.5 * box.width / columns, 0.8 * box.height / rows)  # points
     for i, character in enumerate(characters):
-        shown = "↵" if character == "\n" else character if font.get_char_index(ord(character)) else "□"
+        glyph = "↵" if character == "\n" else character if font.get_char_index(ord(character)) else "□"
         row, column = divmod(i, columns)
-        axes.text(column, row, shown, fontsize=size, family="monospace", ha="center", va="center", color=INK,
+        axes.text(column, row, glyph, fontsize=size, family="monospace", ha="center", va="center", color=INK,
                   parse_math=False)  # fmt: skip
     axes.set_axis_off()
     return axes.figure
@@ -258,8 +258,8 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     x (n, 2), y (n,) integer labels.
     """
     share = np.mean(model.predict(x).argmax(axis=1) == y)
-    figure = _page()
-    axes = _beside_curves(figure, history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
+    figure = _make_figure()
+    axes = _draw_curves_right(figure, history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
     decision_regions(model, x, y, axes=axes)
     return figure
 
@@ -272,9 +272,9 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
     """
     wrong = np.flatnonzero(np.asarray(predictions) != labels)
     title = f"{len(wrong):,} of {len(images):,} held-out images wrong (label → prediction)"
-    figure = _page()
+    figure = _make_figure()
     above, below = figure.subfigures(2, 1, height_ratios=[1.9, 1])
-    mistakes(images, labels, predictions, axes=_beside_curves(above, history, title))
+    mistakes(images, labels, predictions, axes=_draw_curves_right(above, history, title))
     axes = below.subplots()
     axes.set_title("the filters of the first layer, and what they make of the image", fontsize=11, color=INK)
     filters(convolution, images[wrong[0] if len(wrong) else 0], axes=axes)
@@ -283,9 +283,9 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
 
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
     """A matplotlib Figure: `text`, what there is room for, and beside it the loss and the accuracy over the epochs."""
-    figure = _page()
-    axes = _beside_curves(figure, history, "held-out text, the darker the less expected")
-    text(characters[:LETTERS], probabilities[:LETTERS], axes=axes)
+    figure = _make_figure()
+    axes = _draw_curves_right(figure, history, "held-out text, the darker the less expected")
+    text(characters[:MAX_CHARACTERS], probabilities[:MAX_CHARACTERS], axes=axes)
     return figure
 
 
@@ -298,12 +298,12 @@ def table_picture(
     predicted as each class. Without classes they are values, and it shows one over the other. `importances` are numbers
     by the names of columns.
     """
-    truth, predictions = _columns("table_picture", "truth", truth, "predictions", predictions)
-    figure = _page()
+    truth, predictions = _check_columns("table_picture", "truth", truth, "predictions", predictions)
+    figure = _make_figure()
     left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 0.85, 0.85], wspace=0.03)
     axes = left.subplots()
     if classes is None:
-        _draw_predicted(axes, truth, predictions)
+        _draw_predictions(axes, truth, predictions)
     else:
         _draw_confusion(axes, truth, predictions, classes)
     _draw_curves(middle, history, "validation")
@@ -327,33 +327,33 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
     axes.set_yticks(places, [names[i] for i in places])
     axes.set(xlabel="predicted", ylabel="true")
     right = (labels == predictions).mean()
-    _finish(axes, f"{right:.1%} of {len(labels):,} held-out rows right")
+    _style_axes(axes, f"{right:.1%} of {len(labels):,} held-out rows right")
 
 
-def _draw_predicted(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> None:
+def _draw_predictions(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> None:
     """Predictions over true values, a point a row; on the line they are right."""
-    shown = np.linspace(0, len(truth) - 1, min(len(truth), 5000)).astype(int)
-    both = np.concatenate([truth, predictions])
-    ends = both.min(), both.max()
+    shown_rows = np.linspace(0, len(truth) - 1, min(len(truth), 5000)).astype(int)
+    all_values = np.concatenate([truth, predictions])
+    ends = all_values.min(), all_values.max()
     axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
-    axes.scatter(truth[shown], predictions[shown], s=12, alpha=0.6, color=PALETTE[0], linewidths=0)
+    axes.scatter(truth[shown_rows], predictions[shown_rows], s=12, alpha=0.6, color=PALETTE[0], linewidths=0)
     axes.set(xlabel="true", ylabel="predicted")
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
-    _finish(axes, f"{len(truth):,} held-out rows")
+    _style_axes(axes, f"{len(truth):,} held-out rows")
 
 
 def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) -> None:
     """Bars of the columns that matter most."""
-    shown = sorted(importances.items(), key=lambda item: item[1])[-10:]
-    axes.barh(range(len(shown)), [x for _, x in shown], color=PALETTE[0], height=0.6)
-    axes.set_yticks(range(len(shown)), [escape_tex(shorten(name, 18)) for name, _ in shown])
+    top = sorted(importances.items(), key=lambda item: item[1])[-10:]
+    axes.barh(range(len(top)), [x for _, x in top], color=PALETTE[0], height=0.6)
+    axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 18)) for name, _ in top])
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
-    _finish(axes, f"{what} if shuffled")
+    _style_axes(axes, f"{what} if shuffled")
 
 
-def _finish(axes: Any, title: str) -> None:
+def _style_axes(axes: Any, title: str) -> None:
     axes.set_title(title, fontsize=11, color=INK, loc="left")
     axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
     axes.xaxis.label.set_color(INK)
@@ -361,14 +361,14 @@ def _finish(axes: Any, title: str) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _page() -> Any:
+def _make_figure() -> Any:
     """A figure of 1600 × 700 pixels, empty."""
     from caffelite._support.figures import Figure
 
     return Figure(10, 4.375, dpi=160)
 
 
-def _beside_curves(figure: Any, history: History, title: str) -> Any:
+def _draw_curves_right(figure: Any, history: History, title: str) -> Any:
     """Draw the loss and the accuracy on the right of a figure; titled axes on its left, empty."""
     left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
     main = left.subplots()
@@ -377,32 +377,32 @@ def _beside_curves(figure: Any, history: History, title: str) -> Any:
     return main
 
 
-def _draw_curves(figure: Any, history: History, held_out: str = "held out") -> None:
+def _draw_curves(figure: Any, history: History, validation_label: str = "held out") -> None:
     """The loss, and below it the first metric, over the epochs."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    loss, other = figure.subplots(2, 1, sharex=True)
+    loss, metric = figure.subplots(2, 1, sharex=True)
     _draw_curve(loss, history, "loss")
     loss.set(xlabel="", yscale="log")
     loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     loss.yaxis.set_major_formatter("{x:g}")
     loss.yaxis.set_minor_locator(NullLocator())
     if "val_loss" in history:
-        loss.legend(["training", held_out], frameon=False, fontsize=9, labelcolor=INK)
+        loss.legend(["training", validation_label], frameon=False, fontsize=9, labelcolor=INK)
     name = next(name for name in history if name != "loss")
-    _draw_curve(other, history, name)
+    _draw_curve(metric, history, name)
     if name == "accuracy":
-        other.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        metric.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
-def _own(width: float, height: float) -> Any:
+def _make_axes(width: float, height: float) -> Any:
     """Axes on a figure of this size in inches, which has no others."""
     from caffelite._support.figures import Figure
 
     return Figure(width, height).subplots()
 
 
-def _display(what: str, module: str, name: str) -> Any:
+def _import_display(what: str, module: str, name: str) -> Any:
     """A class of scikit-learn's."""
     try:
         return getattr(import_module(f"sklearn.{module}"), name)
@@ -410,7 +410,7 @@ def _display(what: str, module: str, name: str) -> Any:
         raise ImportError(f"plots.{what} is drawn by scikit-learn: {pip_command('scikit-learn')}") from None
 
 
-def _columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
+def _check_columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
     """Two arrays of a number for each row; ValueError for other shapes."""
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
@@ -422,12 +422,12 @@ def _draw_signed(axes: Any, values: np.ndarray, **options: Any) -> None:
     """Numbers as colours, 0 in the middle."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    colours = LinearSegmentedColormap.from_list("signed", SIGNED)
-    most = np.nanmax(np.abs(values)) or 1.0
-    axes.imshow(values, cmap=colours, vmin=-most, vmax=most, interpolation="nearest", **options)
+    colours = LinearSegmentedColormap.from_list("signed", SIGNED_COLOURS)
+    largest = np.nanmax(np.abs(values)) or 1.0
+    axes.imshow(values, cmap=colours, vmin=-largest, vmax=largest, interpolation="nearest", **options)
 
 
-def _table_of_filters(weights: np.ndarray) -> np.ndarray:
+def _tile_filters(weights: np.ndarray) -> np.ndarray:
     """Filters (outputs, inputs, …, width) as one image, an input a row, an output a column; gaps are NaN."""
     width = weights.shape[-1]
     filters = weights.reshape(*weights.shape[:2], -1, width).swapaxes(0, 1)

@@ -11,20 +11,23 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
-from caffelite.core.sparse import to_row_array, is_sparse
+from caffelite.core.sparse import is_sparse, to_row_array
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.model.model import Model
 from caffelite.model.tracing import to_list
 from caffelite.training import inputs as door
-from caffelite.visualize.formulas import back, forward, number
-from caffelite.visualize.graph import SVG, Node, Piece, boxes_of, drawing
+from caffelite.visualize.formulas import backward_formulas, format_number, forward_formulas
+from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes
 
-FORWARD, BACK = "#00568a", "#a83f00"  # blue and vermillion, dark enough to be read on the boxes' grounds
-LONGEST = 76  # letters of a line
-MOST = 8  # numbers that are written out
-LINES = 4  # of a matrix or of formulas, that are written out
+FORWARD_COLOUR, BACKWARD_COLOUR = (
+    "#00568a",
+    "#a83f00",
+)  # blue and vermillion, dark enough to be read on the boxes' grounds
+MAX_LINE = 76  # letters of a line
+MAX_NUMBERS = 8  # numbers that are written out
+MAX_LINES = 4  # of a matrix or of formulas, that are written out
 
 
 def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
@@ -51,9 +54,9 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
     if not isinstance(model, Model):
         raise TypeError(f"trace takes a Model, got {model!r}")
     if (target is None) != (loss is None):
-        missing, given = ("loss", "target") if loss is None else ("target", "loss")
-        raise ValueError(f"trace takes a target and a loss, or neither: got a {given} without a {missing}")
-    x = _rows_of_one(row)
+        missing, present = ("loss", "target") if loss is None else ("target", "loss")
+        raise ValueError(f"trace takes a target and a loss, or neither: got a {present} without a {missing}")
+    x = _add_row_axis(row)
     if loss is None:
         inputs, _ = door.model_inputs(model, "trace", x)
         if Source not in map(type, inputs):
@@ -62,23 +65,23 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
         targets: tuple[np.ndarray, ...] = ()
     else:
         loss = door.as_loss(loss)
-        batch, _ = door.prepare_data(model, "trace", x, _rows_of_one(target), None, loss)
+        batch, _ = door.prepare_data(model, "trace", x, _add_row_axis(target), None, loss)
         inputs, targets = batch.inputs, batch.targets
-    if Source in map(type, inputs) or any(len(of_rows) != 1 for of_rows in inputs):
+    if Source in map(type, inputs) or any(len(column) != 1 for column in inputs):
         raise ValueError(f"trace takes one row, such as x[0], got {[x.shape for x in inputs]}")
     before = mode.records_graph, mode.training
     mode.records_graph, mode.training = True, False
     try:
         with kernels.pause_recording(), np.errstate(all="ignore"):
-            return _drawn(*copy.deepcopy((model, loss)), inputs, targets)
+            return _draw(*copy.deepcopy((model, loss)), inputs, targets)
     finally:
         mode.records_graph, mode.training = before
 
 
-def _rows_of_one(row: Any) -> Any:
+def _add_row_axis(row: Any) -> Any:
     """Add an axis of rows to the arrays of one row."""
     if isinstance(row, tuple):
-        return tuple([_rows_of_one(part) for part in row])
+        return tuple([_add_row_axis(part) for part in row])
     if isinstance(row, Mapping):
         return {name: np.asarray(value)[None] for name, value in row.items()}
     if is_sparse(row):
@@ -86,78 +89,85 @@ def _rows_of_one(row: Any) -> Any:
     return np.asarray(row.data if isinstance(row, Tensor) else row)[None]
 
 
-def _drawn(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets: tuple[np.ndarray, ...]) -> SVG:
+def _draw(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets: tuple[np.ndarray, ...]) -> SVG:
     """Apply these copies of a model and its loss, and draw the steps."""
     for p in [*model.parameters(), *(loss.parameters() if loss else ())]:
         p.zero_grad()
     names = ["x"] if len(inputs) == 1 else [f"x{i}" for i in range(len(inputs))]
-    given: list[Any] = []
+    arguments: list[Any] = []
     for x, name in zip(inputs, names, strict=True):
         is_float = to_row_array(x).dtype.kind == "f"
-        given.append(Tensor(x, requires_grad=not is_sparse(x), name=name) if is_float else x)
-    outputs = model(*given)
+        arguments.append(Tensor(x, requires_grad=not is_sparse(x), name=name) if is_float else x)
+    outputs = model(*arguments)
     results = to_list(outputs)
     if loss is not None:
         results = [loss(outputs, unpack_single(targets))]
-    boxes = boxes_of(*results)
+    boxes = build_boxes(*results)
     last = next(box for box in boxes if any(tensor is results[0] for tensor in box.tensors))
     if loss is not None and results[0].requires_grad:
         for tensor in [tensor for box in boxes for tensor in box.tensors]:
             tensor.retain_grad()
         results[0].backward()
-    unseen = iter([("x", x) for x in given if isinstance(x, np.ndarray)])  # indices are not Tensors
+    index_inputs = iter([("x", x) for x in arguments if isinstance(x, np.ndarray)])  # indices are not Tensors
     for box in boxes:
         if box.kind == "function":
             _write_function(box, loss, targets)
         elif box.kind == "constant":
             is_target = loss is not None and box in last.inputs and len(targets) == 1
-            name, values = ("target", targets[0]) if is_target else next(unseen, ("", None))
+            name, values = ("target", targets[0]) if is_target else next(index_inputs, ("", None))
             if values is not None:
-                box.write([[(name, "")], *_values(values, FORWARD)])
+                box.write([[(name, "")], *_value_lines(values, FORWARD_COLOUR)])
         else:
-            box.write([*box.lines, *_values(box.tensors[0].data, FORWARD), *_gradient(box)])
-    legend = [("forward", FORWARD)] + [("back: gradients of the loss", BACK)] * (loss is not None)
-    return drawing(boxes, legend)
+            box.write([*box.lines, *_value_lines(box.tensors[0].data, FORWARD_COLOUR), *_gradient_lines(box)])
+    legend = [("forward", FORWARD_COLOUR)] + [("back: gradients of the loss", BACKWARD_COLOUR)] * (loss is not None)
+    return draw_boxes(boxes, legend)
 
 
-def _write_function(box: Node, loss: Function | None, targets: tuple[np.ndarray, ...]) -> None:
+def _write_function(box: Box, loss: Function | None, targets: tuple[np.ndarray, ...]) -> None:
     """Write the formula, or otherwise the values, and the gradient of the output with the way back."""
-    inputs = [None if x is None else x.data for x in box.given]
+    inputs = [None if x is None else x.data for x in box.tensor_inputs]
     if loss is not None and type(box.function) is type(loss) and len(targets) == 1:
         inputs[1:2] = targets
-    values = [piece for tensor in box.tensors for piece in _values(tensor.data, FORWARD)]
-    formulas = _short(forward(box.function, inputs, box.tensors[0].data) if len(box.tensors) == 1 else [])
-    lines = [[(left, ""), (f" = {right}", FORWARD)] for left, right in formulas] or values
-    gradient, on_the_way = box.tensors[0].grad, []
+    values = [piece for tensor in box.tensors for piece in _value_lines(tensor.data, FORWARD_COLOUR)]
+    formulas = _drop_long(forward_formulas(box.function, inputs, box.tensors[0].data) if len(box.tensors) == 1 else [])
+    lines = [[(left, ""), (f" = {right}", FORWARD_COLOUR)] for left, right in formulas] or values
+    gradient, gradient_formulas = box.tensors[0].grad, []
     if gradient is not None and len(box.tensors) == 1:
-        on_the_way = _short(back(box.function, inputs, box.tensors[0].data, gradient))
-    box.write([*box.lines, *lines, *_gradient(box), *[[(f"back: {a} = {b}", BACK)] for a, b in on_the_way]])
+        gradient_formulas = _drop_long(backward_formulas(box.function, inputs, box.tensors[0].data, gradient))
+    box.write(
+        [
+            *box.lines,
+            *lines,
+            *_gradient_lines(box),
+            *[[(f"back: {a} = {b}", BACKWARD_COLOUR)] for a, b in gradient_formulas],
+        ]
+    )
 
 
-def _short(formulas: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _drop_long(formulas: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The formulas if they are few and short, otherwise []."""
-    fits = len(formulas) <= LINES and all(len(a) + len(b) + 9 <= LONGEST for a, b in formulas)
+    fits = len(formulas) <= MAX_LINES and all(len(a) + len(b) + 9 <= MAX_LINE for a, b in formulas)
     return formulas if fits else []
 
 
-def _gradient(box: Node) -> Iterator[list[Piece]]:
+def _gradient_lines(box: Box) -> Iterator[list[Piece]]:
     for tensor in box.tensors:
         if tensor.grad is not None:
-            yield from _values(tensor.grad, BACK, "gradient ")
+            yield from _value_lines(tensor.grad, BACKWARD_COLOUR, "gradient ")
 
 
-def _values(array: Any, colour: str, before: str = "") -> list[list[Piece]]:
+def _value_lines(array: Any, colour: str, prefix: str = "") -> list[list[Piece]]:
     """Lines with the numbers of an array; if they are many, with how many there are, and from where to where."""
     if is_sparse(array):
-        return [[(f"{before}{array.nnz:,} of {array.shape[-1]:,} numbers, the others 0", colour)]]
+        return [[(f"{prefix}{array.nnz:,} of {array.shape[-1]:,} numbers, the others 0", colour)]]
     numbers = np.asarray(array)
     rows = [numbers.reshape(-1)]
-    if numbers.ndim == 2 and 1 < len(numbers) <= LINES and numbers.shape[1] > 1:
+    if numbers.ndim == 2 and 1 < len(numbers) <= MAX_LINES and numbers.shape[1] > 1:
         rows = list(numbers)
     if numbers.size == 1:
-        return [[(before + number(numbers.item()), colour)]]
-    if len(rows[0]) <= MOST:
-        lines = [f"[{' '.join([number(x) for x in row.tolist()])}]" for row in rows]
-        return [[((before if i == 0 else " " * len(before)) + line, colour)] for i, line in enumerate(lines)]
-    least, most = number(numbers.min().item()), number(numbers.max().item())
-    return [[(f"{before}{numbers.size:,} numbers, {least} … {most}", colour)]]
+        return [[(prefix + format_number(numbers.item()), colour)]]
+    if len(rows[0]) <= MAX_NUMBERS:
+        lines = [f"[{' '.join([format_number(x) for x in row.tolist()])}]" for row in rows]
+        return [[((prefix if i == 0 else " " * len(prefix)) + line, colour)] for i, line in enumerate(lines)]
+    smallest, largest = format_number(numbers.min().item()), format_number(numbers.max().item())
+    return [[(f"{prefix}{numbers.size:,} numbers, {smallest} … {largest}", colour)]]

@@ -22,7 +22,7 @@ CONDITIONS = {
     "p": "one of them is NaN", "np": "none of them is NaN", "o": "too large", "no": "not too large", "z": "zero",
     "nz": "not zero", "c": "below", "nc": "not below",
 }  # fmt: skip
-FIXED = {
+FIXED_MEANINGS = {
     "vzeroupper": "the upper parts of the vector registers ← 0",
     "ret": "return to the caller",
     "leave": "give back the function's memory on the stack",
@@ -40,14 +40,14 @@ def meaning(name: str, operands: list[str], width: int | None = None, constant: 
     `width` is how many bytes the operand in memory has. `constant` is the address of an operand inside the module,
     such as a constant.
     """
-    if name in FIXED:
-        return FIXED[name]
+    if name in FIXED_MEANINGS:
+        return FIXED_MEANINGS[name]
     if name.startswith("nop") or (name == "xchg" and len(set(operands)) == 1) or name in ("data16", "cs"):
         return "nothing: it fills up to the next address"
     for pattern, words in PATTERNS:
-        found = re.fullmatch(pattern, name)
-        if found:
-            return words(found, _Operands(name, operands, width, constant))
+        match = re.fullmatch(pattern, name)
+        if match:
+            return words(match, _Operands(name, operands, width, constant))
     return ""
 
 
@@ -60,24 +60,24 @@ class _Operands:
         self.are_bytes = "movdq" in name
         self.mask = ""
         self.width, self.constant = width, constant
-        self.given = []
+        self.texts = []
         for operand in operands:
             masked = re.fullmatch(r"(.*?)\{(k\d)\}(\{z\})?", operand)
             if masked:
                 self.mask = f", where {masked[2]} has a 1" + (", and 0 elsewhere" if masked[3] else "")
                 operand = masked[1]
-            self.given.append(operand)
+            self.texts.append(operand)
 
     def __len__(self) -> int:
-        return len(self.given)
+        return len(self.texts)
 
     @property
-    def to(self) -> str:
+    def result(self) -> str:
         return self.words(0)
 
     def words(self, i: int) -> str:
         """The words for operand i: a register's name, a number, or what is in memory."""
-        operand = self.given[i]
+        operand = self.texts[i]
         if not operand.startswith("[") and ":[" not in operand:
             return operand
         size = 8 if self.floats == "doubles" else 4
@@ -90,9 +90,9 @@ class _Operands:
             return f"the constant {kind.from_address(self.constant).value:.9g}"
         return f"the {self.floats[:-1]} at {operand}"
 
-    def bare(self, i: int) -> str:
+    def integer_words(self, i: int) -> str:
         """Operand i of an instruction on whole numbers."""
-        operand = self.given[i]
+        operand = self.texts[i]
         return f"what is at {operand}" if operand.startswith("[") else operand
 
     def sources(self) -> tuple[str, str]:
@@ -100,122 +100,126 @@ class _Operands:
         return (self.words(0), self.words(1)) if len(self) == 2 else (self.words(1), self.words(2))
 
 
-Found = re.Match[str]
+Match = re.Match[str]
 
 
-def _fma(found: Found, of: _Operands) -> str:
-    negative, sign, order = found[1], {"add": "+", "sub": "−"}[found[2]], found[3]
-    a, b, c = (of.words(i) for i in range(3))
+def _fma(match: Match, ops: _Operands) -> str:
+    negative, sign, order = match[1], {"add": "+", "sub": "−"}[match[2]], match[3]
+    a, b, c = (ops.words(i) for i in range(3))
     factors, added = {"132": ((a, c), b), "213": ((b, a), c), "231": ((b, c), a)}[order]
     if negative and sign == "+":
-        return f"{a} ← {added} − {factors[0]} · {factors[1]}{of.mask}"
-    return f"{a} ← {'−' if negative else ''}{factors[0]} · {factors[1]} {sign} {added}{of.mask}"
+        return f"{a} ← {added} − {factors[0]} · {factors[1]}{ops.mask}"
+    return f"{a} ← {'−' if negative else ''}{factors[0]} · {factors[1]} {sign} {added}{ops.mask}"
 
 
-def _arithmetic(found: Found, of: _Operands) -> str:
-    a, b = of.sources()
-    return f"{of.to} ← {a} {SIGNS[found[1]]} {b}{of.mask}"
+def _arithmetic(match: Match, ops: _Operands) -> str:
+    a, b = ops.sources()
+    return f"{ops.result} ← {a} {SIGNS[match[1]]} {b}{ops.mask}"
 
 
-def _extreme(found: Found, of: _Operands) -> str:
-    a, b = of.sources()
-    return f"{of.to} ← the {'larger' if found[1] == 'max' else 'smaller'} of {a} and {b}{of.mask}"
+def _extreme(match: Match, ops: _Operands) -> str:
+    a, b = ops.sources()
+    return f"{ops.result} ← the {'larger' if match[1] == 'max' else 'smaller'} of {a} and {b}{ops.mask}"
 
 
-def _logic(found: Found, of: _Operands) -> str:
-    a, b = of.sources()
-    operation = found[1] or found[2]
+def _logic(match: Match, ops: _Operands) -> str:
+    a, b = ops.sources()
+    operation = match[1] or match[2]
     if operation == "xor" and a == b:
-        return f"{of.to} ← 0"
-    return f"{of.to} ← the bits of {a} {SIGNS[operation]} {b}{of.mask}"
+        return f"{ops.result} ← 0"
+    return f"{ops.result} ← the bits of {a} {SIGNS[operation]} {b}{ops.mask}"
 
 
-def _mask(found: Found, of: _Operands) -> str:
+def _mask(match: Match, ops: _Operands) -> str:
     """A comparison of each lane, whose results are bits of a mask, or lanes of all ones and all zeros."""
     sign = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥", "eq": "=", "neq": "≠"}
-    name = found[1].removesuffix("_oq").removesuffix("_uq")
-    a, b = of.sources()
+    name = match[1].removesuffix("_oq").removesuffix("_uq")
+    a, b = ops.sources()
     if name in sign:
-        return f"{of.to} ← where {a} {sign[name]} {b}{of.mask}"
-    return f"{of.to} ← where not {a} {sign[name[1:]]} {b}{of.mask}" if name[1:] in sign else ""
+        return f"{ops.result} ← where {a} {sign[name]} {b}{ops.mask}"
+    return f"{ops.result} ← where not {a} {sign[name[1:]]} {b}{ops.mask}" if name[1:] in sign else ""
 
 
-def _whole_numbers(found: Found, of: _Operands) -> str:
-    a, b = of.sources()
-    return f"{of.to} ← {a} {SIGNS[found[1]]} {b}, whole numbers{of.mask}"
+def _whole_numbers(match: Match, ops: _Operands) -> str:
+    a, b = ops.sources()
+    return f"{ops.result} ← {a} {SIGNS[match[1]]} {b}, whole numbers{ops.mask}"
 
 
-def _moved(_found: Found, of: _Operands) -> str:
-    places = [i for i in range(1, len(of)) if not of.given[i].lstrip("-").isdigit()]
-    return f"{of.to} ← numbers of {' and '.join(of.words(i) for i in places) or 'itself'}, in another order{of.mask}"
+def _shuffle(_found: Match, ops: _Operands) -> str:
+    places = [i for i in range(1, len(ops)) if not ops.texts[i].lstrip("-").isdigit()]
+    return f"{ops.result} ← numbers of {' and '.join(map(ops.words, places)) or 'itself'}, in another order{ops.mask}"
 
 
-def _converted(found: Found, of: _Operands) -> str:
+def _conversion(match: Match, ops: _Operands) -> str:
     kinds = {"sd": "a double", "ss": "a float", "si": "a whole number", "pd": "doubles", "ps": "floats",
              "dq": "whole numbers", "usi": "a whole number", "udq": "whole numbers", "qq": "whole numbers"}  # fmt: skip
-    return f"{of.to} ← {of.bare(len(of) - 1)}, from {kinds[found[2]]} to {kinds[found[3]]}{of.mask}"
+    return f"{ops.result} ← {ops.integer_words(len(ops) - 1)}, from {kinds[match[2]]} to {kinds[match[3]]}{ops.mask}"
 
 
-def _integer(found: Found, of: _Operands) -> str:
-    name = found[1]
-    if name == "xor" and of.given[0] == of.given[1]:
-        return f"{of.bare(0)} ← 0"
-    if name == "imul" and len(of) == 3:
-        return f"{of.bare(0)} ← {of.bare(1)} · {of.bare(2)}"
-    if name == "imul" and len(of) == 1:
+def _integer(match: Match, ops: _Operands) -> str:
+    name = match[1]
+    if name == "xor" and ops.texts[0] == ops.texts[1]:
+        return f"{ops.integer_words(0)} ← 0"
+    if name == "imul" and len(ops) == 3:
+        return f"{ops.integer_words(0)} ← {ops.integer_words(1)} · {ops.integer_words(2)}"
+    if name == "imul" and len(ops) == 1:
         return ""
     sign = {"imul": "·"}.get(name) or SIGNS[name]
-    return f"{of.bare(0)} ← {of.bare(0)} {sign} {of.bare(1)}"
+    return f"{ops.integer_words(0)} ← {ops.integer_words(0)} {sign} {ops.integer_words(1)}"
 
 
-def _shift(found: Found, of: _Operands) -> str:
-    left, three = found[1] in ("shl", "sal"), len(of) == 3
-    times, what = of.given[-1] if len(of) > 1 else "1", of.bare(1 if three else 0)
+def _shift(match: Match, ops: _Operands) -> str:
+    left, three = match[1] in ("shl", "sal"), len(ops) == 3
+    times, what = ops.texts[-1] if len(ops) > 1 else "1", ops.integer_words(1 if three else 0)
     if times.isdigit() and int(times) < 63:
-        return f"{of.bare(0)} ← {what} {'·' if left else '/'} {2 ** int(times):,}"
-    return f"{of.bare(0)} ← the bits of {what}, {times} places to the {'left' if left else 'right'}"
+        return f"{ops.integer_words(0)} ← {what} {'·' if left else '/'} {2 ** int(times):,}"
+    return f"{ops.integer_words(0)} ← the bits of {what}, {times} places to the {'left' if left else 'right'}"
 
 
-def _address(_found: Found, of: _Operands) -> str:
-    formula = of.given[1].strip("[]").replace("*", " · ")
-    return f"{of.given[0]} ← {formula}" if of.constant is None else f"{of.given[0]} ← the address of a constant"
+def _address(_found: Match, ops: _Operands) -> str:
+    formula = ops.texts[1].strip("[]").replace("*", " · ")
+    return f"{ops.texts[0]} ← {formula}" if ops.constant is None else f"{ops.texts[0]} ← the address of a constant"
 
 
-def _compared(found: Found, of: _Operands) -> str:
-    if found[1] == "test":
-        return f"is {of.bare(0)} 0?" if of.given[0] == of.given[1] else f"the bits of {of.bare(0)} and {of.bare(1)}"
-    return f"compare {of.bare(0)} with {of.bare(1)}"
+def _comparison(match: Match, ops: _Operands) -> str:
+    if match[1] == "test":
+        return (
+            f"is {ops.integer_words(0)} 0?"
+            if ops.texts[0] == ops.texts[1]
+            else f"the bits of {ops.integer_words(0)} and {ops.integer_words(1)}"
+        )
+    return f"compare {ops.integer_words(0)} with {ops.integer_words(1)}"
 
 
 # The forms of names, in the order in which they are tried, each with what makes the words.
-PATTERNS: list[tuple[str, Callable[[Found, _Operands], str]]] = [
+PATTERNS: list[tuple[str, Callable[[Match, _Operands], str]]] = [
     (r"vf(n)?m(add|sub)(132|213|231)[ps][sd]", _fma),
     (r"v?(add|sub|mul|div)[ps][sd]", _arithmetic),
     (r"v?(max|min)[ps][sd]", _extreme),
-    (r"v?sqrt[ps][sd]", lambda _, of: f"{of.to} ← the root of {of.words(-1)}{of.mask}"),
+    (r"v?sqrt[ps][sd]", lambda _, ops: f"{ops.result} ← the root of {ops.words(-1)}{ops.mask}"),
     (r"v?(andn|and|or|xor)p[sd]|v?p(andn|and|or|xor)[dq]?", _logic),
-    (r"v?u?comis[sd]", lambda _, of: f"compare {of.words(0)} with {of.words(1)}"),
+    (r"v?u?comis[sd]", lambda _, ops: f"compare {ops.words(0)} with {ops.words(1)}"),
     (r"v?cmp(\w+?)[ps][sd]", _mask),
     (r"v?p(add|sub)[bwdq]", _whole_numbers),
-    (r"v?(?:broadcasts[sd]|pbroadcast[dq])", lambda _, of: f"each of {of.to} ← {of.words(1)}{of.mask}"),
-    (r"v?(cvtt?)(sd|ss|si|pd|ps|dq|usi|udq|qq)2(sd|ss|si|pd|ps|dq|usi|udq|qq)", _converted),
-    (r"v?mov[ua]p[sd]|v?mov(?:dq[ua]\d*|s[sd]|[dq])", lambda _, of: f"{of.to} ← {of.words(-1)}{of.mask}"),
-    (r"v?(?:shuf|unpck|perm|extract|insert|blend|movh|movl|pshuf|pack|palign|align|movs[hl]dup)\w*", _moved),
+    (r"v?(?:broadcasts[sd]|pbroadcast[dq])", lambda _, ops: f"each of {ops.result} ← {ops.words(1)}{ops.mask}"),
+    (r"v?(cvtt?)(sd|ss|si|pd|ps|dq|usi|udq|qq)2(sd|ss|si|pd|ps|dq|usi|udq|qq)", _conversion),
+    (r"v?mov[ua]p[sd]|v?mov(?:dq[ua]\d*|s[sd]|[dq])", lambda _, ops: f"{ops.result} ← {ops.words(-1)}{ops.mask}"),
+    (r"v?(?:shuf|unpck|perm|extract|insert|blend|movh|movl|pshuf|pack|palign|align|movs[hl]dup)\w*", _shuffle),
     (r"(add|sub|and|or|xor|imul)", _integer),
     (r"(shl|sal|shr|sar)x?", _shift),
-    (r"(inc|dec)", lambda f, of: f"{of.bare(0)} ← {of.bare(0)} {'+' if f[1] == 'inc' else '−'} 1"),
-    (r"neg", lambda _, of: f"{of.bare(0)} ← −{of.bare(0)}"),
-    (r"not", lambda _, of: f"{of.bare(0)} ← its bits, turned round"),
-    (r"mov(?:abs)?|kmov[bwdq]", lambda _, of: f"{of.bare(0)} ← {of.bare(1)}"),
-    (r"mov[sz]xd?", lambda _, of: f"{of.bare(0)} ← {of.bare(1)}, made wider"),
+    (r"(inc|dec)", lambda f, ops: f"{ops.integer_words(0)} ← {ops.integer_words(0)} {'+' if f[1] == 'inc' else '−'} 1"),
+    (r"neg", lambda _, ops: f"{ops.integer_words(0)} ← −{ops.integer_words(0)}"),
+    (r"not", lambda _, ops: f"{ops.integer_words(0)} ← its bits, turned round"),
+    (r"mov(?:abs)?|kmov[bwdq]", lambda _, ops: f"{ops.integer_words(0)} ← {ops.integer_words(1)}"),
+    (r"mov[sz]xd?", lambda _, ops: f"{ops.integer_words(0)} ← {ops.integer_words(1)}, made wider"),
     (r"lea", _address),
-    (r"(cmp|test)", _compared),
-    (r"push", lambda _, of: f"put {of.bare(0)} on the stack"),
-    (r"pop", lambda _, of: f"{of.bare(0)} ← from the stack"),
-    (r"call", lambda _, of: f"call {of.bare(0)}"),
-    (r"jmp", lambda _, of: f"go on at {of.bare(0)}"),
-    (r"j(\w+)", lambda f, of: f"if {CONDITIONS.get(f[1], f[1])}, go on at {of.bare(0)}"),
-    (r"set(\w+)", lambda f, of: f"{of.bare(0)} ← 1 if {CONDITIONS.get(f[1], f[1])}, else 0"),
-    (r"cmov(\w+)", lambda f, of: f"if {CONDITIONS.get(f[1], f[1])}, {of.bare(0)} ← {of.bare(1)}"),
-    (r"prefetch\w*", lambda _, of: f"fetch {of.given[0]} into the cache: it will be needed"),
+    (r"(cmp|test)", _comparison),
+    (r"push", lambda _, ops: f"put {ops.integer_words(0)} on the stack"),
+    (r"pop", lambda _, ops: f"{ops.integer_words(0)} ← from the stack"),
+    (r"call", lambda _, ops: f"call {ops.integer_words(0)}"),
+    (r"jmp", lambda _, ops: f"go on at {ops.integer_words(0)}"),
+    (r"j(\w+)", lambda f, ops: f"if {CONDITIONS.get(f[1], f[1])}, go on at {ops.integer_words(0)}"),
+    (r"set(\w+)", lambda f, ops: f"{ops.integer_words(0)} ← 1 if {CONDITIONS.get(f[1], f[1])}, else 0"),
+    (r"cmov(\w+)", lambda f, ops: f"if {CONDITIONS.get(f[1], f[1])}, {ops.integer_words(0)} ← {ops.integer_words(1)}"),
+    (r"prefetch\w*", lambda _, ops: f"fetch {ops.texts[0]} into the cache: it will be needed"),
 ]

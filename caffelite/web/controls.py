@@ -1,4 +1,4 @@
-"""Controls: the requests of pages, and how the training answers them."""
+"""Controls: the requests of pages, and how the training handles them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from caffelite.files import safetensors as files
-from caffelite.files.state import state_arrays, make_texts
+from caffelite.files.state import make_texts, state_arrays
 from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.web import snapshots
 from caffelite.web.server import Channel
 from caffelite.web.status import Status
-from caffelite.web.updates import PAUSED, Updates
+from caffelite.web.updates import SECONDS_PAUSED, Updates
 
 KINDS = ("pause", "go", "step", "epoch", "stop", "rate", "save", "kernels")
-LARGEST = 2**29  # bytes of a model that the page may save
-ALONE = 5.0  # seconds after which a training that is paused goes on, if there is no page
-LOOK = 0.25  # seconds after which a training that is paused looks for pages
+MAX_BYTES = 2**29  # bytes of a model that the page may save
+RESUME_AFTER = 5.0  # seconds after which a training that is paused goes on, if there is no page
+POLL_INTERVAL = 0.25  # seconds after which a training that is paused looks for pages
 
 
 class Controls:
-    """The requests of pages. The server's thread notes them, and the training's thread does them between two steps.
+    """The requests of pages. The server's thread queues them, and the training's thread does them between two steps.
 
     Several ranks do the same after the same steps. Only rank 0 has pages, and it sends their requests to the others.
     """
@@ -31,47 +31,47 @@ class Controls:
     def __init__(self, training: Any, status: Status, updates: Updates) -> None:
         self.training, self.status, self.updates = training, status, updates
         self.team: ProcessGroup = training.team or SINGLE_PROCESS
-        self.ends = False  # whether a page has ended the training
+        self.should_stop = False  # whether a page has ended the training
         self.is_paused = False
         self.steps, self.until_epoch = 0, 0  # steps to make, and the epoch up to which to train, while it is paused
-        self._seen = 0.0  # when a page was open last, while it is paused
-        self._asked: deque[tuple[Channel | None, str, float]] = deque(maxlen=64)  # page, kind, and the new rate
-        status.cannot = _impossible(training, updates.watched)
+        self._last_seen = 0.0  # when a page was open last, while it is paused
+        self._requests: deque[tuple[Channel | None, str, float]] = deque(maxlen=64)  # page, kind, and the new rate
+        status.unsupported = _unsupported_requests(training, updates.view)
 
-    def ask(self, channel: Channel | None, kind: Any, value: Any = None) -> None:
-        """Note a request of a page. Raises ValueError if it cannot be done. It runs on the server's thread."""
+    def add_request(self, channel: Channel | None, kind: Any, value: Any = None) -> None:
+        """Queue a request of a page. Raises ValueError if it cannot be done. It runs on the server's thread."""
         if kind not in KINDS:
             raise ValueError(f"the page asked for {kind!r:.80}, which is unknown")
-        if kind in self.status.cannot:
-            raise ValueError(self.status.cannot[kind])
-        self._asked.append((channel, kind, _as_rate(value) if kind == "rate" else 0.0))
-        self.updates.wakes.set()
+        if kind in self.status.unsupported:
+            raise ValueError(self.status.unsupported[kind])
+        self._requests.append((channel, kind, _check_rate(value) if kind == "rate" else 0.0))
+        self.updates.wake_event.set()
 
     # ---- on the training's thread -------------------------------------------------------------------------------
 
     def steps_done(self, count: int) -> None:
         self.steps = max(0, self.steps - count)
 
-    def obey(self) -> bool:
+    def handle_requests(self) -> bool:
         """Do the requests of pages. Return whether there was anything. All ranks call it after the same steps."""
-        has_obeyed = False
-        self.updates.wakes.clear()
-        while self.team.broadcast(len(self._asked)):
-            channel, kind, value = self._asked.popleft() if self.training.leads else (None, KINDS[0], 0.0)
+        was_asked = False
+        self.updates.wake_event.clear()
+        while self.team.broadcast(len(self._requests)):
+            channel, kind, value = self._requests.popleft() if self.training.leads else (None, KINDS[0], 0.0)
             kind, value = KINDS[int(self.team.broadcast(KINDS.index(kind)))], self.team.broadcast(value)
             try:
-                self._do(channel, kind, value)
+                self._handle(channel, kind, value)
             except Exception as error:  # the page gets the error, and the training goes on
                 if channel is not None:
                     channel.send("refused", {"why": f"{error}" or type(error).__name__})
-            has_obeyed = True
+            was_asked = True
         state = "paused" if self.is_paused else "running"
         if state != self.status.state:
             self.status.state = state
             self.updates.make_status_due()
-        return has_obeyed
+        return was_asked
 
-    def _do(self, channel: Channel | None, kind: str, value: float) -> None:
+    def _handle(self, channel: Channel | None, kind: str, value: float) -> None:
         if kind == "pause":
             self.is_paused, self.steps, self.until_epoch = True, 0, 0
         elif kind == "go":
@@ -81,12 +81,12 @@ class Controls:
         elif kind == "epoch":
             self.is_paused, self.until_epoch = True, self.training.history.epochs + 1
         elif kind == "stop":
-            self.ends = True
+            self.should_stop = True
         elif kind == "rate":
             self._set_rate(value)
         elif kind == "save" and channel is not None:
             with self.training.as_at_the_end():  # as a checkpoint: it has the average that AverageWeights keeps
-                channel.send("saved", self._saved())
+                channel.send("saved", self._pack_model())
         elif kind == "kernels" and self.training.leads:
             self._time_kernels()
 
@@ -99,10 +99,10 @@ class Controls:
         else:
             optimizer.lr = rate
 
-    def _saved(self) -> dict[str, Any]:
+    def _pack_model(self) -> dict[str, Any]:
         model = self.training.model
         arrays = state_arrays(model)
-        if sum(array.nbytes for array in arrays.values()) > LARGEST:
+        if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
             raise ValueError("the model is too large for the page: use cl.callbacks.Checkpoint")
         name = f"model-{self.status.name}-epoch-{self.training.history.epochs}.safetensors"
         parts = [memoryview(part).cast("B") for part in files.content(name, arrays, make_texts(model)) if len(part)]
@@ -110,46 +110,46 @@ class Controls:
 
     def _time_kernels(self) -> None:
         begun = time.monotonic()
-        self.updates.publish("kernels", snapshots.kernels(self.updates.watched))
+        self.updates.publish("kernels", snapshots.kernels(self.updates.view))
         self.updates.send()
-        self.status.note_wait(time.monotonic() - begun)
+        self.status.add_wait(time.monotonic() - begun)
 
     def wait(self) -> None:
         """Wait while the training is paused: until pages want it to go on, or have all gone."""
         history, epochs = self.training.history, self.training.epochs
         is_done = epochs is not None and history.epochs >= epochs
-        begun = self._seen = time.monotonic()
-        while self.is_paused and not (self.ends or is_done or self.steps or self.until_epoch > history.epochs):
-            is_woken = self.training.leads and self._is_woken()  # other ranks wait in `obey`
-            self.obey()
+        begun = self._last_seen = time.monotonic()
+        while self.is_paused and not (self.should_stop or is_done or self.steps or self.until_epoch > history.epochs):
+            is_woken = self.training.leads and self._wait_for_page()  # other ranks wait in `handle_requests`
+            self.handle_requests()
             now = time.monotonic()
-            self.status.note_wait(now - begun)
+            self.status.add_wait(now - begun)
             begun = now
             if is_woken:
-                self.updates.make(now, PAUSED)
+                self.updates.make(now, SECONDS_PAUSED)
 
-    def _is_woken(self) -> bool:
+    def _wait_for_page(self) -> bool:
         """Wait for a page, but not for long. Without pages, or after Ctrl-C, ask that the training goes on."""
-        is_woken = self.updates.wakes.wait(LOOK)
+        is_woken = self.updates.wake_event.wait(POLL_INTERVAL)
         if self.updates.pages:
-            self._seen = time.monotonic()
-        elif time.monotonic() - self._seen > ALONE:
-            self._asked.append((None, "go", 0.0))
+            self._last_seen = time.monotonic()
+        elif time.monotonic() - self._last_seen > RESUME_AFTER:
+            self._requests.append((None, "go", 0.0))
         if self.team.is_interrupted():
-            self._asked.append((None, "go", 0.0))
+            self._requests.append((None, "go", 0.0))
         return is_woken
 
 
-def _impossible(training: Any, watched: snapshots.Watched) -> dict[str, str]:
+def _unsupported_requests(training: Any, view: snapshots.TrainingView) -> dict[str, str]:
     """The requests that are impossible, and the reasons."""
     if training.optimizer is None:
         return {"rate": "L-BFGS chooses the length of each step", "kernels": "only steps of an optimizer can be timed"}
-    if watched.training_rows is None:
+    if view.training_rows is None:
         return {"kernels": "kernels can be timed only if the rows are in memory"}
     return {}
 
 
-def _as_rate(value: Any) -> float:
+def _check_rate(value: Any) -> float:
     """The learning rate that a page has sent. Raises ValueError if it is not a possible one."""
     if type(value) not in (int, float) or not 0 <= value < 1e9:
         raise ValueError(f"a learning rate is a number, 0 or more, got {value!r:.80}")

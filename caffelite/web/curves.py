@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MOST = 512  # points
+MAX_POINTS = 512  # points
 
 
 class Curve:
-    """A quantity over a training: the mean, the least and the greatest of as many values for each point.
+    """A quantity over a training: the mean, minimum and maximum of the same number of values for each point.
 
     If there are more than MOST points, two neighbours become one. So any number of values takes the same memory.
     """
@@ -23,14 +23,14 @@ class Curve:
     def extend(self, x: Sequence[float], values: Sequence[float]) -> None:
         """Append values, and where they are. x only grows."""
         self._new.append((x, values))
-        if len(self._new) >= MOST:
-            self._take_new()
+        if len(self._new) >= MAX_POINTS:
+            self._merge_new()
 
     def __len__(self) -> int:
-        self._take_new()
+        self._merge_new()
         return self._points.shape[1]
 
-    def _take_new(self) -> None:
+    def _merge_new(self) -> None:
         """Move the new values into the points. Many at once take as long as one."""
         if not self._new:
             return
@@ -39,19 +39,19 @@ class Curve:
         new = np.stack([x, values, values, values, np.ones(len(values))])
         self._points = np.concatenate([self._points, new], axis=1)
         count = self._points[4].sum()
-        while count > MOST * self._width:
+        while count > MAX_POINTS * self._width:
             self._width *= 2
         if self._width > 1:
-            self._points = _merged(self._points, self._width)
+            self._points = _merge(self._points, self._width)
 
     def message(self) -> dict[str, np.ndarray]:
         """Return the points for the page. They have `low` and `high` only if these differ."""
-        self._take_new()
+        self._merge_new()
         x, mean, low, high = self._points[:4].astype(np.float32)
         return {"x": x, "y": mean} | ({} if self._width == 1 else {"low": low, "high": high})
 
 
-def _merged(points: np.ndarray, width: int) -> np.ndarray:
+def _merge(points: np.ndarray, width: int) -> np.ndarray:
     """Merge neighbours into points of `width` values."""
     x, mean, low, high, count = points
     place = (np.cumsum(count) - 1) // width

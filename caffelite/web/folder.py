@@ -17,12 +17,12 @@ class FolderPage:
     Raises OSError if the folder cannot be read or another program has the port, and ValueError if it has no runs.
     """
 
-    page = "live.html"
+    html = "live.html"
 
     def __init__(self, folder: str | os.PathLike[str], port: int = 0) -> None:
         os.listdir(folder)
         self.runs = Runs(folder)
-        if not self.runs.listed():
+        if not self.runs.list_runs():
             raise ValueError(f"{os.fspath(folder)} has no runs: cl.live(folder=…) writes a file NAME.run for each")
         self.server = Server(self, port)
         self.server.start()
@@ -33,10 +33,10 @@ class FolderPage:
 
     # ---- of the server, on its thread ---------------------------------------------------------------------------
 
-    def joined(self, channel: Channel) -> None:
+    def on_connect(self, channel: Channel) -> None:
         self._send_list(channel)
 
-    def received(self, channel: Channel, message: dict[str, Any]) -> None:
+    def on_receive(self, channel: Channel, message: dict[str, Any]) -> None:
         kind = message.get("kind")
         if kind == "runs":
             self._send_list(channel)
@@ -45,8 +45,8 @@ class FolderPage:
         else:
             raise ValueError(f"there is no training here, so the page cannot ask for {kind!r:.80}")
 
-    def left(self, channel: Channel) -> None:
+    def on_disconnect(self, channel: Channel) -> None:
         pass
 
     def _send_list(self, channel: Channel) -> None:
-        channel.send("runs", {"runs": self.runs.listed(), "now": None})
+        channel.send("runs", {"runs": self.runs.list_runs(), "now": None})

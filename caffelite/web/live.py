@@ -24,15 +24,15 @@ from caffelite.web.controls import Controls
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server
 from caffelite.web.status import Status
-from caffelite.web.updates import ENDED, OFTEN, PAUSED, Updates
+from caffelite.web.updates import FAST_INTERVAL, SECONDS_AT_END, SECONDS_PAUSED, Updates
 
-PATIENCE = 5.0  # seconds that a training which has ended waits for the page that it has opened
+FLUSH_TIMEOUT = 5.0  # seconds that a training which has ended waits for the page that it has opened
 
 
 class Live:
     """The callback that `live` returns."""
 
-    page = "live.html"
+    html = "live.html"
 
     def __init__(self, port: int, open_browser: bool, folder: str | os.PathLike[str] | None) -> None:
         self.port, self.open_browser, self.runs = port, open_browser, Runs(folder)
@@ -58,7 +58,7 @@ class Live:
         if self._training is not None:
             raise RuntimeError("this cl.live() shows another training now: make one for each")
         self._outer_error = sys.exc_info()[1]
-        self._next_look = 0.0
+        self._next_update = 0.0
         self._was_opened = False
         self._status = Status(self.runs.new_name() if training.leads else "", training)
         self._updates = Updates(training, self._status, self.runs)
@@ -73,9 +73,9 @@ class Live:
         self.server.start()
         echo(f"live: {self.server.address}", flush=True)
         if self.open_browser and _has_screen():
-            threading.Thread(target=self._open, args=(self.server.address,), daemon=True).start()
+            threading.Thread(target=self._open_page, args=(self.server.address,), daemon=True).start()
 
-    def _open(self, address: str) -> None:
+    def _open_page(self, address: str) -> None:
         with suppress(Exception):
             self._was_opened = webbrowser.open(address)
 
@@ -105,13 +105,13 @@ class Live:
         if self._training is None:
             return None
         controls, now = self._controls, time.monotonic()
-        has_obeyed = controls.obey()
-        if self._training.leads and (now >= self._next_look or has_obeyed or controls.is_paused):
-            self._next_look = now + OFTEN
-            self._updates.make(now, PAUSED if controls.is_paused else 0.0)
+        was_asked = controls.handle_requests()
+        if self._training.leads and (now >= self._next_update or was_asked or controls.is_paused):
+            self._next_update = now + FAST_INTERVAL
+            self._updates.make(now, SECONDS_PAUSED if controls.is_paused else 0.0)
         if controls.is_paused:
             controls.wait()
-        return controls.ends
+        return controls.should_stop
 
     def end(self) -> None:
         """Show how it ended, and end the server."""
@@ -120,48 +120,48 @@ class Live:
         error = sys.exc_info()[1]
         try:
             if self._training.leads:
-                self._status.state, self._status.why = self._end_of(None if error is self._outer_error else error)
-                self._updates.make(time.monotonic(), ENDED, is_over=True)
+                self._status.state, self._status.why = self._describe_end(None if error is self._outer_error else error)
+                self._updates.make(time.monotonic(), SECONDS_AT_END, is_over=True)
                 with suppress(OSError):
-                    self._updates.keep()
-                self._say_goodbye()
+                    self._updates.save()
+                self._flush_pages()
         finally:
             if self.server is not None:
                 self.server.stop()
             self._training = None
             del self._status, self._updates, self._controls  # they know the training, and so its data
 
-    def _end_of(self, error: BaseException | None) -> tuple[str, str]:
+    def _describe_end(self, error: BaseException | None) -> tuple[str, str]:
         if isinstance(error, KeyboardInterrupt):
             return "stopped", "Ctrl-C"
         if error is not None:
             return "failed", f"{type(error).__name__}: {error}"[:500]
-        if self._controls.ends:
+        if self._controls.should_stop:
             return "stopped", "from a page"
         done, epochs = self._training.history.epochs, self._training.epochs
         return "finished", "" if epochs is None or done >= epochs else f"after {done} of {epochs} epochs"
 
-    def _say_goodbye(self) -> None:
+    def _flush_pages(self) -> None:
         """Wait until the pages have got the last messages. A page that the browser opens may still be on its way."""
-        end = time.monotonic() + PATIENCE
-        while self._was_opened and not self._updates.was_seen and time.monotonic() < end:
+        end = time.monotonic() + FLUSH_TIMEOUT
+        while self._was_opened and not self._updates.had_page and time.monotonic() < end:
             time.sleep(0.02)
         for channel in self._updates.pages:
             channel.wait_until_sent(1.0)
 
     # ---- of the server, on its thread ---------------------------------------------------------------------------
 
-    def joined(self, channel: Channel) -> None:
+    def on_connect(self, channel: Channel) -> None:
         self._updates.join(channel)
 
-    def left(self, channel: Channel) -> None:
+    def on_disconnect(self, channel: Channel) -> None:
         self._updates.leave(channel)
 
-    def received(self, channel: Channel, message: dict[str, Any]) -> None:
+    def on_receive(self, channel: Channel, message: dict[str, Any]) -> None:
         if message.get("kind") == "run":
             channel.send("run", self.runs.content(message.get("name")))
         else:
-            self._controls.ask(channel, message.get("kind"), message.get("value"))
+            self._controls.add_request(channel, message.get("kind"), message.get("value"))
 
 
 def _has_screen() -> bool:

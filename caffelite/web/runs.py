@@ -13,13 +13,13 @@ from typing import Any
 
 from caffelite.files import safetensors as files
 from caffelite.web.messages import decode
-from caffelite.web.server import as_bytes
+from caffelite.web.server import encode_message
 
-ENDING = ".run"
-NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")  # of a run; it is only a file name, without a folder
-LARGEST = 2**25  # bytes of a file
-QUIET = 60  # seconds after which a run that writes nothing does not run any more
-MOST = 50  # runs that the page lists, the newest
+SUFFIX = ".run"
+NAME_PATTERN = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")  # of a run; it is only a file name, without a folder
+MAX_BYTES = 2**25  # bytes of a file
+STALE_AFTER = 60  # seconds after which a run that writes nothing does not run any more
+MAX_RUNS = 50  # runs that the page lists, the newest
 
 
 class Runs:
@@ -27,22 +27,22 @@ class Runs:
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self.folder = None if folder is None else Path(folder).absolute()
-        self._kept: dict[str, bytes] = {}  # without a folder
-        self._known: dict[str, tuple[int, dict[str, Any]]] = {}  # the time of each file, and its entry in `listed`
+        self._contents: dict[str, bytes] = {}  # without a folder
+        self._cache: dict[str, tuple[int, dict[str, Any]]] = {}  # the time of each file, and its entry in `list_runs`
 
     def new_name(self) -> str:
         """Return the name of a run that begins now. Makes the folder; OSError if it cannot be written."""
         name = first = time.strftime("%Y-%m-%d_%H-%M-%S")
         number = 1
-        while not self._takes(name):
+        while not self._reserve(name):
             number += 1
             name = f"{first}-{number}"
         return name
 
-    def _takes(self, name: str) -> bool:
+    def _reserve(self, name: str) -> bool:
         """Take a name for a run that begins. Return False if another run has it."""
         if self.folder is None:
-            return name not in self._kept
+            return name not in self._contents
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with open(self.path(name), "xb"):  # an empty file: no other program can take the name
@@ -53,63 +53,63 @@ class Runs:
     def path(self, name: str) -> Path:
         """Return the file of a run."""
         assert self.folder is not None
-        return self.folder / f"{name}{ENDING}"
+        return self.folder / f"{name}{SUFFIX}"
 
-    def keep(self, name: str, parts: dict[str, dict[str, Any]]) -> None:
+    def save(self, name: str, parts: dict[str, dict[str, Any]]) -> None:
         """Keep a run, in the place of an earlier state of it. Raises OSError if it cannot be written."""
-        content = as_bytes("run", {"name": name, "parts": parts})
+        content = encode_message("run", {"name": name, "parts": parts})
         if self.folder is not None:
             files.replace_file(self.path(name), [content])
             return
-        self._kept[name] = content
-        while len(self._kept) > MOST:
-            del self._kept[next(iter(self._kept))]
+        self._contents[name] = content
+        while len(self._contents) > MAX_RUNS:
+            del self._contents[next(iter(self._contents))]
 
     def content(self, name: Any) -> bytes:
         """Return the message of a run. Raises ValueError if there is none of this name."""
-        if isinstance(name, str) and NAME.fullmatch(name):
-            if name in self._kept:
-                return self._kept[name]
-            if self.folder is not None and (found := self._read(self.path(name))) is not None:
-                return found
+        if isinstance(name, str) and NAME_PATTERN.fullmatch(name):
+            if name in self._contents:
+                return self._contents[name]
+            if self.folder is not None and (content := self._read(self.path(name))) is not None:
+                return content
         raise ValueError(f"there is no run {name!r:.80}")
 
     def _read(self, path: Path) -> bytes | None:
         try:
             with open(path, "rb", opener=files.open_file) as file:
-                content = file.read(LARGEST + 1)
+                content = file.read(MAX_BYTES + 1)
         except OSError:
             return None
-        return content if len(content) <= LARGEST else None
+        return content if len(content) <= MAX_BYTES else None
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list_runs(self) -> list[dict[str, Any]]:
         """Return name, state and curves of each run, the newest first. Files that are not runs are left out."""
         if self.folder is None:
-            found = [about for name, content in self._kept.items() if (about := _about(name, content))]
-            return found[::-1]
-        listed = []
-        for path in sorted(self.folder.glob(f"*{ENDING}"), key=lambda path: path.stem, reverse=True)[:MOST]:
+            entries = [entry for name, content in self._contents.items() if (entry := _summarize(name, content))]
+            return entries[::-1]
+        entries = []
+        for path in sorted(self.folder.glob(f"*{SUFFIX}"), key=lambda path: path.stem, reverse=True)[:MAX_RUNS]:
             name = path.stem
             try:
                 changed = path.stat().st_mtime_ns
             except OSError:
                 continue
-            if not NAME.fullmatch(name):
+            if not NAME_PATTERN.fullmatch(name):
                 continue
-            if self._known.get(name, (None,))[0] != changed:
-                self._known[name] = (changed, _about(name, self._read(path)))
-            if about := self._known[name][1]:
-                is_broken_off = about["state"] == "running" and time.time() - changed / 1e9 > QUIET
-                listed.append(about | ({"state": "broken off"} if is_broken_off else {}))
-        return listed
+            if self._cache.get(name, (None,))[0] != changed:
+                self._cache[name] = (changed, _summarize(name, self._read(path)))
+            if entry := self._cache[name][1]:
+                is_broken_off = entry["state"] == "running" and time.time() - changed / 1e9 > STALE_AFTER
+                entries.append(entry | ({"state": "broken off"} if is_broken_off else {}))
+        return entries
 
 
-def _about(name: str, content: bytes | None) -> dict[str, Any]:
+def _summarize(name: str, content: bytes | None) -> dict[str, Any]:
     """The entry of a run in the page's list; {} if the content is not a run."""
     try:
         message = decode(content or b"")
         status, curves = message["parts"]["status"], message["parts"]["curves"]
-        about = {key: status[key] for key in ("state", "epoch", "epochs", "seconds", "optimizer", "parameters")}
-        return {"name": name, **about, "curves": {key: dict(curve) for key, curve in curves["curves"].items()}}
+        entry = {key: status[key] for key in ("state", "epoch", "epochs", "seconds", "optimizer", "parameters")}
+        return {"name": name, **entry, "curves": {key: dict(curve) for key, curve in curves["curves"].items()}}
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}

@@ -37,11 +37,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from caffelite.web.messages import encode
 
-FILES = Path(__file__).with_name("static")
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-LONGEST = 2**20  # bytes of a message from a page
-MOST_PAGES = 16
-PATIENCE = 20.0  # seconds that a page may take to read a message
+STATIC = Path(__file__).with_name("static")
+MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MAX_MESSAGE = 2**20  # bytes of a message from a page
+MAX_PAGES = 16
+SEND_TIMEOUT = 20.0  # seconds that a page may take to read a message
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
@@ -54,21 +54,21 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-FULL, WRONG = 4001, 4003  # codes with which a socket is closed
+CLOSE_FULL, CLOSE_FORBIDDEN = 4001, 4003  # codes with which a socket is closed
 
 
-class Room(Protocol):
+class Page(Protocol):
     """The content of the pages of a server. The server's thread calls the methods, and they must be quick."""
 
-    page: str  # the file of the page
+    html: str  # the file of the page
 
-    def joined(self, channel: Channel) -> None:
+    def on_connect(self, channel: Channel) -> None:
         """A page has connected."""
 
-    def received(self, channel: Channel, message: dict[str, Any]) -> None:
+    def on_receive(self, channel: Channel, message: dict[str, Any]) -> None:
         """A page has sent a message. Raises ValueError for an unexpected message; then the page gets the reason."""
 
-    def left(self, channel: Channel) -> None:
+    def on_disconnect(self, channel: Channel) -> None:
         """A page has gone."""
 
 
@@ -83,9 +83,9 @@ class Channel:
     def send(self, kind: str, message: dict[str, Any] | bytes) -> None:
         """Send a message, from any thread. It takes the place of one of its kind that still waits.
 
-        For several pages, encode it once, by `as_bytes`.
+        For several pages, encode it once, by `encode_message`.
         """
-        content = message if isinstance(message, bytes) else as_bytes(kind, message)
+        content = message if isinstance(message, bytes) else encode_message(kind, message)
         with self._lock:
             self._waiting[kind] = content
             self._sent.clear()
@@ -96,34 +96,34 @@ class Channel:
         """Wait, on another thread than the server's, until the page has got all, or for so many seconds."""
         self._sent.wait(seconds)
 
-    async def _next(self) -> list[bytes]:
+    async def _take_waiting(self) -> list[bytes]:
         await self._wakes.wait()
         self._wakes.clear()
         with self._lock:
-            found, self._waiting = list(self._waiting.values()), {}
-        return found
+            messages, self._waiting = list(self._waiting.values()), {}
+        return messages
 
-    def _note_sent(self) -> None:
+    def _mark_sent(self) -> None:
         with self._lock:
             if not self._waiting:
                 self._sent.set()
 
 
-def as_bytes(kind: str, message: dict[str, Any]) -> bytes:
+def encode_message(kind: str, message: dict[str, Any]) -> bytes:
     """Return a message of this kind as `Channel.send` sends it."""
     return encode({"kind": kind, **message})
 
 
 class Server:
-    """Serves the pages of a room at `address`, on a thread of its own, until `stop` or the end of the program.
+    """Serves a page at `address`, on a thread of its own, until `stop` or the end of the program.
 
-    `port` is 0 for any free port. `longest` is the most bytes of a message from a page. If a server replaces an earlier
+    `port` is 0 for any free port. `max_message` is a limit in bytes. If a server replaces an earlier
     one, give it the `token` of the earlier server: then open pages find it. Raises OSError if another program has the
     port.
     """
 
-    def __init__(self, room: Room, port: int = 0, *, longest: int = LONGEST, token: str | None = None) -> None:
-        self.room = room
+    def __init__(self, page: Page, port: int = 0, *, max_message: int = MAX_MESSAGE, token: str | None = None) -> None:
+        self.page = page
         self.token = token or secrets.token_urlsafe(24)
         self._socket = socket.socket()
         try:
@@ -137,16 +137,16 @@ class Server:
         self.hosts = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
         self.pages = 0
         routes = [
-            Route("/", self._page),
-            Route("/static/{name}", self._file),
-            WebSocketRoute("/socket", self._talk),
+            Route("/", self._serve_page),
+            Route("/static/{name}", self._serve_file),
+            WebSocketRoute("/socket", self._serve_socket),
         ]
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
         options |= {"log_level": "critical"}  # an attacker cannot write on the user's terminal
-        options |= {"ws_max_size": longest, "ws_max_queue": 4, "ws_per_message_deflate": False}
+        options |= {"ws_max_size": max_message, "ws_max_queue": 4, "ws_per_message_deflate": False}
         options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
-        config = uvicorn.Config(OwnHosts(Starlette(routes=routes), self.hosts), **options)
-        self._server = Ending(config)
+        config = uvicorn.Config(LocalHostOnly(Starlette(routes=routes), self.hosts), **options)
+        self._server = AbortingServer(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), daemon=True, name="caffelite.web"
         )
@@ -170,68 +170,71 @@ class Server:
 
     # ---- answers ------------------------------------------------------------------------------------------------
 
-    def _knows(self, token: str | None) -> bool:
+    def _has_token(self, token: str | None) -> bool:
         return secrets.compare_digest((token or "").encode(), self.token.encode())
 
-    async def _page(self, request: Request) -> Response:
-        if not self._knows(request.query_params.get("token")):
+    async def _serve_page(self, request: Request) -> Response:
+        if not self._has_token(request.query_params.get("token")):
             text = "This page needs the whole address that was printed, with its token."
             return PlainTextResponse(text, 403, HEADERS)
-        return FileResponse(FILES / self.room.page, headers=HEADERS, media_type="text/html")
+        return FileResponse(STATIC / self.page.html, headers=HEADERS, media_type="text/html")
 
-    async def _file(self, request: Request) -> Response:
-        path = FILES / request.path_params["name"]
-        if path.suffix not in TYPES or path.suffix == ".html" or path.parent != FILES or not path.is_file():
+    async def _serve_file(self, request: Request) -> Response:
+        path = STATIC / request.path_params["name"]
+        if path.suffix not in MEDIA_TYPES or path.suffix == ".html" or path.parent != STATIC or not path.is_file():
             return PlainTextResponse("There is no such file.", 404, HEADERS)
-        return FileResponse(path, headers=HEADERS, media_type=TYPES[path.suffix])
+        return FileResponse(path, headers=HEADERS, media_type=MEDIA_TYPES[path.suffix])
 
-    async def _talk(self, page: WebSocket) -> None:
-        origin = page.headers.get("origin", "")
-        if origin.removeprefix("http://") not in self.hosts or not self._knows(page.query_params.get("token")):
-            await page.close(WRONG)  # before it is accepted: the browser gets status 403
+    async def _serve_socket(self, websocket: WebSocket) -> None:
+        origin = websocket.headers.get("origin", "")
+        if origin.removeprefix("http://") not in self.hosts or not self._has_token(websocket.query_params.get("token")):
+            await websocket.close(CLOSE_FORBIDDEN)  # before it is accepted: the browser gets status 403
             return
-        await page.accept()
-        if self.pages >= MOST_PAGES:
-            await page.close(FULL, f"{MOST_PAGES} pages are open already: close one")
+        await websocket.accept()
+        if self.pages >= MAX_PAGES:
+            await websocket.close(CLOSE_FULL, f"{MAX_PAGES} pages are open already: close one")
             return
         self.pages += 1
         channel = Channel(asyncio.get_running_loop())
-        ways = [asyncio.create_task(way) for way in (self._send(page, channel), self._receive_all(page, channel))]
+        tasks = [
+            asyncio.create_task(task)
+            for task in (self._send(websocket, channel), self._receive_all(websocket, channel))
+        ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.pages -= 1
-            self.room.left(channel)
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            self.page.on_disconnect(channel)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _receive_all(self, page: WebSocket, channel: Channel) -> None:
+    async def _receive_all(self, websocket: WebSocket, channel: Channel) -> None:
         with suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: it has sent bytes, not text
-            self.room.joined(channel)
+            self.page.on_connect(channel)
             while True:
-                await self._receive(page, channel)
+                await self._receive(websocket, channel)
 
-    async def _receive(self, page: WebSocket, channel: Channel) -> None:
-        text = await page.receive_text()
+    async def _receive(self, websocket: WebSocket, channel: Channel) -> None:
+        text = await websocket.receive_text()
         try:
             message = json.loads(text)
             if not isinstance(message, dict):
                 raise ValueError("expected an object")
-            self.room.received(channel, message)
+            self.page.on_receive(channel, message)
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
             channel.send("refused", {"why": str(error) or type(error).__name__})
 
-    async def _send(self, page: WebSocket, channel: Channel) -> None:
+    async def _send(self, websocket: WebSocket, channel: Channel) -> None:
         """Send the messages that wait, until the page has gone, or takes too long to read."""
         with suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
             while True:
-                for content in await channel._next():
-                    await asyncio.wait_for(page.send_bytes(content), PATIENCE)
-                channel._note_sent()
+                for content in await channel._take_waiting():
+                    await asyncio.wait_for(websocket.send_bytes(content), SEND_TIMEOUT)
+                channel._mark_sent()
 
 
-class Ending(uvicorn.Server):
+class AbortingServer(uvicorn.Server):
     """Also closes the connections of pages that do not answer. Then these pages notice that the server has gone."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -240,17 +243,17 @@ class Ending(uvicorn.Server):
             connection.transport.abort()
 
 
-class OwnHosts:
+class LocalHostOnly:
     """Answers only requests for these hosts."""
 
     def __init__(self, app: ASGIApp, hosts: set[str]) -> None:
         self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
-        if len(given) == 1 and given[0] in self.hosts:
+        host_headers = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        if len(host_headers) == 1 and host_headers[0] in self.hosts:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": WRONG})
+            await send({"type": "websocket.close", "code": CLOSE_FORBIDDEN})
         else:
             await PlainTextResponse("This is another host.", 421, HEADERS)(scope, receive, send)

@@ -26,16 +26,16 @@ POINTS = 400  # of the plane, at most
 GRID = 72  # places along each side of the plane
 ROWS, IMAGE_ROWS, TEXT_ROWS = 128, 32, 8  # that are inspected; images and texts have a unit at many places
 IMAGES = 256  # that are looked through for mistakes
-SHOWN = 18  # mistakes
+MAX_MISTAKES = 18  # mistakes
 FILTERS = 64
-WIDEST = 128  # pixels of an image
+MAX_PIXELS = 128  # pixels of an image
 PARAMETERS = 100  # lines of the tables
 LETTERS = 160  # of a text
 CONTEXT = 64  # tokens, if the data do not say how many
 REPLAYS = 20  # of a step, to time its kernels
 
 
-class Watched:
+class TrainingView:
     """A training, and the rows of its data that the pictures are of.
 
     These are held-out rows if they are in memory, otherwise rows of the training data.
@@ -51,12 +51,12 @@ class Watched:
         self.training_rows = training_rows
         self.rng = np.random.default_rng(0)  # of texts
 
-    def some(self, most: int, of_training: bool = False) -> tuple[Any, Any]:
+    def sample_rows(self, max_rows: int, from_training: bool = False) -> tuple[Any, Any]:
         """Return at most so many rows of x and y, evenly spread."""
-        generator = self.training_rows if of_training else self.rows
+        generator = self.training_rows if from_training else self.rows
         assert generator is not None
         order = np.sort(generator._order)
-        rows = order[np.linspace(0, len(order) - 1, min(most, len(order))).astype(int)]
+        rows = order[np.linspace(0, len(order) - 1, min(max_rows, len(order))).astype(int)]
         x, y = generator.x, generator.y
         assert y is not None
         return (
@@ -70,7 +70,7 @@ class Watched:
         x = None if self.rows is None else self.rows.x
         return x if isinstance(x, np.ndarray) else None
 
-    def decided(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def classify(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the classes that a classifier decides for, and how sure it is, 0 … 1. None for other models."""
         if scores.ndim != 2 or self.rows is None or not isinstance(self.rows.y, np.ndarray):
             return None
@@ -93,21 +93,21 @@ class Watched:
 
 def _rows_in_memory(batches: Any) -> DataGenerator | None:
     """The DataGenerator, if its rows are in memory and have targets."""
-    found = getattr(batches, "batches", batches)  # an object that accumulates batches has them
-    if not isinstance(found, DataGenerator) or found.y is None or found.blocks is not None:
+    generator = getattr(batches, "batches", batches)  # an object that accumulates batches has them
+    if not isinstance(generator, DataGenerator) or generator.y is None or generator.blocks is not None:
         return None
-    return found
+    return generator
 
 
 # ---- parameters and units -------------------------------------------------------------------------------------------
 
 
-def layers(watched: Watched) -> dict[str, Any]:
+def layers(view: TrainingView) -> dict[str, Any]:
     """The size of each parameter and of its gradient, as the root of the mean square."""
-    lr = None if watched.optimizer is None else watched.optimizer.lr
+    lr = None if view.optimizer is None else view.optimizer.lr
     rows = []
-    named = watched.model.named_parameters()
-    for name, p in [*named.items()][:PARAMETERS]:
+    parameters = view.model.named_parameters()
+    for name, p in [*parameters.items()][:PARAMETERS]:
         weight, gradient = _rms(p.data), _rms(p.grad)
         ratio = lr * gradient / weight if lr is not None and weight and not math.isnan(gradient) else math.nan
         rows.append(
@@ -120,7 +120,7 @@ def layers(watched: Watched) -> dict[str, Any]:
                 "frozen": not p.requires_grad,
             }
         )
-    return {"rows": rows, "left_out": max(0, len(named) - PARAMETERS)}
+    return {"rows": rows, "left_out": max(0, len(parameters) - PARAMETERS)}
 
 
 def _rms(array: Any) -> float:
@@ -131,20 +131,20 @@ def _rms(array: Any) -> float:
         return math.sqrt(np.einsum("i,i->", flat, flat) / flat.size)  # a BLAS may wake other threads
 
 
-def rows_inspected(watched: Watched) -> int:
+def num_inspected_rows(view: TrainingView) -> int:
     """Return how many rows `units` looks at."""
-    x = None if watched.training_rows is None else watched.training_rows.x
+    x = None if view.training_rows is None else view.training_rows.x
     if not isinstance(x, np.ndarray):
         return ROWS
     return TEXT_ROWS if x.dtype.kind in "iu" and x.ndim > 1 else IMAGE_ROWS if x.ndim > 2 else ROWS
 
 
-def units(watched: Watched) -> dict[str, Any] | None:
+def units(view: TrainingView) -> dict[str, Any] | None:
     """Dead and saturated units, outputs and gradients layer by layer, on some rows of the training data."""
-    if watched.training_rows is None:
+    if view.training_rows is None:
         return None
-    x, y = watched.some(rows_inspected(watched), of_training=True)
-    found = inspect(watched.model, x, y, loss=watched.loss)
+    x, y = view.sample_rows(num_inspected_rows(view), from_training=True)
+    inspection = inspect(view.model, x, y, loss=view.loss)
     rows = [
         {
             "name": layer.name,
@@ -157,100 +157,100 @@ def units(watched: Watched) -> dict[str, Any] | None:
             "saturated": layer.saturated,
             "gradient": None if layer.gradient is None else layer.gradient.norm,
             "counts": np.asarray(layer.output.counts, np.float32),
-            "least": layer.output.least,
-            "most": layer.output.most,
+            "least": layer.output.min,
+            "most": layer.output.max,
         }
-        for layer in found.layers[:PARAMETERS]
+        for layer in inspection.layers[:PARAMETERS]
     ]
-    return {"rows": rows, "findings": found.findings, "of": found.rows}
+    return {"rows": rows, "findings": inspection.findings, "of": inspection.rows}
 
 
 # ---- the plane ------------------------------------------------------------------------------------------------------
 
 
-def regions(watched: Watched) -> dict[str, Any] | None:
+def regions(view: TrainingView) -> dict[str, Any] | None:
     """The classes that the model decides for, or its predictions, over the plane; x has two columns."""
-    x = watched.x
-    if x is None or x.ndim != 2 or x.shape[1] != 2 or not isinstance(watched.rows.y, np.ndarray):  # type: ignore[union-attr]
+    x = view.x
+    if x is None or x.ndim != 2 or x.shape[1] != 2 or not isinstance(view.rows.y, np.ndarray):  # type: ignore[union-attr]
         return None
-    points, targets = watched.some(POINTS)
+    points, targets = view.sample_rows(POINTS)
     low, high = points.min(axis=0).astype(float), points.max(axis=0).astype(float)
     margin = 0.06 * float((high - low).max()) or 1.0
     low, high = low - margin, high + margin
     across, up = (np.linspace(low[i], high[i], GRID) for i in range(2))
-    grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2).astype(watched.model.dtype)
-    scores = watched.model.predict(grid)
-    at_points = watched.model.predict(points)
-    found: dict[str, Any] = {
+    grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2).astype(view.model.dtype)
+    scores = view.model.predict(grid)
+    at_points = view.model.predict(points)
+    message: dict[str, Any] = {
         "extent": [low[0], high[0], low[1], high[1]],
         "points": points.astype(np.float32),
-        "held_out": watched.is_held_out,
+        "held_out": view.is_held_out,
     }
-    decided = watched.decided(scores)
-    if decided is not None:
-        labels, sure = decided
-        at, _ = watched.decided(at_points)  # type: ignore[misc]
-        labels_there = np.asarray(targets).reshape(-1).astype(np.int64)
-        return found | {
+    classified = view.classify(scores)
+    if classified is not None:
+        labels, sure = classified
+        predicted, _ = view.classify(at_points)  # type: ignore[misc]
+        true_labels = np.asarray(targets).reshape(-1).astype(np.int64)
+        return message | {
             "classes": max(2, scores.shape[1]),
             "labels": labels.reshape(GRID, GRID),
             "sure": np.round(255 * sure).astype(np.uint8).reshape(GRID, GRID),
-            "truth": labels_there,
-            "wrong": (at != labels_there),
-            "right": float((at == labels_there).mean()),
+            "truth": true_labels,
+            "wrong": (predicted != true_labels),
+            "right": float((predicted == true_labels).mean()),
         }
     if scores.ndim != 2 or scores.shape[1] != 1 or np.asarray(targets).size != len(points):
         return None
     truth = np.asarray(targets, np.float32).reshape(-1)
-    return found | {"values": scores.reshape(GRID, GRID).astype(np.float32), "truth": truth}
+    return message | {"values": scores.reshape(GRID, GRID).astype(np.float32), "truth": truth}
 
 
 # ---- images ---------------------------------------------------------------------------------------------------------
 
 
-def _image_shape(watched: Watched) -> tuple[int, int, int] | None:
+def _image_shape(view: TrainingView) -> tuple[int, int, int] | None:
     """Channels, height and width, if x are images."""
-    x = watched.x
-    if x is None or x.dtype.kind not in "fiub" or x.ndim not in (3, 4) or watched.model.takes_indices is True:
+    x = view.x
+    if x is None or x.dtype.kind not in "fiub" or x.ndim not in (3, 4) or view.model.takes_indices is True:
         return None
     shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
-    return shape if shape[0] in (1, 3) and max(shape[1:]) <= WIDEST and min(shape[1:]) >= 4 else None
+    return shape if shape[0] in (1, 3) and max(shape[1:]) <= MAX_PIXELS and min(shape[1:]) >= 4 else None
 
 
-def filters(watched: Watched) -> dict[str, Any] | None:
+def filters(view: TrainingView) -> dict[str, Any] | None:
     """The filters of the first layer as images: of a convolution, or the weights of each unit of a Linear."""
-    shape = _image_shape(watched)
+    shape = _image_shape(view)
     if shape is None:
         return None
-    for function in watched.model.all_functions():
+    for function in view.model.all_functions():
         if isinstance(function, Conv2d) and function.weight.shape[1] in (1, 3):
             values = function.weight.data[:FILTERS]
-            return {"of": repr(function), "filters": _as_channels_last(values)}
+            return {"of": repr(function), "filters": _to_channels_last(values)}
         if isinstance(function, Linear) and function.weight.shape[0] == math.prod(shape):
             values = function.weight.data[:, :FILTERS].T.reshape(-1, *shape)
-            return {"of": repr(function), "filters": _as_channels_last(values)}
+            return {"of": repr(function), "filters": _to_channels_last(values)}
         if isinstance(function, Conv2d | Linear):
             return None
     return None
 
 
-def _as_channels_last(values: np.ndarray) -> np.ndarray:
+def _to_channels_last(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(values, 1, -1), np.float32)
 
 
-def mistakes(watched: Watched) -> dict[str, Any] | None:
+def mistakes(view: TrainingView) -> dict[str, Any] | None:
     """Images that the model takes for something else, the surest first."""
-    shape = _image_shape(watched)
+    shape = _image_shape(view)
     if shape is None:
         return None
-    x, y = watched.some(IMAGES)
-    decided = watched.decided(watched.model.predict(x))
-    if decided is None:
+    x, y = view.sample_rows(IMAGES)
+    classified = view.classify(view.model.predict(x))
+    if classified is None:
         return None
-    labels, sure = decided
+    labels, sure = classified
     truth = np.asarray(y).reshape(-1)
     wrong = np.flatnonzero(labels != truth)
-    shown = wrong[np.argsort(-sure[wrong], kind="stable")][:SHOWN]
+    shown = wrong[np.argsort(-sure[wrong], kind="stable")][:MAX_MISTAKES]
     images = x[shown].reshape(-1, *shape).astype(np.float32)
     low, high = (float(x.min()), float(x.max())) if x.size else (0.0, 1.0)
     pixels = np.clip(255 * (images - low) / ((high - low) or 1.0), 0, 255).astype(np.uint8)
@@ -261,52 +261,52 @@ def mistakes(watched: Watched) -> dict[str, Any] | None:
         "sure": sure[shown].astype(np.float32),
         "wrong": len(wrong),
         "of": len(truth),
-        "held_out": watched.is_held_out,
+        "held_out": view.is_held_out,
     }
 
 
 # ---- texts ----------------------------------------------------------------------------------------------------------
 
 
-def _written_by(watched: Watched) -> Vocabulary | None:
+def _find_vocabulary(view: TrainingView) -> Vocabulary | None:
     """The vocabulary of a model that gives scores for the next token at each place; None if it is not one."""
-    model = watched.model
+    model = view.model
     if getattr(model, "takes_indices", False) is not True:
         return None
-    found = [*find_vocabularies(model).values()]
-    return found[0] if len(found) == 1 else None
+    vocabularies = [*find_vocabularies(model).values()]
+    return vocabularies[0] if len(vocabularies) == 1 else None
 
 
-def text(watched: Watched) -> dict[str, Any] | None:
+def text(view: TrainingView) -> dict[str, Any] | None:
     """The text that the model writes: token after token, each drawn by its probability."""
-    vocabulary = _written_by(watched)
+    vocabulary = _find_vocabulary(view)
     if vocabulary is None:
         return None
-    x = watched.x
+    x = view.x
     if x is not None and x.ndim == 2 and x.dtype.kind in "iu":
-        tokens, context = watched.some(1)[0][0].astype(np.int64), x.shape[1]
+        tokens, context = view.sample_rows(1)[0][0].astype(np.int64), x.shape[1]
     else:
         tokens, context = np.array([2], np.int64), CONTEXT
     begun = len(tokens)
     for _ in range(LETTERS if vocabulary.characters else LETTERS // 4):
-        scores = watched.model.predict(tokens[None, -context:])
+        scores = view.model.predict(tokens[None, -context:])
         if scores.ndim != 3 or scores.shape[-1] != len(vocabulary):
             return None
         last = scores[0, -1].astype(float) / 0.8  # the likely ones somewhat more often
         p = np.exp(last - last.max())
         p[0] = 0.0  # padding
-        tokens = np.append(tokens, watched.rng.choice(len(p), p=p / p.sum()))
+        tokens = np.append(tokens, view.rng.choice(len(p), p=p / p.sum()))
     return {"given": vocabulary.decode(tokens[:begun]), "written": vocabulary.decode(tokens[begun:])}
 
 
 # ---- kernels --------------------------------------------------------------------------------------------------------
 
 
-def kernels(watched: Watched) -> dict[str, Any]:
+def kernels(view: TrainingView) -> dict[str, Any]:
     """The time of each kernel of a step. A copy of the model makes the steps, on rows that are in memory."""
-    assert watched.training_rows is not None
-    model, optimizer, loss = copy.deepcopy((watched.model, watched.optimizer, watched.loss))
-    x, y = watched.some(watched.training_rows.batch_size, of_training=True)
+    assert view.training_rows is not None
+    model, optimizer, loss = copy.deepcopy((view.model, view.optimizer, view.loss))
+    x, y = view.sample_rows(view.training_rows.batch_size, from_training=True)
     inputs, targets = x if isinstance(x, tuple) else (x,), y if isinstance(y, tuple) else (y,)
     kinds = model.takes_indices
     takes = kinds if isinstance(kinds, tuple) else (kinds,) * len(inputs)
@@ -324,16 +324,16 @@ def kernels(watched: Watched) -> dict[str, Any]:
     times: dict[str, list[float]] = {}
     for name, _, microseconds, *_ in rows:
         times.setdefault(name, []).append(float(microseconds))
-    found = sorted(times.items(), key=lambda item: -sum(item[1]))
+    by_time = sorted(times.items(), key=lambda item: -sum(item[1]))
     return {
-        "names": [name for name, _ in found],
-        "calls": [len(times) for _, times in found],
-        "times": np.array([sum(times) for _, times in found]),
+        "names": [name for name, _ in by_time],
+        "calls": [len(times) for _, times in by_time],
+        "times": np.array([sum(times) for _, times in by_time]),
         "total": float(total[2]),
         "of": len(x[0] if isinstance(x, tuple) else x),
     }
 
 
-def described(model: Function) -> str:
+def describe_model(model: Function) -> str:
     """The model in a line."""
     return shorten(repr(model), 400)

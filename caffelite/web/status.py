@@ -9,7 +9,7 @@ from typing import Any
 from caffelite.web import snapshots
 from caffelite.web.curves import Curve
 
-SIZES = 12  # parameters whose sizes are drawn
+MAX_SIZES = 12  # parameters whose sizes are drawn
 
 
 class Status:
@@ -18,19 +18,19 @@ class Status:
     def __init__(self, name: str, training: Any) -> None:
         self.name, self.training = name, training
         self.state, self.why = "running", ""
-        self.cannot: dict[str, str] = {}  # the requests that are impossible, and the reasons
+        self.unsupported: dict[str, str] = {}  # the requests that are impossible, and the reasons
         self.steps = 0
-        self._begun = self._now = time.monotonic()
+        self._start = self._now = time.monotonic()
         self._waited = 0.0  # seconds that no step took
         self._first_epoch = training.history.epochs
-        self._seen = 0  # epochs of the history that the curves have
+        self._seen_epochs = 0  # epochs of the history that the curves have
         self._results = {name: Curve() for name in training.history}
-        self._more = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
+        self._extra_curves = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
         self._sizes: dict[str, tuple[Curve, Curve]] = {}  # of a parameter and of its gradient, by the parameter's name
-        self._last_look = (0, 0.0, 0, math.nan)  # steps, seconds, epochs, loss so far
-        self._steps_per_second = math.nan  # since the last look
+        self._last_update = (0, 0.0, 0, math.nan)  # steps, seconds, epochs, loss so far
+        self._steps_per_second = math.nan  # since the last update
 
-    def note_wait(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         """Leave so many seconds out of the time of the training."""
         self._waited += seconds
         if self.training.waited is not None:
@@ -39,7 +39,7 @@ class Status:
     @property
     def seconds(self) -> float:
         """How long the training has trained."""
-        return self._now - self._begun - self._waited
+        return self._now - self._start - self._waited
 
     @property
     def rate(self) -> float:
@@ -48,75 +48,79 @@ class Status:
 
     # ---- curves -------------------------------------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
-        """Note the loss of the last steps, the learning rate and the speed."""
+    def update(self, now: float) -> None:
+        """Record the loss of the last steps, the learning rate and the speed."""
         self._now = now
         training, epochs = self.training, self.training.history.epochs
-        steps, then, whole, before = self._last_look
+        steps, last_time, last_epochs, last_loss = self._last_update
         so_far = math.nan if training.loss_so_far is None else training.loss_so_far()
-        passed = now - self._waited - then
-        if then and self.steps > steps and passed > 0:
+        passed = now - self._waited - last_time
+        if last_time and self.steps > steps and passed > 0:
             self._steps_per_second = (self.steps - steps) / passed
-        self._last_look = (self.steps, now - self._waited, epochs, so_far)
+        self._last_update = (self.steps, now - self._waited, epochs, so_far)
         if self.steps == steps:
             return
-        place, per_epoch = self._place(), self._steps_per_epoch()
+        place, per_epoch = self._position(), self._steps_per_epoch()
         if not math.isnan(so_far) and per_epoch is not None:
-            inside = self._steps_inside()
-            new = self.steps - steps
-            if whole == epochs and 0 < new < inside and not math.isnan(before):
-                so_far += (so_far - before) * (inside - new) / new  # of the steps since the last look only
-            self._more["loss of the last steps"].extend([place], [so_far])
+            steps_in_epoch = self._steps_in_epoch()
+            new_steps = self.steps - steps
+            if last_epochs == epochs and 0 < new_steps < steps_in_epoch and not math.isnan(last_loss):
+                so_far += (
+                    (so_far - last_loss) * (steps_in_epoch - new_steps) / new_steps
+                )  # of the steps since the last update only
+            self._extra_curves["loss of the last steps"].extend([place], [so_far])
         if training.optimizer is not None:
-            self._more["learning rate"].extend([place], [training.optimizer.lr])
+            self._extra_curves["learning rate"].extend([place], [training.optimizer.lr])
         if not math.isnan(self._steps_per_second):
-            self._more["steps per second"].extend([place], [self._steps_per_second])
+            self._extra_curves["steps per second"].extend([place], [self._steps_per_second])
 
-    def _take_results(self) -> None:
+    def _add_results(self) -> None:
         """Move the new epochs of the history into the curves."""
         history = self.training.history
-        if history.epochs > self._seen:
-            places = range(self._seen + 1, history.epochs + 1)
+        if history.epochs > self._seen_epochs:
+            places = range(self._seen_epochs + 1, history.epochs + 1)
             for name, curve in self._results.items():
-                curve.extend(places, history[name][self._seen : history.epochs])
-            self._seen = history.epochs
+                curve.extend(places, history[name][self._seen_epochs : history.epochs])
+            self._seen_epochs = history.epochs
 
-    def note_sizes(self, layers: dict[str, Any]) -> None:
+    def add_sizes(self, layers: dict[str, Any]) -> None:
         """Append the sizes that `snapshots.layers` has found, of some parameters with two or more axes."""
-        place, rows = self._place(), [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
-        for row in rows if len(rows) <= SIZES else [rows[i * (len(rows) - 1) // (SIZES - 1)] for i in range(SIZES)]:
+        place, rows = self._position(), [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
+        for row in (
+            rows if len(rows) <= MAX_SIZES else [rows[i * (len(rows) - 1) // (MAX_SIZES - 1)] for i in range(MAX_SIZES)]
+        ):
             weights, gradients = self._sizes.setdefault(row["name"], (Curve(), Curve()))
             weights.extend([place], [row["size"]])
             gradients.extend([place], [row["gradient"]])
 
     def _steps_per_epoch(self) -> float | None:
-        done = self.training.history.epochs - self._first_epoch
-        return self.training.steps_per_epoch or (self.steps / done if done else None)
+        epochs = self.training.history.epochs - self._first_epoch
+        return self.training.steps_per_epoch or (self.steps / epochs if epochs else None)
 
-    def _steps_inside(self) -> float:
+    def _steps_in_epoch(self) -> float:
         """Return how many steps of the current epoch are done."""
-        whole = self.training.history.epochs - self._first_epoch
-        return self.steps - whole * (self._steps_per_epoch() or 0)
+        full_epochs = self.training.history.epochs - self._first_epoch
+        return self.steps - full_epochs * (self._steps_per_epoch() or 0)
 
-    def _place(self) -> float:
+    def _position(self) -> float:
         """Return where the training is, in epochs."""
         epochs, per_epoch = self.training.history.epochs, self._steps_per_epoch()
         if per_epoch is None:
             return float(epochs)
-        return epochs + min(1.0, max(0.0, self._steps_inside() / per_epoch))
+        return epochs + min(1.0, max(0.0, self._steps_in_epoch() / per_epoch))
 
     # ---- messages -----------------------------------------------------------------------------------------------
 
     def curves(self) -> dict[str, Any]:
         """Return the curves for the page."""
-        self._take_results()
-        curves = {name: curve.message() for name, curve in (self._results | self._more).items() if len(curve)}
+        self._add_results()
+        curves = {name: curve.message() for name, curve in (self._results | self._extra_curves).items() if len(curve)}
         sizes = {name: {"weight": w.message(), "gradient": g.message()} for name, (w, g) in self._sizes.items()}
         return {"curves": curves, "sizes": sizes}
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers for the page."""
-        training, place, rate, per_epoch = self.training, self._place(), self.rate, self._steps_per_epoch()
+        training, place, rate, per_epoch = self.training, self._position(), self.rate, self._steps_per_epoch()
         left = math.nan
         if training.epochs is not None and per_epoch is not None and rate > 0:
             left = max(0.0, (training.epochs - place) * per_epoch / rate)
@@ -136,8 +140,8 @@ class Status:
             "scheduled": optimizer is not None and optimizer._schedule_state[0] is not None,
             "results": {name: values[-1] for name, values in training.history.items() if values},
             "parameters": sum(p.size for p in training.model.parameters()),
-            "model": snapshots.described(training.model),
+            "model": snapshots.describe_model(training.model),
             "optimizer": "L-BFGS" if optimizer is None else type(optimizer).__name__,
-            "loss": snapshots.described(training.loss),
-            "cannot": self.cannot,
+            "loss": snapshots.describe_model(training.loss),
+            "cannot": self.unsupported,
         }

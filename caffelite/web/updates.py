@@ -16,17 +16,20 @@ from contextlib import nullcontext
 from typing import Any
 
 from caffelite.web import snapshots
-from caffelite.web.runs import QUIET, Runs
-from caffelite.web.server import Channel, as_bytes
+from caffelite.web.runs import STALE_AFTER, Runs
+from caffelite.web.server import Channel, encode_message
 from caffelite.web.status import Status
 
-OFTEN, SELDOM = 0.1, 0.4  # seconds between two updates: of numbers and of the plane, and of other pictures
-SHARE = 0.0015  # of the time, for each part
-FIRST = 0.005  # of the time until then, for a part that was never made
-COPYING = 0.005  # seconds that it takes to copy a model, before its units are inspected
-ENDED, PAUSED = 0.3, 1.0  # seconds that a part may take at the end, and while the training is paused
+FAST_INTERVAL, SLOW_INTERVAL = (
+    0.1,
+    0.4,
+)  # seconds between two updates: of numbers and of the plane, and of other pictures
+TIME_SHARE = 0.0015  # of the time, for each part
+FIRST_SHARE = 0.005  # of the time until then, for a part that was never made
+COPY_SECONDS = 0.005  # seconds that it takes to copy a model, before its units are inspected
+SECONDS_AT_END, SECONDS_PAUSED = 0.3, 1.0  # seconds that a part may take at the end, and while the training is paused
 
-PARTS: dict[str, Callable[[snapshots.Watched], dict[str, Any] | None]] = {
+PARTS: dict[str, Callable[[snapshots.TrainingView], dict[str, Any] | None]] = {
     "layers": snapshots.layers,
     "units": snapshots.units,
     "regions": snapshots.regions,
@@ -40,14 +43,14 @@ PREDICTIONS = ("regions", "mistakes", "text")
 class Part:
     """A part of the page, and the time when it is due. It takes no more than its share of the time."""
 
-    def __init__(self, share: float, often: float, seldom: float = math.inf) -> None:
-        self.share, self.often, self.seldom, self.due = share, often, seldom, 0.0
-        self.fails = self.is_made = False
+    def __init__(self, share: float, min_interval: float, max_interval: float = math.inf) -> None:
+        self.share, self.min_interval, self.max_interval, self.due = share, min_interval, max_interval, 0.0
+        self.has_failed = self.is_made = False
 
-    def took(self, seconds: float, now: float) -> None:
-        """Note how long it took, without the time for which the thread has waited for others."""
+    def record_time(self, seconds: float, now: float) -> None:
+        """Record how long it took, without the time for which the thread has waited for others."""
         self.is_made = True
-        self.due = now + min(max(self.often, seconds / self.share), self.seldom)
+        self.due = now + min(max(self.min_interval, seconds / self.share), self.max_interval)
 
 
 class Updates:
@@ -58,22 +61,27 @@ class Updates:
 
     def __init__(self, training: Any, status: Status, runs: Runs) -> None:
         self.training, self.status, self.runs = training, status, runs
-        self.watched = snapshots.Watched(training)
-        self.was_seen = False  # whether a page has ever been open
-        self.wakes = threading.Event()  # set when a page joins or asks for something
+        self.view = snapshots.TrainingView(training)
+        self.had_page = False  # whether a page has ever been open
+        self.wake_event = threading.Event()  # set when a page joins or asks for something
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
         self._messages: dict[str, dict[str, Any]] = {}  # the newest of each kind, for new pages and for the file
         self._unsent: dict[str, bytes] = {}
-        self._rows_of = {  # rows of the training that take as long, by and large
-            "units": 3 * snapshots.rows_inspected(self.watched),
+        self._rows_by_part = {  # rows of the training that take as long, by and large
+            "units": 3 * snapshots.num_inspected_rows(self.view),
             "regions": snapshots.GRID**2 / 3,
             "mistakes": snapshots.IMAGES / 3,
             "text": snapshots.LETTERS / 3,
         }
-        often = ("status", "layers", "regions")
-        self._parts = {name: Part(SHARE, OFTEN if name in often else SELDOM) for name in ("status", *PARTS, "runs")}
-        self._parts["file"] = Part(SHARE, SELDOM, seldom=QUIET / 2)  # otherwise the run would seem to have stopped
+        frequent = ("status", "layers", "regions")
+        self._parts = {
+            name: Part(TIME_SHARE, FAST_INTERVAL if name in frequent else SLOW_INTERVAL)
+            for name in ("status", *PARTS, "runs")
+        }
+        self._parts["file"] = Part(
+            TIME_SHARE, SLOW_INTERVAL, max_interval=STALE_AFTER / 2
+        )  # otherwise the run would seem to have stopped
 
     # ---- pages, on the server's thread --------------------------------------------------------------------------
 
@@ -84,8 +92,8 @@ class Updates:
             messages = [*self._messages.items()]
         for kind, message in messages:
             channel.send(kind, message)
-        self.was_seen = True
-        self.wakes.set()
+        self.had_page = True
+        self.wake_event.set()
 
     def leave(self, channel: Channel) -> None:
         with self._lock:
@@ -99,43 +107,45 @@ class Updates:
 
     # ---- parts, on the training's thread ------------------------------------------------------------------------
 
-    def make(self, now: float, free: float = 0.0, is_over: bool = False) -> None:
-        """Make and send the parts that are due. Make the others too if each takes at most `free` seconds.
+    def make(self, now: float, budget: float = 0.0, is_over: bool = False) -> None:
+        """Make and send the parts that are due. Make the others too if each takes at most `budget` seconds.
 
         If a page asks for something meanwhile, the others wait.
         """
-        self.status.look(now)
+        self.status.update(now)
         is_kept = self.runs.folder is not None
         if not self._channels and not is_over and not is_kept:
             return
-        self._make("status", self._status, now, free)
+        self._make("status", self._make_status, now, budget)
         self.send()
         for name in PARTS:
-            if self.wakes.is_set() and not is_over:
-                free = 0.0
-            if self._parts[name].is_made or self._has_time_for(name, free):
-                self._make(name, functools.partial(self._picture, name), now, free)
+            if self.wake_event.is_set() and not is_over:
+                budget = 0.0
+            if self._parts[name].is_made or self._has_time_for(name, budget):
+                self._make(name, functools.partial(self._make_picture, name), now, budget)
         if self._channels:
-            self._make("runs", lambda: {"runs": self.runs.listed(), "now": self.status.name}, now, free)
+            self._make("runs", lambda: {"runs": self.runs.list_runs(), "now": self.status.name}, now, budget)
         if is_kept and not is_over:
-            self._make("file", self._file, now)
+            self._make("file", self._save_file, now)
         self.send()
 
     def make_status_due(self) -> None:
         """The state has changed: do not wait until the numbers are due."""
         self._parts["status"].due = 0.0
 
-    def _has_time_for(self, name: str, free: float) -> bool:
+    def _has_time_for(self, name: str, budget: float) -> bool:
         """Whether a part that was never made has its time. The time of steps on as many rows is a guess of it."""
-        rows, rate = self._rows_of.get(name), self.status.rate
+        rows, rate = self._rows_by_part.get(name), self.status.rate
         if rows is None:
             return True
-        guess = rows / getattr(self.training.batches, "batch_size", 32) / rate + COPYING  # NaN before the first step
-        return guess <= max(free, FIRST * self.status.seconds)
+        guess = (
+            rows / getattr(self.training.batches, "batch_size", 32) / rate + COPY_SECONDS
+        )  # NaN before the first step
+        return guess <= max(budget, FIRST_SHARE * self.status.seconds)
 
-    def _make(self, name: str, make: Callable[[], dict[str, Any] | None], now: float, free: float = 0.0) -> None:
+    def _make(self, name: str, make: Callable[[], dict[str, Any] | None], now: float, budget: float = 0.0) -> None:
         part = self._parts[name]
-        if part.fails or not (now >= part.due or part.due - now <= free / part.share):
+        if part.has_failed or not (now >= part.due or part.due - now <= budget / part.share):
             return
         clock = time.perf_counter if name in ("runs", "file") else time.thread_time  # a disk makes one wait
         begun = clock()
@@ -143,26 +153,26 @@ class Updates:
             message = make()
         except Exception as error:  # an error in a picture must not end a training
             message = {"error": f"{type(error).__name__}: {error}"[:300]}
-            part.fails = True
+            part.has_failed = True
         if message is None:
-            part.fails = True
+            part.has_failed = True
         else:
             self.publish(name, message)
         if name == "layers" and message is not None:
-            self.status.note_sizes(message)
-        part.took(clock() - begun, now)
+            self.status.add_sizes(message)
+        part.record_time(clock() - begun, now)
 
-    def _status(self) -> dict[str, Any]:
+    def _make_status(self) -> dict[str, Any]:
         self.publish("curves", self.status.curves())
         return self.status.numbers()
 
-    def _picture(self, name: str) -> dict[str, Any] | None:
+    def _make_picture(self, name: str) -> dict[str, Any] | None:
         """Read a picture. Predictions use the averaged weights, if there are any, as held-out results do."""
         with self.training.as_at_the_end() if name in PREDICTIONS else nullcontext():
-            return PARTS[name](self.watched)
+            return PARTS[name](self.view)
 
-    def _file(self) -> dict[str, Any]:
-        self.keep()
+    def _save_file(self) -> dict[str, Any]:
+        self.save()
         return {"path": str(self.runs.path(self.status.name))}
 
     def publish(self, kind: str, message: dict[str, Any]) -> None:
@@ -171,7 +181,7 @@ class Updates:
         with self._lock:
             self._messages[kind] = message
         if self._channels:
-            self._unsent[kind] = as_bytes(kind, message)
+            self._unsent[kind] = encode_message(kind, message)
 
     def send(self) -> None:
         """Send what was published. Then the server's thread works while the training replays steps without Python."""
@@ -180,6 +190,6 @@ class Updates:
                 channel.send(kind, content)
         self._unsent.clear()
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Keep the run as it is now. Raises OSError if it cannot be written."""
-        self.runs.keep(self.status.name, self._messages)
+        self.runs.save(self.status.name, self._messages)

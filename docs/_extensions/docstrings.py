@@ -22,8 +22,8 @@ NUMPY = Config(napoleon_use_param=False, napoleon_custom_sections=[("Attributes"
 
 def setup(app: Sphinx) -> dict:
     app.connect("autodoc-process-docstring", to_restructured_text)
-    app.connect("autodoc-process-signature", in_few_words)
-    app.connect("missing-reference", find_by_its_short_name)
+    app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("missing-reference", resolve_short_name)
     return {"parallel_read_safe": True}
 
 
@@ -34,7 +34,7 @@ def to_restructured_text(app, what, name, obj, options, lines):
     in_section = False
 
     def flush():
-        written.extend(escaped("\n".join(text)).split("\n") if text else [])
+        written.extend(escape("\n".join(text)).split("\n") if text else [])
         text.clear()
 
     rest = list(lines)
@@ -62,7 +62,7 @@ def to_restructured_text(app, what, name, obj, options, lines):
     lines[:] = written
 
 
-def in_few_words(app, what, name, obj, options, signature, returned):
+def shorten_signature(app, what, name, obj, options, signature, returned):
     """A signature without what says nothing: `Any`, and that a constructor returns None."""
     signature = re.sub(r": (?:~?typing\.)?Any\b", "", signature or "")
     signature = re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", signature)
@@ -80,18 +80,18 @@ def is_python(text: str) -> bool:
     return True
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text with what is in backticks as it is, **words** bold, and everything else plain."""
     parts = re.split(r"(`[^`]+`|(?<!\w)\*\*\w[^*`]*\w\*\*(?!\w))", text)
-    return "".join(marked(part) if i % 2 else plain(part) for i, part in enumerate(parts))
+    return "".join(format_code(part) if i % 2 else escape_plain(part) for i, part in enumerate(parts))
 
 
-def plain(text: str) -> str:
+def escape_plain(text: str) -> str:
     text = re.sub(r"([*|\\])|_(?=\W|$)", lambda match: "\\" + match[0], text)
     return re.sub(r"^(?=\w+[.)] )", r"\\", text, flags=re.MULTILINE)  # C. Guo is no third point of a list
 
 
-def marked(quoted: str) -> str:
+def format_code(quoted: str) -> str:
     """A name may be a link; what is more than a name is code, and `mean` an attribute sooner than `cl.mean`."""
     if quoted.startswith("*"):
         return quoted
@@ -99,7 +99,7 @@ def marked(quoted: str) -> str:
     return quoted if re.fullmatch(r"`[\w.]+`", quoted) and not is_word else f"`{' '.join(quoted.split())}`"
 
 
-def find_by_its_short_name(app, env, node, contnode):
+def resolve_short_name(app, env, node, contnode):
     """`cl.Linear` is `caffelite.Linear`, and the `caffelite.tensor.Tensor` of an annotation `caffelite.Tensor`."""
     if node.get("refdomain") != "py":
         return None

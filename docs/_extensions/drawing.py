@@ -24,12 +24,12 @@ class Drawing(SphinxDirective):
     def run(self):
         name, path = self.env.relfn2path(self.arguments[0])
         self.env.note_dependency(name)
-        drawing = re.sub(r'(<text class="code file"[^>]*>)([^<]+)(</text>)', self.linked, Path(path).read_text())
+        drawing = re.sub(r'(<text class="code file"[^>]*>)([^<]+)(</text>)', self.add_links, Path(path).read_text())
         said = html.escape(" ".join(self.content))
         drawing = re.sub(r'aria-labelledby="[^"]*"', f'aria-label="{said}"', drawing)
         return [nodes.raw("", f'<div class="drawing">{drawing}</div>', format="html")]
 
-    def linked(self, text):
+    def add_links(self, text):
         path = find_file(text[2])
         if path is None:
             raise self.error(f"the drawing names {text[2]}, which is no file of the project")

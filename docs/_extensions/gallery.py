@@ -101,9 +101,9 @@ def write_pages(app):
     examples = {example.name: example for group in GROUPS.values() for example in group}
     if set(examples) != (files := {path.stem for path in EXAMPLES.glob("*.py")}):
         raise ExtensionError(f"the gallery and examples/ differ in {sorted(set(examples) ^ files)}")
-    of_library = digest(sorted(Path(caffelite.__file__).parent.rglob("*.py")))
-    with ThreadPoolExecutor(os.cpu_count()) as at_once:  # they run in processes of their own
-        done = at_once.map(lambda example: run(example, folder, of_library), examples.values())
+    library_digest = digest(sorted(Path(caffelite.__file__).parent.rglob("*.py")))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # they run in processes of their own
+        done = pool.map(lambda example: run(example, folder, library_digest), examples.values())
         for _ in status_iterator(done, "running examples… ", length=len(examples), stringify_func=str):
             pass
     for example in examples.values():
@@ -121,29 +121,29 @@ def write(path, text):
         path.write_text(text)
 
 
-def run(example, folder, of_library):
+def run(example, folder, library_digest):
     """Have what the example prints in NAME.txt, and its picture; run it if they are not of these sources. Its name."""
     source, printed, key = (
         EXAMPLES / f"{example.name}.py",
         folder / f"{example.name}.txt",
         folder / f"{example.name}.key",
     )
-    present = digest([source, PICTURES], example, of_library)
-    if printed.exists() and key.exists() and key.read_text() == present:
+    current_key = digest([source, PICTURES], example, library_digest)
+    if printed.exists() and key.exists() and key.read_text() == current_key:
         return example.name
-    with tempfile.TemporaryDirectory() as elsewhere:
-        picture = Path(elsewhere) / example.picture
+    with tempfile.TemporaryDirectory() as work_folder:
+        picture = Path(work_folder) / example.picture
         arguments = [argument.format(picture=picture) for argument in example.arguments]
         if example.picture:
-            output = execute("-W", "error", source, *arguments, folder=elsewhere)
+            output = execute("-W", "error", source, *arguments, folder=work_folder)
         else:
-            picture = Path(elsewhere) / "picture.svg"
-            output = execute("-W", "error", PICTURES, source, picture, *arguments, folder=elsewhere)
+            picture = Path(work_folder) / "picture.svg"
+            output = execute("-W", "error", PICTURES, source, picture, *arguments, folder=work_folder)
         if example.command:
-            execute("-m", "caffelite", example.command, "--output", picture, folder=elsewhere)
-        shutil.copy(picture, folder / picture_of(example))
+            execute("-m", "caffelite", example.command, "--output", picture, folder=work_folder)
+        shutil.copy(picture, folder / picture_name(example))
     printed.write_text(output)
-    key.write_text(present)
+    key.write_text(current_key)
     return example.name
 
 
@@ -156,11 +156,11 @@ def execute(*arguments, folder):
     return child.stdout
 
 
-def picture_of(example):
+def picture_name(example):
     return f"{example.name}{Path(example.picture).suffix if example.picture else '.svg'}"
 
 
-def described(example):
+def read_docstring(example):
     """The first sentence of its docstring, and the rest: paragraphs, and blocks of commands."""
     docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example.name}.py").read_text()))
     first, _, rest = docstring.partition("\n\n")
@@ -174,12 +174,12 @@ def commands(lines):
 
 
 def page(example, folder):
-    first, rest = described(example)
+    first, rest = read_docstring(example)
     parts = [f"# {example.title}", first, rest]
     if example.picture:
-        parts.append(f"![What it draws]({picture_of(example)})")
+        parts.append(f"![What it draws]({picture_name(example)})")
     else:
-        parts.append(f"![Drawn from what it learned]({picture_of(example)})")
+        parts.append(f"![Drawn from what it learned]({picture_name(example)})")
     if example.command:
         command = f"caffelite {example.command} --output {example.picture}"
         parts.append(f"`{command}` draws the picture. It trains its own net.")
@@ -205,6 +205,6 @@ def index(folder):
 
 
 def card(example, folder):
-    shown = f"[![{example.title}]({picture_of(example)})]({example.name}.md)"
-    first, _ = described(example)
+    shown = f"[![{example.title}]({picture_name(example)})]({example.name}.md)"
+    first, _ = read_docstring(example)
     return f"::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n::::"

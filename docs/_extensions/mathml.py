@@ -9,7 +9,7 @@ from sphinx.util.math import get_node_equation_number
 logger = logging.getLogger(__name__)
 
 
-def written(self, node, display):
+def to_mathml(self, node, display):
     """The formula of a node. A warning, which ends the build, if LaTeX has a command that is not known here."""
     try:
         formula = convert(node.astext(), display=display)
@@ -22,13 +22,13 @@ def written(self, node, display):
 
 
 def visit_inline(self, node):
-    self.body.append(written(self, node, "inline"))
+    self.body.append(to_mathml(self, node, "inline"))
     raise SkipNode
 
 
 def visit_block(self, node):
     number = f'<span class="eqno">({get_node_equation_number(self, node)})</span>' if node["number"] else ""
-    self.body.append(f'<div class="math">{number}{written(self, node, "block")}</div>\n')
+    self.body.append(f'<div class="math">{number}{to_mathml(self, node, "block")}</div>\n')
     raise SkipNode
 
 

@@ -45,10 +45,10 @@ def write_all(app):
     write(pages(Path(app.srcdir)), folder)
     with tempfile.TemporaryDirectory() as students:
         write(pages(Path(app.srcdir)), Path(students), solutions=False)
-        for name, made in (("all.zip", folder), ("students.zip", Path(students))):
-            with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as together:
-                for path in sorted(made.glob("*.ipynb")):
-                    together.write(path, f"caffelite/{path.name}")
+        for name, source in (("all.zip", folder), ("students.zip", Path(students))):
+            with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+                for path in sorted(source.glob("*.ipynb")):
+                    archive.write(path, f"caffelite/{path.name}")
 
 
 def write(pages, folder, solutions=True):
@@ -66,36 +66,36 @@ def link_to_notebook(app, name, source):
 def notebook(page, solutions=True):
     """The notebook of a page, with or without its solutions."""
     text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text(), flags=re.DOTALL)
-    made, before = nbformat.v4.new_notebook(), ""
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    result, markdown = nbformat.v4.new_notebook(), ""
+    result.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     position = 0
     for match in FENCE.finditer(text):
-        before += text[position : match.start()]
+        markdown += text[position : match.start()]
         position = match.end()
         if match[2] != "code-cell":
-            before += plain(match, page.parent)
+            markdown += to_markdown(match, page.parent)
             continue
         options = re.match(r"(?::.*\n)*", match[4])[0]
         if "remove-cell" not in options:
-            add(made, before)
-            before = ""
+            add(result, markdown)
+            markdown = ""
             code = match[4][len(options) :].strip("\n")
             is_left_out = SOLUTION in options and not solutions
-            cell = nbformat.v4.new_code_cell(to_do(code) if is_left_out else code)
+            cell = nbformat.v4.new_code_cell(make_stub(code) if is_left_out else code)
             if "hide-" in options and not is_left_out:
                 cell.metadata["jupyter"] = {"source_hidden": True}
             # "Run all" goes on after an exercise that is not done, and on a computer without the disassembler objdump.
             if "raises-exception" in options or is_left_out or "machine_code(" in code:
                 cell.metadata["tags"] = ["raises-exception"]
-            made.cells.append(cell)
-    add(made, before + text[position:])
-    for i, cell in enumerate(made.cells):
+            result.cells.append(cell)
+    add(result, markdown + text[position:])
+    for i, cell in enumerate(result.cells):
         cell["id"] = f"cell-{i}"
-    nbformat.validate(made)
-    return made
+    nbformat.validate(result)
+    return result
 
 
-def to_do(solution):
+def make_stub(solution):
     """The cell in place of a solution, which checks the answer if the solution does."""
     checks = re.findall(r"^cl\.exercises\.check\(.*\)$", solution, re.MULTILINE)
     return "\n\n\n".join(["# your answer", *checks])
@@ -105,23 +105,23 @@ def title(name):
     return re.search(r"^# (.*)$", (DOCS / f"{name}.md").read_text(), re.MULTILINE)[1]
 
 
-def add(made, text):
+def add(notebook, text):
     text = re.sub(r"\{download\}`[^`]*`", "", text)
     text = re.sub(r"\{doc\}`([\w-]+)`", lambda match: f"*{title(match[1])}*", text)
     text = re.sub(r"\{\w+\}`~?([^`<]*?)(?:\s*<[^>`]*>)?`", r"*\1*", text)  # links by name
     text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]*\)", r"*\1*", text)
     text = re.sub(r"^\([\w-]+\)=\n|^:+(\{.*\}.*)?\n", "", text, flags=re.MULTILINE).strip()
     if text:
-        made.cells.append(nbformat.v4.new_markdown_cell(text))
+        notebook.cells.append(nbformat.v4.new_markdown_cell(text))
 
 
-def plain(match, folder):
+def to_markdown(match, folder):
     """A directive as Markdown."""
     _, kind, argument, body = match.groups()
     options = dict(re.findall(r"^:([\w-]+): *(.*)$", body, re.MULTILINE))
     content = re.sub(r"\A(?::.*\n)*\n?", "", body)
     if kind == "literalinclude":
-        code = included(folder / argument, options)
+        code = read_include(folder / argument, options)
         return f"`{Path(argument).name}`:\n\n```{options.get('language', '')}\n{code}\n```\n"
     if kind == "exercise":
         return caffelite.exercises.EXERCISES[argument.strip()].task + "\n"
@@ -133,7 +133,7 @@ def plain(match, folder):
     return f"```{argument}\n{content}```\n"
 
 
-def included(path, options):
+def read_include(path, options):
     """The lines of a file that `literalinclude` shows, as far as our pages use its options."""
     lines = path.read_text().splitlines()
     begin = next(i for i, line in enumerate(lines) if options.get("start-at", "").strip('"') in line)

@@ -78,91 +78,104 @@ def images(figure, pictures, titles, rows=2):
 # ---- of each example ------------------------------------------------------------------------------------------------
 
 
-def blobs(figure, of):
-    regions(figure.subplots(), of["model"], of["x"], of["y"])
+def blobs(figure, namespace):
+    regions(figure.subplots(), namespace["model"], namespace["x"], namespace["y"])
 
 
-def textbook_loop(figure, of):
+def textbook_loop(figure, namespace):
     left, right = figure.subplots(1, 2)
-    regions(left, of["model"], of["x"], of["y"])
-    curve(right, of["losses"], "epoch", "loss", log=True)
+    regions(left, namespace["model"], namespace["x"], namespace["y"])
+    curve(right, namespace["losses"], "epoch", "loss", log=True)
 
 
-def xor(figure, of):
+def xor(figure, namespace):
     axes = figure.subplots()
     places = np.linspace(-0.3, 1.3, 100, dtype=np.float32)
     across, up = np.meshgrid(places, places)
-    values = of["model"].predict(np.stack([across.ravel(), up.ravel()], axis=1)).reshape(across.shape)
+    values = namespace["model"].predict(np.stack([across.ravel(), up.ravel()], axis=1)).reshape(across.shape)
     axes.imshow(values, origin="lower", extent=(-0.3, 1.3, -0.3, 1.3), cmap="PuOr", vmin=-0.3, vmax=1.3)
-    for (x0, x1), target in of["EXAMPLES"]:
+    for (x0, x1), target in namespace["EXAMPLES"]:
         axes.text(x0, x1, target, ha="center", va="center", fontsize=18, color="black")
     axes.axis("off")
 
 
-def digits_mlp(figure, of):
-    wrong = of["model"].predict(of["x_test"]).argmax(axis=1)
-    first = np.flatnonzero(wrong != of["y_test"])[:8]
-    side = int(of["x_test"].shape[1] ** 0.5)
-    pictures = of["x_test"][first].reshape(-1, side, side)
-    images(figure, pictures, [f"{y}, read as {p}" for y, p in zip(of["y_test"][first], wrong[first], strict=False)])
+def digits_mlp(figure, namespace):
+    wrong = namespace["model"].predict(namespace["x_test"]).argmax(axis=1)
+    first = np.flatnonzero(wrong != namespace["y_test"])[:8]
+    side = int(namespace["x_test"].shape[1] ** 0.5)
+    pictures = namespace["x_test"][first].reshape(-1, side, side)
+    images(
+        figure, pictures, [f"{y}, read as {p}" for y, p in zip(namespace["y_test"][first], wrong[first], strict=False)]
+    )
 
 
-def own_function(figure, of):
-    axes, order = figure.subplots(), np.argsort(of["x"].ravel())
-    axes.scatter(of["x"], of["y"], s=8, alpha=0.5)
-    axes.plot(of["x"][order], of["model"].predict(of["x"])[order], color=COLOURS[1], linewidth=2)
+def own_function(figure, namespace):
+    axes, order = figure.subplots(), np.argsort(namespace["x"].ravel())
+    axes.scatter(namespace["x"], namespace["y"], s=8, alpha=0.5)
+    axes.plot(namespace["x"][order], namespace["model"].predict(namespace["x"])[order], color=COLOURS[1], linewidth=2)
     axes.set(xlabel="x", xticks=(-1, -0.5, 0, 0.5, 1), title="sin 3x, by Functions of your own")
 
 
-def matmul_gradients(figure, of):
+def matmul_gradients(figure, namespace):
     left, right = figure.subplots(1, 2, width_ratios=(2, 4))
-    matrix(left, of["dx"], "dy/dx")
-    matrix(right, of["dW"], "dy/dW")
+    matrix(left, namespace["dx"], "dy/dx")
+    matrix(right, namespace["dW"], "dy/dW")
 
 
-def lenet(figure, of):
-    model, image = of["model"], of["x_test"][:1]
+def lenet(figure, namespace):
+    model, image = namespace["model"], namespace["x_test"][:1]
     maps = model[:2].predict(image)[0]
     images(figure, [image[0, 0], *maps, model.functions[0].weight.data[0, 0]], ["image", *["map"] * 6, "filter"])
 
 
-def resnet(figure, of):
-    chosen = [int(np.flatnonzero(of["y_test"] == k)[i]) for i in range(2) for k in range(3)]
+def resnet(figure, namespace):
+    chosen = [int(np.flatnonzero(namespace["y_test"] == k)[i]) for i in range(2) for k in range(3)]
     panels = figure.subplots(2, 3).ravel()
     for axes, i in zip(panels, chosen, strict=False):
-        axes.imshow(np.clip(np.moveaxis(of["x_test"][i], 0, -1), 0, 1))
-        axes.set_title(of["names"][of["predictions"][i]], fontsize=10)
+        axes.imshow(np.clip(np.moveaxis(namespace["x_test"][i], 0, -1), 0, 1))
+        axes.set_title(namespace["names"][namespace["predictions"][i]], fontsize=10)
         axes.axis("off")
 
 
-def digits_in_c(figure, of):
+def digits_in_c(figure, namespace):
     left, right = figure.subplots(1, 2)
-    left.imshow(of["x_test"][0, 0], cmap="gray_r")
+    left.imshow(namespace["x_test"][0, 0], cmap="gray_r")
     left.axis("off")
-    right.bar(range(10), of["probabilities"][0], color=COLOURS[0])
+    right.bar(range(10), namespace["probabilities"][0], color=COLOURS[0])
     right.set(xticks=range(10), title="computed in C")
 
 
-def mixup(figure, of):
-    bars(figure.subplots(), {"half of the labels wrong": of["plain"], "the same, with mixup": of["mixed"]})
+def mixup(figure, namespace):
+    bars(
+        figure.subplots(), {"half of the labels wrong": namespace["plain"], "the same, with mixup": namespace["mixed"]}
+    )
 
 
-def label_noise(figure, of):
+def label_noise(figure, namespace):
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
-    share = of["drawn"].mean()
+    share = namespace["is_random"].mean()
     left.pie([1 - share, share], colors=[COLOURS[0], COLOURS[5]], startangle=90)
     left.set_title("labels drawn\nat random", fontsize=10)
-    bars(right, {"test, a loss that forgives": of["accuracy"], "learned by heart": of["repeated"]})
+    bars(right, {"test, a loss that forgives": namespace["accuracy"], "learned by heart": namespace["memorized"]})
 
 
-def distillation(figure, of):
+def distillation(figure, namespace):
     names = "teacher", "student, 50 labels", "student, taught"
-    bars(figure.subplots(), dict(zip(names, (of["of_teacher"], of["alone"], of["of_student"]), strict=False)))
+    bars(
+        figure.subplots(),
+        dict(
+            zip(
+                names,
+                (namespace["teacher_accuracy"], namespace["label_accuracy"], namespace["student_accuracy"]),
+                strict=False,
+            )
+        ),
+    )
 
 
-def cart_pole(figure, of):
+def cart_pole(figure, namespace):
     axes = figure.subplots()
-    states = of["states"].reshape(of["STEPS"], of["CARTS"], 4)
+    states = namespace["states"].reshape(namespace["STEPS"], namespace["CARTS"], 4)
     for i in range(0, 200, 25):
         x, angle = states[i, 0, 0], states[i, 0, 2]
         place = x + i / 40
@@ -172,16 +185,16 @@ def cart_pole(figure, of):
     axes.axis("off")
 
 
-def motion(figure, of):
+def motion(figure, namespace):
     panels = figure.subplots(3, 2, sharex=True).ravel()
     for k, axes in enumerate(panels):
-        axes.plot(of["x_test"][np.flatnonzero(of["y_test"] == k)[0], :3].T, linewidth=1)
-        axes.set_title(of["ACTIVITIES"][k], fontsize=9)
+        axes.plot(namespace["x_test"][np.flatnonzero(namespace["y_test"] == k)[0], :3].T, linewidth=1)
+        axes.set_title(namespace["ACTIVITIES"][k], fontsize=9)
         axes.axis("off")
 
 
-def reviews(figure, of):
-    model, vocabulary = of["model"], of["vocabulary"]
+def reviews(figure, namespace):
+    model, vocabulary = namespace["model"], namespace["vocabulary"]
     weight = model.scores.weight.data
     scores = model.vectors.parameters()[0].data @ (weight[:, 1] - weight[:, 0])
     pairs = sorted(((scores[i], word) for word, i in vocabulary.items()), key=lambda pair: pair[0])
@@ -195,19 +208,19 @@ def reviews(figure, of):
     axes.tick_params(length=0)
 
 
-def text(figure, of):
-    curve_of = of["model"].functions[0].weight.data
+def text(figure, namespace):
+    curve_of = namespace["model"].functions[0].weight.data
     axes = figure.subplots()
     axes.imshow(curve_of[:600:5].T, cmap="PuOr", aspect="auto", vmin=-0.3, vmax=0.3)
     axes.set(xticks=[], yticks=[], xlabel="columns of words", ylabel="units", title="weights of 120 of 20,000 columns")
 
 
-def gpt(figure, of):
+def gpt(figure, namespace):
     """Held-out text, each character the darker the less it was expected."""
-    given, following = of["x"][:4], of["y"][:4].ravel()
-    p = cl.SoftmaxLoss().link(of["model"].predict(given)).reshape(len(following), -1)
-    shown = "".join(of["characters"][i] for i in following)
-    cl.plots.text(shown, p[np.arange(len(following)), following], columns=32, axes=figure.subplots())
+    inputs, targets = namespace["x"][:4], namespace["y"][:4].ravel()
+    p = cl.SoftmaxLoss().link(namespace["model"].predict(inputs)).reshape(len(targets), -1)
+    text = "".join(namespace["characters"][i] for i in targets)
+    cl.plots.text(text, p[np.arange(len(targets)), targets], columns=32, axes=figure.subplots())
 
 
 def main(example, picture, *arguments):

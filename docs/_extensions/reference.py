@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 #: The modules in which caffelite has more.
 MODULES = {"augment", "callbacks", "datasets", "initializers", "metrics", "plots", "schedules", "sources"}
 #: Public methods that caffelite's rooms have for each other.
-OF_THE_HOUSE = frozenset(
+INTERNAL = frozenset(
     {
         "DataGenerator.begin",
         "DataGenerator.buffers",
@@ -76,7 +76,7 @@ EXAMPLES = {
     )
 }
 #: What has none: it needs a network, a browser or several processes, or is given to the user and not called.
-WITHOUT = {
+NO_EXAMPLE = {
     "caffelite.NotRecorded",
     "caffelite.TrainingWarning",
     "caffelite.callbacks.Monitor",
@@ -112,8 +112,8 @@ class Reference(SphinxDirective):
         lines += [f"   {name}" for name in names]
         for name in names:
             lines += ["", f".. {directive_for(module, name)}:: {name}"]
-            if (f"{module}.{name}" in EXAMPLES) == (f"{module}.{name}" in WITHOUT):
-                logger.warning("%s.%s has no example, or one and is in WITHOUT", module, name)
+            if (f"{module}.{name}" in EXAMPLES) == (f"{module}.{name}" in NO_EXAMPLE):
+                logger.warning("%s.%s has no example, or one and is in NO_EXAMPLE", module, name)
         parsed = self.parse_text_to_nodes("\n".join(["````{eval-rst}", *lines, "````"]))
         for table in (table for node in parsed for table in node.findall(autosummary_table)):
             for text in table.findall(nodes.Text):
@@ -138,7 +138,7 @@ def directive_for(module: str, name: str) -> str:
     return "autofunction" if callable(value) else "autodata"
 
 
-def refuse_gaps(app, env):
+def warn_about_gaps(app, env):
     """A warning, which ends the build, for each public name that is documented nowhere."""
     offered = {f"caffelite.{name}" for name in caffelite.__all__ if name not in MODULES}
     for name in MODULES:
@@ -155,12 +155,12 @@ def add_example(app, what, name, value, options, lines):
 
 
 def leave_out(app, what, name, value, skip, options):
-    return True if {name, getattr(value, "__qualname__", name)} & OF_THE_HOUSE else None
+    return True if {name, getattr(value, "__qualname__", name)} & INTERNAL else None
 
 
 def setup(app: Sphinx) -> dict:
     app.add_directive("reference", Reference)
     app.connect("autodoc-skip-member", leave_out)
     app.connect("autodoc-process-docstring", add_example, priority=900)
-    app.connect("env-check-consistency", refuse_gaps)
+    app.connect("env-check-consistency", warn_about_gaps)
     return {"parallel_read_safe": True}

@@ -78,7 +78,7 @@ def find_file(name: str) -> str | None:
     return same[0] if len(same) == 1 else None
 
 
-def page_of(path: str) -> str:
+def page_name(path: str) -> str:
     return f"source/{path}/index" if path in folders() else f"source/{path}"
 
 
@@ -154,7 +154,7 @@ class Sources(SphinxPostTransform):
                     literal.replace_self(self.link(path, line, literal.deepcopy()))
 
     def link(self, path, line, *content, **attributes):
-        uri = self.app.builder.get_relative_uri(self.env.docname, page_of(path))
+        uri = self.app.builder.get_relative_uri(self.env.docname, page_name(path))
         place = f"{uri}#L{line}" if line else uri
         return nodes.reference("", "", *content, refuri=place, internal=True, **attributes)
 
@@ -165,12 +165,12 @@ class Sources(SphinxPostTransform):
 def pages(app):
     """What Sphinx writes beside the documents."""
     for path in sorted(files()):
-        yield page_of(path), {"title": path, "body": heading(app, path) + numbered(app, path)}, "source.jinja"
+        yield page_name(path), {"title": path, "body": heading(app, path) + number_lines(app, path)}, "source.jinja"
     for path, names in sorted(folders().items()):
-        here = page_of(path)
+        here = page_name(path)
         items = []
         for name in names:
-            target = app.builder.get_relative_uri(here, page_of(name.rstrip("/")))
+            target = app.builder.get_relative_uri(here, page_name(name.rstrip("/")))
             shown = posixpath.basename(name.rstrip("/")) + "/" * name.endswith("/")
             items.append(f'<dt><a href="{target}"><code>{shown}</code></a></dt><dd>{first_sentence(name)}</dd>')
         yield here, {"title": path, "body": f"{heading(app, path)}<dl>{''.join(items)}</dl>"}, "source.jinja"
@@ -178,21 +178,21 @@ def pages(app):
 
 def heading(app, path):
     """The path as a title, each folder of it a link."""
-    here, parts, shown = page_of(path), path.split("/"), []
+    here, parts, shown = page_name(path), path.split("/"), []
     for i, part in enumerate(parts):
-        uri = app.builder.get_relative_uri(here, page_of("/".join(parts[: i + 1])))
+        uri = app.builder.get_relative_uri(here, page_name("/".join(parts[: i + 1])))
         shown.append(f'<a href="{uri}">{part}</a>' if i + 1 < len(parts) else part)
     return f'<h1 class="source-path">{"/&#8203;".join(shown)}</h1>'
 
 
-def numbered(app, path):
+def number_lines(app, path):
     """The text of a file, highlighted, with a place to link to at each line."""
     text = (ROOT / path).read_text(encoding="utf-8")
     block = app.builder.highlighter.highlight_block(text, LANGUAGES[Path(path).suffix], linenos=False)
     before, opened, rest = block.partition("<pre>")
     written, closed, after = rest.rpartition("</pre>")
-    numbered = [f'<span class="line" id="L{i}">{line}</span>' for i, line in enumerate(written.splitlines(), 1)]
-    return "".join([before, opened, "\n".join(numbered), "\n", closed, after])
+    number_lines = [f'<span class="line" id="L{i}">{line}</span>' for i, line in enumerate(written.splitlines(), 1)]
+    return "".join([before, opened, "\n".join(number_lines), "\n", closed, after])
 
 
 def first_sentence(name):

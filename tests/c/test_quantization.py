@@ -7,8 +7,8 @@ import pytest
 
 import caffelite as cl
 from caffelite import c
-from caffelite.c.int8 import as_int8
-from caffelite.model.export_graph import trace_graph, random_rows
+from caffelite.c.int8 import quantize_weight
+from caffelite.model.export_graph import random_rows, trace_graph
 from tests.c.models import F32, F64, needs_compiler, rows
 from tests.tools.fuzz_c_export import SANITIZED, differing, outputs_in_c
 
@@ -88,7 +88,7 @@ def test_weights_too_small_for_a_scale_are_quantized_to_0(tmp_path):
     weight = model.functions[0].weight
     weight.data = weight.data * F32(1e-42)
     assert differing(tmp_path, [(model, rows(3, 3))]) == []
-    _, scale, product = as_int8(model.functions[0])
+    _, scale, product = quantize_weight(model.functions[0])
     assert (scale >= np.finfo(F32).tiny).all()
     np.testing.assert_allclose(product, weight.data, atol=float(np.finfo(F32).tiny))
 
@@ -107,7 +107,7 @@ def test_the_quantization_error_counts_one_layer_and_numbers_only(tmp_path):
     tied = Tied()
     tied.words.weight = tied.scores.weight
     rounding = c.export(tied, tmp_path / "net.c", input_shape=(1,), quantize=True)
-    exact, product = tied.scores.weight.data, as_int8(tied.scores).product
+    exact, product = tied.scores.weight.data, quantize_weight(tied.scores).product
     largest = max(abs(row @ exact - row @ product).max() for row in exact)
     np.testing.assert_allclose(rounding.largest, largest, rtol=1e-3)
 
@@ -124,7 +124,7 @@ def test_the_quantization_error_counts_one_layer_and_numbers_only(tmp_path):
 
     model = Decoded()
     rounding = c.export(model, tmp_path / "net.c", input_shape=(1,), quantize=True)
-    exact, product = model.f.weight.data, as_int8(model.f).product
+    exact, product = model.f.weight.data, quantize_weight(model.f).product
     np.testing.assert_allclose(rounding.largest, abs((exact - product) @ exact.T).max(), rtol=1e-3)
 
     class Root(cl.Model):

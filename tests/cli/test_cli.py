@@ -24,9 +24,9 @@ def picture(tmp_path):
 @pytest.fixture(autouse=True)
 def small_gpt(monkeypatch):
     """The GPT of the command, small, and with a text that is soon learned."""
-    for name, value in {"SIZE": 16, "STEPS": 2, "SAMPLE": 5}.items():
+    for name, value in {"SIZE": 16, "STEPS": 2, "SAMPLE_LENGTH": 5}.items():
         monkeypatch.setattr(gpt, name, value)
-    monkeypatch.setattr(gpt, "_documentation", lambda: "aaaaaaaaa\n" * 200)
+    monkeypatch.setattr(gpt, "_python_docs", lambda: "aaaaaaaaa\n" * 200)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_digits_draws_the_held_out_images_it_gets_wrong(picture, capsys, monkeyp
 
 @pytest.mark.usefixtures("no_matplotlib")
 def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch):
-    for name, value in {"SIZE": 32, "STEPS": 50, "SAMPLE": 100}.items():
+    for name, value in {"SIZE": 32, "STEPS": 50, "SAMPLE_LENGTH": 100}.items():
         monkeypatch.setattr(gpt, name, value)
     assert cli.main(["gpt", str(alphabet), "--epochs", "2", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
@@ -164,7 +164,7 @@ def test_gpt_writes_as_much_as_it_is_told(picture, capsys):
 
 def test_gpt_without_a_file_reads_what_python_has(monkeypatch):
     monkeypatch.undo()
-    text = gpt._documentation()
+    text = gpt._python_docs()
     assert len(text) > 200_000
     assert "The simple form" in text
     assert len(set(text)) < 200
@@ -172,9 +172,9 @@ def test_gpt_without_a_file_reads_what_python_has(monkeypatch):
 
 def test_gpt_holds_text_out_and_draws_it(picture, capsys, monkeypatch):
     seen, trained = [], []
-    whole, windows = plots.text_picture, gpt.Windows
+    whole, windows = plots.text_picture, gpt.RandomWindows
     monkeypatch.setattr(plots, "text_picture", lambda *arguments: seen.append(arguments) or whole(*arguments))
-    monkeypatch.setattr(gpt, "Windows", lambda text, seed: trained.append(text) or windows(text, seed))
+    monkeypatch.setattr(gpt, "RandomWindows", lambda text, seed: trained.append(text) or windows(text, seed))
     cli.main(["gpt", "--epochs", "1", "--output", str(picture)])
     ((_, text, probabilities),) = seen
     assert len(trained[0]) == 1900
@@ -307,11 +307,11 @@ def test_a_sample_of_less_than_nothing_is_refused(capsys):
 def test_a_byte_order_mark_is_not_a_character_of_a_text(alphabet):
     text = alphabet.read_text("utf-8")
     alphabet.write_text(text, "utf-8-sig")
-    assert gpt._text(str(alphabet)) == text
+    assert gpt._read_text(str(alphabet)) == text
 
 
 def test_the_shortest_text_is_enough(alphabet, picture):
-    alphabet.write_text("ab" * (gpt.SHORTEST // 2))
+    alphabet.write_text("ab" * (gpt.MIN_CHARACTERS // 2))
     assert cli.main(["gpt", str(alphabet), "--epochs", "1", "--output", str(picture)]) == 0
 
 
@@ -396,7 +396,7 @@ def test_ctrl_c_ends_with_130_and_says_after_how_many_epochs(tmp_path):
 
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, capsys, monkeypatch):
-    class Interrupted(gpt.Windows):
+    class Interrupted(gpt.RandomWindows):
         begun = 0
 
         def __iter__(self):
@@ -405,7 +405,7 @@ def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, caps
                 signal.raise_signal(signal.SIGINT)
             return super().__iter__()
 
-    monkeypatch.setattr(gpt, "Windows", Interrupted)
+    monkeypatch.setattr(gpt, "RandomWindows", Interrupted)
     assert cli.main(["gpt", "--epochs", "100000000", "--output", str(picture)]) == 0
     out, err = capsys.readouterr()
     assert err == f"caffelite: stopped after {epochs} epoch{'s' * (epochs != 1)}\n"

@@ -7,11 +7,11 @@ import caffelite as cl
 from caffelite.core.arrays import (
     as_array,
     as_real,
-    match_shape,
     check_nonnegative,
+    check_positive_integer,
+    match_shape,
     normalize_axes,
     positions_in,
-    check_positive_integer,
 )
 
 

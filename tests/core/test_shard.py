@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard, current_shard
+from caffelite.core.shard import WHOLE_BATCH, PartialShard, current_shard, use_shard
 from caffelite.distributed.mpi import Communicator, RankShard
 
 

@@ -508,4 +508,6 @@ def test_every_file_that_is_fetched_has_a_sha256_and_its_name_is_one_that_is_rea
         == [f"{name}.gz" for name in NAMES]
         == list(fetching.DOWNLOADS["fashion_mnist"].sha256)
     )
-    assert {*fetching.DOWNLOADS["mnist"].sha256.values()}.isdisjoint(fetching.DOWNLOADS["fashion_mnist"].sha256.values())
+    assert {*fetching.DOWNLOADS["mnist"].sha256.values()}.isdisjoint(
+        fetching.DOWNLOADS["fashion_mnist"].sha256.values()
+    )

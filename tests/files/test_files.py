@@ -22,7 +22,7 @@ from caffelite.core.arrays import FLOATS
 from caffelite.core.modes import meta_init
 from caffelite.files import safetensors as files
 from caffelite.files import structure
-from caffelite.files.state import state_arrays, make_texts
+from caffelite.files.state import make_texts, state_arrays
 from caffelite.training import inputs
 from tests.cases import FAMILIES, both_dtypes, named
 from tests.cases.case import as_tuple

@@ -183,7 +183,7 @@ def test_a_running_variance_beyond_its_dtype_stays_finite_in_replays_too(dtype):
     moments = np.array([[0.0, 1.0], [1.0, 1.0], [min(float(largest) * 4, np.finfo(float).max), 2.0]])
     mean, variance = np.zeros(2, dtype), np.ones(2, dtype)
     with Recording() as recording:
-        kernels.follow_moments(mean, variance, moments, 4, 0.9)
+        kernels.update_moments(mean, variance, moments, 4, 0.9)
     kernels.Replay(recording.entries).run()
     assert 0.9 * largest < variance[0] <= largest
     assert 1 < variance[1] < 2.7
@@ -434,9 +434,9 @@ def test_parts_of_the_rows_have_the_moments_and_gradients_of_all(shape, mean, dt
     dx, dscale, dshift = kernels.batch_norm_grad(dy, x, c, moments)
     cuts = [slice(0, 3), slice(3, 4), slice(4, None)]
     own = [kernels.feature_sums(x[rows]) for rows in cuts] + [kernels.feature_sums(x, counts=False)]
-    joined = kernels.joined_moments(np.array(own), 1e-5)
+    joined = kernels.merge_moments(np.array(own), 1e-5)
     np.testing.assert_allclose(joined, moments, rtol=1e-12)
-    assert_same_bits(kernels.joined_moments(np.array(own[:1]), 1e-5)[0], own[0][1])
+    assert_same_bits(kernels.merge_moments(np.array(own[:1]), 1e-5)[0], own[0][1])
     sums = [kernels.batch_norm_sums(dy[rows], x[rows], moments) for rows in cuts]
     count = x.size // shape[1]
     for i, rows in enumerate(cuts):
@@ -523,13 +523,13 @@ def test_moments_of_another_kind_raise():
         with pytest.raises(error, match="moments"):
             kernels.batch_norm_grad(x, x, c, moments)
         with pytest.raises(error, match="moments"):
-            kernels.follow_moments(c, c, moments, 4, 0.1)
+            kernels.update_moments(c, c, moments, 4, 0.1)
         with pytest.raises(error, match="moments"):
             kernels.batch_norm_sums(x, x, moments)
         with pytest.raises(error, match="moments"):
             kernels.batch_norm_grad_of_sums(x, x, c, moments, np.ones((2, 3)), np.ones((2, 3)), 4)
         with pytest.raises(ValueError, match="parts"):
-            kernels.joined_moments(moments, 1e-5)
+            kernels.merge_moments(moments, 1e-5)
 
 
 # ---- as parts of models ----
@@ -583,7 +583,7 @@ def test_running_moments_have_the_same_bits_wherever_they_lie_in_memory():
                 place += arrays[name].nbytes + 8 * gap
             arrays["mean"][:], arrays["variance"][:], arrays["moments"][:] = a, 1, b
             arrays["moments"][2] = 1
-            kernels.follow_moments(arrays["mean"], arrays["variance"], arrays["moments"], 16, 0.1)
+            kernels.update_moments(arrays["mean"], arrays["variance"], arrays["moments"], 16, 0.1)
             found.add(arrays["mean"].tobytes() + arrays["variance"].tobytes())
     assert len(found) == 1
 

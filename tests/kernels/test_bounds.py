@@ -219,13 +219,13 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         k.copy(x, out.transpose(np.argsort(after)))
                     for x in images:
                         mean, variance = guarded(np.zeros(n, dtype)), guarded(np.ones(n, dtype))
-                        moments = k.fixed_moments(mean, variance, 1e-5)
+                        moments = k.running_moments(mean, variance, 1e-5)
                         y = k.batch_norm_fixed(x, scale, scale, guarded(moments))
                         k.batch_norm_grad(guarded(y), x, scale, guarded(moments), True)
                         if x.size > n:
                             y, moments = k.batch_norm(x, scale, scale, 1e-5)
                             k.batch_norm_grad(guarded(y), x, scale, guarded(moments))
-                            k.follow_moments(mean, variance, guarded(moments), x.size // n, 0.1)
+                            k.update_moments(mean, variance, guarded(moments), x.size // n, 0.1)
                     labels = guarded(rng.integers(0, n, m))
                     _, p = k.softmax_loss(a, labels)
                     k.softmax_loss_grad(guarded(p), labels, one)

@@ -36,7 +36,7 @@ ALL_KERNELS = """
         h, norms, drawn = k.attention(*heads, 5, True, hidden, np.array([7, 3]), 0.2)
         of_heads = k.attention_grad(images[::-1], *heads, h, norms, 5, True, hidden, drawn, 0.2)
         mean, variance = c[0].copy(), a[0].copy()
-        k.follow_moments(mean, variance, of_features, 33, 0.1)
+        k.update_moments(mean, variance, of_features, 33, 0.1)
         convolutions = {}
         few, many = ((5, 3, 6, 1), (5, 2, 3, 2), (19, 1, 1, 5)), ((5, 3, 37, 1), (19, 34, 2, 2), (5, 1, 1, 35))
         for n, into, of, groups in few + many:
@@ -63,7 +63,7 @@ ALL_KERNELS = """
             "layer_norm": y, "layer_norm_grad": k.layer_norm_grad(a, c, a[0], of_rows),
             "batch_norm": k.batch_norm(c, a[0], c[0], 1e-5)[0],
             "of images": k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[0],
-            "fixed": k.batch_norm_fixed(c, a[0], c[0], k.fixed_moments(mean, variance, 1e-5)), "mean": mean,
+            "fixed": k.batch_norm_fixed(c, a[0], c[0], k.running_moments(mean, variance, 1e-5)), "mean": mean,
             "variance": variance, "of_features": of_features, "of_images": of_images,
             **dict(zip("abc", k.batch_norm_grad(a, c, a[0], of_features), strict=True)),
             **dict(zip("def", k.batch_norm_grad(a.reshape(3, 11, 70), images, a[:11, 0], of_images), strict=True)),

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.model.export_graph import Constant, ModelInput, N, Result, SymbolicLength, StoredArray, find_formula, trace_graph
+from caffelite.model.export_graph import (
+    Constant,
+    ModelInput,
+    N,
+    Result,
+    StoredArray,
+    SymbolicLength,
+    find_formula,
+    trace_graph,
+)
 from caffelite.model.tracing import Trace
 from tests.tools.fuzz_c_export import CC, differing
 

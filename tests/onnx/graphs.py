@@ -5,11 +5,11 @@ import onnx
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx.verify import runner
+from caffelite.onnx.verify import make_runner
 
 
 def run(path, *inputs):
-    outputs = runner(onnx.load(path))(*inputs)
+    outputs = make_runner(onnx.load(path))(*inputs)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx.verify import runner
+from caffelite.onnx.verify import make_runner
 from tests.cases import both_dtypes
 from tests.onnx.graphs import DOUBLE, FLOAT, INT64, W, chain, graph_of, loaded_of, run
 from tests.tools import onnx_nodes
@@ -518,7 +518,7 @@ def test_layers_of_two_directions_with_states_and_lengths(path):
     inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((5, 2, 4), (2, 2, 3), (2, 2, 3))]
     with cl.inference():
         found = caffelite.onnx.load(path)(*inputs)
-    for y, other in zip(runner(onnx.load(path))(*inputs), found, strict=True):
+    for y, other in zip(make_runner(onnx.load(path))(*inputs), found, strict=True):
         np.testing.assert_allclose(other.numpy(), y, atol=1e-6)
 
 

@@ -133,7 +133,7 @@ def test_an_unsupported_operator_is_refused_with_the_name_of_its_node(nodes, con
 
 
 def test_a_mistake_of_caffelites_is_not_blamed_on_the_file(path, monkeypatch):
-    monkeypatch.setattr("caffelite.onnx.importing.Layers", lambda reader: None)
+    monkeypatch.setattr("caffelite.onnx.importing.LayerGraph", lambda reader: None)
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'nodes'"):
         loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
@@ -143,7 +143,7 @@ def test_an_error_inside_caffelite_is_not_blamed_on_the_file(error, path, monkey
     def broken(g, node):
         raise error("a mistake")
 
-    monkeypatch.setitem(layers.SINGLE, "MatMul", [broken])
+    monkeypatch.setitem(layers.SINGLE_NODES, "MatMul", [broken])
     with pytest.raises(error, match=r"^a mistake$"):
         loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
@@ -176,7 +176,7 @@ def test_the_lengths_that_a_file_says_of_its_input_cost_no_memory(path):
     ids=lambda x: x[0] if isinstance(x, tuple) and isinstance(x[0], str) else "",
 )
 def test_rows_of_a_large_batch_may_grow(node, constants, shape, path, monkeypatch):
-    monkeypatch.setattr(nodes, "MOST", 100)
+    monkeypatch.setattr(nodes, "MAX_SIZE", 100)
     model = loaded_of(path, [node], constants, inputs=[("x", FLOAT, ("n", 1, 18))])
     assert model.predict(np.ones((8, 1, 18), np.float32)).shape == shape
 

@@ -213,7 +213,7 @@ def test_elementwise_steps_after_a_kernel_on_images_are_fused_to_the_bit(maker, 
         return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
     def step(x, w, z):
-        x, z = kernels.laid_for(x, w, 1), kernels.laid_for(z, w, 1)
+        x, z = kernels.to_conv_layout(x, w, 1), kernels.to_conv_layout(z, w, 1)
         y = MAKERS[maker](x, w, (6, 7))
         after = EPILOGUES[epilogue](y, z, z)
         return (y, after) if kept else after

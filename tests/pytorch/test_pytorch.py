@@ -232,7 +232,7 @@ def assert_same_numbers(model, module, x, dtype, trains=True):
 
 
 def test_every_kind_has_an_example():
-    assert {kind.theirs for kind in KINDS} == EXAMPLES.keys()
+    assert {kind.module_class for kind in KINDS} == EXAMPLES.keys()
 
 
 @both_dtypes

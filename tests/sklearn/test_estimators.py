@@ -54,7 +54,7 @@ def test_sparse_rows_are_learned_from_as_dense_ones_are(estimator, container):
     one, other = clone(estimator).fit(x, y), clone(estimator).fit(container(x), y)
     for a, b in zip(one.model_.parameters(), other.model_.parameters(), strict=True):
         np.testing.assert_allclose(b.data, a.data, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(other._scores(container(x)), one._scores(x), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(other._predict_scores(container(x)), one._predict_scores(x), rtol=1e-7, atol=1e-9)
 
 
 def test_sparse_rows_go_with_lbfgs_and_early_stopping():

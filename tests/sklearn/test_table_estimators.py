@@ -13,7 +13,7 @@ from sklearn.utils import estimator_checks
 
 import caffelite as cl
 from caffelite.sklearn import NetClassifier, NetRegressor, TableClassifier, TableRegressor
-from caffelite.tables.recipe import Recipe, parts_of
+from caffelite.tables.recipe import Recipe, assign_folds
 from tests.conftest import bits
 
 pandas = pytest.importorskip("pandas")
@@ -267,10 +267,10 @@ def test_few_rows_and_one_class_are_enough():
 
 def test_each_part_has_its_share_of_each_class():
     y = np.repeat([0, 1, 2], [80, 16, 9])
-    parts = parts_of(y, np.random.RandomState(0))
+    parts = assign_folds(y, np.random.RandomState(0))
     counts = np.stack([np.bincount(parts[y == c], minlength=8) for c in range(3)])
     assert (counts.max(axis=1) - counts.min(axis=1) <= 1).all()
-    assert sorted(set(parts_of(np.zeros((3, 1)), np.random.RandomState(0)))) == [0, 1, 2]
+    assert sorted(set(assign_folds(np.zeros((3, 1)), np.random.RandomState(0)))) == [0, 1, 2]
 
 
 # ---- a net of one's own ---------------------------------------------------------------------------------------------

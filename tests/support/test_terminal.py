@@ -92,8 +92,8 @@ def test_every_command_can_be_written(arguments, narrow, tmp_path, monkeypatch):
     got = narrow()
     monkeypatch.setattr(gpt, "STEPS", 1)
     monkeypatch.setattr(gpt, "SIZE", 8)
-    monkeypatch.setattr(gpt, "SAMPLE", 5)
-    monkeypatch.setattr(gpt, "_documentation", lambda: "ö→漢\n" * 400)
+    monkeypatch.setattr(gpt, "SAMPLE_LENGTH", 5)
+    monkeypatch.setattr(gpt, "_python_docs", lambda: "ö→漢\n" * 400)
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 0
     assert got()

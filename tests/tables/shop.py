@@ -56,5 +56,5 @@ def run(*arguments):
 
 def learned(frame, target, seed=0, **numbers):
     parts = training.split(target, 0.25, 0)
-    nets = training.learn(frame, target, parts.training, Recipe(**{"nets": 2, **numbers}), seed, 0)
+    nets = training.train_nets(frame, target, parts.training, Recipe(**{"nets": 2, **numbers}), seed, 0)
     return nets, parts

@@ -55,8 +55,8 @@ def numbers_and_words(n=400):
 def test_a_linear_model_finds_the_least_squares_in_the_units_of_the_table():
     frame, target = numbers_and_words()
     parts = training.split(target, 0.25, 0)
-    model = training.learn_linear(frame, target, parts.training, seed=0)
-    predicted = model.predict(training.rows_of(frame, parts.test))[:, 0]
+    model = training.train_linear(frame, target, parts.training, seed=0)
+    predicted = model.predict(training.take_rows(frame, parts.test))[:, 0]
     np.testing.assert_allclose(predicted, target.values[parts.test], atol=0.03 * target.values.std())
     assert (model.target, model.classes) == ("y", None)
 
@@ -64,7 +64,7 @@ def test_a_linear_model_finds_the_least_squares_in_the_units_of_the_table():
 def test_the_nets_learn_a_target_in_the_units_of_the_table_and_tell_their_epochs():
     frame, target = numbers_and_words()
     nets, parts = learned(frame, target)
-    predicted = nets.model.predict(training.rows_of(frame, parts.test))[:, 0]
+    predicted = nets.model.predict(training.take_rows(frame, parts.test))[:, 0]
     assert np.sqrt(np.mean((predicted - target.values[parts.test]) ** 2)) < 0.1 * target.values.std()
     assert len(nets.histories) == 2
     mean = nets.mean_history()
@@ -85,7 +85,7 @@ def test_boosted_trees_get_the_same_columns(is_regression):
     above = (frame["c"].codes == 1) | (x > 1)
     target = schema.Target("y", above * 3.0, None) if is_regression else schema.Target("y", above * 1, ["no", "yes"])
     parts = training.split(target, 0.25, 0)
-    outputs = training.trees(cl.Splines(frame, 4), frame, target, parts, seed=0)
+    outputs = training.predict_trees(cl.Splines(frame, 4), frame, target, parts, seed=0)
     assert outputs.shape == ((parts.test.sum(), 1) if is_regression else (parts.test.sum(), 2))
     predicted = outputs[:, -1] > (1.5 if is_regression else 0.5)
     assert (predicted == above[parts.test]).mean() > 0.99
@@ -114,7 +114,7 @@ def test_ctrl_c_keeps_the_nets_that_have_begun(nets_that_begin, monkeypatch, cap
     nets, parts = learned(frame, target, nets=5)
     assert len(nets.histories) == 2
     assert capsys.readouterr().err == "caffelite: stopped, with 2 of 5 nets\n"
-    test = training.rows_of(frame, parts.test)
+    test = training.take_rows(frame, parts.test)
     center, scale = target.values[parts.training].mean(), target.values[parts.training].std()
     expected = center + scale * np.mean([net.predict(test) for net in begun], axis=0)
     np.testing.assert_allclose(nets.model.predict(test), expected, rtol=1e-5)
@@ -168,8 +168,8 @@ def judgement(nets, linear, trees=None, noise=0.1, n=400):
     frame = {"x": rng.normal(size=n), "z": rng.normal(size=n)}
     target = schema.Target("y", frame["x"] + noise * rng.normal(size=n), None)
     parts = training.split(target, 0.25, 0)
-    of_trees = None if trees is None else trees(training.rows_of(frame, parts.test))[:, None]
-    return evaluation.Judgement(Says(nets, frame), Says(linear, frame), of_trees, frame, target, parts, seed=0)
+    of_trees = None if trees is None else trees(training.take_rows(frame, parts.test))[:, None]
+    return evaluation.TableEvaluation(Says(nets, frame), Says(linear, frame), of_trees, frame, target, parts, seed=0)
 
 
 def exact(frame):
@@ -250,7 +250,7 @@ def test_of_many_columns_fewer_rows_are_shuffled(monkeypatch):
     rows = []
     frame = {f"x{i}": np.arange(3000.0) for i in range(100)}
     target = schema.Target("y", np.arange(3000.0), None)
-    monkeypatch.setattr(evaluation, "MOST_PREDICTED", 100_000)
+    monkeypatch.setattr(evaluation, "MAX_PREDICTED_ROWS", 100_000)
 
     def predict(shown):
         rows.append(len(shown["x0"]))

@@ -13,7 +13,7 @@ import caffelite as cl
 from caffelite.data import frames
 from caffelite.data.frames import Categories
 from caffelite.files import safetensors as files
-from caffelite.files.state import state_arrays, make_texts
+from caffelite.files.state import make_texts, state_arrays
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")

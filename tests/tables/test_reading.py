@@ -71,10 +71,10 @@ def test_gzip_is_read(path):
 
 
 def test_a_gzip_file_is_unpacked_no_further_than_its_size_explains(path, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_UNPACKED_MORE", 10_000)
+    monkeypatch.setattr(reading, "MAX_EXTRA_BYTES", 10_000)
     unpacked = []
-    read1 = reading.Unpacked.read1
-    monkeypatch.setattr(reading.Unpacked, "read1", lambda self, *size: unpacked.append(1) or read1(self, *size))
+    read1 = reading.LimitedGzipFile.read1
+    monkeypatch.setattr(reading.LimitedGzipFile, "read1", lambda self, *size: unpacked.append(1) or read1(self, *size))
     for content in (b"x" * 3_000_000, b"a,b\n" + b"\n" * 3_000_000):
         path.write_bytes(gzip.compress(content))
         unpacked.clear()

@@ -13,7 +13,7 @@ from tests.tables.shop import learned, write_rows
 def taken(path, rows, target="y", **options):
     table = read(write_rows(path, rows))
     everything = np.ones(len(rows) - 1, bool)
-    return schema.taken_for(table, everything, target, 2, **options)
+    return schema.select_columns(table, everything, target, 2, **options)
 
 
 def test_numbers_and_words_are_kept_as_they_are(path):
@@ -36,7 +36,7 @@ def test_gaps_are_counted(path):
 
 def test_only_rows_of_the_training_say_what_there_is(path):
     table = read(write_rows(path, [["x", "w", "y"], *[[i, "ab"[i >= 8], 1] for i in range(16)]]))
-    frame, facts = schema.taken_for(table, np.arange(16) < 8, "y", 2)
+    frame, facts = schema.select_columns(table, np.arange(16) < 8, "y", 2)
     assert list(frame) == ["x"]
     assert facts[0].text.startswith("0 … 7, mean 3.5")
     assert facts[1] == ("w", "left out", "'a' everywhere")
@@ -60,7 +60,7 @@ def test_only_rows_of_the_training_say_what_there_is(path):
     ],
 )
 def test_dates_are_read(words, expected):
-    dates = schema.dates_of(Words(np.array([0, -1, len(words) - 1]), words))
+    dates = schema.parse_dates(Words(np.array([0, -1, len(words) - 1]), words))
     if expected is None:
         assert dates is None
         return
@@ -95,7 +95,7 @@ def test_dates_are_kept_and_their_first_and_last_are_said(path):
 def test_columns_that_tell_nothing_are_left_out_with_the_reason(cells, reason, path):
     frame, facts = taken(path, [["x", "w", "y"], *[[i, cell, 1] for i, cell in enumerate(cells)]])
     assert list(frame) == ["x"]
-    assert facts[1].taken_for == "left out"
+    assert facts[1].kind == "left out"
     assert facts[1].text.startswith(reason)
 
 
@@ -116,7 +116,7 @@ def test_infinite_numbers_are_refused_with_their_line(path):
 
 
 def test_words_that_would_not_fit_into_a_file_are_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr(training, "MOST_TEXT", 100)
+    monkeypatch.setattr(training, "MAX_TEXT", 100)
     frame = {"w": Categories(np.arange(40) % 2, ["a" * 20_000, "b" * 200])}
     with pytest.raises(ValueError, match="most of them in 'w': drop it"):
         learned(frame, schema.Target("y", np.arange(40.0), None))
@@ -138,7 +138,7 @@ def test_words_that_would_not_fit_into_a_file_are_refused_before_the_training(mo
 def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task, classes, path):
     as_words = ["y"] if task == "classification" else []
     table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]), as_words=as_words)
-    target = schema.target_of(table, "y", task)
+    target = schema.encode_target(table, "y", task)
     assert target.classes == classes
     other = {"1": "regression", "0": "regression"}.get(classes[0]) if classes else "classification"
     assert schema.other_task(table.columns["y"], target) == (None if 0.5 in cells or "01" in cells else other)
@@ -166,4 +166,4 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
 def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):
     table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]))
     with pytest.raises(ValueError, match=message):
-        schema.target_of(table, "y", task)
+        schema.encode_target(table, "y", task)

@@ -126,7 +126,7 @@ def test_predict_gives_classes_and_values_for_columns_in_any_order(trained, tmp_
 
 def test_predict_reports_the_same_scores_of_the_test_rows_as_train(trained):
     table = read(trained.data)
-    target = schema.target_of(table, "price")
+    target = schema.encode_target(table, "price")
     parts = learning.split(target, 0.2, 0)
     lines = run("predict", trained.values.model, trained.data).out.splitlines()
     errors = (np.array(lines[1:], float) - target.values)[parts.test]
@@ -352,7 +352,7 @@ def test_export_says_what_the_inputs_are(trained, tmp_path, monkeypatch):
 
 def test_the_features_of_a_date_are_listed():
     dates = np.datetime64("2020-01-01") + np.arange(800)
-    told = report.of_inputs(cl.Splines({"since": dates}, 4))
+    told = report.inputs_table(cl.Splines({"since": dates}, 4))
     assert "0  since, year                     year" in told
     assert "1  since, month, sine              sin(2π · month / 12), counted from 0" in told
     assert "7  since, seconds                  seconds since 2020-01-01T00:00:00" in told

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx.importing import Graph
+from caffelite.onnx.importing import GraphModel
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -107,7 +107,7 @@ def run(proto, inputs, path):
 
 def outputs_of(model, inputs):
     with cl.inference(), np.errstate(all="ignore"):
-        y = model(*inputs[: len(model.inputs) if isinstance(model, Graph) else 1])
+        y = model(*inputs[: len(model.inputs) if isinstance(model, GraphModel) else 1])
     return [t.numpy() for t in (y if isinstance(y, tuple) else (y,))]
 
 

@@ -14,7 +14,7 @@ import onnx
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx.verify import runner
+from caffelite.onnx.verify import make_runner
 
 ACTIVATIONS = [
     *[cl.ReLU, cl.LeakyReLU, cl.ELU, cl.GELU, cl.SiLU, cl.Softplus, cl.Tanh, cl.Sigmoid, cl.Softmax, cl.LogSoftmax],
@@ -194,7 +194,7 @@ def check(seed, folder):
         x = rng.integers(0, 7, (n, *shape)) if model.takes_indices else x
         expected = listed(model.predict(x))
         if model.dtype == np.float32:  # onnxruntime has not all operators in float64, and `export` has looked
-            compare(expected, runner(onnx.load(path))(x), 1e-5, f"seed {seed}: {model!r}")
+            compare(expected, make_runner(onnx.load(path))(x), 1e-5, f"seed {seed}: {model!r}")
         tolerance = 1e-5 if model.dtype == np.float32 else 1e-7
         compare(expected, listed(loaded.predict(x)), tolerance, f"seed {seed}, loaded: {model!r}")
     return model, loaded

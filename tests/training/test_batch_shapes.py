@@ -34,14 +34,14 @@ def test_batches_of_forty_lengths_in_turn_are_recorded_once_each(recorded):
 def test_steps_beyond_the_budget_of_memory_run_in_python_with_the_same_bits(recorded, monkeypatch):
     expected = bits(texts(range(1, 11)))
     recorded.clear()
-    monkeypatch.setattr(cache, "BUDGET", 0)
+    monkeypatch.setattr(cache, "MEMORY_BUDGET", 0)
     model = texts(range(1, 11))
     assert bits(model) == expected
     assert len(recorded) == cache.MIN_PROGRAMS
 
 
 def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, monkeypatch):
-    monkeypatch.setattr(cache, "BUDGET", 0)
+    monkeypatch.setattr(cache, "MEMORY_BUDGET", 0)
     monkeypatch.setattr(cache, "STALE", 5)
     model = texts(range(1, 7))
     recorded.clear()

@@ -12,7 +12,7 @@ from caffelite.metrics import accuracy
 from hypothesis import given
 
 import caffelite as cl
-from caffelite.training.metrics.base import thresholded_accuracy, resolve_metrics
+from caffelite.training.metrics.base import resolve_metrics, thresholded_accuracy
 from tests.conftest import classifier, train
 
 every_seed = given(seed=st.integers(0, 2**32))
@@ -179,7 +179,11 @@ def test_metrics_of_several_labels_a_row_are_scikit_learns_for_random_shapes(see
             expected["auc"] = judge.roc_auc_score(ones, p)
     for name, value in expected.items():
         metric = getattr(cl.metrics, name)
-        found = thresholded_accuracy(0.0, scores, targets) if name == "accuracy" else metric.compute(0.0, scores, targets, link)
+        found = (
+            thresholded_accuracy(0.0, scores, targets)
+            if name == "accuracy"
+            else metric.compute(0.0, scores, targets, link)
+        )
         assert found == pytest.approx(value, rel=1e-9, nan_ok=True), name
 
 
@@ -508,7 +512,12 @@ def test_a_metric_has_the_name_and_the_mode_it_is_given():
         return 2.0
 
     resolve_metrics = cl.metrics.metric(mine, mode="max")
-    assert (resolve_metrics.__name__, resolve_metrics.__doc__, resolve_metrics.mode, resolve_metrics(1, 2)) == ("mine", "Mine.", "max", 2.0)
+    assert (resolve_metrics.__name__, resolve_metrics.__doc__, resolve_metrics.mode, resolve_metrics(1, 2)) == (
+        "mine",
+        "Mine.",
+        "max",
+        2.0,
+    )
     assert evaluate([[1.0]], [[1.0]], [cl.metrics.metric(mine, name="yours")]) == {"loss": 0, "yours": 2.0}
     for wrong, error in (({"mode": "up"}, ValueError), ({"name": 3}, TypeError), ({"f": 3}, TypeError)):
         with pytest.raises(error, match="metric: expected"):

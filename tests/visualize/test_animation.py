@@ -172,7 +172,7 @@ def test_two_films_on_a_page_have_names_of_their_own():
 def test_the_curve_of_a_regression_is_drawn_with_its_error():
     model = regression()
     film = taken(model, NUMBERS, SQUARES[:, 0])
-    assert film.points.shape == (films.ACROSS, 1)
+    assert film.points.shape == (films.CURVE_POINTS, 1)
     assert film.points.min() < -1
     assert film.points.max() > 1
     picture = film.frames[-1]

@@ -80,7 +80,7 @@ def test_outputs_parameters_and_all_gradients_equal_a_step():
         for statistics, array in ((layer.output, output), (layer.gradient, gradient)):
             assert statistics.shape == array.shape
             np.testing.assert_allclose(
-                [statistics.mean, statistics.std, statistics.least, statistics.most, statistics.norm, statistics.zeros],
+                [statistics.mean, statistics.std, statistics.min, statistics.max, statistics.norm, statistics.zeros],
                 [array.mean(), array.std(), array.min(), array.max(), np.linalg.norm(array), np.mean(array == 0)],
                 rtol=1e-4,
                 atol=1e-8,

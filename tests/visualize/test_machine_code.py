@@ -9,7 +9,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.visualize.machine_code import _cases, _instruction, _lines
+from caffelite.visualize.machine_code import _parse_instruction, _parse_listing, _read_jump_table
 from caffelite.visualize.x86_glossary import meaning
 
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -121,27 +121,27 @@ def test_innermost_loops_do_not_contain_each_other_and_those_in_vectors_come_fir
     ],
 )  # fmt: skip
 def test_an_instruction_is_written_in_base_10_and_its_meaning_in_words(line, text, means):
-    found = _instruction(0, line, 0)
+    found = _parse_instruction(0, line, 0)
     assert (found.text, found.meaning) == (text, means)
 
 
 def test_a_constant_is_read_at_its_address():
     number = np.array([0.5], np.float32)
     line = "vmulss xmm0,xmm1,DWORD PTR [rip+0x10]        # 20 <x>"
-    found = _instruction(0, line, number.ctypes.data - 0x20)
+    found = _parse_instruction(0, line, number.ctypes.data - 0x20)
     assert found.meaning == "xmm0 ← xmm1 · the constant 0.5"
 
 
 def test_the_jumps_of_other_processors_are_followed():
-    assert _instruction(0, "b.ne\t7d0 <x>", 0).target == 0x7D0
-    assert _instruction(0, "cbnz\tx0, 7d0 <x>", 0).target == 0x7D0
-    assert _instruction(0, "bl\t7d0 <expf@plt>", 0).text == "bl expf"
-    assert _instruction(0, "fmla\tv0.4s, v1.4s, v2.4s", 0).target is None
+    assert _parse_instruction(0, "b.ne\t7d0 <x>", 0).target == 0x7D0
+    assert _parse_instruction(0, "cbnz\tx0, 7d0 <x>", 0).target == 0x7D0
+    assert _parse_instruction(0, "bl\t7d0 <expf@plt>", 0).text == "bl expf"
+    assert _parse_instruction(0, "fmla\tv0.4s, v1.4s, v2.4s", 0).target is None
 
 
 def test_an_instruction_that_the_end_of_a_part_cuts_off_is_left_out():
     listing = "x:\n   10:\tpush   rbp\n   11:\tmov    rbp,rsp\n   14:\t.byte 0x62\n   15:\t(bad)\n"
-    assert _lines(listing, before=0x14) == {0x10: ("push   rbp", 0x11), 0x11: ("mov    rbp,rsp", 0x14)}
+    assert _parse_listing(listing, limit=0x14) == {0x10: ("push   rbp", 0x11), 0x11: ("mov    rbp,rsp", 0x14)}
 
 
 def test_a_jump_to_an_address_from_a_table_is_followed_to_all_cases():
@@ -154,8 +154,13 @@ def test_a_jump_to_an_address_from_a_table_is_followed_to_all_cases():
         "add    rax,rdx",
     ]
     base = table.ctypes.data - 0x40
-    assert _cases(lines, base) == [0x50, 0x20, 0x70]
-    assert _cases(lines[1:], base) == _cases(lines[:2], base) == _cases([*lines[:3], lines[4]], base) == []
+    assert _read_jump_table(lines, base) == [0x50, 0x20, 0x70]
+    assert (
+        _read_jump_table(lines[1:], base)
+        == _read_jump_table(lines[:2], base)
+        == _read_jump_table([*lines[:3], lines[4]], base)
+        == []
+    )
 
 
 def test_the_meaning_of_what_is_not_common_is_left_open():

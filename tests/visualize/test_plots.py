@@ -84,7 +84,7 @@ def test_a_text_needs_a_probability_for_each_character(characters, probabilities
 def test_the_picture_of_a_text_has_as_much_of_it_as_there_is_room_for_and_the_curves():
     figure = plots.text_picture(history(3, validation=True), "x" * 5000, np.full(5000, 0.5))
     page, loss, accuracy = everywhere(figure)
-    assert len(page.texts) == plots.LETTERS
+    assert len(page.texts) == plots.MAX_CHARACTERS
     assert [axes.get_title(loc="left") for axes in (loss, accuracy)] == ["loss", "accuracy"]
 
 
@@ -305,7 +305,7 @@ def test_weights_of_series_are_drawn_and_what_has_none_is_refused():
 
 
 def test_small_weights_differ_from_negative_ones_without_colours():
-    shades = [np.dot(to_rgb(colour), [0.299, 0.587, 0.114]) for colour in plots.SIGNED]
+    shades = [np.dot(to_rgb(colour), [0.299, 0.587, 0.114]) for colour in plots.SIGNED_COLOURS]
     assert shades[0] + 0.25 < shades[1] < shades[2] - 0.25
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.visualize.formulas import BACK, FORWARD, number
+from caffelite.visualize.formulas import BACKWARD_FORMULAS, FORWARD_FORMULAS, format_number
 from caffelite.visualize.graph import LETTER
 
 X, Y = cl.datasets.spiral(points_per_class=10, seed=0)
@@ -63,16 +63,16 @@ def test_the_numbers_equal_predict_and_backward(dtype):
     value.backward()
     scores = [numbers(line.split("=")[1])[0] for line in box(svg, "Linear(3, 3)") if " = " in line][:3]
     np.testing.assert_allclose(scores, model.predict(X[4:5])[0], rtol=5e-3)
-    assert box(svg, "SoftmaxLoss()")[2].endswith(f"= {number(value.item())}")
+    assert box(svg, "SoftmaxLoss()")[2].endswith(f"= {format_number(value.item())}")
     assert box(svg, "target") == ["target", str(Y[4])]
     assert box(svg, "x")[2:] == [
-        f"[{' '.join([number(a) for a in X[4].astype(dtype).tolist()])}]",
-        f"gradient [{' '.join([number(a) for a in x.grad[0].tolist()])}]",
+        f"[{' '.join([format_number(a) for a in X[4].astype(dtype).tolist()])}]",
+        f"gradient [{' '.join([format_number(a) for a in x.grad[0].tolist()])}]",
     ]
     of_weights = [lines for lines in boxes(svg) if lines[0] == "weight"]
     for lines, p in zip(of_weights, model.parameters()[::2], strict=True):
         rows = len(p.data)
-        expected = [[number(a) for a in row] for row in [*p.data.tolist(), *p.grad.tolist()]]
+        expected = [[format_number(a) for a in row] for row in [*p.data.tolist(), *p.grad.tolist()]]
         assert [re.search(r"\[(.*)\]", line)[1].split() for line in lines[2:]] == expected
         assert [line.startswith("gradient") for line in lines[2:]] == [i == rows for i in range(2 * rows)]
 
@@ -140,7 +140,7 @@ def test_many_numbers_are_told_by_their_count_and_their_ends():
     model = cl.MLP(2, [100, 3], seed=0)
     svg = cl.trace(model, X[0], Y[0], cl.SoftmaxLoss())
     weight = model.parameters()[0].data
-    ends = f"200 numbers, {number(weight.min().item())} … {number(weight.max().item())}"
+    ends = f"200 numbers, {format_number(weight.min().item())} … {format_number(weight.max().item())}"
     assert boxes(svg)[1][2] == ends
     assert box(svg, "ReLU()")[2].startswith("100 numbers, 0 … ")
     assert "max(" not in svg
@@ -242,11 +242,11 @@ def test_text_fits_into_its_box_and_boxes_do_not_overlap():
 
 @pytest.mark.parametrize(("text", "x"), [("−0.25", -0.25), ("1.23e−5", 1.23e-5), ("1.23e10", 1.23e10), ("3", 3)])
 def test_a_number_has_three_digits(text, x):
-    assert number(x) == text
+    assert format_number(x) == text
 
 
 def test_all_formulas_are_of_functions_of_caffelites():
-    assert BACK.keys() <= FORWARD.keys()
+    assert BACKWARD_FORMULAS.keys() <= FORWARD_FORMULAS.keys()
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from tests.web.live_training import command, fit
 @pytest.fixture(autouse=True)
 def generous(monkeypatch):
     """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(updates, "FIRST", 60.0)
-    monkeypatch.setattr(live_module, "ENDED", 60.0)
-    monkeypatch.setattr(live_module, "PAUSED", 60.0)
-    monkeypatch.setattr(controls, "PAUSED", 60.0)
+    monkeypatch.setattr(updates, "FIRST_SHARE", 60.0)
+    monkeypatch.setattr(live_module, "SECONDS_AT_END", 60.0)
+    monkeypatch.setattr(live_module, "SECONDS_PAUSED", 60.0)
+    monkeypatch.setattr(controls, "SECONDS_PAUSED", 60.0)
 
 
 def opened(browser, address, said, **options):

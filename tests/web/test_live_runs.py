@@ -22,7 +22,7 @@ from caffelite.web import controls, updates
 from caffelite.web import live as live_module
 from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
-from caffelite.web.server import as_bytes
+from caffelite.web.server import encode_message
 from tests.tools.page_client import SECONDS, Page
 from tests.web.live_training import Looking, command, fit
 
@@ -30,10 +30,10 @@ from tests.web.live_training import Looking, command, fit
 @pytest.fixture(autouse=True)
 def generous(monkeypatch):
     """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(updates, "FIRST", 60.0)
-    monkeypatch.setattr(live_module, "ENDED", 60.0)
-    monkeypatch.setattr(live_module, "PAUSED", 60.0)
-    monkeypatch.setattr(controls, "PAUSED", 60.0)
+    monkeypatch.setattr(updates, "FIRST_SHARE", 60.0)
+    monkeypatch.setattr(live_module, "SECONDS_AT_END", 60.0)
+    monkeypatch.setattr(live_module, "SECONDS_PAUSED", 60.0)
+    monkeypatch.setattr(controls, "SECONDS_PAUSED", 60.0)
 
 
 def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
@@ -50,12 +50,12 @@ def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
         runs = looking.page.wait_for("runs", lambda m: m["runs"])
         assert path.stem in [run["name"] for run in runs["runs"]]
         assert {run["name"] for run in runs["runs"]} <= {path.stem, runs["now"]}
-        looking.page.ask("run", name=path.stem)
+        looking.page.add_request("run", name=path.stem)
         run = looking.page.wait_for("run")
         np.testing.assert_array_equal(
             run["parts"]["curves"]["curves"]["loss"]["y"], kept["parts"]["curves"]["curves"]["loss"]["y"]
         )
-        looking.page.ask("run", name="secret")
+        looking.page.add_request("run", name="secret")
         looking.page.wait_for("refused")
     assert len([*folder.glob("*.run")]) == 5
     assert [*folder.glob("*.part")] == []
@@ -73,13 +73,13 @@ def test_the_file_of_a_run_follows_the_training(tmp_path):
 
 def test_files_that_are_no_runs_are_left_out(tmp_path):
     runs, rng = Runs(tmp_path), np.random.default_rng(0)
-    whole = as_bytes("run", {"name": "a", "parts": {"status": {"state": "finished"}, "curves": {"curves": {}}}})
+    whole = encode_message("run", {"name": "a", "parts": {"status": {"state": "finished"}, "curves": {"curves": {}}}})
     for i in range(300):
         damaged = bytearray(whole)
         for place in rng.integers(0, len(damaged), 3):
             damaged[place] = rng.integers(256)
         (tmp_path / f"run-{i}.run").write_bytes(bytes(damaged[: rng.integers(len(damaged) + 1)]))
-    assert runs.listed() == []
+    assert runs.list_runs() == []
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
@@ -98,11 +98,11 @@ def test_a_run_that_was_broken_off_is_said_to_be(tmp_path):
     parts = {"status": dict.fromkeys(["epoch", "epochs", "seconds", "optimizer", "parameters"]) | {"state": "running"}}
     runs = Runs(tmp_path)
     name = runs.new_name()
-    assert runs.listed() == []
-    runs.keep(name, parts | {"curves": {"curves": {}}})
-    assert [run["state"] for run in runs.listed()] == ["running"]
+    assert runs.list_runs() == []
+    runs.save(name, parts | {"curves": {"curves": {}}})
+    assert [run["state"] for run in runs.list_runs()] == ["running"]
     os.utime(tmp_path / f"{name}.run", (0, 0))
-    assert [run["state"] for run in runs.listed()] == ["broken off"]
+    assert [run["state"] for run in runs.list_runs()] == ["broken off"]
     assert len({runs.new_name() for _ in range(5)}) == 5
 
 
@@ -114,17 +114,17 @@ def test_the_command_shows_the_runs_of_a_folder_until_ctrl_c(folder):
             None,
             [("finished", 40), ("finished", 30)],
         )
-        page.ask("run", name=runs["runs"][1]["name"])
+        page.add_request("run", name=runs["runs"][1]["name"])
         assert page.wait_for("run")["parts"]["status"]["epoch"] == 30
         fit([cl.live(open_browser=False, folder=folder)], 50)
-        page.ask("runs")
+        page.add_request("runs")
         page.wait_for("runs", lambda message: len(message["runs"]) == 3)
         for kind in ("pause", "stop", "save", "rate", None):
             page.messages.pop("refused", None)
-            page.ask(kind)
+            page.add_request(kind)
             assert "there is no training here" in page.wait_for("refused")["why"]
         page.messages.pop("refused")
-        page.ask("run", name="../other")
+        page.add_request("run", name="../other")
         assert "there is no run" in page.wait_for("refused")["why"]
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=SECONDS)

@@ -23,15 +23,15 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from caffelite.web.playground import config as choices
-from caffelite.web.playground.code import made, program_of
+from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.data import CLASSES, DATA, NUMBERS, digits
 from caffelite.web.playground.engine import Engine
-from caffelite.web.playground.loops import LOOPS, lines_of, loop_of, parts
-from caffelite.web.playground.requests import AS_FAST
-from caffelite.web.playground.table import Table
+from caffelite.web.playground.loops import LOOPS, describe_loop, find_lines, split_fused_name
+from caffelite.web.playground.requests import FULL_SPEED
+from caffelite.web.playground.table import CSVTable
 from caffelite.web.playground.view import GRID, SMALL
-from caffelite.web.playground.weight_trace import followed
+from caffelite.web.playground.weight_trace import explain_weight
 from tests.tools.page_client import SECONDS
 from tests.tools.page_client import Page as LivePage
 
@@ -64,7 +64,7 @@ def drawn(seed):
         split=float(rng.choice([0.1, 0.5, 0.9])),
         layers=tuple(rng.integers(1, 17, rng.integers(0, 4)).tolist()),
         activation=str(rng.choice(choices.ACTIVATIONS)),
-        loss=str(rng.choice([*choices.LOSSES_OF_CLASSES, *choices.LOSSES_OF_NUMBERS])),
+        loss=str(rng.choice([*choices.CLASSIFICATION_LOSSES, *choices.REGRESSION_LOSSES])),
         norm=str(rng.choice(choices.NORMS)),
         dropout=float(rng.choice([0, 0.3])),
         optimizer=str(rng.choice(choices.OPTIMIZERS)),
@@ -107,7 +107,7 @@ def test_a_bad_setting_is_named(given, message):
 def test_a_setting_comes_back_from_what_describes_it():
     for seed in range(20):
         setting = drawn(seed)
-        assert Setting.of(json.loads(json.dumps(setting.described()))) == setting
+        assert Setting.of(json.loads(json.dumps(setting.to_message()))) == setting
 
 
 @pytest.mark.parametrize("make", DATA.values(), ids=DATA)
@@ -145,10 +145,10 @@ class Frames:
     def last(self):
         return self.all[-1]
 
-    def take(self, steps):
+    def take_steps(self, steps):
         """Take steps, and wait until it has paused."""
         target = self.engine.steps + steps
-        self.engine.take(steps)
+        self.engine.take_steps(steps)
         wait_until(lambda: (self.last["step"] == target and not self.last["playing"]) or self.last["problem"])
         return self.last
 
@@ -172,11 +172,11 @@ def frames():
 def test_the_program_does_what_is_seen_to_the_last_bit(seed, frames):
     setting, epochs = drawn(seed), 3
     played = frames(setting)
-    frame = played.take(epochs * setting.steps)
+    frame = played.take_steps(epochs * setting.steps)
     assert frame["problem"] is None
     names = {}
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(program_of(setting, epochs), names)
+        exec(program_code(setting, epochs), names)
     assert list(map(float, out.getvalue().splitlines()[-1].split())) == [
         frame["curves"][name]["value"][-1] for name in ("loss", "val_loss")
     ]
@@ -188,11 +188,11 @@ def test_the_program_does_what_is_seen_to_the_last_bit(seed, frames):
 
 def test_frames_show_what_the_net_and_its_units_make_of_the_plane(frames):
     setting = Setting(layers=(5, 3), activation="Tanh", norm="LayerNorm")
-    frame = frames(setting).take(10)
+    frame = frames(setting).take_steps(10)
     assert [units.shape for units in frame["units"]] == [(5, SMALL, SMALL), (3, SMALL, SMALL)]
     assert frame["output"].shape == (GRID, GRID, 3)
     np.testing.assert_allclose(frame["output"].sum(axis=-1), 1, rtol=1e-5)
-    model = made(setting)["model"]
+    model = build_objects(setting)["model"]
     linear = [f for f in model.functions if isinstance(f, cl.Linear)]
     for f, weight, bias in zip(linear, frame["weights"], frame["biases"], strict=True):
         f.weight.data, f.bias.data = weight, bias
@@ -209,8 +209,8 @@ def test_frames_show_what_the_net_and_its_units_make_of_the_plane(frames):
 def test_steps_epochs_speed_and_pauses(frames):
     played = frames(Setting())
     assert played.last["step"] == 0
-    assert played.take(1)["step"] == 1
-    assert played.take(20)["step"] == 21
+    assert played.take_steps(1)["step"] == 1
+    assert played.take_steps(20)["step"] == 21
     played.engine.play()
     wait_until(lambda: played.last["step"] > 5000)
     played.engine.play(False)
@@ -220,11 +220,11 @@ def test_steps_epochs_speed_and_pauses(frames):
     assert (len(played.all), played.engine.steps) == (count, step)
     played.engine.look()
     wait_until(lambda: len(played.all) > count)
-    played.engine.at_speed(20)
+    played.engine.set_speed(20)
     played.engine.play()
     assert not threading.Event().wait(1.0)
     assert 8 <= played.engine.steps - step <= 22
-    played.engine.at_speed(AS_FAST)
+    played.engine.set_speed(FULL_SPEED)
     wait_until(lambda: played.engine.steps > step + 3000)
 
 
@@ -244,7 +244,7 @@ def test_a_training_that_diverges_is_said_and_another_one_may_follow(frames):
     assert "diverged" in played.last["problem"]
     played.engine.begin(Setting())
     wait_until(lambda: played.last["problem"] is None and played.last["step"] == 0)
-    assert played.take(5)["step"] == 5
+    assert played.take_steps(5)["step"] == 5
 
 
 def test_a_cosine_ends_the_training(frames):
@@ -255,13 +255,13 @@ def test_a_cosine_ends_the_training(frames):
     assert played.last["epoch"] == 4
     played.engine.begin(Setting())
     wait_until(lambda: played.last["problem"] is None and played.last["step"] == 0)
-    assert played.take(3)["step"] == 3
+    assert played.take_steps(3)["step"] == 3
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_weights_gradient_equals_central_differences_and_its_numbers(seed):
     setting = drawn(seed)
-    names = made(setting)
+    names = build_objects(setting)
     model, x, y = names["model"], names["x"], names["y"]
     model.fit(
         x,
@@ -277,7 +277,7 @@ def test_a_weights_gradient_equals_central_differences_and_its_numbers(seed):
     sizes = [setting.inputs, *setting.layers, setting.outputs]
     layer = int(rng.integers(len(sizes) - 1))
     place = (layer, int(rng.integers(sizes[layer])), int(rng.integers(sizes[layer + 1])))
-    found = followed(model, setting, x, y, place)
+    found = explain_weight(model, setting, x, y, place)
     assert found["gradient"] == pytest.approx(found["difference"], rel=1e-3, abs=1e-6)
     for row in found["rows"]:
         assert row["product"] == row["h"] * row["delta"]
@@ -293,7 +293,7 @@ def test_a_weight_that_is_followed_is_in_the_frames_until_another_net_begins(fra
     played.engine.follow((1, 2, 3))
     wait_until(lambda: played.last["followed"])
     for _ in range(5):
-        frame = played.take(1)
+        frame = played.take_steps(1)
     assert frame["followed"]["steps"].tolist() == [0, 1, 2, 3, 4, 5]
     assert frame["followed"]["values"][-1] == frame["weights"][1][2, 3]
     played.engine.follow(None)
@@ -331,18 +331,18 @@ PRICES = "size,rooms,age,price\n" + "".join([f"{50 + i},{i % 4},{i % 9},{100.5 +
 )
 def test_a_file_other_than_a_table_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        Table("my.csv", text)
+        CSVTable("my.csv", text)
     with pytest.raises(ValueError, match="a table is the name of a file, its text"):
-        Table("my.csv", [text])
+        CSVTable("my.csv", [text])
 
 
 def test_a_table_knows_its_columns_and_classes():
-    table = Table("C:\\data\\../../my.csv", "\ufeff" + WORDS + "1,red,,a\n")
+    table = CSVTable("C:\\data\\../../my.csv", "\ufeff" + WORDS + "1,red,,a\n")
     assert (table.name, table.target, table.inputs) == ("my.csv", "kind", ["height", "width"])
     assert (table.left_out, table.rows, table.classes, table.labels) == (["colour"], 60, 2, ["a", "b"])
     other = table.with_target("height")
     assert (other.inputs, other.classes, other.labels) == (["width"], 7, list("0123456"))
-    assert Table("p.csv", PRICES).classes is None
+    assert CSVTable("p.csv", PRICES).classes is None
     with pytest.raises(ValueError, match="there is no column 'weight', only height, colour"):
         table.with_target("weight")
     with pytest.raises(ValueError, match="the table is missing: give its file again"):
@@ -351,13 +351,13 @@ def test_a_table_knows_its_columns_and_classes():
 
 @pytest.mark.parametrize(("text", "target"), [(WORDS, None), (WORDS, "width"), (PRICES, None), (PRICES, "rooms")])
 def test_the_code_of_a_table_does_what_is_seen(text, target, frames, tmp_path, monkeypatch):
-    setting = Setting(data="table", target=target, table=Table("mine.csv", text), layers=(5,), norm="BatchNorm")
-    frame = frames(setting).take(3 * setting.steps)
+    setting = Setting(data="table", target=target, table=CSVTable("mine.csv", text), layers=(5,), norm="BatchNorm")
+    frame = frames(setting).take_steps(3 * setting.steps)
     assert frame["problem"] is None
     (tmp_path / "mine.csv").write_text(text)
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(program_of(setting, 3), {})
+        exec(program_code(setting, 3), {})
     assert list(map(float, out.getvalue().splitlines()[-1].split())) == [
         frame["curves"][name]["value"][-1] for name in ("loss", "val_loss")
     ]
@@ -365,20 +365,20 @@ def test_the_code_of_a_table_does_what_is_seen(text, target, frames, tmp_path, m
 
 def test_rows_that_are_no_points_have_bars_and_digits_have_images(frames):
     setting = Setting(data="digits", points=400, layers=(6, 4), activation="Tanh")
-    frame = frames(setting).take(20)
+    frame = frames(setting).take_steps(20)
     assert [units.shape for units in frame["units"]] == [(6, 8, 8), (4, 1, 10)]
     assert frame["output"].shape == (120, 10)
     np.testing.assert_allclose(frame["output"].sum(axis=-1), 1, rtol=1e-5)
     weights = frame["weights"][0]
     scaled = 128 + 127 * weights / abs(weights).max(axis=0)
     np.testing.assert_array_equal(frame["units"][0], np.rint(scaled).T.reshape(6, 8, 8))
-    names = made(setting)
+    names = build_objects(setting)
     for f, w, b in zip(names["model"].functions[::2], frame["weights"], frame["biases"], strict=True):
         f.weight.data, f.bias.data = w, b
     said = names["model"][:4].predict(names["x"])
     means = np.array([said[names["y"] == c].mean(axis=0) for c in range(10)])
     np.testing.assert_allclose(frame["units"][1][:, 0], (128 + 127 * means / abs(means).max(axis=0)).T, atol=0.6)
-    frame = frames(Setting(data="table", table=Table("p.csv", PRICES), layers=(3,))).take(5)
+    frame = frames(Setting(data="table", table=CSVTable("p.csv", PRICES), layers=(3,))).take_steps(5)
     assert [units.shape for units in frame["units"]] == [(3, 1, 8)]
 
 
@@ -389,7 +389,7 @@ def test_rows_that_are_no_points_have_bars_and_digits_have_images(frames):
 def test_the_kernels_of_a_step_one_by_one_make_the_step(seed, frames):
     setting = dataclasses.replace(drawn(seed), schedule="constant")
     played = frames(setting)
-    played.take([2, setting.steps, 2 * setting.steps + 1][seed % 3])
+    played.take_steps([2, setting.steps, 2 * setting.steps + 1][seed % 3])
     before = played.last
     count, number = None, 0
     while count is None or number < count:
@@ -464,28 +464,28 @@ def test_a_kernel_shows_what_it_reads_and_writes(frames):
 
 @pytest.mark.sources
 def test_kernels_have_lines_and_machine_instructions():
-    assert parts("matmul_relu") == ["matmul", "relu"]
-    assert parts("softmax_loss_grad") == ["softmax_loss_grad"]
+    assert split_fused_name("matmul_relu") == ["matmul", "relu"]
+    assert split_fused_name("softmax_loss_grad") == ["softmax_loss_grad"]
     with pytest.raises(ValueError, match="there is no kernel 'os'"):
-        parts("os")
+        split_fused_name("os")
     for name in ("matmul", "adam", "softmax_loss", "batch_norm", "dropout", "relu", "tanh_grad"):
-        file, lines = lines_of(name)
+        file, lines = find_lines(name)
         assert file.startswith("caffelite/_kernels/loops/")
         assert name in lines[0].lower()
         assert 2 <= len(lines) <= 60
-    assert [name for name in kernels.KERNELS if not lines_of(name)[1]] == []
-    found = loop_of("sgd")
+    assert [name for name in kernels.KERNELS if not find_lines(name)[1]] == []
+    found = describe_loop("sgd")
     if shutil.which("objdump"):
         assert found["problem"] == ""
         assert any("fm" in text for text, _ in found["instructions"])
-    assert "one of many cases" in loop_of("relu")["problem"]
+    assert "one of many cases" in describe_loop("relu")["problem"]
 
 
 def test_the_lesson_has_ten_steps_that_do_what_they_say():
     """Each at its own speed: after so many seconds of playing."""
-    from caffelite.web.server import FILES
+    from caffelite.web.server import STATIC
 
-    text = (FILES / "lesson.js").read_text()
+    text = (STATIC / "lesson.js").read_text()
     first = re.search(r"const start = (\{.*?\});", text, re.DOTALL)[1]
     as_json = lambda found: json.loads(re.sub(r"(\w+):", r'"\1":', found))  # noqa: E731
     start = as_json(first)
@@ -496,7 +496,7 @@ def test_the_lesson_has_ten_steps_that_do_what_they_say():
     def learned(number, seconds, **others):
         given, speed = steps[number - 1]
         setting = Setting.of({**given, **others})
-        names = made(setting)
+        names = build_objects(setting)
         return names["model"].fit(
             names["x"],
             names["y"],

@@ -23,24 +23,24 @@ from caffelite.web.messages import encode
 
 
 class Echo:
-    """A room that gives each message back, and remembers who was there."""
+    """A page that gives each message back, and remembers who was there."""
 
-    page = "page.html"
+    html = "page.html"
 
     def __init__(self):
         self.channels, self.gone, self.got = [], [], []
 
-    def joined(self, channel):
+    def on_connect(self, channel):
         self.channels.append(channel)
         channel.send("hello", {"x": np.arange(3, dtype=np.float32)})
 
-    def received(self, channel, message):
+    def on_receive(self, channel, message):
         if message["kind"] == "bad":
             raise ValueError("there is no such thing")
         self.got.append(message)
         channel.send("echo", {"of": message})
 
-    def left(self, channel):
+    def on_disconnect(self, channel):
         self.gone.append(channel)
 
 
@@ -50,7 +50,7 @@ def server(tmp_path, monkeypatch):
     (tmp_path / "page.js").write_text("1")
     (tmp_path / "secret.txt").write_text("secret")
     (tmp_path.parent / "outside.js").write_text("outside")
-    monkeypatch.setattr(web, "FILES", tmp_path)
+    monkeypatch.setattr(web, "STATIC", tmp_path)
     made = web.Server(Echo())
     made.start()
     wait_for(lambda: made._server.started)
@@ -191,7 +191,7 @@ def test_a_page_gets_and_sends_messages(server):
         np.testing.assert_array_equal(hello["x"], [0, 1, 2])
         socket.send(json.dumps({"kind": "ask", "n": 1}))
         assert decoded(socket.recv(10)) == {"kind": "echo", "of": {"kind": "ask", "n": 1}}
-    wait_for(lambda: server.room.gone == server.room.channels)
+    wait_for(lambda: server.page.gone == server.page.channels)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,10 @@ def test_huge_messages_close_the_page(server):
     with page(server) as socket:
         socket.recv(10)
         with contextlib.suppress(ConnectionClosed):
-            socket.send(json.dumps({"kind": "ask", "x": "x" * web.LONGEST}))
+            socket.send(json.dumps({"kind": "ask", "x": "x" * web.MAX_MESSAGE}))
         with pytest.raises(ConnectionClosed):
             socket.recv(10)
-    assert server.room.got == []
+    assert server.page.got == []
 
 
 def test_of_a_hundred_pages_sixteen_are_let_in(server):
@@ -251,8 +251,8 @@ def test_of_a_hundred_pages_sixteen_are_let_in(server):
 
     with contextlib.ExitStack() as stack:
         found = [hello(stack.enter_context(page(server))) for _ in range(80)]
-        assert found == ["hello"] * web.MOST_PAGES + [(web.FULL, "16 pages are open already: close one")] * 64
-        assert len(server.room.channels) == web.MOST_PAGES
+        assert found == ["hello"] * web.MAX_PAGES + [(web.CLOSE_FULL, "16 pages are open already: close one")] * 64
+        assert len(server.page.channels) == web.MAX_PAGES
         with contextlib.suppress(InvalidStatus, OSError):
             for _ in range(100):  # that do not even say who they are
                 stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -262,16 +262,16 @@ def test_of_a_hundred_pages_sixteen_are_let_in(server):
 
 
 def test_a_slow_page_misses_messages_and_is_dropped(server, monkeypatch):
-    monkeypatch.setattr(web, "PATIENCE", 0.5)
+    monkeypatch.setattr(web, "SEND_TIMEOUT", 0.5)
     with raw_page(server):
-        wait_for(lambda: server.room.channels)
-        (channel,) = server.room.channels
+        wait_for(lambda: server.page.channels)
+        (channel,) = server.page.channels
         megabyte = np.zeros(2**20, np.uint8)
         for _ in range(40):  # nobody reads them
             channel.send("picture", {"pixels": megabyte})
             time.sleep(0.01)
         assert sum(map(len, channel._waiting.values())) < 2**21
-        wait_for(lambda: server.room.gone == [channel])
+        wait_for(lambda: server.page.gone == [channel])
     with page(server) as other:
         assert decoded(other.recv(10))["kind"] == "hello"
 
@@ -279,7 +279,7 @@ def test_a_slow_page_misses_messages_and_is_dropped(server, monkeypatch):
 def test_messages_come_from_any_thread_and_the_newest_comes_last(server):
     with page(server) as socket:
         socket.recv(10)
-        (channel,) = server.room.channels
+        (channel,) = server.page.channels
 
         def send(name):
             for i in range(200):
@@ -317,7 +317,7 @@ def test_it_stops_at_once_and_twice_and_tells_pages(server):
 
 def test_a_page_that_does_not_answer_is_left_when_the_server_stops(server):
     with raw_page(server) as raw:
-        wait_for(lambda: server.room.channels)
+        wait_for(lambda: server.page.channels)
         server.stop()
         assert not server._thread.is_alive()
         raw.settimeout(5)

@@ -23,7 +23,7 @@ cdef inline int same_type(str name, cnp.ndarray a, cnp.ndarray b) except -1:
     return 0
 
 
-cdef cnp.ndarray copied(cnp.ndarray a, dtype):
+cdef cnp.ndarray numpy_copy(cnp.ndarray a, dtype):
     """NumPy's copy of an array that loops cannot read. TypeError in a recorded step: a replay would not copy."""
     if is_recording():
         raise TypeError(f"kernels can't read an array of {a.dtype}, strides {(<object> a).strides}, and a step that "
@@ -31,7 +31,7 @@ cdef cnp.ndarray copied(cnp.ndarray a, dtype):
     return np.array(a, dtype=dtype, order="C")
 
 
-cdef inline cnp.ndarray readable(cnp.ndarray a):
+cdef inline cnp.ndarray as_readable(cnp.ndarray a):
     """The array itself if loops can read it without a copy, else a copy."""
     cdef int d
     if cnp.PyArray_IS_C_CONTIGUOUS(a) and cnp.PyArray_ISBEHAVED_RO(a):
@@ -42,19 +42,19 @@ cdef inline cnp.ndarray readable(cnp.ndarray a):
                 break
         else:
             return a
-    return copied(a, a.dtype.newbyteorder("="))
+    return numpy_copy(a, a.dtype.newbyteorder("="))
 
 
-cdef inline cnp.ndarray contiguous(cnp.ndarray a):
+cdef inline cnp.ndarray as_contiguous(cnp.ndarray a):
     """The array itself if it is readable and C-contiguous, else a copy, made by a kernel."""
-    a = readable(a)
+    a = as_readable(a)
     if cnp.PyArray_IS_C_CONTIGUOUS(a):
         return a
     return copy(a)
 
 
-cdef inline cnp.ndarray writable(str name, cnp.ndarray out):
-    if not cnp.PyArray_ISBEHAVED(out) or readable(out) is not out:
+cdef inline cnp.ndarray check_out(str name, cnp.ndarray out):
+    if not cnp.PyArray_ISBEHAVED(out) or as_readable(out) is not out:
         raise ValueError(f"{name} needs a writeable, aligned `out` in native byte order")
     return out
 
@@ -83,7 +83,7 @@ cdef inline void bind_matrix(Call* call, int operand, cnp.ndarray a) noexcept:
         call.operand[operand].stride[d] = cnp.PyArray_STRIDE(a, first + d) // cnp.PyArray_ITEMSIZE(a)
 
 
-cdef inline cnp.ndarray unaliased(cnp.ndarray a, cnp.ndarray out):
+cdef inline cnp.ndarray copy_if_overlapping(cnp.ndarray a, cnp.ndarray out):
     """The array itself, or a copy if writing `out` element by element would overwrite elements still to be read."""
     return copy(a) if a is not out and overlap(a, out) and not have_same_layout(a, out) else a
 
@@ -128,7 +128,7 @@ def address(cnp.ndarray array not None):
     return <Py_ssize_t> cnp.PyArray_DATA(array)
 
 
-def alike(a, cnp.ndarray b not None):
+def is_same_type_and_shape(a, cnp.ndarray b not None):
     """Whether a is an array of b's shape and dtype."""
     return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
             and cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr))
@@ -227,7 +227,7 @@ cdef bint leaves_no_gaps(cnp.ndarray a, const int* axes) noexcept:
     return True
 
 
-cdef cnp.ndarray laid_as(cnp.ndarray x, cnp.ndarray a):
+cdef cnp.ndarray match_layout(cnp.ndarray x, cnp.ndarray a):
     """The array itself if it has the memory layout of x, otherwise a copy. x has the array's shape and no gaps."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a)):
@@ -252,7 +252,7 @@ cdef inline bint is_int64(cnp.ndarray a) noexcept:
     return cnp.PyArray_ISSIGNED(a) and cnp.PyArray_ISINTEGER(a) and cnp.PyArray_ITEMSIZE(a) == 8
 
 
-cdef tuple shape_of(cnp.ndarray a):
+cdef tuple get_dims(cnp.ndarray a):
     return (<object> a).shape
 
 
@@ -262,5 +262,5 @@ cdef int require_vector(str name, cnp.ndarray a, int type_num, Py_ssize_t size) 
         raise TypeError(f"{name} expected {cnp.PyArray_DescrFromType(type_num)}, got {a.dtype}")
     if (cnp.PyArray_NDIM(a) != 1 or cnp.PyArray_SIZE(a) != size or not cnp.PyArray_IS_C_CONTIGUOUS(a)
             or not cnp.PyArray_ISBEHAVED_RO(a)):
-        raise ValueError(f"{name} expected a contiguous vector of {size} elements, got shape {shape_of(a)}")
+        raise ValueError(f"{name} expected a contiguous vector of {size} elements, got shape {get_dims(a)}")
     return 0

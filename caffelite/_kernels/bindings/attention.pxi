@@ -30,8 +30,8 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
         if random is None:
             raise TypeError("attention with a p above 0 needs `random`, which is (seed, step)")
         drawn = next_draw(random)
-    q, k, v = with_neighbours(q), with_neighbours(k), with_neighbours(v)
-    y = output(shape_of(q), q.descr)
+    q, k, v = as_readable_rows(q), as_readable_rows(k), as_readable_rows(v)
+    y = output(get_dims(q), q.descr)
     norms = output((2, call.size[0], heads, call.size[2]), q.descr)
     call.parts = call.size[0] * heads * call.size[2]
     bind(&call, 0, y)
@@ -39,7 +39,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     bind_positions(&call, 2, k)
     bind_positions(&call, 3, v)
     bind(&call, 4, norms)
-    bind_mask_and_drawn(&call, 5, mask, drawn)
+    bind_mask_and_dropout(&call, 5, mask, drawn)
     launch(&call)
     return y, norms, drawn
 
@@ -54,14 +54,14 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
     require_gradient("attention_grad", dy, q)
     require_gradient("attention_grad", y, q)
     if (cnp.PyArray_TYPE(norms) != cnp.PyArray_TYPE(q) or not cnp.PyArray_IS_C_CONTIGUOUS(norms)
-            or shape_of(norms) != (2, call.size[0], heads, call.size[2]) or not cnp.PyArray_ISBEHAVED_RO(norms)):
-        raise ValueError(f"attention_grad takes the norms of attention, got {norms.dtype} of shape {shape_of(norms)}")
+            or get_dims(norms) != (2, call.size[0], heads, call.size[2]) or not cnp.PyArray_ISBEHAVED_RO(norms)):
+        raise ValueError(f"attention_grad takes the norms of attention, got {norms.dtype} of shape {get_dims(norms)}")
     if p > 0:
         if drawn is None:
             raise TypeError("attention_grad with a p above 0 needs the numbers that attention has drawn")
         require_vector("attention_grad", drawn, cnp.NPY_INT64, 2)
-    dy, q, k, v = with_neighbours(dy), with_neighbours(q), with_neighbours(k), with_neighbours(v)
-    dq, dk, dv = output(shape_of(q), q.descr), output(shape_of(k), q.descr), output(shape_of(k), q.descr)
+    dy, q, k, v = as_readable_rows(dy), as_readable_rows(q), as_readable_rows(k), as_readable_rows(v)
+    dq, dk, dv = output(get_dims(q), q.descr), output(get_dims(k), q.descr), output(get_dims(k), q.descr)
     call.parts = call.size[0] * heads
     bind(&call, 0, dq)
     bind(&call, 1, dk)
@@ -70,9 +70,9 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
     bind_positions(&call, 4, q)
     bind_positions(&call, 5, k)
     bind_positions(&call, 6, v)
-    bind(&call, 7, contiguous(y))
+    bind(&call, 7, as_contiguous(y))
     bind(&call, 8, norms)
-    bind_mask_and_drawn(&call, 9, mask, drawn)
+    bind_mask_and_dropout(&call, 9, mask, drawn)
     launch(&call)
     return dq, dk, dv
 
@@ -88,12 +88,12 @@ def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint ba
     begin(&call, ROTARY_KERNEL, real_type("rotary", x))
     if (cnp.PyArray_NDIM(x) != 3 or heads < 1 or cnp.PyArray_DIM(x, 2) == 0
             or cnp.PyArray_DIM(x, 2) % (2 * heads) != 0):
-        raise ValueError(f"rotary got shape {shape_of(x)}, which can't be cut into {heads} heads of pairs")
-    x = with_neighbours(x)
+        raise ValueError(f"rotary got shape {get_dims(x)}, which can't be cut into {heads} heads of pairs")
+    x = as_readable_rows(x)
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(x, 0), cnp.PyArray_DIM(x, 1), heads
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(x, 2) // heads, require_first("rotary", first), backward
     call.parts = call.size[1]
-    y, turns = output(shape_of(x), x.descr), output((call.size[1], call.size[3]), x.descr)
+    y, turns = output(get_dims(x), x.descr), output((call.size[1], call.size[3]), x.descr)
     bind(&call, 0, y)
     bind(&call, 1, turns)
     bind_positions(&call, 2, x)
@@ -113,17 +113,17 @@ cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k
     require_probability(name, p)
     if (cnp.PyArray_NDIM(q) != 3 or cnp.PyArray_NDIM(k) != 3 or not cnp.PyArray_SAMESHAPE(k, v)
             or cnp.PyArray_DIM(q, 0) != cnp.PyArray_DIM(k, 0) or cnp.PyArray_DIM(q, 2) != cnp.PyArray_DIM(k, 2)):
-        raise ValueError(f"{name} got queries, keys and values of shapes {shape_of(q)}, {shape_of(k)} and "
-                         f"{shape_of(v)}; expected (n, length, size), (n, keys, size) and the same")
+        raise ValueError(f"{name} got queries, keys and values of shapes {get_dims(q)}, {get_dims(k)} and "
+                         f"{get_dims(v)}; expected (n, length, size), (n, keys, size) and the same")
     if heads < 1 or cnp.PyArray_DIM(q, 2) == 0 or cnp.PyArray_DIM(q, 2) % heads != 0:
-        raise ValueError(f"{name} got shape {shape_of(q)}, which can't be cut into {heads} heads of equal size")
+        raise ValueError(f"{name} got shape {get_dims(q)}, which can't be cut into {heads} heads of equal size")
     if causal and cnp.PyArray_DIM(q, 1) > cnp.PyArray_DIM(k, 1):
-        raise ValueError(f"{name} got queries of shape {shape_of(q)} and fewer keys, of shape {shape_of(k)}; causal, "
+        raise ValueError(f"{name} got queries of shape {get_dims(q)} and fewer keys, of shape {get_dims(k)}; causal, "
                          "the queries are the last positions of the keys")
     if mask is not None:
         if cnp.PyArray_TYPE(mask) != cnp.NPY_BOOL:
             raise TypeError(f"{name} expected a mask of bool, got {mask.dtype}")
-        require_mask_shape(name, shape_of(mask), cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), cnp.PyArray_DIM(k, 1))
+        require_mask_shape(name, get_dims(mask), cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), cnp.PyArray_DIM(k, 1))
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(q, 0), heads, cnp.PyArray_DIM(q, 1)
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(k, 1), cnp.PyArray_DIM(q, 2) // heads, causal
     call.size[6] = require_first(name, first)
@@ -143,10 +143,10 @@ cdef int require_mask_shape(str name, tuple shape, Py_ssize_t n, Py_ssize_t leng
     return 0
 
 
-cdef cnp.ndarray with_neighbours(cnp.ndarray x):
+cdef cnp.ndarray as_readable_rows(cnp.ndarray x):
     """The array itself if loops can read it and its last axis is contiguous, else a copy."""
-    x = readable(x)
-    return x if cnp.PyArray_STRIDE(x, 2) == cnp.PyArray_ITEMSIZE(x) else contiguous(x)
+    x = as_readable(x)
+    return x if cnp.PyArray_STRIDE(x, 2) == cnp.PyArray_ITEMSIZE(x) else as_contiguous(x)
 
 
 cdef void bind_positions(Call* call, int operand, cnp.ndarray x) noexcept:
@@ -157,7 +157,7 @@ cdef void bind_positions(Call* call, int operand, cnp.ndarray x) noexcept:
         call.operand[operand].stride[d] = cnp.PyArray_STRIDE(x, d) // cnp.PyArray_ITEMSIZE(x)
 
 
-cdef void bind_mask_and_drawn(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:
+cdef void bind_mask_and_dropout(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:
     """Bind the mask, and as the next operand the numbers that dropout draws from, if they are given."""
     cdef Py_ssize_t* stride = call.operand[operand].stride
     if mask is not None:

@@ -11,7 +11,7 @@ cdef Kernel AFFINE_KERNEL = Kernel("affine", work=60)
 
 def shift(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t pixels):
     """A new array: each image shifted by −pixels … pixels in both directions, and filled with zeros."""
-    return augmented(SHIFT_KERNEL, x, drawn, pixels)
+    return augment(SHIFT_KERNEL, x, drawn, pixels)
 
 
 def crop(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t height, Py_ssize_t width, Py_ssize_t padding=0):
@@ -21,17 +21,17 @@ def crop(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t height, 
     """
     if height < 0 or width < 0:
         raise ValueError(f"crop takes windows of 0 pixels or more, got {height} × {width}")
-    return augmented(CROP_KERNEL, x, drawn, padding, height, width)
+    return augment(CROP_KERNEL, x, drawn, padding, height, width)
 
 
 def flip(cnp.ndarray x not None, cnp.ndarray drawn not None):
     """A new array: each image mirrored, left to right, with probability 1/2."""
-    return augmented(FLIP_KERNEL, x, drawn, 0)
+    return augment(FLIP_KERNEL, x, drawn, 0)
 
 
 def cutout(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t size):
     """A new array: in each image, a square of size × size pixels around a random pixel is set to 0."""
-    return augmented(CUTOUT_KERNEL, x, drawn, size)
+    return augment(CUTOUT_KERNEL, x, drawn, size)
 
 
 def affine(cnp.ndarray x not None, cnp.ndarray maps not None):
@@ -41,34 +41,34 @@ def affine(cnp.ndarray x not None, cnp.ndarray maps not None):
     """
     cdef Call call
     cdef cnp.ndarray y
-    x = images("affine", x)
+    x = check_images("affine", x)
     if cnp.PyArray_TYPE(maps) != cnp.NPY_FLOAT64:
         raise TypeError(f"affine takes maps in float64, got {maps.dtype}")
-    if shape_of(maps) != (cnp.PyArray_DIM(x, 0), 2, 2):
-        raise ValueError(f"affine takes a map (2, 2) for each image of {shape_of(x)}, got shape {shape_of(maps)}")
-    maps = contiguous(maps)
+    if get_dims(maps) != (cnp.PyArray_DIM(x, 0), 2, 2):
+        raise ValueError(f"affine takes a map (2, 2) for each image of {get_dims(x)}, got shape {get_dims(maps)}")
+    maps = as_contiguous(maps)
     y = empty(cnp.PyArray_NDIM(x), cnp.PyArray_DIMS(x), x.dtype)
-    bind_augmented(&call, AFFINE_KERNEL, y, x, maps)
+    bind_augmentation(&call, AFFINE_KERNEL, y, x, maps)
     launch(&call)
     return y
 
 
-cdef cnp.ndarray images(str name, cnp.ndarray x):
+cdef cnp.ndarray check_images(str name, cnp.ndarray x):
     """Images as loops take them, contiguous. TypeError for another dtype, ValueError for another number of axes."""
     real_type(name, x)
     if cnp.PyArray_NDIM(x) not in (3, 4):
-        raise ValueError(f"{name} takes images (n, C, H, W) or (n, H, W), got shape {shape_of(x)}")
-    return contiguous(x)
+        raise ValueError(f"{name} takes images (n, C, H, W) or (n, H, W), got shape {get_dims(x)}")
+    return as_contiguous(x)
 
 
-cdef cnp.ndarray augmented(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, Py_ssize_t pixels, Py_ssize_t height=-1,
+cdef cnp.ndarray augment(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, Py_ssize_t pixels, Py_ssize_t height=-1,
                            Py_ssize_t width=-1):
     """y of a kernel that draws. Its images have this height and width, or by default the height and width of x."""
     cdef Call call
     cdef cnp.ndarray y
     cdef cnp.npy_intp shape[4]
     cdef int ndim = cnp.PyArray_NDIM(x), d
-    x = images(kernel.name, x)
+    x = check_images(kernel.name, x)
     if not 0 <= pixels < 1 << 31:
         raise ValueError(f"{kernel.name} takes 0 to 2³¹ − 1 pixels, got {pixels}")
     require_vector(kernel.name, drawn, cnp.NPY_INT64, 3)
@@ -80,13 +80,13 @@ cdef cnp.ndarray augmented(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, Py_s
                              f"{shape[ndim - 2]} × {shape[ndim - 1]} with {pixels} pixels of padding")
         shape[ndim - 2], shape[ndim - 1] = height, width
     y = empty(ndim, shape, x.dtype)
-    bind_augmented(&call, kernel, y, x, drawn)
+    bind_augmentation(&call, kernel, y, x, drawn)
     call.size[3] = pixels
     launch(&call)
     return y
 
 
-cdef int bind_augmented(Call* call, Kernel kernel, cnp.ndarray y, cnp.ndarray x, cnp.ndarray numbers) except -1:
+cdef int bind_augmentation(Call* call, Kernel kernel, cnp.ndarray y, cnp.ndarray x, cnp.ndarray numbers) except -1:
     """Begin a call of images and the numbers that change them."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))

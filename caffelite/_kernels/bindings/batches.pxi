@@ -15,8 +15,8 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     require_vector("shuffle", order, cnp.NPY_INT64, cnp.PyArray_SIZE(order))
     require_vector("shuffle", state, cnp.NPY_UINT64, 4)
     begin(&call, SHUFFLE_KERNEL, 0)
-    bind(&call, 0, writable("shuffle", order))
-    bind(&call, 1, writable("shuffle", state))
+    bind(&call, 0, check_out("shuffle", order))
+    bind(&call, 1, check_out("shuffle", state))
     call.size[0] = cnp.PyArray_SIZE(order)
     call.parts = 1
     call.work = SHUFFLE_KERNEL.work * call.size[0]
@@ -34,7 +34,7 @@ CURSOR = np.dtype([(name, np.intp) for name in ("columns", "order", "position", 
 cdef cnp.ndarray require_cursor(str name, cursor):
     if not isinstance(cursor, cnp.ndarray) or cursor.dtype != CURSOR or cursor.size != 1:
         raise TypeError(f"{name} expected a cursor, one element of dtype CURSOR, got {cursor!r}")
-    return writable(name, cursor)
+    return check_out(name, cursor)
 
 
 def take_batch(cursor, Py_ssize_t column, out):
@@ -85,7 +85,7 @@ def add_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, Py_ssize_t row
     """Add the mean of this many rows, a single element, to sums[slot]."""
     cdef Call call
     cursor = require_cursor("add_mean", cursor)
-    value = single("add_mean", value)
+    value = check_single("add_mean", value)
     begin(&call, ADD_MEAN_KERNEL, real_type("add_mean", value))
     bind(&call, 0, cursor)
     bind(&call, 1, value)
@@ -100,7 +100,7 @@ def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.n
     cdef Call call
     cdef int real = real_type("add_weighted_mean", weights)
     cursor = require_cursor("add_weighted_mean", cursor)
-    value = single("add_weighted_mean", value)
+    value = check_single("add_weighted_mean", value)
     require_vector("add_weighted_mean", weights, cnp.PyArray_TYPE(weights), cnp.PyArray_SIZE(weights))
     begin(&call, ADD_WEIGHTED_MEAN_KERNEL, real)
     bind(&call, 0, cursor)
@@ -123,27 +123,27 @@ def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarr
     cdef Call call
     cursor = require_cursor("add_correct", cursor)
     if cnp.PyArray_NDIM(outputs) != 2:
-        raise ValueError(f"add_correct got outputs of shape {shape_of(outputs)}; expected (n, C)")
-    outputs, labels = contiguous(outputs), checked_labels("add_correct", labels, cnp.PyArray_DIM(outputs, 0))
+        raise ValueError(f"add_correct got outputs of shape {get_dims(outputs)}; expected (n, C)")
+    outputs, labels = as_contiguous(outputs), as_labels("add_correct", labels, cnp.PyArray_DIM(outputs, 0))
     begin(&call, ADD_CORRECT_KERNEL, real_type("add_correct", outputs))
     bind(&call, 0, cursor)
     bind(&call, 1, outputs)
     bind(&call, 2, labels)
     call.size[0], call.size[1], call.size[4] = slot, cnp.PyArray_DIM(outputs, 0), cnp.PyArray_DIM(outputs, 1)
     call.scalar[0] = threshold
-    let_ignore(&call, ignore)
+    set_ignored(&call, ignore)
     call.parts = 1
     call.work = ADD_CORRECT_KERNEL.work * cnp.PyArray_SIZE(outputs)
     launch(&call)
 
 
-cdef cnp.ndarray single(str name, cnp.ndarray value):
+cdef cnp.ndarray check_single(str name, cnp.ndarray value):
     if cnp.PyArray_SIZE(value) != 1:
-        raise ValueError(f"{name} takes a single element, got shape {shape_of(value)}")
-    return readable(value)
+        raise ValueError(f"{name} takes a single element, got shape {get_dims(value)}")
+    return as_readable(value)
 
 
 cdef int require_contiguous(str name, cnp.ndarray out) except -1:
-    if cnp.PyArray_NDIM(out) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(writable(name, out)):
-        raise ValueError(f"{name} needs contiguous rows to write to, got shape {shape_of(out)}")
+    if cnp.PyArray_NDIM(out) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(check_out(name, out)):
+        raise ValueError(f"{name} needs contiguous rows to write to, got shape {get_dims(out)}")
     return 0

@@ -17,7 +17,7 @@ def standardize(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndarray
     cdef cnp.dtype to = np.dtype(dtype)
     cdef cnp.ndarray out
     x = begin_table(&call, STANDARDIZE_KERNEL, TARGETS.get(to.str, 2), x, center, scale, limit)
-    gaps = checked_labels("standardize", gaps, -1)
+    gaps = as_labels("standardize", gaps, -1)
     cdef Py_ssize_t k = call.size[1], g = cnp.PyArray_SIZE(gaps), j
     for j in range(g):
         if not 0 <= (<int64_t*> cnp.PyArray_DATA(gaps))[j] < k:
@@ -36,10 +36,10 @@ def standardize_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarra
     cdef Call call
     cdef cnp.ndarray out
     x = begin_table(&call, STANDARDIZE_GRAD_KERNEL, real_type("standardize_grad", dy), x, center, scale, limit)
-    dy = contiguous(dy)
+    dy = as_contiguous(dy)
     if cnp.PyArray_NDIM(dy) != 2 or cnp.PyArray_DIM(dy, 0) != call.parts or cnp.PyArray_DIM(dy, 1) < call.size[1]:
-        raise ValueError(f"standardize_grad got dy of shape {shape_of(dy)} for x of shape {shape_of(x)}")
-    out = output(shape_of(x), x.descr)
+        raise ValueError(f"standardize_grad got dy of shape {get_dims(dy)} for x of shape {get_dims(x)}")
+    out = output(get_dims(x), x.descr)
     call.size[2] = cnp.PyArray_DIM(dy, 1) - call.size[1]
     bind(&call, 0, out)
     bind(&call, 4, dy)
@@ -70,10 +70,10 @@ def piecewise_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray 
     cdef Call call
     cdef cnp.ndarray out
     x = begin_bins(&call, PIECEWISE_GRAD_KERNEL, real_type("piecewise_grad", dy), x, edges, starts)
-    dy = contiguous(dy)
-    if shape_of(dy) != (call.size[0], call.size[2]):
-        raise ValueError(f"piecewise_grad got dy of shape {shape_of(dy)}; expected {(call.size[0], call.size[2])}")
-    out = output(shape_of(x), x.descr)
+    dy = as_contiguous(dy)
+    if get_dims(dy) != (call.size[0], call.size[2]):
+        raise ValueError(f"piecewise_grad got dy of shape {get_dims(dy)}; expected {(call.size[0], call.size[2])}")
+    out = output(get_dims(x), x.descr)
     bind(&call, 0, out)
     bind(&call, 4, dy)
     launch(&call)
@@ -87,13 +87,13 @@ cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, 
         raise TypeError(f"{kernel.name} makes float32 or float64")
     if cnp.PyArray_TYPE(x) != cnp.NPY_FLOAT64 or cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not is_int64(starts):
         raise TypeError(f"{kernel.name} takes float64, float64 and int64, got {x.dtype}, {edges.dtype}, {starts.dtype}")
-    x = contiguous(x)
+    x = as_contiguous(x)
     k = cnp.PyArray_DIM(x, 1) if cnp.PyArray_NDIM(x) == 2 else -1
-    if (shape_of(starts) != (k + 1,) or cnp.PyArray_NDIM(edges) != 1
+    if (get_dims(starts) != (k + 1,) or cnp.PyArray_NDIM(edges) != 1
             or not (cnp.PyArray_ISCARRAY_RO(edges) and cnp.PyArray_ISCARRAY_RO(starts))):
-        raise ValueError(f"{kernel.name} got x {shape_of(x)}, edges {shape_of(edges)}, starts {shape_of(starts)}; "
+        raise ValueError(f"{kernel.name} got x {get_dims(x)}, edges {get_dims(edges)}, starts {get_dims(starts)}; "
                          "expected (n, k), (e,) and (k + 1,), contiguous")
-    if rows_of_columns(kernel.name, starts) != cnp.PyArray_SIZE(edges):
+    if count_column_rows(kernel.name, starts) != cnp.PyArray_SIZE(edges):
         raise ValueError(f"{kernel.name} got starts {starts.tolist()} for {cnp.PyArray_SIZE(edges)} edges")
     begin(call, kernel, real)
     call.size[0] = call.parts = cnp.PyArray_DIM(x, 0)
@@ -113,11 +113,11 @@ cdef cnp.ndarray begin_table(Call* call, Kernel kernel, int real, cnp.ndarray x,
     for a in (x, center, scale):
         if cnp.PyArray_TYPE(a) != cnp.NPY_FLOAT64:
             raise TypeError(f"{kernel.name} takes float64, got {a.dtype}")
-    x = contiguous(x)
+    x = as_contiguous(x)
     k = (cnp.PyArray_DIM(x, 1),) if cnp.PyArray_NDIM(x) == 2 else None
-    if k is None or shape_of(center) != k or shape_of(scale) != k or not limit > 0 \
+    if k is None or get_dims(center) != k or get_dims(scale) != k or not limit > 0 \
             or not (cnp.PyArray_ISCARRAY_RO(center) and cnp.PyArray_ISCARRAY_RO(scale)):
-        raise ValueError(f"{kernel.name} got x {shape_of(x)}, center {shape_of(center)}, scale {shape_of(scale)}, "
+        raise ValueError(f"{kernel.name} got x {get_dims(x)}, center {get_dims(center)}, scale {get_dims(scale)}, "
                          f"limit {limit}; expected (n, k), (k,), (k,), contiguous, and more than 0")
     begin(call, kernel, real)
     call.size[0] = call.parts = cnp.PyArray_DIM(x, 0)

@@ -20,11 +20,11 @@ def convert(cnp.ndarray a not None, dtype):
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
     cdef cnp.ndarray out
-    a = copied(a, np.float32) if cnp.PyArray_TYPE(a) == cnp.NPY_FLOAT16 else readable(a)
+    a = numpy_copy(a, np.float32) if cnp.PyArray_TYPE(a) == cnp.NPY_FLOAT16 else as_readable(a)
     source, target = a.dtype.str, to.str
     if target not in TARGETS or source not in SOURCES or (to == np.int64 and a.dtype.kind not in "iu"):
         raise TypeError(f"convert makes float32 or float64 of real numbers, int64 of integers; not {to} of {a.dtype}")
-    out = output(shape_of(a), to)
+    out = output(get_dims(a), to)
     begin(&call, CONVERT_KERNEL, TARGETS[target])
     call.source, call.size[MAX_DIMS] = SOURCES[source], cnp.PyArray_ITEMSIZE(a)
     bind(&call, 0, out)

@@ -29,7 +29,7 @@ def convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple shape, cnp
 
     ValueError if shapes do not fit. TypeError if dtypes differ or are not float32 or float64.
     """
-    return convolved(CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
+    return convolve(CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
 
 
 def transposed_convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple shape, cnp.ndarray bias=None, *,
@@ -39,7 +39,7 @@ def transposed_convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple
     x (n, C, H, W), w (C, O / groups, k, l), bias (O,) → y (n, O, *shape). If w is a convolution's and x is the gradient
     of its output, y is the gradient of its input. Arguments and errors are as in `convolution`.
     """
-    return convolved(TRANSPOSED_CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
+    return convolve(TRANSPOSED_CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
 
 
 def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp.ndarray out not None, *,
@@ -49,12 +49,12 @@ def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp
     Arguments and errors are as in `convolution`.
     """
     cdef Call call
-    cdef cnp.ndarray dw = writable("convolution_weight_grad", out), sums
+    cdef cnp.ndarray dw = check_out("convolution_weight_grad", out), sums
     begin(&call, CONVOLUTION_WEIGHT_GRAD_KERNEL, real_type("convolution_weight_grad", x))
     same_type("convolution_weight_grad", x, dy)
     same_type("convolution_weight_grad", x, dw)
-    x, dy = laid_for(x, out, groups), laid_for(dy, out, groups)
-    lay_windows(&call, x, dw, dy, stride, padding, dilation, groups)
+    x, dy = to_conv_layout(x, out, groups), to_conv_layout(dy, out, groups)
+    set_windows(&call, x, dw, dy, stride, padding, dilation, groups)
     if overlap(dw, x) or overlap(dw, dy):
         raise ValueError("convolution_weight_grad can't write its result into one of its operands")
     call.size[1], call.size[2] = cnp.PyArray_DIM(dw, 1), cnp.PyArray_DIM(dw, 0) // groups
@@ -62,97 +62,97 @@ def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp
         winograd_weight_grad(&call, dw, x, dy, accumulate)
         return out
     call.size[6] = channels_are_last(dw, groups)
-    sums = output((room_for_sums(&call, x) * cnp.PyArray_SIZE(dw),), x.descr)
+    sums = output((sums_per_weight(&call, x) * cnp.PyArray_SIZE(dw),), x.descr)
     bind_axes(&call, 0, dw)
     bind_axes(&call, 1, x)
     bind_axes(&call, 2, dy)
-    lay_one_line(&call, 2)
+    merge_pixels(&call, 2)
     if call.window[0].count > call.window[1].count:
         swap_axes(&call)                  # the longest sums are along the width
     bind(&call, 3, sums)
     call.accumulate = accumulate
     call.parts = call.size[1] * call.window[0].kernel * call.window[1].kernel
-    if slides(&call):
-        hand_over(&call, DEPTHWISE_WEIGHT_GRAD_KERNEL, x)
+    if uses_depthwise_loops(&call):
+        switch_kernel(&call, DEPTHWISE_WEIGHT_GRAD_KERNEL, x)
         call.parts = groups
-    call.work = call.flops = flops_of(&call)
+    call.work = call.flops = count_flops(&call)
     launch(&call)
     return out
 
 
-def laid_for(cnp.ndarray x not None, cnp.ndarray w not None, Py_ssize_t groups):
+def to_conv_layout(cnp.ndarray x not None, cnp.ndarray w not None, Py_ssize_t groups):
     """x (n, C, …), or its copy in the memory order in which convolutions with these weights read images."""
     cdef tuple order
     if cnp.PyArray_NDIM(x) < 3 or cnp.PyArray_NDIM(x) > 4 or cnp.PyArray_NDIM(w) != cnp.PyArray_NDIM(x):
-        raise ValueError(f"a convolution got x of shape {shape_of(x)} and w of shape {shape_of(w)}; expected "
+        raise ValueError(f"a convolution got x of shape {get_dims(x)} and w of shape {get_dims(w)}; expected "
                          f"(n, C, H, W) or (n, C, L), and as many axes of w")
-    order = memory_order_of(channels_are_last(w, groups), cnp.PyArray_NDIM(x))
-    x = readable(x)
+    order = image_axes(channels_are_last(w, groups), cnp.PyArray_NDIM(x))
+    x = as_readable(x)
     if cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray> (<object> x).transpose(order)):
         return x
-    return copy(x, output_ordered(shape_of(x), x.descr, order))
+    return copy(x, output_ordered(get_dims(x), x.descr, order))
 
 
 def sum_of_channels(cnp.ndarray dy not None, cnp.ndarray out=None, bint accumulate=False):
-    """Σ dy (C,) over all axes except the second. dy (n, C, …) is in a memory order that `laid_for` returns."""
+    """Σ dy (C,) over all axes except the second. dy (n, C, …) is in a memory order that `to_conv_layout` returns."""
     cdef int ndim = cnp.PyArray_NDIM(dy)
-    cdef cnp.ndarray view = (<object> dy).transpose(memory_order_of(False, ndim))
+    cdef cnp.ndarray view = (<object> dy).transpose(image_axes(False, ndim))
     if cnp.PyArray_IS_C_CONTIGUOUS(view):
         return sum((<object> view).reshape(len(view), -1), 1, out=out, accumulate=accumulate)
-    view = (<object> dy).transpose(memory_order_of(True, ndim))
+    view = (<object> dy).transpose(image_axes(True, ndim))
     return sum((<object> view).reshape(-1, cnp.PyArray_DIM(dy, 1)), 0, out=out, accumulate=accumulate)
 
 
-cdef cnp.ndarray convolved(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple shape, cnp.ndarray bias, tuple stride,
+cdef cnp.ndarray convolve(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple shape, cnp.ndarray bias, tuple stride,
                            tuple padding, tuple dilation, Py_ssize_t groups):
     cdef Call call
     cdef bint transposed = kernel is TRANSPOSED_CONVOLUTION_KERNEL
     cdef cnp.ndarray y, vector
     begin(&call, kernel, real_type(kernel.name, x))
     same_type(kernel.name, x, w)
-    x = laid_for(x, w, groups)
+    x = to_conv_layout(x, w, groups)
     if groups < 1 or cnp.PyArray_DIM(w, 0) % groups != 0 or len(shape) != cnp.PyArray_NDIM(x) - 2:
-        raise ValueError(f"{kernel.name} to {shape} got x of shape {shape_of(x)} and w of shape {shape_of(w)} in "
+        raise ValueError(f"{kernel.name} to {shape} got x of shape {get_dims(x)} and w of shape {get_dims(w)} in "
                          f"{groups} groups")
     call.size[4], call.size[6] = transposed, channels_are_last(w, groups)
     call.size[1] = cnp.PyArray_DIM(w, 0) // groups if transposed else cnp.PyArray_DIM(w, 1)
     call.size[2] = cnp.PyArray_DIM(w, 1) if transposed else cnp.PyArray_DIM(w, 0) // groups
     shape = (cnp.PyArray_DIM(x, 0), groups * call.size[2], *shape)
     try:
-        y = output_ordered(shape, x.descr, memory_order_of(call.size[6], cnp.PyArray_NDIM(x)))
+        y = output_ordered(shape, x.descr, image_axes(call.size[6], cnp.PyArray_NDIM(x)))
     except (MemoryError, ValueError):      # y is too large for this machine, or for any machine
-        raise ValueError(f"{kernel.name} of x of shape {shape_of(x)} with stride {stride}, padding {padding} and "
+        raise ValueError(f"{kernel.name} of x of shape {get_dims(x)} with stride {stride}, padding {padding} and "
                          f"dilation {dilation} has no memory for y of shape {shape}") from None
     if transposed:
-        lay_windows(&call, y, w, x, stride, padding, dilation, groups)
+        set_windows(&call, y, w, x, stride, padding, dilation, groups)
     else:
-        lay_windows(&call, x, w, y, stride, padding, dilation, groups)
+        set_windows(&call, x, w, y, stride, padding, dilation, groups)
     bind_axes(&call, 0, y)
     bind_axes(&call, 1, x)
     if bias is not None:
-        vector = contiguous(bias)
+        vector = as_contiguous(bias)
         require_vector(kernel.name, vector, cnp.PyArray_TYPE(x), groups * call.size[2])
         bind(&call, 3, vector)
     if cnp.PyArray_SIZE(y) == 0:          # the product of its sizes below could overflow
         return y
     if is_winograd(&call, w):
-        return winograd_convolved(&call, y, w, transposed)
-    w = weights_bound(&call, w, transposed)
-    lay_one_line(&call, 0)
+        return winograd_convolve(&call, y, w, transposed)
+    w = bind_weights(&call, w, transposed)
+    merge_pixels(&call, 0)
     call.parts = y_length(&call, 0) * y_length(&call, 1)
     if call.size[6] and call.size[1] == 1 and call.size[2] == 1:
         call.parts = call.size[0] * min(y_length(&call, 0), y_length(&call, 1))
     elif call.size[6]:
         call.parts *= (call.size[0] if call.size[0] < IMAGES_TOGETHER
                        else (call.size[0] + IMAGES_TOGETHER - 1) // IMAGES_TOGETHER)
-    if slides(&call):
-        hand_over(&call, TRANSPOSED_DEPTHWISE_KERNEL if transposed else DEPTHWISE_KERNEL, x)
-    call.work = call.flops = flops_of(&call)
+    if uses_depthwise_loops(&call):
+        switch_kernel(&call, TRANSPOSED_DEPTHWISE_KERNEL if transposed else DEPTHWISE_KERNEL, x)
+    call.work = call.flops = count_flops(&call)
     launch(&call)
     return y
 
 
-cdef bint slides(const Call* call) noexcept:
+cdef bint uses_depthwise_loops(const Call* call) noexcept:
     """Whether the loops of depthwise.pyx compute this convolution, or this gradient of weights."""
     cdef int d
     for d in range(2):
@@ -161,27 +161,27 @@ cdef bint slides(const Call* call) noexcept:
     return call.size[6] and call.size[1] == 1 and call.size[2] == 1
 
 
-cdef inline void hand_over(Call* call, Kernel kernel, cnp.ndarray x) noexcept:
+cdef inline void switch_kernel(Call* call, Kernel kernel, cnp.ndarray x) noexcept:
     """Let another kernel do the computation of the call."""
     call.kernel, call.loop = <void*> kernel, kernel.loop[cnp.PyArray_TYPE(x) == cnp.NPY_FLOAT64]
 
 
-cdef Py_ssize_t room_for_sums(const Call* call, cnp.ndarray x) noexcept:
+cdef Py_ssize_t sums_per_weight(const Call* call, cnp.ndarray x) noexcept:
     """How many numbers a gradient of weights keeps for each weight while it adds them up."""
     if not call.size[6]:
         return MAX_VECTOR_BYTES // cnp.PyArray_ITEMSIZE(x)
-    return 2 if slides(call) else 1
+    return 2 if uses_depthwise_loops(call) else 1
 
 
-cdef int lay_windows(Call* call, cnp.ndarray x, cnp.ndarray w, cnp.ndarray y, tuple stride, tuple padding,
+cdef int set_windows(Call* call, cnp.ndarray x, cnp.ndarray w, cnp.ndarray y, tuple stride, tuple padding,
                      tuple dilation, Py_ssize_t groups) except -1:
     """Describe the windows of a convolution from x to y. ValueError if shapes do not fit."""
     cdef int d, axis, axes = cnp.PyArray_NDIM(x) - 2
     if (groups < 1 or cnp.PyArray_NDIM(w) != axes + 2 or cnp.PyArray_NDIM(y) != axes + 2
             or cnp.PyArray_DIM(x, 0) != cnp.PyArray_DIM(y, 0) or cnp.PyArray_DIM(w, 0) != cnp.PyArray_DIM(y, 1)
             or cnp.PyArray_DIM(w, 0) % groups != 0 or cnp.PyArray_DIM(w, 1) * groups != cnp.PyArray_DIM(x, 1)):
-        raise ValueError(f"a convolution in {groups} groups from {shape_of(x)} to {shape_of(y)} got w of shape "
-                         f"{shape_of(w)}; expected (O, C / groups, …)")
+        raise ValueError(f"a convolution in {groups} groups from {get_dims(x)} to {get_dims(y)} got w of shape "
+                         f"{get_dims(w)}; expected (O, C / groups, …)")
     if not len(stride) == len(padding) == len(dilation) == axes:
         raise ValueError(f"a convolution along {axes} axes got stride {stride}, padding {padding} and dilation "
                          f"{dilation}")
@@ -211,7 +211,7 @@ cdef inline Py_ssize_t y_length(const Call* call, int axis) noexcept:
     return call.window[axis].length if call.size[4] else call.window[axis].count
 
 
-cdef inline void lay_one_line(Call* call, int y) noexcept:
+cdef inline void merge_pixels(Call* call, int y) noexcept:
     """If the window is one pixel, describe all pixels of all images, operands 1 and y, as one line."""
     cdef Py_ssize_t pixels = call.size[0] * call.window[0].length * call.window[1].length
     cdef int d
@@ -225,17 +225,17 @@ cdef inline void lay_one_line(Call* call, int y) noexcept:
     call.operand[y].stride[3] = call.size[3] * call.size[2] if call.size[6] else 1
 
 
-cdef double flops_of(const Call* call) noexcept:
+cdef double count_flops(const Call* call) noexcept:
     """The FLOPs of all taps at all positions, taps in the padding included."""
     cdef double flops = 2.0 * call.size[0] * call.size[1] * call.size[2] * call.size[3]
     return flops * call.window[0].count * call.window[0].kernel * call.window[1].count * call.window[1].kernel
 
 
-cdef cnp.ndarray weights_bound(Call* call, cnp.ndarray w, bint transposed):
+cdef cnp.ndarray bind_weights(Call* call, cnp.ndarray w, bint transposed):
     """Bind weights (O, C / groups, …) as the loops read them. Returns them, or their copy, which the caller keeps."""
     cdef Py_ssize_t channel, column, row
     if not call.size[6]:
-        w = readable(w)
+        w = as_readable(w)
         bind_axes(call, 2, w)
         call.size[5] = call.operand[2].stride[0] * (cnp.PyArray_DIM(w, 0) // call.size[3])
         if transposed:
@@ -244,10 +244,10 @@ cdef cnp.ndarray weights_bound(Call* call, cnp.ndarray w, bint transposed):
         return w
     w = (<object> w).reshape(call.size[3], -1, cnp.PyArray_DIM(w, 1), call.window[0].kernel, call.window[1].kernel)
     if transposed:                        # its loops begin with the last tap
-        w = contiguous((<object> w)[:, :, :, ::-1, ::-1].transpose(3, 4, 1, 0, 2))
+        w = as_contiguous((<object> w)[:, :, :, ::-1, ::-1].transpose(3, 4, 1, 0, 2))
         w = (<object> w)[::-1, ::-1]
     else:
-        w = contiguous((<object> w).transpose(3, 4, 2, 0, 1))
+        w = as_contiguous((<object> w).transpose(3, 4, 2, 0, 1))
     channel = call.size[3] * call.size[2]
     column = call.size[1] * channel
     row = call.window[1].kernel * column
@@ -267,12 +267,12 @@ cdef bint channels_are_last(cnp.ndarray w, Py_ssize_t groups) except -1:
     cdef Py_ssize_t fewer = min(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1))
     if cnp.PyArray_DIM(w, 1) == 1 and cnp.PyArray_DIM(w, 0) == groups:
         return groups >= MANY_CHANNELS
-    if suits_winograd(w, groups):
+    if fits_winograd(w, groups):
         return True
     return more >= MANY_CHANNELS or (more >= strip_columns and 2 * fewer >= strip_columns)
 
 
-cdef tuple memory_order_of(bint channels_last, int ndim):
+cdef tuple image_axes(bint channels_last, int ndim):
     """The axes of images or series in memory, from the outermost to the innermost."""
     if channels_last:
         return (0, 2, 3, 1)[:ndim - 1] + (1,)

@@ -7,25 +7,25 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
     The inputs are arrays or numbers, at least one of them an array. `first` and `second` are the call's scalars.
     """
     cdef Call call
-    cdef cnp.ndarray x, y, z, w, like = array_among(kernel, a, b, c, out)
+    cdef cnp.ndarray x, y, z, w, like = first_array(kernel, a, b, c, out)
     cdef int real = real_type(kernel.name, like), inputs = 1 if b is None else 2 if c is None else 3
     cdef int constants = 0
 
-    x = input_of(kernel, a, like, &constants, 1)
-    z = None if inputs < 2 else input_of(kernel, b, like, &constants, 2)
-    w = None if inputs < 3 else input_of(kernel, c, like, &constants, 3)
+    x = as_input(kernel, a, like, &constants, 1)
+    z = None if inputs < 2 else as_input(kernel, b, like, &constants, 2)
+    w = None if inputs < 3 else as_input(kernel, c, like, &constants, 3)
     if out is not None:
-        y = writable(kernel.name, out)
+        y = check_out(kernel.name, out)
         same_type(kernel.name, like, y)
-        x = unaliased(x, y)
-        z = None if inputs < 2 else unaliased(z, y)
-        w = None if inputs < 3 else unaliased(w, y)
+        x = copy_if_overlapping(x, y)
+        z = None if inputs < 2 else copy_if_overlapping(z, y)
+        w = None if inputs < 3 else copy_if_overlapping(w, y)
     else:
         y = broadcast_output(kernel, inputs, x, z, w)
     if inputs > 1:
-        x, z = in_layout_of(x, y), in_layout_of(z, y)
+        x, z = align_layout(x, y), align_layout(z, y)
     if inputs > 2:
-        w = in_layout_of(w, y)
+        w = align_layout(w, y)
 
     begin(&call, kernel, real)
     call.op, call.constants = kernel.op, constants
@@ -40,23 +40,23 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
     return y
 
 
-cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted, double first=0):
+cdef tuple elementwise_with_slope(Kernel kernel, object out, object a, bint wanted, double first=0):
     """y = f(a), and the slope f′(a) or None. The slope is the call's last operand, with y's layout in memory.
 
     `first` is the call's scalar.
     """
     cdef Call call
-    cdef cnp.ndarray x = array_among(kernel, a, None, None, None), y, slope
+    cdef cnp.ndarray x = first_array(kernel, a, None, None, None), y, slope
     cdef int real = real_type(kernel.name, x)
     if not wanted:
         return elementwise(kernel, out, a, None, None, first), None
-    x = readable(x)
+    x = as_readable(x)
     if out is None:
         y = output_like(x)
     else:
-        y = writable(kernel.name, out)
+        y = check_out(kernel.name, out)
         same_type(kernel.name, x, y)
-        x = unaliased(x, y)
+        x = copy_if_overlapping(x, y)
     slope = output_like(y)
     begin(&call, kernel, real)
     call.op, call.scalar[0] = kernel.op, first
@@ -67,18 +67,18 @@ cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted, double f
     return y, slope
 
 
-cdef inline cnp.ndarray in_layout_of(cnp.ndarray a, cnp.ndarray y):
+cdef inline cnp.ndarray align_layout(cnp.ndarray a, cnp.ndarray y):
     """The array itself, or a copy with the layout of y if the two arrays are contiguous along different axes.
 
     Only images are copied: transposing blocks of them in registers is faster than reading single elements."""
     cdef int along, other
     if cnp.PyArray_NDIM(a) < 3 or cnp.PyArray_SIZE(a) < 4096 or not cnp.PyArray_SAMESHAPE(a, y):
         return a
-    along, other = axis_of_neighbours(a), axis_of_neighbours(y)
+    along, other = contiguous_axis(a), contiguous_axis(y)
     return copy(a, output_like(y)) if 0 <= along != other >= 0 else a
 
 
-cdef inline int axis_of_neighbours(cnp.ndarray a) noexcept:
+cdef inline int contiguous_axis(cnp.ndarray a) noexcept:
     """The axis along which the array is contiguous; −1 if there is none."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a) - 1, -1, -1):
@@ -87,7 +87,7 @@ cdef inline int axis_of_neighbours(cnp.ndarray a) noexcept:
     return -1
 
 
-cdef cnp.ndarray array_among(Kernel kernel, object a, object b, object c, object out):
+cdef cnp.ndarray first_array(Kernel kernel, object a, object b, object c, object out):
     """The first of these objects that is an array. TypeError if there is none."""
     if isinstance(a, cnp.ndarray):
         return a
@@ -100,12 +100,12 @@ cdef cnp.ndarray array_among(Kernel kernel, object a, object b, object c, object
     raise TypeError(f"{kernel.name} needs an array, got {type(a).__name__} and {type(b).__name__}")
 
 
-cdef inline cnp.ndarray input_of(Kernel kernel, object a, cnp.ndarray like, int* constants, int operand):
+cdef inline cnp.ndarray as_input(Kernel kernel, object a, cnp.ndarray like, int* constants, int operand):
     """An input as an array that loops can read. A number becomes an array of the dtype of `like`."""
     cdef cnp.ndarray number
     if isinstance(a, cnp.ndarray):
         same_type(kernel.name, like, <cnp.ndarray> a)
-        return readable(<cnp.ndarray> a)
+        return as_readable(<cnp.ndarray> a)
     constants[0] |= 1 << operand
     if not isinstance(a, float):
         try:
@@ -133,10 +133,10 @@ cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray 
         ndim = max(ndim, cnp.PyArray_NDIM(c))
     for d in range(ndim):
         shape[d] = 1
-    widen(kernel.name, shape, ndim, a, b)
-    widen(kernel.name, shape, ndim, b, a)
+    broadcast_shape(kernel.name, shape, ndim, a, b)
+    broadcast_shape(kernel.name, shape, ndim, b, a)
     if inputs > 2:
-        widen(kernel.name, shape, ndim, c, a)
+        broadcast_shape(kernel.name, shape, ndim, c, a)
     if has_shape(a, ndim, shape):
         return output_like(a)
     if has_shape(b, ndim, shape):
@@ -166,7 +166,7 @@ cdef bint repeats(cnp.ndarray a) noexcept:
     return False
 
 
-cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
+cdef int broadcast_shape(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
     """Extend the broadcast shape by the shape of a. Their last axes are aligned."""
     cdef int d, first = ndim - cnp.PyArray_NDIM(a)
     cdef cnp.npy_intp n
@@ -174,7 +174,7 @@ cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarr
         n = cnp.PyArray_DIM(a, d - first)
         if n != 1:
             if shape[d] != 1 and shape[d] != n:
-                raise ValueError(f"{name} got shapes {shape_of(b)} and {shape_of(a)}, which don't broadcast")
+                raise ValueError(f"{name} got shapes {get_dims(b)} and {get_dims(a)}, which don't broadcast")
             shape[d] = n
     return 0
 
@@ -264,8 +264,8 @@ cdef int broadcast_strides(Call* call, cnp.ndarray a, cnp.ndarray y, Py_ssize_t*
             first = -1
             break
     if first < 0:
-        raise ValueError(f"{(<Kernel> call.kernel).name} got shape {shape_of(a)}, which doesn't broadcast to "
-                         f"{shape_of(y)}")
+        raise ValueError(f"{(<Kernel> call.kernel).name} got shape {get_dims(a)}, which doesn't broadcast to "
+                         f"{get_dims(y)}")
     return 0
 
 
@@ -277,7 +277,7 @@ def copy(a, out=None):
     """y = a, repeated along axes where `out` is larger. A new array is in C order."""
     if out is None and isinstance(a, cnp.ndarray):
         real_type("copy", a)
-        a = readable(a)
+        a = as_readable(a)
         out = empty(cnp.PyArray_NDIM(a), cnp.PyArray_DIMS(a), (<cnp.ndarray> a).descr)
     return elementwise(COPY_KERNEL, out, a)
 
@@ -638,7 +638,7 @@ cdef Kernel GELU_KERNEL = Kernel("gelu", op=GELU, writes=0b101, work=120)
 
 def gelu(a, out=None, bint slope=True):
     """y = a Φ(a), Φ the normal distribution, and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π)."""
-    return with_slope(GELU_KERNEL, out, a, slope)
+    return elementwise_with_slope(GELU_KERNEL, out, a, slope)
 
 
 cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, writes=0b101, work=70)
@@ -646,7 +646,7 @@ cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, writes=0b101, w
 
 def gelu_tanh(a, out=None, bint slope=True):
     """y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and the slope dy/da."""
-    return with_slope(GELU_TANH_KERNEL, out, a, slope)
+    return elementwise_with_slope(GELU_TANH_KERNEL, out, a, slope)
 
 
 cdef Kernel FOCAL_KERNEL = Kernel("focal", op=FOCAL, writes=0b101, work=200)
@@ -654,7 +654,7 @@ cdef Kernel FOCAL_KERNEL = Kernel("focal", op=FOCAL, writes=0b101, work=200)
 
 def focal(a, double gamma, out=None, bint slope=True):
     """y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the slope dy/da = pᵞ (1 + γ exp(−a) a / p)."""
-    return with_slope(FOCAL_KERNEL, out, a, slope, gamma)
+    return elementwise_with_slope(FOCAL_KERNEL, out, a, slope, gamma)
 
 
 cdef Kernel SOFTPLUS_KERNEL = Kernel("softplus", op=SOFTPLUS, work=130)

@@ -20,47 +20,47 @@ def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
     cdef Call call
     cdef list arrays
     cdef cnp.ndarray out
-    cdef Py_ssize_t i, n = len(lengths), least
+    cdef Py_ssize_t i, n = len(lengths), lowest
     if len(indices) != n or n == 0:
         raise ValueError(f"ravel_index got {len(indices)} indices for the lengths {lengths}")
-    arrays = [every_place(lengths[i], n - i) if indices[i] is None else as_indices(indices[i]) for i in range(n)]
+    arrays = [axis_positions(lengths[i], n - i) if indices[i] is None else as_indices(indices[i]) for i in range(n)]
     for i in range(n):                    # check numbers even if no element is taken
-        least = -lengths[i] if wraps else 0
-        if isinstance(indices[i], int) and not least <= indices[i] < lengths[i]:
-            refuse_index(least, lengths[i], arrays[i])
+        lowest = -lengths[i] if wraps else 0
+        if isinstance(indices[i], int) and not lowest <= indices[i] < lengths[i]:
+            raise_bad_index(lowest, lengths[i], arrays[i])
     try:
-        out = output(np.broadcast_shapes(*[shape_of(a) for a in arrays]), int64)
+        out = output(np.broadcast_shapes(*[get_dims(a) for a in arrays]), int64)
     except ValueError:
-        shapes = ", ".join([str(shape_of(a)) for a in arrays])
+        shapes = ", ".join([str(get_dims(a)) for a in arrays])
         raise IndexError(f"index arrays of shapes {shapes} don't broadcast") from None
     for i in range(n):
         begin(&call, RAVEL_INDEX_KERNEL, 0)
         call.accumulate = i > 0
         call.constants = (not isinstance(indices[i], cnp.ndarray)) << 1
-        least = -lengths[i] if wraps else 0
-        call.scalar[0], call.scalar[1] = lengths[i], least
+        lowest = -lengths[i] if wraps else 0
+        call.scalar[0], call.scalar[1] = lengths[i], lowest
         bind(&call, 0, out)
         bind(&call, 1, arrays[i])
-        launch_broadcast(&call, 2, on_stop or partial(refuse_index, least, lengths[i]))
+        launch_broadcast(&call, 2, on_stop or partial(raise_bad_index, lowest, lengths[i]))
     return out
 
 
-cdef cnp.ndarray every_place(Py_ssize_t length, Py_ssize_t ndim):
+cdef cnp.ndarray axis_positions(Py_ssize_t length, Py_ssize_t ndim):
     """The numbers 0 … length − 1 along the first of so many axes."""
     return np.arange(length).reshape((length,) + (1,) * (ndim - 1))
 
 
 cdef cnp.ndarray as_indices(object index):
     """Integers as int64."""
-    cdef cnp.ndarray a = readable(index) if isinstance(index, cnp.ndarray) else np.asarray(index, dtype=np.int64)
+    cdef cnp.ndarray a = as_readable(index) if isinstance(index, cnp.ndarray) else np.asarray(index, dtype=np.int64)
     if is_int64(a):
         return a
     return convert(a, np.int64)
 
 
-def refuse_index(least, length, index):
+def raise_bad_index(lowest, length, index):
     """Raise IndexError for the first index that is not in least … length − 1."""
-    bad = index[(index < least) | (index >= length)][0]
+    bad = index[(index < lowest) | (index >= length)][0]
     raise IndexError(f"index {bad} is out of bounds for an axis of length {length}")
 
 
@@ -75,15 +75,15 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     if rows.dtype.hasobject:
         raise TypeError(f"take copies bytes, which {rows.dtype} does not allow")
     if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows):
-        raise ValueError(f"take needs contiguous rows, got shape {shape_of(rows)}")
-    order = checked_labels("take", order, -1)
-    shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
+        raise ValueError(f"take needs contiguous rows, got shape {get_dims(rows)}")
+    order = as_labels("take", order, -1)
+    shape = (cnp.PyArray_SIZE(order),) + get_dims(rows)[1:]
     if out is None:
         out = output(shape, rows.descr)
     elif out.dtype != rows.dtype:
         raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
-    elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
-        raise ValueError(f"take got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+    elif get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("take", out)):
+        raise ValueError(f"take got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
     elif overlap(out, rows) or overlap(out, order):
         raise ValueError("take can't write its result into one of its operands")
 
@@ -95,7 +95,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     call.size[1] = cnp.PyArray_NBYTES(out) // max(cnp.PyArray_SIZE(order), 1)
     call.parts = cnp.PyArray_SIZE(order)
     call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
-    launch(&call, on_stop or partial(refuse_row, "take", call.size[0]))
+    launch(&call, on_stop or partial(raise_bad_row, "take", call.size[0]))
     return out
 
 
@@ -109,17 +109,17 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
     cdef int real = real_type("take_grad", dy)
     cdef tuple shape
     if cnp.PyArray_NDIM(dy) == 0 or rows < 0:
-        raise ValueError(f"take_grad got dy of shape {shape_of(dy)} and {rows} rows")
-    order = checked_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
-    dy, shape = with_whole_rows(dy), (rows,) + shape_of(dy)[1:]
+        raise ValueError(f"take_grad got dy of shape {get_dims(dy)} and {rows} rows")
+    order = as_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
+    dy, shape = as_contiguous_rows(dy), (rows,) + get_dims(dy)[1:]
     if out is None:
         if accumulate:
             raise ValueError("take_grad accumulates into `out`, which was not given")
         out = output(shape, dy.descr)
     else:
         same_type("take_grad", dy, out)
-        if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take_grad", out)):
-            raise ValueError(f"take_grad got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("take_grad", out)):
+            raise ValueError(f"take_grad got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
         dy = copy(dy) if overlap(dy, out) else dy
     begin(&call, TAKE_GRAD_KERNEL, real)
     bind(&call, 0, out)
@@ -131,20 +131,20 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
     call.size[1] = cnp.PyArray_SIZE(out) // max(rows, 1)
     call.parts = (call.size[1] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
     call.work = TAKE_GRAD_KERNEL.work * (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy))
-    launch(&call, partial(refuse_row, "take_grad", rows))
+    launch(&call, partial(raise_bad_row, "take_grad", rows))
     return out
 
 
-cdef cnp.ndarray with_whole_rows(cnp.ndarray a):
+cdef cnp.ndarray as_contiguous_rows(cnp.ndarray a):
     """The array itself if it is readable and each row is contiguous, else a contiguous copy."""
-    a = readable(a)
+    a = as_readable(a)
     if cnp.PyArray_NDIM(a) == 2 and (cnp.PyArray_DIM(a, 1) == 1
                                      or cnp.PyArray_STRIDE(a, 1) == cnp.PyArray_ITEMSIZE(a)):
         return a
-    return contiguous(a)
+    return as_contiguous(a)
 
 
-def refuse_row(name, rows, order):
+def raise_bad_row(name, rows, order):
     """Raise IndexError for the first row that is not in 0 … rows − 1."""
     i = ((order < 0) | (order >= rows)).argmax()
     raise IndexError(f"{name} got the row {order[i]} at {i}; there are {rows} rows")
@@ -164,33 +164,33 @@ def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray 
     """
     cdef Call call
     begin(&call, USE_ROWS_KERNEL, real_type("use_rows", x))
-    order = checked_labels("use_rows", order, -1)
-    if not cnp.PyArray_IS_C_CONTIGUOUS(writable("use_rows", x)):
-        raise ValueError(f"use_rows needs contiguous rows, got shape {shape_of(x)}")
-    call.size[1] = width_of("use_rows", used, x)
-    call.size[0] = rows_of(used)
+    order = as_labels("use_rows", order, -1)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out("use_rows", x)):
+        raise ValueError(f"use_rows needs contiguous rows, got shape {get_dims(x)}")
+    call.size[1] = row_width("use_rows", used, x)
+    call.size[0] = count_rows(used)
     bind(&call, 0, x)
-    bind(&call, 1, writable("use_rows", used))
+    bind(&call, 1, check_out("use_rows", used))
     bind(&call, 2, order)
     call.size[2] = cnp.PyArray_SIZE(order)
     call.accumulate = accumulate
     call.parts = 1
     call.work = USE_ROWS_KERNEL.work * call.size[2]
-    launch(&call, partial(refuse_row, "use_rows", call.size[0]))
+    launch(&call, partial(raise_bad_row, "use_rows", call.size[0]))
 
 
 def use_all_rows(cnp.ndarray used not None):
     """List all rows."""
     cdef Call call
     begin(&call, USE_ALL_ROWS_KERNEL, 0)
-    call.size[0] = rows_of(used)
-    bind(&call, 0, writable("use_all_rows", used))
+    call.size[0] = count_rows(used)
+    bind(&call, 0, check_out("use_all_rows", used))
     call.parts = 1
     call.work = 1
     launch(&call)
 
 
-cdef Py_ssize_t rows_of(cnp.ndarray used) except -1:
+cdef Py_ssize_t count_rows(cnp.ndarray used) except -1:
     """The number n of rows, from the size of the list `used`."""
     require_vector("used", used, cnp.NPY_INT64, cnp.PyArray_SIZE(used))
     if cnp.PyArray_SIZE(used) % 2 == 0:
@@ -198,19 +198,19 @@ cdef Py_ssize_t rows_of(cnp.ndarray used) except -1:
     return (cnp.PyArray_SIZE(used) - 1) // 2
 
 
-cdef Py_ssize_t width_of(str name, cnp.ndarray used, cnp.ndarray x) except -1:
+cdef Py_ssize_t row_width(str name, cnp.ndarray used, cnp.ndarray x) except -1:
     """The number of elements in a row of x, if x has n rows. ValueError if they can't be equally long."""
-    cdef Py_ssize_t rows = rows_of(used)
+    cdef Py_ssize_t rows = count_rows(used)
     if rows == 0 or cnp.PyArray_SIZE(x) % rows != 0:
         raise ValueError(f"{name} got {cnp.PyArray_SIZE(x)} elements as {rows} rows")
     return cnp.PyArray_SIZE(x) // rows
 
 
-cdef int restrict(Call* call, cnp.ndarray used, cnp.ndarray x) except -1:
+cdef int restrict_to_rows(Call* call, cnp.ndarray used, cnp.ndarray x) except -1:
     """Restrict a call to the used rows of x. Without the restriction, its parts are the elements of x, a vector."""
     if used is None:
         return 0
-    call.size[ROW] = width_of((<Kernel> call.kernel).name, used, x)
+    call.size[ROW] = row_width((<Kernel> call.kernel).name, used, x)
     bind(call, USED, used)
-    call.work *= <double> (<cnp.int64_t*> cnp.PyArray_DATA(used))[0] / rows_of(used)
+    call.work *= <double> (<cnp.int64_t*> cnp.PyArray_DATA(used))[0] / count_rows(used)
     return 0

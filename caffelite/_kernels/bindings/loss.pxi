@@ -41,14 +41,14 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, doub
     if cnp.PyArray_ISFLOAT(targets):
         return soft_loss(scores, targets, smoothing)
     scores = begin_loss(&call, SOFTMAX_LOSS_KERNEL, scores, True)
-    targets = checked_labels("softmax_loss", targets, call.size[0])
-    rows, p = losses_of(&call, scores), output_of(scores)
+    targets = as_labels("softmax_loss", targets, call.size[0])
+    rows, p = empty_losses(&call, scores), empty_scores(scores)
     bind(&call, 0, p)
     bind(&call, 2, targets)
     bind(&call, 3, rows)
     call.scalar[0] = smoothing
-    let_ignore(&call, ignore)
-    launch(&call, partial(refuse_label, "softmax_loss", call.size[1]))
+    set_ignored(&call, ignore)
+    launch(&call, partial(raise_bad_label, "softmax_loss", call.size[1]))
     return rows, p
 
 
@@ -62,12 +62,12 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets no
     if cnp.PyArray_ISFLOAT(targets):
         return soft_loss_grad(probabilities, targets, dy, row_weights, smoothing)
     probabilities = begin_loss(&call, SOFTMAX_LOSS_GRAD_KERNEL, probabilities, True)
-    targets = checked_labels("softmax_loss_grad", targets, call.size[0])
+    targets = as_labels("softmax_loss_grad", targets, call.size[0])
     bind(&call, 2, targets)
     call.scalar[0] = smoothing
-    let_ignore(&call, ignore)
+    set_ignored(&call, ignore)
     return launch_grad(&call, probabilities, dy, row_weights,
-                       partial(refuse_label, "softmax_loss_grad", call.size[1]))
+                       partial(raise_bad_label, "softmax_loss_grad", call.size[1]))
 
 
 def soft_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double smoothing=0):
@@ -75,8 +75,8 @@ def soft_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double 
     cdef Call call
     cdef cnp.ndarray rows, p
     scores = begin_loss(&call, SOFT_LOSS_KERNEL, scores, True)
-    targets = matched("soft_loss", scores, targets)
-    rows, p = losses_of(&call, scores), output_of(scores)
+    targets = match_targets("soft_loss", scores, targets)
+    rows, p = empty_losses(&call, scores), empty_scores(scores)
     bind(&call, 0, p)
     bind(&call, 2, targets)
     bind(&call, 3, rows)
@@ -90,7 +90,7 @@ def soft_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets not N
     """dscores = dy row_weights (p Σ t − t), t the smoothed targets."""
     cdef Call call
     probabilities = begin_loss(&call, SOFT_LOSS_GRAD_KERNEL, probabilities, True)
-    targets = matched("soft_loss_grad", probabilities, targets)
+    targets = match_targets("soft_loss_grad", probabilities, targets)
     bind(&call, 2, targets)
     call.scalar[0] = smoothing
     return launch_grad(&call, probabilities, dy, row_weights)
@@ -101,12 +101,12 @@ def hinge_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double 
     cdef Call call
     cdef cnp.ndarray rows
     scores = begin_loss(&call, HINGE_LOSS_KERNEL, scores, True)
-    labels = checked_labels("hinge_loss", labels, call.size[0])
-    rows = losses_of(&call, scores)
+    labels = as_labels("hinge_loss", labels, call.size[0])
+    rows = empty_losses(&call, scores)
     bind(&call, 0, rows)
     bind(&call, 2, labels)
     call.scalar[0] = margin
-    launch(&call, partial(refuse_label, "hinge_loss", call.size[1]))
+    launch(&call, partial(raise_bad_label, "hinge_loss", call.size[1]))
     return rows
 
 
@@ -115,10 +115,10 @@ def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cn
     """dscores = dy row_weights for each class that adds to the loss, and minus their sum at the label."""
     cdef Call call
     scores = begin_loss(&call, HINGE_LOSS_GRAD_KERNEL, scores, True)
-    labels = checked_labels("hinge_loss_grad", labels, call.size[0])
+    labels = as_labels("hinge_loss_grad", labels, call.size[0])
     bind(&call, 2, labels)
     call.scalar[0] = margin
-    return launch_grad(&call, scores, dy, row_weights, partial(refuse_label, "hinge_loss_grad", call.size[1]))
+    return launch_grad(&call, scores, dy, row_weights, partial(raise_bad_label, "hinge_loss_grad", call.size[1]))
 
 
 def mse_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
@@ -197,12 +197,12 @@ cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.nd
     cdef Call call
     cdef cnp.ndarray rows
     scores = begin_loss(&call, kernel, scores, False)
-    targets = matched(kernel.name, scores, targets)
-    rows = losses_of(&call, scores)
+    targets = match_targets(kernel.name, scores, targets)
+    rows = empty_losses(&call, scores)
     bind(&call, 0, rows)
     bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
-    let_repeat(&call, constants)
+    bind_constants(&call, constants)
     launch(&call)
     return rows
 
@@ -211,14 +211,14 @@ cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, c
                                      cnp.ndarray dy, cnp.ndarray row_weights, cnp.ndarray constants=None):
     cdef Call call
     scores = begin_loss(&call, kernel, scores, False)
-    targets = matched(kernel.name, scores, targets)
+    targets = match_targets(kernel.name, scores, targets)
     bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
-    let_repeat(&call, constants)
+    bind_constants(&call, constants)
     return launch_grad(&call, scores, dy, row_weights)
 
 
-cdef int let_repeat(Call* call, cnp.ndarray constants) except -1:
+cdef int bind_constants(Call* call, cnp.ndarray constants) except -1:
     """Bind constants that repeat along a row. ValueError unless a row has as many elements, or a multiple."""
     if constants is None:
         return 0
@@ -235,8 +235,8 @@ def gaussian_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
     cdef Call call
     cdef cnp.ndarray rows
     scores = begin_loss(&call, GAUSSIAN_LOSS_KERNEL, scores, True)
-    targets = halved(&call, scores, targets)
-    rows = losses_of(&call, scores)
+    targets = match_half(&call, scores, targets)
+    rows = empty_losses(&call, scores)
     bind(&call, 0, rows)
     bind(&call, 2, targets)
     launch(&call)
@@ -248,22 +248,22 @@ def gaussian_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None
     """dμ = dy row_weights (μ − t) exp(−v) / k and dv = dy row_weights (1 − (t − μ)² exp(−v)) / 2 k, (n, 2 k)."""
     cdef Call call
     scores = begin_loss(&call, GAUSSIAN_LOSS_GRAD_KERNEL, scores, True)
-    targets = halved(&call, scores, targets)
+    targets = match_half(&call, scores, targets)
     bind(&call, 2, targets)
     return launch_grad(&call, scores, dy, row_weights)
 
 
-cdef cnp.ndarray halved(Call* call, cnp.ndarray scores, cnp.ndarray targets):
+cdef cnp.ndarray match_half(Call* call, cnp.ndarray scores, cnp.ndarray targets):
     """Targets (n, k) that loops can read. ValueError unless the scores are (n, 2 k)."""
     cdef str name = (<Kernel> call.kernel).name
     same_type(name, scores, targets)
     if (cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_NDIM(targets) != 2
             or cnp.PyArray_DIM(scores, 0) != cnp.PyArray_DIM(targets, 0)
             or cnp.PyArray_DIM(scores, 1) != 2 * cnp.PyArray_DIM(targets, 1)):
-        raise ValueError(f"{name} got scores of shape {shape_of(scores)} and targets of shape {shape_of(targets)}; "
+        raise ValueError(f"{name} got scores of shape {get_dims(scores)} and targets of shape {get_dims(targets)}; "
                          "expected (n, 2 k) and (n, k)")
     call.size[1] = cnp.PyArray_DIM(targets, 1)
-    return contiguous(targets)
+    return as_contiguous(targets)
 
 
 # ---- the mean ----
@@ -282,22 +282,22 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
     cdef Call call
     cdef int real = real_type("weighted_mean", rows)
     cdef cnp.ndarray value = output((), rows.descr), total = output((), float64), row_weights, checked
-    cdef Py_ssize_t n = cnp.PyArray_SIZE(rows), of_weight = 1
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(rows), rows_per_weight = 1
     begin(&call, WEIGHTED_MEAN_KERNEL, real)
     if cnp.PyArray_NDIM(rows) != 1 or n == 0:
-        raise ValueError(f"weighted_mean got losses of shape {shape_of(rows)}; expected (n,), n above 0")
-    rows = contiguous(rows)
+        raise ValueError(f"weighted_mean got losses of shape {get_dims(rows)}; expected (n,), n above 0")
+    rows = as_contiguous(rows)
     row_weights = empty(1, cnp.PyArray_DIMS(rows), rows.descr)
     if labels is not None:
-        labels = checked_labels("weighted_mean", labels, n)
+        labels = as_labels("weighted_mean", labels, n)
         bind(&call, 5, labels)
     if weights is not None:
         same_type("weighted_mean", rows, weights)
-        of_weight = n // cnp.PyArray_SIZE(weights) if cnp.PyArray_SIZE(weights) > 0 else 0
-        if cnp.PyArray_NDIM(weights) != 1 or of_weight * cnp.PyArray_SIZE(weights) != n:
-            raise ValueError(f"weighted_mean got losses of shape {shape_of(rows)} and weights of shape "
-                             f"{shape_of(weights)}; expected (n,), and (n,) or a part of it")
-        checked = weights = contiguous(weights)
+        rows_per_weight = n // cnp.PyArray_SIZE(weights) if cnp.PyArray_SIZE(weights) > 0 else 0
+        if cnp.PyArray_NDIM(weights) != 1 or rows_per_weight * cnp.PyArray_SIZE(weights) != n:
+            raise ValueError(f"weighted_mean got losses of shape {get_dims(rows)} and weights of shape "
+                             f"{get_dims(weights)}; expected (n,), and (n,) or a part of it")
+        checked = weights = as_contiguous(weights)
     else:
         checked = labels
     if checked is None:
@@ -307,34 +307,34 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
     bind(&call, 2, row_weights)
     bind(&call, 3, checked)
     bind(&call, 4, rows)
-    let_ignore(&call, ignore)
-    call.size[0], call.size[1], call.size[4], call.size[5] = n, of_weight, weights is not None, is_part
+    set_ignored(&call, ignore)
+    call.size[0], call.size[1], call.size[4], call.size[5] = n, rows_per_weight, weights is not None, is_part
     call.parts = 1
     call.work = WEIGHTED_MEAN_KERNEL.work * n
-    launch(&call, on_stop or refuse_mean)
+    launch(&call, on_stop or raise_bad_weights)
     return value, row_weights, total
 
 
-def refuse_mean(weights):
+def raise_bad_weights(weights):
     raise ValueError("weighted_mean got weights that are below 0 or not finite, or no row that counts")
 
 
 # ---- shared by all losses ----
 
-cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint of_classes):
+cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint has_classes):
     """Begin a call on rows of scores. Returns the array that the loop reads: keep a reference until the launch.
 
     Each row has one loss. Losses of classes have rows of C scores, (…, C). Others have one row per index of the first
     axis, (n, …).
     """
-    cdef int least = 2 if of_classes else 1
+    cdef int min_ndim = 2 if has_classes else 1
     begin(call, kernel, real_type(kernel.name, scores))
-    if cnp.PyArray_NDIM(scores) < least or cnp.PyArray_SIZE(scores) == 0:
-        raise ValueError(f"{kernel.name} got scores of shape {shape_of(scores)}; expected "
-                         + ("(n, …, C)" if of_classes else "(n, …)") + ", all lengths above 0")
-    scores = contiguous(scores)
+    if cnp.PyArray_NDIM(scores) < min_ndim or cnp.PyArray_SIZE(scores) == 0:
+        raise ValueError(f"{kernel.name} got scores of shape {get_dims(scores)}; expected "
+                         + ("(n, …, C)" if has_classes else "(n, …)") + ", all lengths above 0")
+    scores = as_contiguous(scores)
     bind(call, 1, scores)
-    if of_classes:
+    if has_classes:
         call.size[1] = cnp.PyArray_DIM(scores, cnp.PyArray_NDIM(scores) - 1)
         call.size[0] = cnp.PyArray_SIZE(scores) // call.size[1]
     else:
@@ -345,12 +345,12 @@ cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint 
     return scores
 
 
-cdef inline cnp.ndarray output_of(cnp.ndarray scores):
+cdef inline cnp.ndarray empty_scores(cnp.ndarray scores):
     """A new array of the scores' dtype and shape."""
     return empty(cnp.PyArray_NDIM(scores), cnp.PyArray_DIMS(scores), scores.descr)
 
 
-cdef inline cnp.ndarray losses_of(Call* call, cnp.ndarray scores):
+cdef inline cnp.ndarray empty_losses(Call* call, cnp.ndarray scores):
     """A new array (n,) of the scores' dtype, with one element for each row."""
     cdef cnp.npy_intp n = call.size[0]
     return empty(1, &n, scores.descr)
@@ -359,11 +359,11 @@ cdef inline cnp.ndarray losses_of(Call* call, cnp.ndarray scores):
 cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp.ndarray row_weights, on_stop=None):
     """Launch the call of a gradient. dy is the gradient of the mean, row_weights the share of each row in it."""
     cdef Kernel kernel = <Kernel> call.kernel
-    cdef cnp.ndarray out = output_of(scores)
+    cdef cnp.ndarray out = empty_scores(scores)
     same_type(kernel.name, scores, dy)
     if cnp.PyArray_SIZE(dy) != 1:
-        raise ValueError(f"{kernel.name} got dy of shape {shape_of(dy)}; expected a single element")
-    dy = contiguous(dy)
+        raise ValueError(f"{kernel.name} got dy of shape {get_dims(dy)}; expected a single element")
+    dy = as_contiguous(dy)
     bind(call, 0, out)
     bind(call, 3, dy)
     if row_weights is not None:
@@ -373,31 +373,31 @@ cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp
     return out
 
 
-cdef cnp.ndarray matched(str name, cnp.ndarray scores, cnp.ndarray targets):
+cdef cnp.ndarray match_targets(str name, cnp.ndarray scores, cnp.ndarray targets):
     """Targets that loops can read. ValueError unless they have the scores' shape."""
     same_type(name, scores, targets)
     if not cnp.PyArray_SAMESHAPE(scores, targets):
-        raise ValueError(f"{name} got scores of shape {shape_of(scores)} and targets of shape {shape_of(targets)}")
-    return contiguous(targets)
+        raise ValueError(f"{name} got scores of shape {get_dims(scores)} and targets of shape {get_dims(targets)}")
+    return as_contiguous(targets)
 
 
-cdef int let_ignore(Call* call, ignore) except -1:
+cdef int set_ignored(Call* call, ignore) except -1:
     if ignore is not None:
         call.size[2], call.size[3] = True, ignore
     return 0
 
 
-cdef cnp.ndarray checked_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
+cdef cnp.ndarray as_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
     if not is_int64(labels):
         raise TypeError(f"{name} takes int64 labels, got {labels.dtype}")
     if cnp.PyArray_NDIM(labels) != 1 or (rows >= 0 and cnp.PyArray_DIM(labels, 0) != rows):
-        raise ValueError(f"{name} got labels of shape {shape_of(labels)}"
+        raise ValueError(f"{name} got labels of shape {get_dims(labels)}"
                          + (f"; expected ({rows},)" if rows >= 0 else "; expected one axis"))
     return labels if cnp.PyArray_IS_C_CONTIGUOUS(labels) and cnp.PyArray_ISBEHAVED_RO(labels) \
         else convert(labels, np.int64)
 
 
-def refuse_label(name, classes, labels):
+def raise_bad_label(name, classes, labels):
     raise IndexError(f"{name} got a label that is not in 0 … {classes - 1}")
 
 
@@ -411,12 +411,12 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None, 
     """
     cdef Call call
     cdef cnp.ndarray first = output((), int64)
-    labels = checked_labels("check_labels", labels, -1)
+    labels = as_labels("check_labels", labels, -1)
     begin(&call, CHECK_LABELS_KERNEL, 0)
     bind(&call, 0, first)
     bind(&call, 1, labels)
     call.size[0], call.size[1] = cnp.PyArray_DIM(labels, 0), classes
-    let_ignore(&call, ignore)
+    set_ignored(&call, ignore)
     call.parts = 1
     call.work = CHECK_LABELS_KERNEL.work * call.size[0]
     launch(&call, on_stop)
@@ -432,8 +432,8 @@ def check_probabilities(cnp.ndarray t not None, double largest, double tolerance
     cdef cnp.ndarray first = output((), int64)
     begin(&call, CHECK_PROBABILITIES_KERNEL, real_type("check_probabilities", t))
     if cnp.PyArray_NDIM(t) != 2:
-        raise ValueError(f"check_probabilities got shape {shape_of(t)}; expected (n, C)")
-    t = contiguous(t)
+        raise ValueError(f"check_probabilities got shape {get_dims(t)}; expected (n, C)")
+    t = as_contiguous(t)
     bind(&call, 0, t)
     bind(&call, 1, first)
     call.size[0], call.size[1] = cnp.PyArray_DIM(t, 0), cnp.PyArray_DIM(t, 1)

@@ -11,7 +11,7 @@ def matmul(a not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndar
     for dtypes that differ or are not float32 or float64.
     """
     if isinstance(a, SparseMatrix):
-        return product_of_sparse(a, b, out, bias, accumulate)
+        return sparse_product(a, b, out, bias, accumulate)
     return product(a, b, out, bias, accumulate)
 
 
@@ -24,23 +24,23 @@ cdef cnp.ndarray product(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, cnp.ndar
 
     same_type("matmul", a, b)
     if cnp.PyArray_NDIM(a) != 2 or cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(a, 1) != cnp.PyArray_DIM(b, 0):
-        raise ValueError(f"matmul got shapes {shape_of(a)} and {shape_of(b)}; expected (M, K) and (K, N)")
-    a, b = readable(a), readable(b)
+        raise ValueError(f"matmul got shapes {get_dims(a)} and {get_dims(b)}; expected (M, K) and (K, N)")
+    a, b = as_readable(a), as_readable(b)
     shape[0], shape[1] = cnp.PyArray_DIM(a, 0), cnp.PyArray_DIM(b, 1)
     if bias is not None:
         same_type("matmul", a, bias)
         if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
-            raise ValueError(f"matmul got a bias of shape {shape_of(bias)}; expected ({shape[1]},)")
-        bias = contiguous(bias)
+            raise ValueError(f"matmul got a bias of shape {get_dims(bias)}; expected ({shape[1]},)")
+        bias = as_contiguous(bias)
     if out is None:
         if accumulate:
             raise ValueError("matmul accumulates into `out`, which was not given")
         out = empty(2, shape, a.descr)
     else:
-        out = writable("matmul", out)
+        out = check_out("matmul", out)
         same_type("matmul", a, out)
         if cnp.PyArray_NDIM(out) != 2 or cnp.PyArray_DIM(out, 0) != shape[0] or cnp.PyArray_DIM(out, 1) != shape[1]:
-            raise ValueError(f"matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]})")
+            raise ValueError(f"matmul got an `out` of shape {get_dims(out)}; expected ({shape[0]}, {shape[1]})")
         if overlap(out, a) or overlap(out, b) or (bias is not None and overlap(out, bias)):
             raise ValueError("matmul can't write its result into one of its operands")
         if accumulate and (rounds or cnp.PyArray_DIM(a, 1) > longest_accumulated):
@@ -71,16 +71,16 @@ def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out
     same_type("matmul_stack", a, b)
     if (cnp.PyArray_NDIM(a) != 3 or cnp.PyArray_NDIM(b) != 3 or cnp.PyArray_DIM(a, 0) != cnp.PyArray_DIM(b, 0)
             or cnp.PyArray_DIM(a, 2) != cnp.PyArray_DIM(b, 1)):
-        raise ValueError(f"matmul_stack got shapes {shape_of(a)} and {shape_of(b)}; expected (n, M, K) and (n, K, N)")
-    a, b = readable(a), readable(b)
+        raise ValueError(f"matmul_stack got shapes {get_dims(a)} and {get_dims(b)}; expected (n, M, K) and (n, K, N)")
+    a, b = as_readable(a), as_readable(b)
     shape = (cnp.PyArray_DIM(a, 0), cnp.PyArray_DIM(a, 1), cnp.PyArray_DIM(b, 2))
     if out is None:
         out = output(shape, a.descr)
     else:
-        out = writable("matmul_stack", out)
+        out = check_out("matmul_stack", out)
         same_type("matmul_stack", a, out)
-        if shape_of(out) != shape or overlap(out, a) or overlap(out, b):
-            raise ValueError(f"matmul_stack needs an `out` of shape {shape}, none of its operands, got {shape_of(out)}")
+        if get_dims(out) != shape or overlap(out, a) or overlap(out, b):
+            raise ValueError(f"matmul_stack needs an `out` of shape {shape}, none of its operands, got {get_dims(out)}")
 
     begin(&call, MATMUL_STACK_KERNEL, real)
     for i, operand in enumerate((out, a, b)):

@@ -15,14 +15,14 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     """
     cdef Call call
     cdef cnp.ndarray y, moments
-    x, scale = contiguous(x), contiguous(scale)
-    lay_rows(&call, LAYER_NORM_KERNEL, x, scale)
+    x, scale = as_contiguous(x), as_contiguous(scale)
+    begin_rows(&call, LAYER_NORM_KERNEL, x, scale)
     check_eps("layer_norm", eps)
     if shift is not None:
-        shift = contiguous(shift)
+        shift = as_contiguous(shift)
         require_vector("layer_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
         bind(&call, 3, shift)
-    y, moments = output(shape_of(x), x.dtype), output((2, call.size[0]), float64)
+    y, moments = output(get_dims(x), x.dtype), output((2, call.size[0]), float64)
     bind(&call, 0, y)
     bind(&call, 1, x)
     bind(&call, 2, scale)
@@ -37,11 +37,11 @@ def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     """dx of `layer_norm`: dy and x (…, C), scale (C,), and the moments that `layer_norm` returned."""
     cdef Call call
     cdef cnp.ndarray dx
-    dy, x, scale = contiguous(dy), contiguous(x), contiguous(scale)
-    lay_rows(&call, LAYER_NORM_GRAD_KERNEL, x, scale)
+    dy, x, scale = as_contiguous(dy), as_contiguous(x), as_contiguous(scale)
+    begin_rows(&call, LAYER_NORM_GRAD_KERNEL, x, scale)
     require_gradient("layer_norm_grad", dy, x)
     require_moments("layer_norm_grad", moments, 2, call.size[0])
-    dx = output(shape_of(x), x.dtype)
+    dx = output(get_dims(x), x.dtype)
     bind(&call, 0, dx)
     bind(&call, 1, dy)
     bind(&call, 2, x)
@@ -56,8 +56,8 @@ def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     """dscale and dshift, (C,), of `layer_norm`: dy and x (…, C), and the moments that `layer_norm` returned."""
     cdef Call call
     cdef cnp.ndarray dscale, dshift
-    dy, x = contiguous(dy), contiguous(x)
-    lay_rows(&call, LAYER_NORM_SUMS_KERNEL, x, None)
+    dy, x = as_contiguous(dy), as_contiguous(x)
+    begin_rows(&call, LAYER_NORM_SUMS_KERNEL, x, None)
     require_gradient("layer_norm_sums", dy, x)
     require_moments("layer_norm_sums", moments, 2, call.size[0])
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
@@ -71,12 +71,12 @@ def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     return dscale, dshift
 
 
-cdef int lay_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
+cdef int begin_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
     """Begin a call over the rows of x, and scale (C,) or None. ValueError for other shapes."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))
     if ndim == 0:
-        raise ValueError(f"{kernel.name} got shape {shape_of(x)}; expected (…, C)")
+        raise ValueError(f"{kernel.name} got shape {get_dims(x)}; expected (…, C)")
     call.size[1] = cnp.PyArray_DIM(x, ndim - 1)
     call.size[0] = call.parts = cnp.PyArray_SIZE(x) // max(call.size[1], 1)
     call.work = kernel.work * cnp.PyArray_SIZE(x)
@@ -94,16 +94,16 @@ cdef int check_eps(str name, double eps) except -1:
 cdef int require_gradient(str name, cnp.ndarray dy, cnp.ndarray x) except -1:
     same_type(name, dy, x)
     if not cnp.PyArray_SAMESHAPE(dy, x):
-        raise ValueError(f"{name} got dy of shape {shape_of(dy)} for x of shape {shape_of(x)}")
+        raise ValueError(f"{name} got dy of shape {get_dims(dy)} for x of shape {get_dims(x)}")
     return 0
 
 
 cdef int require_moments(str name, cnp.ndarray moments, Py_ssize_t kinds, Py_ssize_t n) except -1:
     if cnp.PyArray_TYPE(moments) != cnp.NPY_FLOAT64:
         raise TypeError(f"{name} takes moments in float64, got {moments.dtype}")
-    if (shape_of(moments) != (kinds, n) or not cnp.PyArray_IS_C_CONTIGUOUS(moments)
+    if (get_dims(moments) != (kinds, n) or not cnp.PyArray_IS_C_CONTIGUOUS(moments)
             or not cnp.PyArray_ISBEHAVED_RO(moments)):
-        raise ValueError(f"{name} expected contiguous moments of shape {(kinds, n)}, got shape {shape_of(moments)}")
+        raise ValueError(f"{name} expected contiguous moments of shape {(kinds, n)}, got shape {get_dims(moments)}")
     return 0
 
 
@@ -111,11 +111,11 @@ cdef Kernel BATCH_NORM_KERNEL = Kernel("batch_norm", writes=0b10001, work=25, ta
 cdef Kernel BATCH_NORM_FIXED_KERNEL = Kernel("batch_norm_fixed", work=10, takes_epilogue=True)
 cdef Kernel BATCH_NORM_GRAD_KERNEL = Kernel("batch_norm_grad", writes=0b1100001, work=25)
 cdef Kernel FEATURE_SUMS_KERNEL = Kernel("feature_sums", writes=0b10, work=10)
-cdef Kernel JOINED_MOMENTS_KERNEL = Kernel("joined_moments", work=20)
+cdef Kernel MERGE_MOMENTS_KERNEL = Kernel("merge_moments", work=20)
 cdef Kernel BATCH_NORM_SUMS_KERNEL = Kernel("batch_norm_sums", writes=0b1000, work=10)
 cdef Kernel BATCH_NORM_GRAD_OF_SUMS_KERNEL = Kernel("batch_norm_grad_of_sums", writes=0b1100001, work=15)
-cdef Kernel FOLLOW_MOMENTS_KERNEL = Kernel("follow_moments", writes=0b11, updates=0b11, work=20)
-cdef Kernel FIXED_MOMENTS_KERNEL = Kernel("fixed_moments", writes=0b100, work=20)
+cdef Kernel UPDATE_MOMENTS_KERNEL = Kernel("update_moments", writes=0b11, updates=0b11, work=20)
+cdef Kernel RUNNING_MOMENTS_KERNEL = Kernel("running_moments", writes=0b100, work=20)
 
 
 def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift not None, double eps):
@@ -128,29 +128,29 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     """
     cdef Call call
     cdef cnp.ndarray moments
-    x, scale, shift = in_runs(x), contiguous(scale), contiguous(shift)
-    lay_features(&call, BATCH_NORM_KERNEL, x, scale)
+    x, scale, shift = as_dense(x), as_contiguous(scale), as_contiguous(shift)
+    begin_features(&call, BATCH_NORM_KERNEL, x, scale)
     require_vector("batch_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
     check_eps("batch_norm", eps)
     if call.size[0] * call.size[2] < 2:
-        raise ValueError(f"batch_norm got shape {shape_of(x)}: a variance takes at least 2 numbers of each feature")
+        raise ValueError(f"batch_norm got shape {get_dims(x)}: a variance takes at least 2 numbers of each feature")
     moments = output((3, call.size[1]), float64)
     call.scalar[0] = eps
-    return normalized_features(&call, x, scale, shift, moments), moments
+    return normalize_features(&call, x, scale, shift, moments), moments
 
 
 def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift not None,
                      cnp.ndarray moments not None):
     """y of `batch_norm` with these moments instead of the moments of x. x may have any number of rows."""
     cdef Call call
-    x, scale, shift = in_runs(x), contiguous(scale), contiguous(shift)
-    lay_features(&call, BATCH_NORM_FIXED_KERNEL, x, scale)
+    x, scale, shift = as_dense(x), as_contiguous(scale), as_contiguous(shift)
+    begin_features(&call, BATCH_NORM_FIXED_KERNEL, x, scale)
     require_vector("batch_norm_fixed", shift, cnp.PyArray_TYPE(x), call.size[1])
     require_moments("batch_norm_fixed", moments, 3, call.size[1])
-    return normalized_features(&call, x, scale, shift, moments)
+    return normalize_features(&call, x, scale, shift, moments)
 
 
-cdef cnp.ndarray normalized_features(Call* call, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray shift,
+cdef cnp.ndarray normalize_features(Call* call, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray shift,
                                      cnp.ndarray moments):
     cdef cnp.ndarray y = output_like(x)
     bind(call, 0, y)
@@ -167,11 +167,11 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     """dx (n, C, …), dscale and dshift (C,) of `batch_norm`, or if `fixed` of `batch_norm_fixed`."""
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
-    x, scale = in_runs(x), contiguous(scale)
-    lay_features(&call, BATCH_NORM_GRAD_KERNEL, x, scale)
+    x, scale = as_dense(x), as_contiguous(scale)
+    begin_features(&call, BATCH_NORM_GRAD_KERNEL, x, scale)
     require_gradient("batch_norm_grad", dy, x)
     require_moments("batch_norm_grad", moments, 3, call.size[1])
-    dy = laid_as(x, readable(dy))
+    dy = match_layout(x, as_readable(dy))
     dx = output_like(x)
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
     call.size[5] = fixed
@@ -191,12 +191,12 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 def feature_sums(cnp.ndarray x not None, bint counts=True):
     """How many numbers each feature of x (n, C, …) has, their mean, and the sum of their squared deviations from it.
 
-    (3, C) float64, all 0 unless x `counts`. `joined_moments` joins the results of several parts.
+    (3, C) float64, all 0 unless x `counts`. `merge_moments` joins the results of several parts.
     """
     cdef Call call
     cdef cnp.ndarray sums
-    x = in_runs(x)
-    lay_features(&call, FEATURE_SUMS_KERNEL, x, None)
+    x = as_dense(x)
+    begin_features(&call, FEATURE_SUMS_KERNEL, x, None)
     sums = output((3, call.size[1]), float64)
     call.size[5] = counts
     bind(&call, 0, x)
@@ -205,19 +205,19 @@ def feature_sums(cnp.ndarray x not None, bint counts=True):
     return sums
 
 
-def joined_moments(cnp.ndarray sums not None, double eps):
+def merge_moments(cnp.ndarray sums not None, double eps):
     """The moments of all parts together, as `batch_norm` returns them; sums (parts, 3, C) of `feature_sums`."""
     cdef Call call
     cdef cnp.ndarray moments
-    check_eps("joined_moments", eps)
+    check_eps("merge_moments", eps)
     if (cnp.PyArray_TYPE(sums) != cnp.NPY_FLOAT64 or cnp.PyArray_NDIM(sums) != 3 or cnp.PyArray_DIM(sums, 1) != 3
             or not cnp.PyArray_IS_C_CONTIGUOUS(sums) or not cnp.PyArray_ISBEHAVED_RO(sums)):
-        raise ValueError(f"joined_moments takes sums (parts, 3, C), float64, got {sums.dtype} of shape "
-                         f"{shape_of(sums)}")
-    begin(&call, JOINED_MOMENTS_KERNEL, 0)
+        raise ValueError(f"merge_moments takes sums (parts, 3, C), float64, got {sums.dtype} of shape "
+                         f"{get_dims(sums)}")
+    begin(&call, MERGE_MOMENTS_KERNEL, 0)
     call.size[0], call.size[1] = cnp.PyArray_DIM(sums, 0), cnp.PyArray_DIM(sums, 2)
     call.parts, call.scalar[0] = call.size[1], eps
-    call.work = JOINED_MOMENTS_KERNEL.work * cnp.PyArray_SIZE(sums)
+    call.work = MERGE_MOMENTS_KERNEL.work * cnp.PyArray_SIZE(sums)
     moments = output((3, call.size[1]), float64)
     bind(&call, 0, moments)
     bind(&call, 1, sums)
@@ -229,11 +229,11 @@ def batch_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     """Σ dy and Σ dy (x − m) of each feature, (2, C) float64: dy and x (n, C, …), moments (3, C)."""
     cdef Call call
     cdef cnp.ndarray sums
-    x = in_runs(x)
-    lay_features(&call, BATCH_NORM_SUMS_KERNEL, x, None)
+    x = as_dense(x)
+    begin_features(&call, BATCH_NORM_SUMS_KERNEL, x, None)
     require_gradient("batch_norm_sums", dy, x)
     require_moments("batch_norm_sums", moments, 3, call.size[1])
-    dy = laid_as(x, readable(dy))
+    dy = match_layout(x, as_readable(dy))
     sums = output((2, call.size[1]), float64)
     bind(&call, 0, dy)
     bind(&call, 1, x)
@@ -244,24 +244,24 @@ def batch_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 
 
 def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
-                            cnp.ndarray moments not None, cnp.ndarray sums not None, cnp.ndarray of_all not None,
+                            cnp.ndarray moments not None, cnp.ndarray sums not None, cnp.ndarray total_sums not None,
                             Py_ssize_t count):
     """`batch_norm_grad` of a part of the batch, in which each feature has `count` numbers.
 
-    dscale and dshift belong to this part, and come from its `sums`. dx takes the sums `of_all` parts. Both sums are
+    dscale and dshift belong to this part, and come from its `sums`. dx takes `total_sums` of all parts. Both sums are
     (2, C).
     """
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
-    x, scale = in_runs(x), contiguous(scale)
-    lay_features(&call, BATCH_NORM_GRAD_OF_SUMS_KERNEL, x, scale)
+    x, scale = as_dense(x), as_contiguous(scale)
+    begin_features(&call, BATCH_NORM_GRAD_OF_SUMS_KERNEL, x, scale)
     require_gradient("batch_norm_grad_of_sums", dy, x)
     require_moments("batch_norm_grad_of_sums", moments, 3, call.size[1])
     require_moments("batch_norm_grad_of_sums", sums, 2, call.size[1])
-    require_moments("batch_norm_grad_of_sums", of_all, 2, call.size[1])
+    require_moments("batch_norm_grad_of_sums", total_sums, 2, call.size[1])
     if count < 1:
         raise ValueError(f"batch_norm_grad_of_sums got {count} numbers a feature")
-    dy = laid_as(x, readable(dy))
+    dy = match_layout(x, as_readable(dy))
     dx = output_like(x)
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
     call.size[5] = count
@@ -273,12 +273,12 @@ def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp
     bind(&call, 5, dscale)
     bind(&call, 6, dshift)
     bind(&call, 7, sums)
-    bind(&call, 8, of_all)
+    bind(&call, 8, total_sums)
     launch(&call)
     return dx, dscale, dshift
 
 
-def follow_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp.ndarray moments not None,
+def update_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp.ndarray moments not None,
                    Py_ssize_t count, double momentum):
     """mean ← (1 − μ) mean + μ m,  variance ← (1 − μ) variance + μ v k / (k − 1), in place, μ the momentum.
 
@@ -287,23 +287,23 @@ def follow_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp
     that number.
     """
     cdef Call call
-    lay_running(&call, FOLLOW_MOMENTS_KERNEL, mean, variance)
-    require_moments("follow_moments", moments, 3, call.size[0])
+    begin_running(&call, UPDATE_MOMENTS_KERNEL, mean, variance)
+    require_moments("update_moments", moments, 3, call.size[0])
     if count < 2:
-        raise ValueError(f"follow_moments got moments of {count} numbers; a variance takes at least 2")
-    bind(&call, 0, writable("follow_moments", mean))
-    bind(&call, 1, writable("follow_moments", variance))
+        raise ValueError(f"update_moments got moments of {count} numbers; a variance takes at least 2")
+    bind(&call, 0, check_out("update_moments", mean))
+    bind(&call, 1, check_out("update_moments", variance))
     bind(&call, 2, moments)
     call.size[1], call.scalar[0] = count, momentum
     launch(&call)
 
 
-def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, double eps):
+def running_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, double eps):
     """The moments that `batch_norm` returns for features of this mean and variance (C,)."""
     cdef Call call
     cdef cnp.ndarray moments
-    lay_running(&call, FIXED_MOMENTS_KERNEL, mean, variance)
-    check_eps("fixed_moments", eps)
+    begin_running(&call, RUNNING_MOMENTS_KERNEL, mean, variance)
+    check_eps("running_moments", eps)
     moments = output((3, call.size[0]), float64)
     bind(&call, 0, mean)
     bind(&call, 1, variance)
@@ -313,12 +313,12 @@ def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, doub
     return moments
 
 
-cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the features of x, from `in_runs`, and scale (C,) or None. ValueError for other shapes."""
+cdef int begin_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
+    """Begin a call over the features of x, from `as_dense`, and scale (C,) or None. ValueError for other shapes."""
     cdef bint channels_last
     begin(call, kernel, real_type(kernel.name, x))
     if cnp.PyArray_NDIM(x) < 2 or cnp.PyArray_DIM(x, 1) == 0:
-        raise ValueError(f"{kernel.name} got shape {shape_of(x)}; expected (n, C, …), C above 0")
+        raise ValueError(f"{kernel.name} got shape {get_dims(x)}; expected (n, C, …), C above 0")
     call.size[0], call.size[1] = cnp.PyArray_DIM(x, 0), cnp.PyArray_DIM(x, 1)
     call.size[2] = cnp.PyArray_SIZE(x) // max(call.size[0] * call.size[1], 1)
     call.size[4] = call.size[2]
@@ -333,14 +333,14 @@ cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scal
     return 0
 
 
-cdef cnp.ndarray in_runs(cnp.ndarray x):
+cdef cnp.ndarray as_dense(cnp.ndarray x):
     """The array itself if it is in C order, images last or channels last, without gaps; otherwise such a copy.
 
     If each feature has one place, (n, C), the result is always in C order.
     """
     cdef int axes[NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(x), before = -1, innermost = -1, d
-    x = readable(x)
+    x = as_readable(x)
     if cnp.PyArray_IS_C_CONTIGUOUS(x):
         return x
     if ndim < 3 or cnp.PyArray_SIZE(x) == cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1):
@@ -356,7 +356,7 @@ cdef cnp.ndarray in_runs(cnp.ndarray x):
     return x if leaves_no_gaps(x, axes) else copy(x, output_like(x))
 
 
-cdef int lay_running(Call* call, Kernel kernel, cnp.ndarray mean, cnp.ndarray variance) except -1:
+cdef int begin_running(Call* call, Kernel kernel, cnp.ndarray mean, cnp.ndarray variance) except -1:
     """Begin a call on a running mean and variance (C,). TypeError or ValueError for anything else."""
     begin(call, kernel, real_type(kernel.name, mean))
     call.size[0] = cnp.PyArray_SIZE(mean)

@@ -25,15 +25,15 @@ def max_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding, 
     cdef int lanes, real = real_type("max_pool", x)
     cdef tuple order
     cdef cnp.ndarray y, places
-    x = readable(x)
+    x = as_readable(x)
     if real == 0 and (<double> call.window[0].length) * call.window[1].length > INT32_MAX:
-        raise ValueError(f"max_pool numbers pixels in 32 bits: float32 images of shape {shape_of(x)} have too many")
+        raise ValueError(f"max_pool numbers pixels in 32 bits: float32 images of shape {get_dims(x)} have too many")
     order = pooling_order(x, &lanes)
     y, places = output_ordered(shape, x.descr, order), output_ordered(shape, int64 if real else int32, order)
     bind_images(&call, 0, y, lanes)
     bind_images(&call, 1, places, lanes)
     pool(&call, 2, x, order, lanes, call.window[0].count)
-    return in_order_of(x, y, lanes), places
+    return restore_order(x, y, lanes), places
 
 
 def max_pool_grad(cnp.ndarray dy not None, cnp.ndarray places not None, cnp.ndarray x not None, tuple kernel,
@@ -45,13 +45,13 @@ def max_pool_grad(cnp.ndarray dy not None, cnp.ndarray places not None, cnp.ndar
     cdef cnp.ndarray dx
     require_images("max_pool_grad", dy, x, shape)
     order = pooling_order(x, &lanes)
-    if places.descr != (int64 if real else int32) or shape_of(places) != shape or not has_lanes(places, lanes):
-        raise TypeError(f"max_pool_grad takes the places of max_pool, got {places.dtype} of shape {shape_of(places)}")
-    dx = output_ordered(shape_of(x), native(x), order)
+    if places.descr != (int64 if real else int32) or get_dims(places) != shape or not has_lanes(places, lanes):
+        raise TypeError(f"max_pool_grad takes the places of max_pool, got {places.dtype} of shape {get_dims(places)}")
+    dx = output_ordered(get_dims(x), native_dtype(x), order)
     bind_images(&call, 0, dx, lanes)
     bind_images(&call, 2, places, lanes)
     pool(&call, 1, dy, order, lanes, call.window[0].length)
-    return in_order_of(x, dx, lanes)
+    return restore_order(x, dx, lanes)
 
 
 def average_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding):
@@ -59,7 +59,7 @@ def average_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple paddi
     cdef Call call
     cdef tuple shape = begin_pooling(&call, AVERAGE_POOL_KERNEL, x, kernel, stride, padding)
     call.scalar[0] = 1 / (<double> call.window[0].kernel * call.window[1].kernel)
-    return pooled(&call, x, x, shape, call.window[0].count)
+    return run_pool(&call, x, x, shape, call.window[0].count)
 
 
 def average_pool_grad(cnp.ndarray dy not None, cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding):
@@ -68,32 +68,32 @@ def average_pool_grad(cnp.ndarray dy not None, cnp.ndarray x not None, tuple ker
     cdef tuple shape = begin_pooling(&call, AVERAGE_POOL_GRAD_KERNEL, x, kernel, stride, padding)
     require_images("average_pool_grad", dy, x, shape)
     call.scalar[0] = 1 / (<double> call.window[0].kernel * call.window[1].kernel)
-    return pooled(&call, dy, x, shape_of(x), call.window[0].length)
+    return run_pool(&call, dy, x, get_dims(x), call.window[0].length)
 
 
 def upsample(cnp.ndarray x not None, tuple scale):
     """y, every pixel of x repeated in a block of scale[0] rows and scale[1] columns; in the memory order of x."""
     cdef Call call
     cdef tuple shape = begin_upsampling(&call, UPSAMPLE_KERNEL, x, scale)
-    return pooled(&call, x, x, shape, call.window[0].length)
+    return run_pool(&call, x, x, shape, call.window[0].length)
 
 
 def upsample_grad(cnp.ndarray dy not None, cnp.ndarray x not None, tuple scale):
     """dx of `upsample`, the sum of each block. Of x, only shape and memory order are used."""
     cdef Call call
     require_images("upsample_grad", dy, x, begin_upsampling(&call, UPSAMPLE_GRAD_KERNEL, x, scale))
-    return pooled(&call, dy, x, shape_of(x), call.window[0].count)
+    return run_pool(&call, dy, x, get_dims(x), call.window[0].count)
 
 
 # ---- windows ----
 
-cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tuple stride, tuple padding,
+cdef tuple begin_pooling(Call* call, Kernel kind, cnp.ndarray x, tuple kernel, tuple stride, tuple padding,
                          bint ceil=False):
     """Begin a call on windows of x and return the shape of y. ValueError for windows that do not fit."""
     cdef Window* along
     cdef Py_ssize_t room, beyond
     cdef int d
-    begin_images(call, of, x)
+    begin_images(call, kind, x)
     for d in range(2):
         along = &call.window[d]
         along.length = length_along(x, d)
@@ -101,7 +101,7 @@ cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tup
         room = along.length - (along.kernel - 2 * along.padding)
         if (along.stride < 1 or not 0 <= along.padding <= along.kernel // 2
                 or room < (1 - along.stride if ceil else 0) or along.kernel < 1 or along.length < 1):
-            raise ValueError(f"{of.name} got shape {shape_of(x)}, windows of {kernel}, stride {stride}, padding "
+            raise ValueError(f"{kind.name} got shape {get_dims(x)}, windows of {kernel}, stride {stride}, padding "
                              f"{padding}: windows must fit into padded images, and padding into half a window")
         along.count = 1 if room < 0 else room // along.stride + 1
         beyond = along.stride - room % along.stride
@@ -111,27 +111,27 @@ cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tup
     return images_shape(x, call.window[0].count, call.window[1].count)
 
 
-cdef tuple begin_upsampling(Call* call, Kernel of, cnp.ndarray x, tuple scale):
+cdef tuple begin_upsampling(Call* call, Kernel kind, cnp.ndarray x, tuple scale):
     """Begin a call on blocks, which are windows of y side by side, and return the shape of y."""
     cdef Window* along
     cdef int d
-    begin_images(call, of, x)
+    begin_images(call, kind, x)
     call.scalar[0] = 1
     for d in range(2):
         along = &call.window[d]
         along.count, along.kernel, along.stride = length_along(x, d), scale[d], scale[d]
         if along.kernel < 1 or along.kernel > INTPTR_MAX // max(along.count, 1):
-            raise ValueError(f"{of.name} got shape {shape_of(x)}, to be enlarged by {scale}")
+            raise ValueError(f"{kind.name} got shape {get_dims(x)}, to be enlarged by {scale}")
         along.length = along.count * along.kernel
         call.work *= <double> along.length
     return images_shape(x, call.window[0].length, call.window[1].length)
 
 
-cdef int begin_images(Call* call, Kernel of, cnp.ndarray x) except -1:
-    begin(call, of, real_type(of.name, x))
+cdef int begin_images(Call* call, Kernel kind, cnp.ndarray x) except -1:
+    begin(call, kind, real_type(kind.name, x))
     if not 3 <= cnp.PyArray_NDIM(x) <= 4:
-        raise ValueError(f"{of.name} got shape {shape_of(x)}; expected (n, C, H, W) or (n, C, L)")
-    call.work = of.work * cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1)
+        raise ValueError(f"{kind.name} got shape {get_dims(x)}; expected (n, C, H, W) or (n, C, L)")
+    call.work = kind.work * cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1)
     return 0
 
 
@@ -142,7 +142,7 @@ cdef inline Py_ssize_t length_along(cnp.ndarray x, int d) noexcept:
 
 cdef tuple images_shape(cnp.ndarray x, Py_ssize_t height, Py_ssize_t width):
     """The shape of as many images of another size."""
-    cdef tuple shape = shape_of(x)
+    cdef tuple shape = get_dims(x)
     if len(shape) == 4:
         return shape[0], shape[1], height, width
     return shape[0], shape[1], width
@@ -151,28 +151,28 @@ cdef tuple images_shape(cnp.ndarray x, Py_ssize_t height, Py_ssize_t width):
 cdef int require_images(str name, cnp.ndarray dy, cnp.ndarray x, tuple shape) except -1:
     """TypeError unless dy has the dtype of x, ValueError unless it has this shape."""
     same_type(name, dy, x)
-    if shape_of(dy) != shape:
-        raise ValueError(f"{name} got dy of shape {shape_of(dy)} for x of shape {shape_of(x)}; expected {shape}")
+    if get_dims(dy) != shape:
+        raise ValueError(f"{name} got dy of shape {get_dims(dy)} for x of shape {get_dims(x)}; expected {shape}")
     return 0
 
 
 # ---- layouts ----
 
-cdef cnp.ndarray pooled(Call* call, cnp.ndarray a, cnp.ndarray like, tuple shape, Py_ssize_t rows):
+cdef cnp.ndarray run_pool(Call* call, cnp.ndarray a, cnp.ndarray like, tuple shape, Py_ssize_t rows):
     """Launch a call with one input and return its output, in the memory order of `like`."""
     cdef int lanes
     cdef tuple order = pooling_order(like, &lanes)
-    cdef cnp.ndarray out = output_ordered(shape, native(a), order)
+    cdef cnp.ndarray out = output_ordered(shape, native_dtype(a), order)
     bind_images(call, 0, out, lanes)
     pool(call, 1, a, order, lanes, rows)
-    return in_order_of(like, out, lanes)
+    return restore_order(like, out, lanes)
 
 
 cdef int pool(Call* call, int operand, cnp.ndarray a, tuple order, int lanes, Py_ssize_t rows) except -1:
     """Bind the input of a call, its last operand, and launch it. An image of the output has so many rows."""
-    a = readable(a)
+    a = as_readable(a)
     if not has_lanes(a, lanes):
-        a = copy(a, output_ordered(shape_of(a), a.descr, order))
+        a = copy(a, output_ordered(get_dims(a), a.descr, order))
     bind_images(call, operand, a, lanes)
     call.size[0] = cnp.PyArray_DIM(a, lanes)
     call.parts = cnp.PyArray_DIM(a, 1 - lanes) * rows
@@ -192,7 +192,7 @@ cdef tuple pooling_order(cnp.ndarray x, int* lanes):
     return tuple([d for d in memory_order(x) if d != lanes[0]]) + (lanes[0],)
 
 
-cdef inline cnp.dtype native(cnp.ndarray a):
+cdef inline cnp.dtype native_dtype(cnp.ndarray a):
     """The dtype in native byte order."""
     return cnp.PyArray_DescrFromType(cnp.PyArray_TYPE(a))
 
@@ -203,9 +203,9 @@ cdef inline bint has_lanes(cnp.ndarray a, int axis) noexcept:
             or cnp.PyArray_SIZE(a) == 0)
 
 
-cdef cnp.ndarray in_order_of(cnp.ndarray x, cnp.ndarray out, int lanes):
+cdef cnp.ndarray restore_order(cnp.ndarray x, cnp.ndarray out, int lanes):
     """The pooled images in the memory order of x: `out` itself, or a copy of it."""
-    return out if has_lanes(x, lanes) else copy(out, output_ordered(shape_of(out), out.descr, memory_order(x)))
+    return out if has_lanes(x, lanes) else copy(out, output_ordered(get_dims(out), out.descr, memory_order(x)))
 
 
 cdef void bind_images(Call* call, int operand, cnp.ndarray a, int lanes) noexcept:

@@ -12,7 +12,7 @@ def next_draw(cnp.ndarray random not None):
     require_vector("next_draw", random, cnp.NPY_INT64, 2)
     begin(&call, NEXT_DRAW_KERNEL, 0)
     bind(&call, 0, drawn)
-    bind(&call, 1, writable("next_draw", random))
+    bind(&call, 1, check_out("next_draw", random))
     call.parts = 1
     launch(&call)
     return drawn
@@ -28,7 +28,7 @@ def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p, Py_ss
     real_type("dropout", x)
     require_probability("dropout", p)
     drawn = next_draw(random)
-    return masked(DROPOUT_KERNEL, readable(x), drawn, p, first), drawn
+    return apply_mask(DROPOUT_KERNEL, as_readable(x), drawn, p, first), drawn
 
 
 def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p, Py_ssize_t first=0):
@@ -36,15 +36,15 @@ def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p, 
     require_probability("dropout_grad", p)
     require_vector("dropout_grad", drawn, cnp.NPY_INT64, 2)
     real_type("dropout_grad", dy)
-    return masked(DROPOUT_GRAD_KERNEL, readable(dy), drawn, p, first)
+    return apply_mask(DROPOUT_GRAD_KERNEL, as_readable(dy), drawn, p, first)
 
 
-cdef cnp.ndarray masked(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double p, Py_ssize_t first):
+cdef cnp.ndarray apply_mask(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double p, Py_ssize_t first):
     """y of either kernel, in the memory order of x. The elements are numbered in C order, whatever the memory order."""
     cdef Call call
     cdef cnp.ndarray y
     if not cnp.PyArray_IS_C_CONTIGUOUS(x):
-        y = masked(kernel, copy(x), drawn, p, first)
+        y = apply_mask(kernel, copy(x), drawn, p, first)
         return y if is_in_c_order(x) else copy(y, output_like(x))
     y = output_like(x)
     begin(&call, kernel, real_type(kernel.name, x))

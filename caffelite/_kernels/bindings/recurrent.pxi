@@ -41,9 +41,9 @@ def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
     cdef Call call
     cdef cnp.ndarray beside, y = None
     cdef list arrays = begin_recurrence(&call, GRU_KERNEL, 3, gates, w, bias, h, lengths, reverse)
-    beside = bind_output(&call, 8, shape_of(arrays[0]), gates)
+    beside = bind_output(&call, 8, get_dims(arrays[0]), gates)
     if sequences:
-        y = bind_output(&call, 3, shape_of(arrays[0]), gates)
+        y = bind_output(&call, 3, get_dims(arrays[0]), gates)
     launch(&call)
     return arrays[0], arrays[1], beside, y
 
@@ -58,11 +58,11 @@ def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias no
     cdef Call call
     cdef cnp.ndarray beside, last, y = None
     cdef list arrays = begin_recurrence(&call, LSTM_KERNEL, 4, gates, w, bias, h, lengths, reverse)
-    beside = bind_output(&call, 8, shape_of(arrays[0]), gates)
-    c = bind_operand(&call, 9, c, shape_of(arrays[1]), gates)
-    last = bind_output(&call, 10, shape_of(arrays[1]), gates)
+    beside = bind_output(&call, 8, get_dims(arrays[0]), gates)
+    c = bind_operand(&call, 9, c, get_dims(arrays[1]), gates)
+    last = bind_output(&call, 10, get_dims(arrays[1]), gates)
     if sequences:
-        y = bind_output(&call, 3, shape_of(arrays[0]), gates)
+        y = bind_output(&call, 3, get_dims(arrays[0]), gates)
     launch(&call)
     return arrays[0], arrays[1], beside, last, y
 
@@ -108,9 +108,9 @@ def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray ce
     cdef Call call
     cdef cnp.ndarray dc
     cdef list arrays = begin_recurrence_grad(&call, LSTM_GRAD_KERNEL, 4, gates, w, dy, dlast, lengths, reverse)
-    cdef tuple shape = shape_of(arrays[1])
+    cdef tuple shape = get_dims(arrays[1])
     cells = bind_operand(&call, 6, cells, (shape[0], call.size[3], shape[1]), gates)
-    dc = gradient_to_add_to(&call, 7, dcell, shape, gates)
+    dc = bind_gradient(&call, 7, dcell, shape, gates)
     c = bind_operand(&call, 8, c, shape, gates)
     launch(&call)
     return arrays[0], arrays[1], dc
@@ -123,7 +123,7 @@ cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndar
     cdef cnp.ndarray previous, last, packed
     set_recurrence_sizes(call, kernel, count, gates, w, reverse)
     n, T, H = cnp.PyArray_DIM(gates, 0), call.size[3], call.size[1]
-    writable(kernel.name, gates)
+    check_out(kernel.name, gates)
     bind(call, 0, gates)
     previous, last = bind_output(call, 1, (n, T, H), gates), bind_output(call, 2, (n, H), gates)
     packed = pack((<object> w).T)
@@ -141,8 +141,8 @@ cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp
     cdef cnp.ndarray dgates, dh, packed
     set_recurrence_sizes(call, kernel, count, gates, w, reverse)
     n, H = cnp.PyArray_DIM(gates, 0), call.size[1]
-    dgates = bind_output(call, 0, shape_of(gates), gates)
-    dh = gradient_to_add_to(call, 1, dlast, (n, H), gates)
+    dgates = bind_output(call, 0, get_dims(gates), gates)
+    dh = bind_gradient(call, 1, dlast, (n, H), gates)
     bind(call, 2, gates)
     packed = pack(w)
     bind(call, 3, packed)
@@ -160,7 +160,7 @@ cdef int set_recurrence_sizes(Call* call, Kernel kernel, Py_ssize_t count, cnp.n
     same_type(kernel.name, gates, w)
     if (H == 0 or cnp.PyArray_DIM(w, 0) != count * H or cnp.PyArray_NDIM(gates) != 3
             or cnp.PyArray_DIM(gates, 2) != count * H or not cnp.PyArray_IS_C_CONTIGUOUS(gates)):
-        raise ValueError(f"{kernel.name} got gates of shape {shape_of(gates)} and w of shape {shape_of(w)}; expected "
+        raise ValueError(f"{kernel.name} got gates of shape {get_dims(gates)} and w of shape {get_dims(w)}; expected "
                          f"(n, T, {count} H), contiguous, and ({count} H, H)")
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(gates, 0) * cnp.PyArray_DIM(gates, 1), H, count * H
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(gates, 1), count, reverse
@@ -182,23 +182,23 @@ cdef cnp.ndarray bind_operand(Call* call, int operand, cnp.ndarray a, tuple shap
     """Bind and return an array, or its contiguous copy. ValueError for another shape, TypeError for another dtype."""
     cdef str name = (<Kernel> call.kernel).name
     same_type(name, like, a)
-    if shape_of(a) != shape:
-        raise ValueError(f"{name} got an operand of shape {shape_of(a)}; expected {shape}")
-    a = contiguous(a)
+    if get_dims(a) != shape:
+        raise ValueError(f"{name} got an operand of shape {get_dims(a)}; expected {shape}")
+    a = as_contiguous(a)
     bind(call, operand, a)
     return a
 
 
-cdef cnp.ndarray gradient_to_add_to(Call* call, int operand, cnp.ndarray given, tuple shape, cnp.ndarray like):
-    """Bind and return a copy of the given gradient, or zeros. −0 becomes +0, so adding 0 never changes bits."""
+cdef cnp.ndarray bind_gradient(Call* call, int operand, cnp.ndarray source, tuple shape, cnp.ndarray like):
+    """Bind and return a copy of a gradient, or zeros if it is None. −0 becomes +0, so adding 0 never changes bits."""
     cdef cnp.ndarray gradient
-    if given is None:
+    if source is None:
         gradient = full(shape, 0, like.dtype)
-    elif shape_of(given) != shape:
-        raise ValueError(f"{(<Kernel> call.kernel).name} got a gradient of shape {shape_of(given)}; expected {shape}")
+    elif get_dims(source) != shape:
+        raise ValueError(f"{(<Kernel> call.kernel).name} got a gradient of shape {get_dims(source)}; expected {shape}")
     else:
-        same_type((<Kernel> call.kernel).name, like, given)
-        gradient = contiguous(add(given, 0.0))
+        same_type((<Kernel> call.kernel).name, like, source)
+        gradient = as_contiguous(add(source, 0.0))
     bind(call, operand, gradient)
     return gradient
 
@@ -206,7 +206,7 @@ cdef cnp.ndarray gradient_to_add_to(Call* call, int operand, cnp.ndarray given, 
 cdef cnp.ndarray bind_lengths(Call* call, int operand, cnp.ndarray lengths, Py_ssize_t n):
     """Bind the lengths of n rows, if they are given, and return them."""
     if lengths is not None:
-        lengths = checked_labels((<Kernel> call.kernel).name, lengths, n)
+        lengths = as_labels((<Kernel> call.kernel).name, lengths, n)
         bind(call, operand, lengths)
     return lengths
 
@@ -219,8 +219,8 @@ def pack(cnp.ndarray b not None):
     cdef Py_ssize_t width = rounded_columns if rounds else strip_columns >> real, depth
     cdef cnp.ndarray out
     if cnp.PyArray_NDIM(b) != 2:
-        raise ValueError(f"pack got shape {shape_of(b)}; expected (K, N)")
-    b = readable(b)
+        raise ValueError(f"pack got shape {get_dims(b)}; expected (K, N)")
+    b = as_readable(b)
     begin(&call, PACK_KERNEL, real)
     call.size[0], call.size[1] = cnp.PyArray_DIM(b, 0), cnp.PyArray_DIM(b, 1)
     call.parts, call.rounds = (call.size[1] + width - 1) // width, rounds
@@ -243,9 +243,9 @@ def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
     cdef int real = real_type("cut", x)
     cdef cnp.ndarray out
     if cnp.PyArray_NDIM(x) < 2:
-        raise ValueError(f"cut got shape {shape_of(x)}; expected (n, T, …)")
-    x, lengths = contiguous(x), checked_labels("cut", lengths, cnp.PyArray_DIM(x, 0))
-    out = output(shape_of(x), x.descr)
+        raise ValueError(f"cut got shape {get_dims(x)}; expected (n, T, …)")
+    x, lengths = as_contiguous(x), as_labels("cut", lengths, cnp.PyArray_DIM(x, 0))
+    out = output(get_dims(x), x.descr)
     begin(&call, CUT_KERNEL, real)
     bind(&call, 0, out)
     bind(&call, 1, x)
@@ -253,11 +253,11 @@ def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
     call.size[0], call.parts = cnp.PyArray_DIM(x, 1), cnp.PyArray_DIM(x, 0)
     call.size[1] = cnp.PyArray_SIZE(x) // max(call.size[0] * call.parts, 1)
     call.work = CUT_KERNEL.work * cnp.PyArray_SIZE(x)
-    launch(&call, on_stop or partial(refuse_length, call.size[0]))
+    launch(&call, on_stop or partial(raise_bad_length, call.size[0]))
     return out
 
 
-def refuse_length(steps, lengths):
+def raise_bad_length(steps, lengths):
     """Raise IndexError for the first length that is not in 1 … steps."""
     i = ((lengths < 1) | (lengths > steps)).argmax()
     raise IndexError(f"cut got the length {lengths[i]} in row {i}; expected 1 … {steps}")

@@ -22,19 +22,19 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     """
     cdef Call call
     cdef int real = real_type("sum", a)
-    cdef tuple given = shape_of(a), axes = checked_axes("sum", axis, len(given)), shape = reduced(given, axes, keepdims)
+    cdef tuple dims = get_dims(a), axes = check_axes("sum", axis, len(dims)), shape = reduce_dims(dims, axes, keepdims)
 
     begin(&call, SUM_KERNEL, real)
-    a = ordered(a, collapse_axes(&call, given, axes))
+    a = transpose_axes(a, collapse_axes(&call, dims, axes))
     if out is None:
         if accumulate:
             raise ValueError("sum accumulates into `out`, which was not given")
         out = output(shape, a.descr)
     else:
-        out = writable("sum", out)
+        out = check_out("sum", out)
         same_type("sum", a, out)
-        if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
-            raise ValueError(f"sum got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
+            raise ValueError(f"sum got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
         a = copy(a) if overlap(a, out) else a
 
     bind(&call, 0, out)
@@ -64,15 +64,15 @@ def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
 cdef tuple extreme(Kernel kernel, double sign, cnp.ndarray a, axis, bint keepdims):
     cdef Call call
     cdef int real = real_type(kernel.name, a)
-    cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given))
-    cdef tuple shape = reduced(given, axes, keepdims)
+    cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims))
+    cdef tuple shape = reduce_dims(dims, axes, keepdims)
     cdef cnp.ndarray out, first
 
     begin(&call, kernel, real)
-    a = ordered(a, collapse_axes(&call, given, axes))
+    a = transpose_axes(a, collapse_axes(&call, dims, axes))
     call.parts = call.size[0] * call.size[2]
     if call.parts > 0 and call.size[1] == 0:
-        raise ValueError(f"{kernel.name} of no elements: shape {given}, axis {axis}")
+        raise ValueError(f"{kernel.name} of no elements: shape {dims}, axis {axis}")
     out, first = output(shape, a.descr), output(shape, int64)
     bind(&call, 0, out)
     bind(&call, 1, first)
@@ -87,7 +87,7 @@ def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shap
     """dx, of this shape: dy at the positions `first`, which `largest` or `smallest` found over `axis`, else 0."""
     cdef Call call
     cdef int real = real_type("extreme_grad", dy)
-    cdef tuple axes = checked_axes("extreme_grad", axis, len(shape))
+    cdef tuple axes = check_axes("extreme_grad", axis, len(shape))
     cdef tuple order
     cdef cnp.ndarray out
 
@@ -98,19 +98,19 @@ def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shap
             or not cnp.PyArray_ISBEHAVED_RO(first)):
         raise TypeError(f"extreme_grad takes the `first` of largest or smallest, got {first.dtype}")
     if cnp.PyArray_SIZE(dy) != call.parts or cnp.PyArray_SIZE(first) != call.parts:
-        raise ValueError(f"extreme_grad got dy of shape {shape_of(dy)} and first of shape {shape_of(first)}; expected "
-                         f"{reduced(shape, axes, False)}")
-    dy = contiguous(dy)
+        raise ValueError(f"extreme_grad got dy of shape {get_dims(dy)} and first of shape {get_dims(first)}; expected "
+                         f"{reduce_dims(shape, axes, False)}")
+    dy = as_contiguous(dy)
     out = output(shape if order is None else tuple([shape[d] for d in order]), dy.descr)
     bind(&call, 0, out)
     bind(&call, 1, dy)
     bind(&call, 2, first)
     call.work = EXTREME_GRAD_KERNEL.work * cnp.PyArray_SIZE(out)
-    launch(&call, partial(refuse_place, call.size[1]))
+    launch(&call, partial(raise_bad_position, call.size[1]))
     return restore_axes(out, order)
 
 
-def refuse_place(length, first):
+def raise_bad_position(length, first):
     raise IndexError(f"extreme_grad got a place that is not in 0 … {length - 1}")
 
 
@@ -148,12 +148,12 @@ cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, do
     """Reduce an array over axes with a loop that takes y, a and a scale."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
-    cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given))
+    cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims))
     cdef cnp.ndarray out
 
     begin(&call, kernel, real)
-    a = ordered(a, collapse_axes(&call, given, axes))
-    out = output(reduced(given, axes, keepdims), a.descr)
+    a = transpose_axes(a, collapse_axes(&call, dims, axes))
+    out = output(reduce_dims(dims, axes, keepdims), a.descr)
     bind(&call, 0, out)
     bind(&call, 1, a)
     call.scalar[0] = scale
@@ -167,22 +167,22 @@ cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, ax
     """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for its other results."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
-    cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given)), order
+    cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims)), order
     cdef cnp.ndarray out, room
 
     same_type(kernel.name, a, dy)
     begin(&call, kernel, real)
-    order = collapse_axes(&call, given, axes)
+    order = collapse_axes(&call, dims, axes)
     call.parts = call.size[0] * call.size[2]
     if cnp.PyArray_SIZE(dy) != call.parts:
-        raise ValueError(f"{kernel.name} got dy of shape {shape_of(dy)}; expected {reduced(given, axes, False)}")
-    a, dy = ordered(a, order), contiguous(dy)
-    out = output(shape_of(a), a.descr)
+        raise ValueError(f"{kernel.name} got dy of shape {get_dims(dy)}; expected {reduce_dims(dims, axes, False)}")
+    a, dy = transpose_axes(a, order), as_contiguous(dy)
+    out = output(get_dims(a), a.descr)
     bind(&call, 0, out)
     bind(&call, 1, dy)
     bind(&call, 2, a)
     if kernel.writes >> 3 & 1:
-        room = output(shape_of(a), float64)
+        room = output(get_dims(a), float64)
         bind(&call, 3, room)
     call.scalar[0] = scale
     call.work = kernel.work * cnp.PyArray_SIZE(a)
@@ -193,13 +193,13 @@ cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, ax
 def cumsum(cnp.ndarray a not None, axis, bint reverse=False):
     """y[k] = a[0] + … + a[k] along an axis; in reverse, y[k] = a[k] + … + a[-1]."""
     cdef Call call
-    cdef int real = real_type("cumsum", a), along = normalized_axis(axis, cnp.PyArray_NDIM(a))
+    cdef int real = real_type("cumsum", a), along = normalize_axis(axis, cnp.PyArray_NDIM(a))
     cdef cnp.ndarray out
 
     begin(&call, CUMSUM_KERNEL, real)
-    collapse_axes(&call, shape_of(a), (along,))
-    a = contiguous(a)
-    out = output(shape_of(a), a.descr)
+    collapse_axes(&call, get_dims(a), (along,))
+    a = as_contiguous(a)
+    out = output(get_dims(a), a.descr)
     bind(&call, 0, out)
     bind(&call, 1, a)
     call.size[3] = reverse
@@ -209,18 +209,18 @@ def cumsum(cnp.ndarray a not None, axis, bint reverse=False):
     return out
 
 
-cdef tuple checked_axes(str name, axis, int ndim):
+cdef tuple check_axes(str name, axis, int ndim):
     """The axes as numbers from 0 on. ValueError if an axis does not exist or is named twice."""
     cdef tuple axes
     if axis is None:
         return tuple(range(ndim))
-    axes = tuple([normalized_axis(one, ndim) for one in (axis if isinstance(axis, tuple) else (axis,))])
+    axes = tuple([normalize_axis(one, ndim) for one in (axis if isinstance(axis, tuple) else (axis,))])
     if len(set(axes)) < len(axes):
         raise ValueError(f"{name} got the axes {axis}, one of them twice")
     return axes
 
 
-cdef tuple reduced(tuple shape, tuple axes, bint keepdims):
+cdef tuple reduce_dims(tuple shape, tuple axes, bint keepdims):
     """The shape of the result of a reduction over these axes."""
     return tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
 
@@ -245,9 +245,9 @@ cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
     return order
 
 
-cdef cnp.ndarray ordered(cnp.ndarray a, tuple order):
+cdef cnp.ndarray transpose_axes(cnp.ndarray a, tuple order):
     """The array with its axes in this order, contiguous."""
-    return contiguous(a if order is None else a.transpose(order))
+    return as_contiguous(a if order is None else a.transpose(order))
 
 
 cdef cnp.ndarray restore_axes(cnp.ndarray a, tuple order):
@@ -255,7 +255,7 @@ cdef cnp.ndarray restore_axes(cnp.ndarray a, tuple order):
     return a if order is None else a.transpose([order.index(d) for d in range(len(order))])
 
 
-cdef normalized_axis(axis, int ndim):
+cdef normalize_axis(axis, int ndim):
     if isinstance(axis, bool):
         raise TypeError(f"an axis is an integer, got {axis}")
     axis = operator.index(axis)
@@ -272,9 +272,9 @@ def all_finite(cnp.ndarray a not None, on_stop=None, cnp.ndarray used=None):
     """
     cdef Call call
     begin(&call, ALL_FINITE_KERNEL, real_type("all_finite", a))
-    a = contiguous(a)
+    a = as_contiguous(a)
     bind(&call, 0, a)
     call.parts = cnp.PyArray_SIZE(a)
     call.work = ALL_FINITE_KERNEL.work * call.parts
-    restrict(&call, used, a)
+    restrict_to_rows(&call, used, a)
     return launch(&call, on_stop) == CONTINUE

@@ -8,28 +8,28 @@ cdef Kernel LOG_SOFTMAX_GRAD_KERNEL = Kernel("log_softmax_grad", work=80)
 
 def softmax(cnp.ndarray a not None, axis=-1):
     """y = exp a / Σ exp a along an axis."""
-    return along_rows(SOFTMAX_KERNEL, axis, a, None)
+    return run_rows(SOFTMAX_KERNEL, axis, a, None)
 
 
 def softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
     """dx = y (dy − Σ dy y) along an axis, with y = softmax(x)."""
-    return along_rows(SOFTMAX_GRAD_KERNEL, axis, dy, y)
+    return run_rows(SOFTMAX_GRAD_KERNEL, axis, dy, y)
 
 
 def log_softmax(cnp.ndarray a not None, axis=-1):
     """y = a − log Σ exp a along an axis."""
-    return along_rows(LOG_SOFTMAX_KERNEL, axis, a, None)
+    return run_rows(LOG_SOFTMAX_KERNEL, axis, a, None)
 
 
 def log_softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
     """dx = dy − exp y Σ dy along an axis, with y = log_softmax(x)."""
-    return along_rows(LOG_SOFTMAX_GRAD_KERNEL, axis, dy, y)
+    return run_rows(LOG_SOFTMAX_GRAD_KERNEL, axis, dy, y)
 
 
-cdef cnp.ndarray along_rows(Kernel kernel, axis, cnp.ndarray a, cnp.ndarray b):
+cdef cnp.ndarray run_rows(Kernel kernel, axis, cnp.ndarray a, cnp.ndarray b):
     """Run a loop over rows: the axis becomes the last one, and in the result it is back in its place."""
     cdef Call call
-    cdef int real = real_type(kernel.name, a), last = normalized_axis(axis, cnp.PyArray_NDIM(a))
+    cdef int real = real_type(kernel.name, a), last = normalize_axis(axis, cnp.PyArray_NDIM(a))
     cdef tuple order = None
     cdef cnp.ndarray out
     if last < cnp.PyArray_NDIM(a) - 1:
@@ -38,12 +38,12 @@ cdef cnp.ndarray along_rows(Kernel kernel, axis, cnp.ndarray a, cnp.ndarray b):
     begin(&call, kernel, real)
     if b is not None:
         same_type(kernel.name, a, b)
-        if shape_of(a) != shape_of(b):
-            raise ValueError(f"{kernel.name} got shapes {shape_of(a)} and {shape_of(b)}; both must be the same")
-        b = ordered(b, order)
+        if get_dims(a) != get_dims(b):
+            raise ValueError(f"{kernel.name} got shapes {get_dims(a)} and {get_dims(b)}; both must be the same")
+        b = transpose_axes(b, order)
         bind(&call, 2, b)
-    a = ordered(a, order)
-    out = output(shape_of(a), a.descr)
+    a = transpose_axes(a, order)
+    out = output(get_dims(a), a.descr)
     bind(&call, 0, out)
     bind(&call, 1, a)
     call.size[1] = cnp.PyArray_DIM(a, cnp.PyArray_NDIM(a) - 1)

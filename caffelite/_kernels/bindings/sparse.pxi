@@ -16,17 +16,17 @@ def sparse_row(dtype, Py_ssize_t features):
     return np.dtype([("values", np.intp), ("columns", np.intp), ("count", np.intp), ("row", dtype, (features, 0))])
 
 
-cdef Py_ssize_t features_of(str name, cnp.ndarray rows, dtype) except -1:
+cdef Py_ssize_t count_features(str name, cnp.ndarray rows, dtype) except -1:
     """The number of features of sparse rows. TypeError unless they are sparse rows of this dtype (None: any dtype)."""
-    cdef cnp.dtype of_row
+    cdef cnp.dtype row_dtype
     if not cnp.PyDataType_HASFIELDS(rows.descr) or (<object> rows.descr).names != ("values", "columns", "count", "row"):
         raise TypeError(f"{name} takes sparse rows, got {rows.dtype}")
-    of_row = rows.dtype["row"]
-    if dtype is not None and of_row.base != dtype:
-        raise TypeError(f"{name} got {of_row.base} and {dtype}; both must be float32 or both float64")
+    row_dtype = rows.dtype["row"]
+    if dtype is not None and row_dtype.base != dtype:
+        raise TypeError(f"{name} got {row_dtype.base} and {dtype}; both must be float32 or both float64")
     if cnp.PyArray_NDIM(rows) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(rows):
-        raise ValueError(f"{name} takes a contiguous vector of sparse rows, got shape {shape_of(rows)}")
-    return of_row.shape[0]
+        raise ValueError(f"{name} takes a contiguous vector of sparse rows, got shape {get_dims(rows)}")
+    return row_dtype.shape[0]
 
 
 cdef struct SparseRow:                    # as in loops/sparse.h
@@ -35,7 +35,7 @@ cdef struct SparseRow:                    # as in loops/sparse.h
     Py_ssize_t count
 
 
-cdef double numbers_in(cnp.ndarray rows) noexcept:
+cdef double count_nonzeros(cnp.ndarray rows) noexcept:
     """How many nonzero numbers these rows have. Each row counts at least as one."""
     cdef const SparseRow* row = <const SparseRow*> cnp.PyArray_DATA(rows)
     cdef Py_ssize_t i
@@ -45,7 +45,7 @@ cdef double numbers_in(cnp.ndarray rows) noexcept:
     return total
 
 
-def refuse_column(name, features, rows):
+def raise_bad_column(name, features, rows):
     """Raise IndexError for sparse rows with a column that is out of range."""
     raise IndexError(f"{name} found a column that is not in 0 … {features - 1}: a sparse matrix was changed while it "
                      "was in use")
@@ -70,7 +70,7 @@ cdef class SparseMatrix:
         return self.rows.dtype["row"].base
 
 
-cdef cnp.ndarray product_of_sparse(
+cdef cnp.ndarray sparse_product(
     SparseMatrix a, cnp.ndarray b, cnp.ndarray out, cnp.ndarray bias, bint accumulate
 ):
     """The product of a sparse matrix and an array; see `matmul`."""
@@ -91,22 +91,22 @@ def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray
     cdef Call call
     cdef cnp.npy_intp shape[2]
     cdef int real = real_type("sparse_matmul", b)
-    cdef Py_ssize_t features = features_of("sparse_matmul", rows, b.descr)
+    cdef Py_ssize_t features = count_features("sparse_matmul", rows, b.descr)
     if cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(b, 0) != features:
-        raise ValueError(f"sparse_matmul got rows of {features} features and shape {shape_of(b)}; expected (K, N)")
-    b = with_whole_rows(b)
+        raise ValueError(f"sparse_matmul got rows of {features} features and shape {get_dims(b)}; expected (K, N)")
+    b = as_contiguous_rows(b)
     shape[0], shape[1] = cnp.PyArray_SIZE(rows), cnp.PyArray_DIM(b, 1)
     if bias is not None:
         same_type("sparse_matmul", b, bias)
         if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
-            raise ValueError(f"sparse_matmul got a bias of shape {shape_of(bias)}; expected ({shape[1]},)")
-        bias = contiguous(bias)
+            raise ValueError(f"sparse_matmul got a bias of shape {get_dims(bias)}; expected ({shape[1]},)")
+        bias = as_contiguous(bias)
     if out is None:
         out = empty(2, shape, b.descr)
     else:
         same_type("sparse_matmul", b, out)
-        if shape_of(out) != (shape[0], shape[1]) or not cnp.PyArray_IS_C_CONTIGUOUS(writable("sparse_matmul", out)):
-            raise ValueError(f"sparse_matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]}), "
+        if get_dims(out) != (shape[0], shape[1]) or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("sparse_matmul", out)):
+            raise ValueError(f"sparse_matmul got an `out` of shape {get_dims(out)}; expected ({shape[0]}, {shape[1]}), "
                              "contiguous")
         if overlap(out, b) or (bias is not None and overlap(out, bias)):
             raise ValueError("sparse_matmul can't write its result into one of its operands")
@@ -118,9 +118,9 @@ def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray
         bind(&call, 3, bias)
     call.size[0], call.size[1] = shape[1], features
     call.parts = shape[0]
-    call.flops = 2.0 * numbers_in(rows) * shape[1]
+    call.flops = 2.0 * count_nonzeros(rows) * shape[1]
     call.work = SPARSE_MATMUL_KERNEL.work * call.flops
-    launch(&call, partial(refuse_column, "sparse_matmul", features))
+    launch(&call, partial(raise_bad_column, "sparse_matmul", features))
     return out
 
 
@@ -129,19 +129,19 @@ def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.n
     """dW = aᵀ dy: the sparse rows of a (M, K), dy (M, N) → (K, N). If accumulating, dW is added to `out`."""
     cdef Call call
     cdef int real = real_type("sparse_matmul_grad", dy)
-    cdef Py_ssize_t features = features_of("sparse_matmul_grad", rows, dy.descr)
+    cdef Py_ssize_t features = count_features("sparse_matmul_grad", rows, dy.descr)
     cdef tuple shape
     if cnp.PyArray_NDIM(dy) != 2 or cnp.PyArray_DIM(dy, 0) != cnp.PyArray_SIZE(rows):
-        raise ValueError(f"sparse_matmul_grad got {cnp.PyArray_SIZE(rows)} rows and dy of shape {shape_of(dy)}")
-    dy, shape = with_whole_rows(dy), (features, cnp.PyArray_DIM(dy, 1))
+        raise ValueError(f"sparse_matmul_grad got {cnp.PyArray_SIZE(rows)} rows and dy of shape {get_dims(dy)}")
+    dy, shape = as_contiguous_rows(dy), (features, cnp.PyArray_DIM(dy, 1))
     if out is None:
         if accumulate:
             raise ValueError("sparse_matmul_grad accumulates into `out`, which was not given")
         out = output(shape, dy.descr)
     else:
         same_type("sparse_matmul_grad", dy, out)
-        if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("sparse_matmul_grad", out)):
-            raise ValueError(f"sparse_matmul_grad got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("sparse_matmul_grad", out)):
+            raise ValueError(f"sparse_matmul_grad got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
         dy = copy(dy) if overlap(dy, out) else dy
     begin(&call, SPARSE_MATMUL_GRAD_KERNEL, real)
     bind(&call, 0, out)
@@ -150,16 +150,16 @@ def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.n
     call.accumulate = accumulate
     call.size[0], call.size[1], call.size[2] = shape[1], features, cnp.PyArray_SIZE(rows)
     call.parts = (call.size[0] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
-    call.flops = 2.0 * numbers_in(rows) * call.size[0]
+    call.flops = 2.0 * count_nonzeros(rows) * call.size[0]
     call.work = SPARSE_MATMUL_GRAD_KERNEL.work * call.flops
-    launch(&call, partial(refuse_column, "sparse_matmul_grad", features))
+    launch(&call, partial(raise_bad_column, "sparse_matmul_grad", features))
     return out
 
 
 def sparse_to_dense(cnp.ndarray rows not None):
     """The sparse rows as an array (n, features), float32 or float64."""
     cdef Call call
-    cdef Py_ssize_t features = features_of("sparse_to_dense", rows, None)
+    cdef Py_ssize_t features = count_features("sparse_to_dense", rows, None)
     cdef cnp.ndarray out = output((cnp.PyArray_SIZE(rows), features), rows.dtype["row"].base)
     begin(&call, SPARSE_TO_DENSE_KERNEL, real_type("sparse_to_dense", out))
     bind(&call, 0, out)
@@ -167,26 +167,26 @@ def sparse_to_dense(cnp.ndarray rows not None):
     call.size[0] = features
     call.parts = cnp.PyArray_SIZE(rows)
     call.work = SPARSE_TO_DENSE_KERNEL.work * cnp.PyArray_SIZE(out)
-    launch(&call, partial(refuse_column, "sparse_to_dense", features))
+    launch(&call, partial(raise_bad_column, "sparse_to_dense", features))
     return out
 
 
 def use_columns(cnp.ndarray used not None, cnp.ndarray rows not None, cnp.ndarray x not None, bint accumulate):
     """As `use_rows`, with the columns of these sparse rows as `order`. If they are many, list all rows instead."""
     cdef Call call
-    cdef Py_ssize_t features = features_of("use_columns", rows, None)
+    cdef Py_ssize_t features = count_features("use_columns", rows, None)
     begin(&call, USE_COLUMNS_KERNEL, real_type("use_columns", x))
-    if not cnp.PyArray_IS_C_CONTIGUOUS(writable("use_columns", x)):
-        raise ValueError(f"use_columns needs contiguous rows, got shape {shape_of(x)}")
-    call.size[1] = width_of("use_columns", used, x)
-    call.size[0] = rows_of(used)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out("use_columns", x)):
+        raise ValueError(f"use_columns needs contiguous rows, got shape {get_dims(x)}")
+    call.size[1] = row_width("use_columns", used, x)
+    call.size[0] = count_rows(used)
     if call.size[0] != features:
         raise ValueError(f"use_columns got a list of {call.size[0]} rows for sparse rows of {features} features")
     bind(&call, 0, x)
-    bind(&call, 1, writable("use_columns", used))
+    bind(&call, 1, check_out("use_columns", used))
     bind(&call, 2, rows)
     call.size[2] = cnp.PyArray_SIZE(rows)
     call.accumulate = accumulate
     call.parts = 1
-    call.work = USE_COLUMNS_KERNEL.work * numbers_in(rows)
-    launch(&call, partial(refuse_column, "use_columns", features))
+    call.work = USE_COLUMNS_KERNEL.work * count_nonzeros(rows)
+    launch(&call, partial(raise_bad_column, "use_columns", features))

@@ -25,7 +25,7 @@ def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray start
     if cnp.PyArray_SIZE(x) and np.diff(starts).max() > 1 / np.finfo(to).eps:
         raise ValueError(f"places got {np.diff(starts).max()} edges of a column, too many for {to}")
     call.work = PLACES_KERNEL.work * cnp.PyArray_SIZE(x)
-    out = output(shape_of(x), to)
+    out = output(get_dims(x), to)
     bind(&call, 0, out)
     launch(&call)
     return out
@@ -42,21 +42,21 @@ def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray p
     """
     cdef Call call
     cdef cnp.ndarray out
-    table, bias = contiguous(table), contiguous(bias)
+    table, bias = as_contiguous(table), as_contiguous(bias)
     same_type("splines", table, bias)
     places, codes = begin_splines(&call, SPLINES_KERNEL if codes is None else SPLINES_OF_CODES_KERNEL, table, starts,
                                   places, codes)
-    if shape_of(bias) != (call.size[3],):
-        raise ValueError(f"splines got a bias of shape {shape_of(bias)} for a table of shape {shape_of(table)}")
+    if get_dims(bias) != (call.size[3],):
+        raise ValueError(f"splines got a bias of shape {get_dims(bias)} for a table of shape {get_dims(table)}")
     out = output((call.size[0], call.size[3]), table.descr)
     call.parts = call.size[0]
     bind(&call, 0, out)
     bind_all(&call, 1, (places, codes, table, starts, bias))
-    launch(&call, None if codes is None else on_stop or refuse_code)
+    launch(&call, None if codes is None else on_stop or raise_bad_code)
     return out
 
 
-def refuse_code(codes):
+def raise_bad_code(codes):
     raise IndexError("splines got a code that is not among the rows of its column")
 
 
@@ -67,41 +67,41 @@ def splines_grad(cnp.ndarray dy not None, cnp.ndarray places, cnp.ndarray codes,
     """
     cdef Call call
     cdef cnp.ndarray out
-    dy = contiguous(dy)
+    dy = as_contiguous(dy)
     places, codes = begin_splines(&call, SPLINES_GRAD_KERNEL if codes is None else SPLINES_OF_CODES_GRAD_KERNEL, dy,
                                   starts, places, codes)
     require_rows("splines_grad", dy, call.size[0], call.size[3])
-    out = output((rows_of_columns("splines_grad", starts), call.size[3]), dy.descr)
+    out = output((count_column_rows("splines_grad", starts), call.size[3]), dy.descr)
     call.parts = call.size[1] + call.size[2]
     bind(&call, 0, out)
     bind_all(&call, 1, (dy, places, codes, starts))
-    launch(&call, None if codes is None else refuse_code)
+    launch(&call, None if codes is None else raise_bad_code)
     return out
 
 
 def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.ndarray places not None,
-                       cnp.ndarray starts not None, cnp.ndarray edges not None, cnp.ndarray of_edges not None):
+                       cnp.ndarray starts not None, cnp.ndarray edges not None, cnp.ndarray edge_starts not None):
     """dx (n, k) float64 of `splines` after `places`: the slope at x, 0 beyond the edges and where x is missing.
 
-    edges and of_edges are the edges and starts that `places` got.
+    edges and edge_starts are the edges and starts that `places` got.
     """
     cdef Call call
     cdef cnp.ndarray out
     cdef Py_ssize_t j
-    dy, table = contiguous(dy), contiguous(table)
+    dy, table = as_contiguous(dy), as_contiguous(table)
     same_type("splines_input_grad", dy, table)
     places, _ = begin_splines(&call, SPLINES_INPUT_GRAD_KERNEL, table, starts, places, None)
     require_rows("splines_input_grad", dy, call.size[0], call.size[3])
     if (cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(edges)
-            or rows_of_columns("splines_input_grad", of_edges) != cnp.PyArray_SIZE(edges)
-            or shape_of(of_edges) != shape_of(starts)
-            or any([starts[j] != of_edges[j] + j for j in range(call.size[1] + 1)])):
-        raise ValueError(f"splines_input_grad got edges {edges.dtype} {shape_of(edges)} of columns that begin at "
-                         f"{of_edges.tolist()}, and at {starts.tolist()} in the table; expected a row more for each")
-    out = output(shape_of(places), edges.descr)
+            or count_column_rows("splines_input_grad", edge_starts) != cnp.PyArray_SIZE(edges)
+            or get_dims(edge_starts) != get_dims(starts)
+            or any([starts[j] != edge_starts[j] + j for j in range(call.size[1] + 1)])):
+        raise ValueError(f"splines_input_grad got edges {edges.dtype} {get_dims(edges)} of columns that begin at "
+                         f"{edge_starts.tolist()}, and at {starts.tolist()} in the table; expected a row more for each")
+    out = output(get_dims(places), edges.descr)
     call.parts = call.size[0]
     bind(&call, 0, out)
-    bind_all(&call, 1, (dy, places, table, starts, edges, of_edges))
+    bind_all(&call, 1, (dy, places, table, starts, edges, edge_starts))
     launch(&call)
     return out
 
@@ -131,16 +131,16 @@ def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, 
                       cnp.ndarray scale not None, cnp.ndarray z not None, cnp.ndarray starts not None):
     """The gradients of weight, slope and scale of `spline_table`. The third is terms to sum over w, (k + m, w)."""
     cdef Call call
-    cdef cnp.ndarray of_weight, of_slope, of_scale
-    dtable = contiguous(dtable)
+    cdef cnp.ndarray dweight, dslope, dscale
+    dtable = as_contiguous(dtable)
     weight, slope, scale = begin_knots(&call, SPLINE_TABLE_GRAD_KERNEL, weight, slope, scale, z, starts)
     same_type("spline_table_grad", dtable, weight)
     require_rows("spline_table_grad", dtable, cnp.PyArray_DIM(weight, 0) + call.size[1], call.size[3])
-    of_weight, of_slope = output(shape_of(weight), weight.descr), output(shape_of(slope), weight.descr)
-    of_scale = output((call.parts, call.size[3]), weight.descr)
-    bind_all(&call, 0, (of_weight, of_slope, of_scale, dtable, weight, slope, scale, z, starts))
+    dweight, dslope = output(get_dims(weight), weight.descr), output(get_dims(slope), weight.descr)
+    dscale = output((call.parts, call.size[3]), weight.descr)
+    bind_all(&call, 0, (dweight, dslope, dscale, dtable, weight, slope, scale, z, starts))
     launch(&call)
-    return of_weight, of_slope, of_scale
+    return dweight, dslope, dscale
 
 
 cdef int bind_all(Call* call, int first, tuple arrays) except -1:
@@ -157,24 +157,24 @@ cdef tuple begin_splines(Call* call, Kernel kernel, cnp.ndarray like, cnp.ndarra
     """Begin a call for rows of places and codes, and return both as they are bound. `like` has rows of w elements."""
     cdef Py_ssize_t k = 0, m = 0, n = 0, rows
     begin(call, kernel, real_type(kernel.name, like))
-    rows = rows_of_columns(kernel.name, starts)
+    rows = count_column_rows(kernel.name, starts)
     if places is not None:
         same_type(kernel.name, places, like)
-        places = contiguous(places)
+        places = as_contiguous(places)
         n, k = cnp.PyArray_DIM(places, 0), cnp.PyArray_DIM(places, 1) if cnp.PyArray_NDIM(places) == 2 else -1
     if codes is not None:
         if not is_int64(codes):
             raise TypeError(f"{kernel.name} takes codes of int64, got {codes.dtype}")
-        codes = contiguous(codes)
+        codes = as_contiguous(codes)
         n, m = cnp.PyArray_DIM(codes, 0), cnp.PyArray_DIM(codes, 1) if cnp.PyArray_NDIM(codes) == 2 else -1
     if (cnp.PyArray_NDIM(like) != 2 or min(k, m) < 0 or cnp.PyArray_SIZE(starts) != k + m + 1
             or (places is not None and codes is not None and cnp.PyArray_DIM(places, 0) != n)):
         raise ValueError(
-            f"{kernel.name} got places {None if places is None else shape_of(places)}, codes "
-            f"{None if codes is None else shape_of(codes)} and starts {shape_of(starts)}; expected (n, k), (n, m) and "
+            f"{kernel.name} got places {None if places is None else get_dims(places)}, codes "
+            f"{None if codes is None else get_dims(codes)} and starts {get_dims(starts)}; expected (n, k), (n, m) and "
             "(k + m + 1,), and an array of rows")
     if kernel not in (SPLINES_GRAD_KERNEL, SPLINES_OF_CODES_GRAD_KERNEL) and cnp.PyArray_DIM(like, 0) != rows:
-        raise ValueError(f"{kernel.name} got a table of shape {shape_of(like)}; expected {rows} rows")
+        raise ValueError(f"{kernel.name} got a table of shape {get_dims(like)}; expected {rows} rows")
     call.size[0], call.size[1], call.size[2], call.size[3] = n, k, m, cnp.PyArray_DIM(like, 1)
     call.work = kernel.work * n * (k + m) * call.size[3]
     return places, codes
@@ -187,16 +187,16 @@ cdef tuple begin_knots(Call* call, Kernel kernel, cnp.ndarray weight, cnp.ndarra
     begin(call, kernel, real_type(kernel.name, weight))
     same_type(kernel.name, slope, weight)
     same_type(kernel.name, scale, weight)
-    weight, slope, scale = contiguous(weight), contiguous(slope), contiguous(scale)
-    rows = rows_of_columns(kernel.name, starts)
+    weight, slope, scale = as_contiguous(weight), as_contiguous(slope), as_contiguous(scale)
+    rows = count_column_rows(kernel.name, starts)
     columns, k = cnp.PyArray_SIZE(starts) - 1, cnp.PyArray_DIM(slope, 0) if cnp.PyArray_NDIM(slope) == 2 else -1
     if cnp.PyArray_TYPE(z) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(z):
         raise TypeError(f"{kernel.name} takes z in float64, contiguous, got {z.dtype}")
-    if (not 0 <= k <= columns or shape_of(scale) != (columns,) or cnp.PyArray_NDIM(weight) != 2
+    if (not 0 <= k <= columns or get_dims(scale) != (columns,) or cnp.PyArray_NDIM(weight) != 2
             or cnp.PyArray_DIM(weight, 0) != rows or cnp.PyArray_DIM(weight, 1) != cnp.PyArray_DIM(slope, 1)
-            or shape_of(z) != (starts[k],)):
-        raise ValueError(f"{kernel.name} got weight {shape_of(weight)}, slope {shape_of(slope)}, scale "
-                         f"{shape_of(scale)}, z {shape_of(z)} and starts {starts.tolist()}; "
+            or get_dims(z) != (starts[k],)):
+        raise ValueError(f"{kernel.name} got weight {get_dims(weight)}, slope {get_dims(slope)}, scale "
+                         f"{get_dims(scale)}, z {get_dims(z)} and starts {starts.tolist()}; "
                          "expected (rows, w), (k, w), (k + m,), (rows of numbers,) and (k + m + 1,)")
     call.size[1], call.size[2], call.size[3] = k, columns - k, cnp.PyArray_DIM(weight, 1)
     call.parts = columns
@@ -204,12 +204,12 @@ cdef tuple begin_knots(Call* call, Kernel kernel, cnp.ndarray weight, cnp.ndarra
     return weight, slope, scale
 
 
-cdef Py_ssize_t rows_of_columns(str name, cnp.ndarray starts) except -1:
+cdef Py_ssize_t count_column_rows(str name, cnp.ndarray starts) except -1:
     """The number of rows. ValueError unless each column has one or more."""
     cdef Py_ssize_t j
     cdef int64_t* at
     if not is_int64(starts) or cnp.PyArray_NDIM(starts) != 1 or not cnp.PyArray_ISCARRAY_RO(starts):
-        raise TypeError(f"{name} takes starts of int64, one axis, contiguous, got {starts.dtype} {shape_of(starts)}")
+        raise TypeError(f"{name} takes starts of int64, one axis, contiguous, got {starts.dtype} {get_dims(starts)}")
     at = <int64_t*> cnp.PyArray_DATA(starts)
     if not cnp.PyArray_SIZE(starts) or at[0] != 0 \
             or any([at[j] >= at[j + 1] for j in range(cnp.PyArray_SIZE(starts) - 1)]):
@@ -218,6 +218,6 @@ cdef Py_ssize_t rows_of_columns(str name, cnp.ndarray starts) except -1:
 
 
 cdef int require_rows(str name, cnp.ndarray a, Py_ssize_t rows, Py_ssize_t width) except -1:
-    if shape_of(a) != (rows, width):
-        raise ValueError(f"{name} got a gradient of shape {shape_of(a)}; expected {(rows, width)}")
+    if get_dims(a) != (rows, width):
+        raise ValueError(f"{name} got a gradient of shape {get_dims(a)}; expected {(rows, width)}")
     return 0

@@ -63,7 +63,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     if (not facts.least_state <= rows <= facts.most_state or (rows > 0 and cnp.PyArray_DIM(state, 1) != size)
             or (rows > 0 and size > 1 and cnp.PyArray_STRIDE(state, 1) != cnp.PyArray_ITEMSIZE(state))):
         raise ValueError(f"{rule} expected a state of {facts.least_state} to {facts.most_state} contiguous rows of "
-                         f"{size} elements, got {None if state is None else shape_of(state)}")
+                         f"{size} elements, got {None if state is None else get_dims(state)}")
     if (facts.steps > 0) != (steps is not None):
         raise ValueError(f"{rule} {'needs' if facts.steps else 'takes no'} steps")
     if is_sparse and not facts.takes_used:
@@ -72,10 +72,10 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
         raise ValueError(f"{rule} got steps of other parameters than the {size} elements of w")
 
     begin(&call, facts.kernel, real)
-    bind(&call, 0, writable(rule, w))
+    bind(&call, 0, check_out(rule, w))
     bind(&call, 1, g)
     if rows > 0:
-        bind_matrix(&call, 2, writable(rule, state))
+        bind_matrix(&call, 2, check_out(rule, state))
     bind(&call, 3, hyper)
     if steps is not None:
         bind(&call, 4, steps)
@@ -85,7 +85,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     call.work = facts.kernel.work * size
     call.size[3] = is_sparse
     if is_sparse or facts.can_skip:
-        restrict(&call, used, w)
+        restrict_to_rows(&call, used, w)
     launch(&call)
 
 
@@ -101,9 +101,9 @@ def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t
     if cnp.PyArray_SIZE(hyper) == 0 or cnp.PyArray_SIZE(rates) == 0:
         raise ValueError(f"follow got {len(hyper)} hyper-parameters and {len(rates)} rates")
     begin(&call, FOLLOW_KERNEL, 0)
-    bind(&call, 0, writable("follow", hyper))
+    bind(&call, 0, check_out("follow", hyper))
     bind(&call, 1, rates)
-    bind(&call, 2, writable("follow", t))
+    bind(&call, 2, check_out("follow", t))
     call.size[0] = cnp.PyArray_SIZE(rates)
     call.parts = call.work = 1
     launch(&call)
@@ -129,7 +129,7 @@ def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndar
     call.size[0] = cnp.PyArray_SIZE(g)
     call.parts = 1
     call.work = NORM_KERNEL.work * call.size[0]
-    restrict(&call, used, g)
+    restrict_to_rows(&call, used, g)
     launch(&call, on_stop)
     return out
 
@@ -140,12 +140,12 @@ def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit, 
     begin(&call, LIMIT_NORM_KERNEL, real_type("limit_norm", g))
     require_vector("limit_norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
     require_vector("limit_norm", norm, cnp.NPY_FLOAT64, 1)
-    bind(&call, 0, writable("limit_norm", g))
+    bind(&call, 0, check_out("limit_norm", g))
     bind(&call, 1, norm)
     call.scalar[0] = limit
     call.parts = cnp.PyArray_SIZE(g)
     call.work = LIMIT_NORM_KERNEL.work * call.parts
-    restrict(&call, used, g)
+    restrict_to_rows(&call, used, g)
     launch(&call)
 
 
@@ -158,7 +158,7 @@ def count_steps(cnp.ndarray steps not None, cnp.ndarray hyper=None):
     cdef Py_ssize_t columns = 2 if hyper is None else 3
     require_steps("count_steps", steps, columns)
     begin(&call, COUNT_STEPS_KERNEL, 0)
-    bind(&call, 0, writable("count_steps", steps))
+    bind(&call, 0, check_out("count_steps", steps))
     if hyper is not None:
         require_vector("count_steps", hyper, cnp.NPY_FLOAT64, (<Rule> RULES["nadam"]).hyper)
         bind(&call, 1, hyper)
@@ -177,7 +177,7 @@ cdef double require_steps(str name, cnp.ndarray steps, Py_ssize_t columns) excep
     if (cnp.PyArray_NDIM(steps) != 2 or cnp.PyArray_DIM(steps, 1) != columns or not cnp.PyArray_IS_C_CONTIGUOUS(steps)
             or not cnp.PyArray_ISBEHAVED_RO(steps)):
         raise ValueError(f"{name} expected contiguous steps of shape (parameters, {columns}), got shape "
-                         f"{shape_of(steps)}")
+                         f"{get_dims(steps)}")
     for p in range(cnp.PyArray_DIM(steps, 0)):
         elements += (<double*> cnp.PyArray_DATA(steps))[columns * p]
     return elements

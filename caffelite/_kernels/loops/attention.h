@@ -53,9 +53,9 @@ INLINE vector_double power_of_2_double(vector_double x)
  * larger m. Before the first keys, m is the lowest finite number.
  *
  * score_gradients: scores become probabilities, p = 2^(s − m) · inverse. Gradients of probabilities become gradients of
- * scores, d ← p (kept d − mean) scale. If `kept` is given, p becomes kept p.
+ * scores, d ← p (dropout d − mean) scale. If `dropout` is given, p becomes dropout p.
  *
- * m, total, shrink, inverse, mean: one number for each query of the strip. kept: the strip, contiguous. */
+ * m, total, shrink, inverse, mean: one number for each query of the strip. dropout: the strip, contiguous. */
 #define DEFINE_ATTENTION(real)                                                                                         \
     /* b if a is NaN, else the larger. Written lane by lane, which the compiler turns into one instruction. */         \
     INLINE vector_##real larger_##real(vector_##real a, vector_##real b)                                               \
@@ -93,7 +93,7 @@ INLINE vector_double power_of_2_double(vector_double x)
     }                                                                                                                  \
                                                                                                                        \
     static void score_gradients_##real(real *p, real *d, ptrdiff_t row, ptrdiff_t keys, real scale, const real *m,     \
-                                       const real *inverse, const real *mean, const real *kept)                        \
+                                       const real *inverse, const real *mean, const real *dropout)                     \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         for (ptrdiff_t j = 0; j < keys; j++, p += row, d += row)                                                       \
@@ -102,9 +102,9 @@ INLINE vector_double power_of_2_double(vector_double x)
                 const vector_##real top = *(vector_##real *)(m + v * LANES);                                           \
                 const vector_##real all = power_of_2_##real(*s - top) * *(vector_##real *)(inverse + v * LANES);       \
                 vector_##real left = all, gradient = *g;                                                               \
-                if (kept) {                                                                                            \
-                    left *= *(vector_##real *)(kept + (j * STRIP_VECTORS + v) * LANES);                                \
-                    gradient *= *(vector_##real *)(kept + (j * STRIP_VECTORS + v) * LANES);                            \
+                if (dropout) {                                                                                         \
+                    left *= *(vector_##real *)(dropout + (j * STRIP_VECTORS + v) * LANES);                             \
+                    gradient *= *(vector_##real *)(dropout + (j * STRIP_VECTORS + v) * LANES);                         \
                 }                                                                                                      \
                 *s = left;                                                                                             \
                 *g = all * (gradient - *(vector_##real *)(mean + v * LANES)) * scale;                                  \

@@ -38,9 +38,9 @@ cdef extern from "loops/attention.h" nogil:
     void exponentials_float(float* s, Py_ssize_t keys, float* m, float* total, float* shrink)
     void exponentials_double(double* s, Py_ssize_t keys, double* m, double* total, double* shrink)
     void score_gradients_float(float* p, float* d, Py_ssize_t row, Py_ssize_t keys, float scale, const float* m,
-                               const float* inverse, const float* mean, const float* kept)
+                               const float* inverse, const float* mean, const float* dropout)
     void score_gradients_double(double* p, double* d, Py_ssize_t row, Py_ssize_t keys, double scale, const double* m,
-                                const double* inverse, const double* mean, const double* kept)
+                                const double* inverse, const double* mean, const double* dropout)
 
 cdef enum:
     KEYS = 64                             # of a block
@@ -48,7 +48,7 @@ cdef enum:
     STRIP_QUERIES = 32                    # of a strip, at most
     TILE_KEYS = 16                        # dropout draws the bits of a tile at once
     TILE_QUERIES = 8
-    MOST_PACKED = 96                      # the longest position that is packed; there are four packed blocks
+    MAX_PACKED = 96                      # the longest position that is packed; there are four packed blocks
 
 
 cdef struct Positions:                    # a block of positions in one head, `row` elements apart
@@ -79,7 +79,7 @@ cdef int attention(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     while begin < end:
         i = begin % L
         queries = min(L - i, end - begin, <Py_ssize_t> QUERIES)
-        h = head_of(call, begin // L, &call.operand[5], &call.operand[6])
+        h = make_head(call, begin // L, &call.operand[5], &call.operand[6])
         attend(y + h.at + i * h.size, call, &h, begin // L, i, queries, norms + begin, norms + call.parts + begin)
         begin += queries
     return CONTINUE
@@ -88,12 +88,12 @@ cdef int attention(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
 # A block of queries of a head, from query i on. For each block of keys it goes through all strips of queries.
 cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i, Py_ssize_t queries,
                  real* tops, real* inverses) noexcept nogil:
-    cdef const real* q = <const real*> position_of(y, call, 1, head, i)
+    cdef const real* q = <const real*> get_position(y, call, 1, head, i)
     cdef Py_ssize_t q_row = call.operand[1].stride[1], width = strip_queries(y)
     cdef Py_ssize_t first = 0, keys, seen, count, lane, c
     cdef Positions k, v
     cdef real s[KEYS * STRIP_QUERIES]
-    cdef real kept[KEYS * STRIP_QUERIES]
+    cdef real dropout[KEYS * STRIP_QUERIES]
     cdef real m[QUERIES]
     cdef real total[QUERIES]
     cdef real shrink[STRIP_QUERIES]
@@ -102,25 +102,25 @@ cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_s
         total[lane] = 0
     for lane in range(queries):
         memset(y + lane * h.size, 0, h.d * sizeof(real))
-    while first < seen_by(h, i + queries - 1):
-        keys = min(seen_by(h, i + queries - 1) - first, KEYS)
-        k = block_of(y, call, 2, 0, head, first, keys, queries)
-        v = block_of(y, call, 3, 1, head, first, keys, queries)
+    while first < seen_keys(h, i + queries - 1):
+        keys = min(seen_keys(h, i + queries - 1) - first, KEYS)
+        k = make_block(y, call, 2, 0, head, first, keys, queries)
+        v = make_block(y, call, 3, 1, head, first, keys, queries)
         lane = 0
         while lane < queries:
             count = min(queries - lane, width)
-            seen = min(keys, max(0, seen_by(h, i + lane + count - 1) - first))
+            seen = min(keys, max(0, seen_keys(h, i + lane + count - 1) - first))
             scores(s, width, <const real*> k.data, k.row, seen, q + lane * q_row, q_row, count, h.d,
                    h.scale * LOG2_E, <real*> packed_b + lane * BLOCK_K, first > 0)
-            hide(s, width, h, i + lane, count, first, seen)
+            mask_scores(s, width, h, i + lane, count, first, seen)
             if real is float:
                 exponentials_float(s, seen, m + lane, total + lane, shrink)
             else:
                 exponentials_double(s, seen, m + lane, total + lane, shrink)
             if h.drawn != NULL:
-                draw_kept(kept, h, i + lane, count, first, seen)
+                draw_dropout(dropout, h, i + lane, count, first, seen)
                 for c in range(seen * width):
-                    s[c] *= kept[c]
+                    s[c] *= dropout[c]
             if first > 0:
                 shrink_rows(y + lane * h.size, h.size, count, h.d, shrink)
             add_product(y + lane * h.size, h.size, count, h.d, seen, s, 1, width, <const real*> v.data, v.row)
@@ -141,7 +141,7 @@ cdef int attention_grad(real* dq, const Call* call, Py_ssize_t begin, Py_ssize_t
     cdef Py_ssize_t head, i
     cdef Head h
     for head in range(begin, end):
-        h = head_of(call, head, &call.operand[9], &call.operand[10])
+        h = make_head(call, head, &call.operand[9], &call.operand[10])
         dk = <real*> call.operand[1].data + h.keys_at
         dv = <real*> call.operand[2].data + h.keys_at
         for i in range(h.S):
@@ -149,17 +149,17 @@ cdef int attention_grad(real* dq, const Call* call, Py_ssize_t begin, Py_ssize_t
             memset(dv + i * h.size, 0, h.d * sizeof(real))
         i = 0
         while i < h.L:
-            attend_back(dq + h.at + i * h.size, dk, dv, call, &h, head, i, min(h.L - i, <Py_ssize_t> QUERIES))
+            attend_grad(dq + h.at + i * h.size, dk, dv, call, &h, head, i, min(h.L - i, <Py_ssize_t> QUERIES))
             i += QUERIES
     return CONTINUE
 
 
 # A block of queries of a head, from query i on. For each block of keys: first each strip adds to its dq, then the keys'
 # dk and dv add up all strips.
-cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i,
+cdef void attend_grad(real* dq, real* dk, real* dv, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i,
                       Py_ssize_t queries) noexcept nogil:
-    cdef Positions dy_block = block_of(dq, call, 3, 2, head, i, queries, queries)
-    cdef Positions q_block = block_of(dq, call, 4, 3, head, i, queries, queries)
+    cdef Positions dy_block = make_block(dq, call, 3, 2, head, i, queries, queries)
+    cdef Positions q_block = make_block(dq, call, 4, 3, head, i, queries, queries)
     cdef const real* dy = <const real*> dy_block.data
     cdef const real* q = <const real*> q_block.data
     cdef const real* y = <const real*> call.operand[7].data + h.at + i * h.size
@@ -172,7 +172,7 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
     cdef real* packed_dy = packed_q + QUERIES * BLOCK_K
     cdef real p[KEYS * QUERIES]
     cdef real ds[KEYS * QUERIES]
-    cdef real kept[KEYS * STRIP_QUERIES]
+    cdef real dropout[KEYS * STRIP_QUERIES]
     cdef real m[QUERIES]
     cdef real inverse[QUERIES]
     cdef real mean[QUERIES]
@@ -182,33 +182,33 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
         m[lane], inverse[lane] = tops[lane], inverses[lane]
         mean[lane] = dot(dy + lane * dy_row, y + lane * h.size, h.d)
         memset(dq + lane * h.size, 0, h.d * sizeof(real))
-    while first < seen_by(h, i + queries - 1):
-        keys = min(seen_by(h, i + queries - 1) - first, KEYS)
-        k = block_of(dq, call, 5, 0, head, first, keys, queries)
-        v = block_of(dq, call, 6, 1, head, first, keys, queries)
+    while first < seen_keys(h, i + queries - 1):
+        keys = min(seen_keys(h, i + queries - 1) - first, KEYS)
+        k = make_block(dq, call, 5, 0, head, first, keys, queries)
+        v = make_block(dq, call, 6, 1, head, first, keys, queries)
         lane = 0
         while lane < queries:
             count = min(queries - lane, width)
-            seen = seen_of_block(h, i + lane, count, first, keys, width)
+            seen = seen_in_block(h, i + lane, count, first, keys, width)
             scores(p + lane, QUERIES, <const real*> k.data, k.row, seen, q + lane * q_row, q_row, count, h.d,
                    h.scale * LOG2_E, packed_q + lane * BLOCK_K, first > 0)
             scores(ds + lane, QUERIES, <const real*> v.data, v.row, seen, dy + lane * dy_row, dy_row, count, h.d, 1,
                    packed_dy + lane * BLOCK_K, first > 0)
-            hide(p + lane, QUERIES, h, i + lane, count, first, seen)
+            mask_scores(p + lane, QUERIES, h, i + lane, count, first, seen)
             if h.drawn != NULL:
-                draw_kept(kept, h, i + lane, count, first, seen)
+                draw_dropout(dropout, h, i + lane, count, first, seen)
             if real is float:
                 score_gradients_float(p + lane, ds + lane, QUERIES, seen, <float> h.scale, m + lane, inverse + lane,
-                                      mean + lane, NULL if h.drawn == NULL else kept)
+                                      mean + lane, NULL if h.drawn == NULL else dropout)
             else:
                 score_gradients_double(p + lane, ds + lane, QUERIES, seen, h.scale, m + lane, inverse + lane,
-                                       mean + lane, NULL if h.drawn == NULL else kept)
+                                       mean + lane, NULL if h.drawn == NULL else dropout)
             add_product(dq + lane * h.size, h.size, count, h.d, seen, ds + lane, 1, QUERIES, <const real*> k.data,
                         k.row)
             lane += width
         lane = j = 0
         while j < keys:                   # a strip has seen its first `seen` keys, and a later strip as many or more
-            while seen_of_block(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
+            while seen_in_block(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
                 lane += width
             count = min(keys - j, width)
             add_product(dk + (first + j) * h.size, h.size, count, h.d, queries - lane,
@@ -227,7 +227,7 @@ cdef void scores(real* s, Py_ssize_t s_row, const real* a, Py_ssize_t a_row, Py_
                  bint is_packed) noexcept nogil:
     cdef Strip strip
     cdef Py_ssize_t width = strip_queries(s), c = 0, i
-    plain(&strip)
+    set_plain(&strip)
     strip.rows, strip.columns, strip.a_row, strip.a_k, strip.b, strip.b_k = keys, width, a_row, 1, packed, width
     strip.y, strip.y_row = s, s_row
     while c < d:
@@ -253,7 +253,7 @@ cdef void add_product(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssize_t col
     cdef real* whole = <real*> packed_b + 2 * QUERIES * BLOCK_K
     cdef Strip strip
     cdef Py_ssize_t j = 0, k
-    plain(&strip)
+    set_plain(&strip)
     strip.rows, strip.k, strip.resume = rows, depth, True
     strip.a, strip.a_row, strip.a_k, strip.y_row = a, a_row, a_k, y_row
     while j < columns:
@@ -277,27 +277,27 @@ cdef inline void shrink_rows(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssiz
 
 
 # A strip of a plain product, without bias, mask or relu.
-cdef inline void plain(Strip* strip) noexcept nogil:
+cdef inline void set_plain(Strip* strip) noexcept nogil:
     strip.runs = strip.b_column = 1
     strip.rounded = strip.accumulate = strip.relu = False
     strip.bias = strip.row_bias = strip.mask = NULL
 
 
 # Sets the scores of keys that a query does not see to −∞. The scores begin at query i and key `first`.
-cdef void hide(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
+cdef void mask_scores(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
                Py_ssize_t keys) noexcept nogil:
     cdef Py_ssize_t j, lane, hidden
     cdef const uint8_t* seen
-    cdef bint of_keys = h.mask != NULL and h.mask_query == 0
-    j = 0 if of_keys else max(0, i + h.ahead + 1 - first)
+    cdef bint masks_keys = h.mask != NULL and h.mask_query == 0
+    j = 0 if masks_keys else max(0, i + h.ahead + 1 - first)
     while j < keys:
         hidden = min(queries, first + j - i - h.ahead)
-        if of_keys and not h.mask[(first + j) * h.mask_key]:
+        if masks_keys and not h.mask[(first + j) * h.mask_key]:
             hidden = queries
         for lane in range(hidden):
             s[j * s_row + lane] = <real> -INFINITE
         j += 1
-    if h.mask == NULL or of_keys:
+    if h.mask == NULL or masks_keys:
         return
     for lane in range(queries):
         seen = h.mask + (i + lane) * h.mask_query + first * h.mask_key
@@ -306,34 +306,34 @@ cdef void hide(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_
                 s[j * s_row + lane] = <real> -INFINITE
 
 
-# kept[j, i] = 0 if dropout drops p[i, j], else 1 / (1 − p). A tile of 16 keys × 8 queries takes the bits that are drawn
+# dropout[j, i] = 0 if p[i, j] is dropped, else 1 / (1 − p). A tile of 16 keys × 8 queries takes the bits that are drawn
 # together. The tiles of a head are numbered along the queries, then along the keys.
-cdef void draw_kept(real* kept, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
+cdef void draw_dropout(real* dropout, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
                     Py_ssize_t keys) noexcept nogil:
     cdef uint32_t bits[2 * WORDS]
-    cdef uint32_t least = <uint32_t> rint(65536 * h.p)
+    cdef uint32_t limit = <uint32_t> rint(65536 * h.p)
     cdef real factor = <real> (1 / (1 - h.p))
-    cdef Py_ssize_t width = strip_queries(kept), row, column, begin, end, j
+    cdef Py_ssize_t width = strip_queries(dropout), row, column, begin, end, j
     if queries < width:
-        memset(kept, 0, keys * width * sizeof(real))
+        memset(dropout, 0, keys * width * sizeof(real))
     for row in range(first // TILE_KEYS, tiles(first + keys, TILE_KEYS)):
         for column in range(i // TILE_QUERIES, tiles(i + queries, TILE_QUERIES)):
             draw_bits(bits, h.drawn, h.first + row * tiles(h.L, TILE_QUERIES) + column)
             begin, end = max(i, column * TILE_QUERIES), min(i + queries, (column + 1) * TILE_QUERIES)
             for j in range(row * TILE_KEYS, min((row + 1) * TILE_KEYS, first + keys)):
-                keep(kept + (j - first) * width + begin - i,
-                     bits + j % TILE_KEYS * TILE_QUERIES + begin % TILE_QUERIES, end - begin, least, factor)
+                drop(dropout + (j - first) * width + begin - i,
+                     bits + j % TILE_KEYS * TILE_QUERIES + begin % TILE_QUERIES, end - begin, limit, factor)
 
 
-# kept[i] = factor if bits[i] are at least `least`, else 0
-cdef inline void keep(real* kept, const uint32_t* bits, Py_ssize_t n, uint32_t least, real factor) noexcept nogil:
+# dropout[i] = factor if bits[i] are at least `limit`, else 0
+cdef inline void drop(real* dropout, const uint32_t* bits, Py_ssize_t n, uint32_t limit, real factor) noexcept nogil:
     cdef Py_ssize_t i
     if n == TILE_QUERIES:                 # the usual case, whole vectors
         for i in range(TILE_QUERIES):
-            kept[i] = factor if bits[i] >= least else <real> 0
+            dropout[i] = factor if bits[i] >= limit else <real> 0
     else:
         for i in range(n):
-            kept[i] = factor if bits[i] >= least else <real> 0
+            dropout[i] = factor if bits[i] >= limit else <real> 0
 
 
 cdef inline Py_ssize_t tiles(Py_ssize_t n, Py_ssize_t length) noexcept nogil:
@@ -342,7 +342,7 @@ cdef inline Py_ssize_t tiles(Py_ssize_t n, Py_ssize_t length) noexcept nogil:
 
 # ---- one head ----
 
-cdef Head head_of(const Call* call, Py_ssize_t head, const Operand* mask, const Operand* drawn) noexcept nogil:
+cdef Head make_head(const Call* call, Py_ssize_t head, const Operand* mask, const Operand* drawn) noexcept nogil:
     cdef Py_ssize_t H = call.size[1], row = head // H
     cdef Head h
     h.L, h.S, h.d = call.size[2], call.size[3], call.size[4]
@@ -360,7 +360,7 @@ cdef Head head_of(const Call* call, Py_ssize_t head, const Operand* mask, const 
 
 
 # The address of a head's position i in an operand.
-cdef inline const real* position_of(const real* like, const Call* call, int operand, Py_ssize_t head,
+cdef inline const real* get_position(const real* like, const Call* call, int operand, Py_ssize_t head,
                                     Py_ssize_t i) noexcept nogil:
     cdef const Operand* x = &call.operand[operand]
     cdef Py_ssize_t H = call.size[1]
@@ -368,14 +368,14 @@ cdef inline const real* position_of(const real* like, const Call* call, int oper
 
 
 # A block of positions. It is packed if its rows are crowded in the cache and several strips of queries read it.
-cdef Positions block_of(const real* like, const Call* call, int operand, int place, Py_ssize_t head, Py_ssize_t first,
+cdef Positions make_block(const real* like, const Call* call, int operand, int place, Py_ssize_t head, Py_ssize_t first,
                         Py_ssize_t count, Py_ssize_t queries) noexcept nogil:
-    cdef const real* x = <const real*> position_of(like, call, operand, head, first)
+    cdef const real* x = <const real*> get_position(like, call, operand, head, first)
     cdef Py_ssize_t d = call.size[4], row = call.operand[operand].stride[1], i
-    cdef real* packed = <real*> packed_a + place * KEYS * MOST_PACKED
+    cdef real* packed = <real*> packed_a + place * KEYS * MAX_PACKED
     cdef Positions block
     block.data, block.row = x, row
-    if queries > strip_queries(like) and d <= MOST_PACKED and is_crowded(x, row, count):
+    if queries > strip_queries(like) and d <= MAX_PACKED and is_crowded(x, row, count):
         for i in range(count):
             memcpy(packed + i * d, x + i * row, d * sizeof(real))
         block.data, block.row = packed, d
@@ -383,14 +383,14 @@ cdef Positions block_of(const real* like, const Call* call, int operand, int pla
 
 
 # How many keys query i sees, from the first key on: those up to its own position.
-cdef inline Py_ssize_t seen_by(const Head* h, Py_ssize_t i) noexcept nogil:
+cdef inline Py_ssize_t seen_keys(const Head* h, Py_ssize_t i) noexcept nogil:
     return min(h.S, i + h.ahead + 1)
 
 
 # How many keys of a block a strip of queries sees, rounded up to whole strips of keys.
-cdef inline Py_ssize_t seen_of_block(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
+cdef inline Py_ssize_t seen_in_block(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
                                      Py_ssize_t width) noexcept nogil:
-    cdef Py_ssize_t seen = max(0, seen_by(h, i + queries - 1) - first)
+    cdef Py_ssize_t seen = max(0, seen_keys(h, i + queries - 1) - first)
     return min(keys, (seen + width - 1) // width * width)
 
 
@@ -421,8 +421,8 @@ cdef inline real dot(const real* x, const real* y, Py_ssize_t n) noexcept nogil:
 cdef int rotary(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t n = call.size[0], T = call.size[1], H = call.size[2], d = call.size[3], t, row, head, j
     cdef const Operand* x = &call.operand[2]
-    cdef const real* of_x
-    cdef real* of_y
+    cdef const real* x_pair
+    cdef real* y_pair
     cdef real* turn
     cdef double a
     for t in range(begin, end):
@@ -432,11 +432,11 @@ cdef int rotary(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noe
             turn[j], turn[j + 1] = <real> cos(a), <real> (-sin(a) if call.size[5] else sin(a))
         for row in range(n):
             for head in range(H):
-                of_x = <const real*> x.data + row * x.stride[0] + t * x.stride[1] + head * d
-                of_y = y + ((row * T + t) * H + head) * d
+                x_pair = <const real*> x.data + row * x.stride[0] + t * x.stride[1] + head * d
+                y_pair = y + ((row * T + t) * H + head) * d
                 for j in range(0, d, 2):
-                    of_y[j] = sum_of_products(of_x[j], turn[j], -of_x[j + 1], turn[j + 1])
-                    of_y[j + 1] = sum_of_products(of_x[j], turn[j + 1], of_x[j + 1], turn[j])
+                    y_pair[j] = sum_of_products(x_pair[j], turn[j], -x_pair[j + 1], turn[j + 1])
+                    y_pair[j + 1] = sum_of_products(x_pair[j], turn[j + 1], x_pair[j + 1], turn[j])
     return CONTINUE
 
 

@@ -25,7 +25,7 @@ cdef void draw(uint32_t* words, const Call* call, Py_ssize_t i, bint is_first) n
 
 
 # A random number of 0 … m − 1, m ≤ 2³². Each has the probability 1 / m, to within 2⁻³².
-cdef inline Py_ssize_t one_of(uint64_t m, uint32_t word) noexcept nogil:
+cdef inline Py_ssize_t random_below(uint64_t m, uint32_t word) noexcept nogil:
     return <Py_ssize_t> ((m * word) >> 32)
 
 
@@ -40,8 +40,8 @@ cdef int crop(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef const real* x
     for i in range(begin, end):
         draw(words, call, i, i == begin)
-        top = last_top - one_of(last_top + call.size[3] + 1, words[i % COUNTERS])
-        left = last_left - one_of(last_left + call.size[3] + 1, words[COUNTERS + i % COUNTERS])
+        top = last_top - random_below(last_top + call.size[3] + 1, words[i % COUNTERS])
+        left = last_left - random_below(last_left + call.size[3] + 1, words[COUNTERS + i % COUNTERS])
         first, last = min(max(-left, 0), width), max(min(W - left, width), 0)
         for line in range(C * lines):
             h = line % lines + top
@@ -70,7 +70,7 @@ cdef int flip(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
         draw(words, call, i, i == begin)
         y = dtype + i * lines * W
         x = <const real*> call.operand[1].data + i * lines * W
-        if one_of(2, words[i % COUNTERS]) == 0:
+        if random_below(2, words[i % COUNTERS]) == 0:
             memcpy(y, x, lines * W * sizeof(real))
             continue
         for line in range(lines):
@@ -90,8 +90,8 @@ cdef int cutout(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end)
         draw(words, call, i, i == begin)
         y = dtype + i * C * H * W
         memcpy(y, <const real*> call.operand[1].data + i * C * H * W, C * H * W * sizeof(real))
-        top = one_of(H, words[i % COUNTERS]) - s // 2
-        left = one_of(W, words[COUNTERS + i % COUNTERS]) - s // 2
+        top = random_below(H, words[i % COUNTERS]) - s // 2
+        left = random_below(W, words[COUNTERS + i % COUNTERS]) - s // 2
         for c in range(C):
             for h in range(max(top, 0), min(top + s, H)):
                 for w in range(max(left, 0), min(left + s, W)):
@@ -107,7 +107,7 @@ cdef int affine(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef double middle = 0.5 * (H - 1), centre = 0.5 * (W - 1), u, v, up, left
     cdef Py_ssize_t i, c, h, w, above, below, before, after
     cdef real top, bottom
-    cdef real[2] of_above, of_below
+    cdef real[2] above_weights, below_weights
     cdef real* y
     cdef const real* x
     cdef const double* A
@@ -127,16 +127,16 @@ cdef int affine(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end)
                 below, after = min(above + 1, H - 1), min(before + 1, W - 1)
                 top = <real> (1 - (u - up)) if above >= 0 else 0
                 bottom = <real> (u - up) if above + 1 < H else 0
-                of_above[0] = of_below[0] = <real> (1 - (v - left)) if before >= 0 else 0
-                of_above[1] = of_below[1] = <real> (v - left) if before + 1 < W else 0
-                of_above[0], of_above[1] = of_above[0] * top, of_above[1] * top
-                of_below[0], of_below[1] = of_below[0] * bottom, of_below[1] * bottom
+                above_weights[0] = below_weights[0] = <real> (1 - (v - left)) if before >= 0 else 0
+                above_weights[1] = below_weights[1] = <real> (v - left) if before + 1 < W else 0
+                above_weights[0], above_weights[1] = above_weights[0] * top, above_weights[1] * top
+                below_weights[0], below_weights[1] = below_weights[0] * bottom, below_weights[1] * bottom
                 above, before = max(above, 0), max(before, 0)
                 x = <const real*> call.operand[1].data + i * C * H * W
                 for c in range(C):
                     y[c * H * W] = sum_of_products(
-                        of_above[0], x[above * W + before], of_above[1], x[above * W + after]
-                    ) + sum_of_products(of_below[0], x[below * W + before], of_below[1], x[below * W + after])
+                        above_weights[0], x[above * W + before], above_weights[1], x[above * W + after]
+                    ) + sum_of_products(below_weights[0], x[below * W + before], below_weights[1], x[below * W + after])
                     x += H * W
     return CONTINUE
 

@@ -90,7 +90,7 @@ static int way(void)
     return chosen;
 }
 
-ptrdiff_t most_terms_bfloat16(void) { return way() == ONE_BY_ONE ? BLOCK_K : 2 * BLOCK_K; }
+ptrdiff_t max_terms_bfloat16(void) { return way() == ONE_BY_ONE ? BLOCK_K : 2 * BLOCK_K; }
 
 /* So many terms, filled up with zeros: by AMX to whole blocks, otherwise with one or more at the end of each chain that is
  * shorter than 16. The first zero may change a chain, because −0 + 0 is 0; further ones do not. */

@@ -24,7 +24,7 @@ cdef int standardize(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end
         else:
             for j in range(k):
                 z = (x[i * k + j] - center[j]) / scale[j]
-                q = within((z if z == z else 0) * inverse)
+                q = clip_to_finite_square((z if z == z else 0) * inverse)
                 y[i * (k + g) + j] = <real> (limit * (q / sqrt(1 + q * q)))
         for j in range(g):
             y[i * (k + g) + k + j] = x[i * k + gaps[j]] != x[i * k + gaps[j]]
@@ -48,7 +48,7 @@ cdef int standardize_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssiz
     for i in range(begin, end):
         for j in range(k):
             z = (x[i * k + j] - center[j]) / scale[j]
-            q = 1 + within(z * inverse) * within(z * inverse)
+            q = 1 + clip_to_finite_square(z * inverse) * clip_to_finite_square(z * inverse)
             dx[i * k + j] = dy[i * (k + g) + j] / (scale[j] * q * sqrt(q)) if z == z else 0
     return CONTINUE
 
@@ -63,14 +63,14 @@ cdef int piecewise(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     cdef const double* e = <const double*> call.operand[2].data
     cdef const int64_t* starts = <const int64_t*> call.operand[3].data
     cdef Py_ssize_t k = call.size[1], i, j, t
-    cdef double given
+    cdef double value
     cdef real* row
     for i in range(begin, end):
         for j in range(k):
-            given = x[i * k + j]
+            value = x[i * k + j]
             row = y + i * call.size[2] - j
             for t in range(starts[j], starts[j + 1] - 1):
-                row[t] = <real> (min(max((given - e[t]) / (e[t + 1] - e[t]), 0), 1) if given == given else 0)
+                row[t] = <real> (min(max((value - e[t]) / (e[t + 1] - e[t]), 0), 1) if value == value else 0)
     return CONTINUE
 
 
@@ -96,7 +96,7 @@ cdef int piecewise_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssize_
 
 
 # q, held to where its square is finite
-cdef inline double within(double q) noexcept nogil:
+cdef inline double clip_to_finite_square(double q) noexcept nogil:
     return min(max(q, -1e150), 1e150)
 
 

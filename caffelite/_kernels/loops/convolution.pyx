@@ -31,14 +31,14 @@
 #   parts    images last: the pixels of y; channels last: the pixels of some images at a time; depthwise, channels last:
 #            the lines of y's images along their longer side
 
-from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.matmul cimport (
     READS_LANES, Strip, lanes, strip_columns, strip_of_runs_double, strip_of_runs_float,
 )
 
 cdef extern from "loops/taps.h" nogil:
-    ctypedef struct Weighing:
+    ctypedef struct TapSums:
         Py_ssize_t rows, taps, x_row, y_row
         const Py_ssize_t* x_at
         const Py_ssize_t* w_at
@@ -48,8 +48,8 @@ cdef extern from "loops/taps.h" nogil:
         void* y
         int lanes
         bint same, resume
-    void weigh_all_float(const Weighing* weighing)
-    void weigh_all_double(const Weighing* weighing)
+    void sum_taps_float(const TapSums* args)
+    void sum_taps_double(const TapSums* args)
 
 cdef extern from "loops/dots.h" nogil:
     ctypedef struct Dots:
@@ -60,8 +60,8 @@ cdef extern from "loops/dots.h" nogil:
         void* sums
     void all_dots_float(const Dots* dots)
     void all_dots_double(const Dots* dots)
-    float total_of_float(const float* lanes)
-    double total_of_double(const double* lanes)
+    float sum_lanes_float(const float* lanes)
+    double sum_lanes_double(const double* lanes)
 
 
 cdef enum:
@@ -76,7 +76,7 @@ cdef struct Taps:                         # a window's taps that are inside x, a
     Py_ssize_t at, reach                  # the first tap's place in x, and how much further each next tap is
 
 
-cdef Taps taps_of(const Window* window, bint is_transposed, Py_ssize_t i) noexcept nogil:
+cdef Taps get_taps(const Window* window, bint is_transposed, Py_ssize_t i) noexcept nogil:
     cdef Taps taps
     cdef Py_ssize_t stride = window.stride, dilation = window.dilation, last, at
     if not is_transposed:
@@ -124,7 +124,7 @@ cdef inline Py_ssize_t quotient(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
     return a if b == 1 else a // b
 
 
-cdef inline bint alike(const Taps* a, const Taps* b) noexcept nogil:
+cdef inline bint has_same_taps(const Taps* a, const Taps* b) noexcept nogil:
     """Whether the same taps are inside x."""
     return a.first == b.first and a.count == b.count
 
@@ -142,7 +142,7 @@ cdef struct Runs:
 
 # The runs over these taps, beginning with run number `begin`. A run goes over the channels of one tap. If the taps of a
 # row are neighbours in memory, a run goes over all their channels.
-cdef void lay_runs(Runs* runs, const Taps* down, const Taps* along, Py_ssize_t channels, const Operand* x,
+cdef void make_runs(Runs* runs, const Taps* down, const Taps* along, Py_ssize_t channels, const Operand* x,
                    const Operand* w, Py_ssize_t begin) noexcept nogil:
     cdef Py_ssize_t x_along = along.reach * x.stride[3], w_along = along.step * w.stride[3]
     cdef Py_ssize_t x_down = down.reach * x.stride[2], w_down = down.step * w.stride[2], across = along.count, at
@@ -167,7 +167,7 @@ cdef void lay_runs(Runs* runs, const Taps* down, const Taps* along, Py_ssize_t c
 
 
 # Each tap by itself, from number `begin` on.
-cdef void lay_taps(Runs* taps, const Taps* down, const Taps* along, const Operand* x, const Operand* w,
+cdef void make_taps(Runs* taps, const Taps* down, const Taps* along, const Operand* x, const Operand* w,
                    Py_ssize_t begin) noexcept nogil:
     cdef Py_ssize_t at = begin, i, j
     taps.count = 0
@@ -190,47 +190,47 @@ cdef inline bint is_depthwise(const Call* call) noexcept nogil:
 
 cdef int convolution(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     if call.size[6] and is_depthwise(call):
-        channels_apart(out, call, begin, end)
+        depthwise_channels_last(out, call, begin, end)
     elif call.size[6]:
-        channels_last(out, call, begin, end)
+        convolve_channels_last(out, call, begin, end)
     else:
-        images_last(out, call, begin, end)
+        convolve_images_last(out, call, begin, end)
     return CONTINUE
 
 
-cdef void images_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef void convolve_images_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* x = &call.operand[1]
     cdef Py_ssize_t n = call.size[0], width = outputs_along(call, 1), i, j, next_j, columns
     cdef Taps down, along
     while begin < end:                    # neighbouring pixels of y whose windows have the same taps inside x
         i, j = begin // width, begin % width
-        down, along = taps_of(&call.window[0], call.size[4], i), taps_of(&call.window[1], call.size[4], j)
+        down, along = get_taps(&call.window[0], call.size[4], i), get_taps(&call.window[1], call.size[4], j)
         next_j = j + 1
         if call.window[1].stride == 1 and y.stride[3] == n and x.stride[3] == n:
-            next_j = alike_until(call, 1, &along, j, min(width, j + end - begin))
+            next_j = taps_end(call, 1, &along, j, min(width, j + end - begin))
         columns = (next_j - j) * n
         if is_depthwise(call):
-            weigh_images(out + i * y.stride[2] + j * y.stride[3], call, &down, &along, columns)
+            sum_images(out + i * y.stride[2] + j * y.stride[3], call, &down, &along, columns)
         else:
-            strips_of_images(out + i * y.stride[2] + j * y.stride[3], call, &down, &along, columns)
+            convolve_images(out + i * y.stride[2] + j * y.stride[3], call, &down, &along, columns)
         begin += next_j - j
 
 
 # Columns of y that are neighbours, of the pixels of images, channel by channel.
-cdef void weigh_images(real* out, const Call* call, const Taps* down, const Taps* along,
+cdef void sum_images(real* out, const Call* call, const Taps* down, const Taps* along,
                        Py_ssize_t columns) noexcept nogil:
     cdef const Operand* x = &call.operand[1]
     cdef const Operand* w = &call.operand[2]
     cdef const real* bias = <const real*> call.operand[3].data
     cdef Py_ssize_t channel, tap = 0, whole = columns - columns % lanes(out)
     cdef Runs taps
-    cdef Weighing rows
+    cdef TapSums rows
     rows.same, rows.resume, rows.bias = True, False, NULL
     rows.x_row = rows.y_row = lanes(out)
     rows.x_at, rows.w_at = taps.x, taps.w
     while True:
-        lay_taps(&taps, down, along, x, w, tap)
+        make_taps(&taps, down, along, x, w, tap)
         rows.taps = taps.count
         for channel in range(call.size[3]):
             rows.w = <const real*> w.data + channel * call.size[5]
@@ -239,21 +239,21 @@ cdef void weigh_images(real* out, const Call* call, const Taps* down, const Taps
             if bias != NULL and not taps.next:
                 rows.bias = bias + channel
             rows.rows, rows.lanes = whole // lanes(out), <int> lanes(out)
-            weigh(out, &rows)
+            sum_taps(out, &rows)
             if whole < columns:
                 rows.x = <const real*> rows.x + whole
                 rows.y = <real*> rows.y + whole
                 rows.rows, rows.lanes = 1, <int> (columns - whole)
-                weigh(out, &rows)
+                sum_taps(out, &rows)
             if taps.next == 0:
-                finish(out + channel * call.operand[0].stride[1], call, columns)
+                apply_epilogue(out + channel * call.operand[0].stride[1], call, columns)
         if taps.next == 0:
             break
         tap, rows.resume = taps.next, True
 
 
 # Neighbouring columns of y, images last: a column is a pixel of an image, and a row is an output channel.
-cdef void strips_of_images(real* out, const Call* call, const Taps* down, const Taps* along,
+cdef void convolve_images(real* out, const Call* call, const Taps* down, const Taps* along,
                            Py_ssize_t columns) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* x = &call.operand[1]
@@ -269,7 +269,7 @@ cdef void strips_of_images(real* out, const Call* call, const Taps* down, const 
     strip.accumulate = strip.relu = strip.resume = False
     strip.rows, strip.a_row, strip.y_row = call.size[2], w.stride[0], y.stride[1]
     while True:
-        lay_runs(&runs, down, along, call.size[1], x, w, tap)
+        make_runs(&runs, down, along, call.size[1], x, w, tap)
         strip.k, strip.runs = runs.k if runs.count > 0 else 0, runs.count
         strip.a_k, strip.b_k, strip.a_run, strip.b_run = runs.w_k, runs.x_k, runs.w, runs.x
         for group in range(call.size[3]):
@@ -282,22 +282,22 @@ cdef void strips_of_images(real* out, const Call* call, const Taps* down, const 
                 strip.b = <const real*> x.data + group * call.size[1] * x.stride[1] + runs.x_first + column
                 strip.y = out + group * call.size[2] * y.stride[1] + column
                 if in_registers and runs.next == 0:
-                    lay_epilogue(<real*> strip.y, call, &strip)
+                    set_epilogue(<real*> strip.y, call, &strip)
                 run_strip_of_runs(out, &strip)
                 column += width
             if runs.next == 0 and not in_registers:
                 for r in range(group * call.size[2], (group + 1) * call.size[2]):
-                    finish(out + r * y.stride[1], call, columns)
+                    apply_epilogue(out + r * y.stride[1], call, columns)
         if runs.next == 0:
             break
         tap, strip.resume = runs.next, True
 
 
-cdef void channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef void convolve_channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* x = &call.operand[1]
     cdef Py_ssize_t height = outputs_along(call, 0), width = outputs_along(call, 1), images = call.size[0]
-    cdef Py_ssize_t columns = call.size[2], block = columns_at_once(out, call), group, column, part, i, j, n, next_j
+    cdef Py_ssize_t columns = call.size[2], block = columns_per_block(out, call), group, column, part, i, j, n, next_j
     cdef Taps down, along
     for group in range(call.size[3]):
         column = group * columns
@@ -308,11 +308,11 @@ cdef void channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_
                 next_j = j + 1
                 if images < IMAGES:       # few images: the rows of a tile are pixels of one image
                     next_j = min(width, j + end - part)
-                    line_of_pixels(out, call, n, i, j, next_j, column, min((group + 1) * columns, column + block))
+                    convolve_line(out, call, n, i, j, next_j, column, min((group + 1) * columns, column + block))
                 else:
                     n *= IMAGES
-                    down, along = taps_of(&call.window[0], call.size[4], i), taps_of(&call.window[1], call.size[4], j)
-                    strips_of_pixels(out + n * y.stride[0] + i * y.stride[2] + j * y.stride[3], call, &down, &along, n,
+                    down, along = get_taps(&call.window[0], call.size[4], i), get_taps(&call.window[1], call.size[4], j)
+                    convolve_pixels(out + n * y.stride[0] + i * y.stride[2] + j * y.stride[3], call, &down, &along, n,
                                      min(images - n, IMAGES), y.stride[0], x.stride[0], column,
                                      min((group + 1) * columns, column + block))
                 part += next_j - j
@@ -320,64 +320,64 @@ cdef void channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_
 
 
 # The number of output channels whose weights fit into a part of the second-level cache, in whole strips.
-cdef inline Py_ssize_t columns_at_once(const real* out, const Call* call) noexcept nogil:
+cdef inline Py_ssize_t columns_per_block(const real* out, const Call* call) noexcept nogil:
     cdef Py_ssize_t terms = call.size[1] * call.window[0].kernel * call.window[1].kernel
-    cdef Py_ssize_t most = max(WEIGHTS_BYTES // <Py_ssize_t> sizeof(real) // max(terms, 1), 1)
-    return max(most // strip_columns(out), 1) * strip_columns(out)
+    cdef Py_ssize_t max_columns = max(WEIGHTS_BYTES // <Py_ssize_t> sizeof(real) // max(terms, 1), 1)
+    return max(max_columns // strip_columns(out), 1) * strip_columns(out)
 
 
 # The pixels of y from number j to before `last` of a line. Those that have the same taps inside x are rows of a tile.
 # Of a transposed convolution they lie a stride apart: there, neighbours have other taps.
-cdef void line_of_pixels(real* out, const Call* call, Py_ssize_t n, Py_ssize_t i, Py_ssize_t j, Py_ssize_t last,
+cdef void convolve_line(real* out, const Call* call, Py_ssize_t n, Py_ssize_t i, Py_ssize_t j, Py_ssize_t last,
                          Py_ssize_t column, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef Py_ssize_t step = call.window[1].stride if call.size[4] else 1, phase, at, rows
-    cdef Taps down = taps_of(&call.window[0], call.size[4], i), along
+    cdef Taps down = get_taps(&call.window[0], call.size[4], i), along
     for phase in range(min(step, last - j)):
         at = j + phase
         while at < last:
-            along = taps_of(&call.window[1], call.size[4], at)
+            along = get_taps(&call.window[1], call.size[4], at)
             rows = min((last - 1 - at) // step + 1, <Py_ssize_t> PIXELS)
-            rows = alike_pixels(call, 1, &along, at, step, rows)
-            strips_of_pixels(out + n * y.stride[0] + i * y.stride[2] + at * y.stride[3], call, &down, &along, n, rows,
+            rows = count_same_taps(call, 1, &along, at, step, rows)
+            convolve_pixels(out + n * y.stride[0] + i * y.stride[2] + at * y.stride[3], call, &down, &along, n, rows,
                              step * y.stride[3], call.operand[1].stride[3] * pixels_apart(call, 1), column, end)
             at += rows * step
 
 
 # How many of the pixels j, j + step, …, at most so many, along an axis of y, have windows with the same taps inside x.
 # From one of them to the next, a transposed convolution moves by one pixel of x, others by a stride.
-cdef Py_ssize_t alike_pixels(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t step,
-                             Py_ssize_t most) noexcept nogil:
+cdef Py_ssize_t count_same_taps(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t step,
+                             Py_ssize_t max_count) noexcept nogil:
     cdef const Window* window = &call.window[axis]
     cdef Py_ssize_t count = 1
-    cdef Taps other
+    cdef Taps next_taps
     if not call.size[4] and taps.count == window.kernel:
-        return min(most, inside_until(window) - j)
-    if call.size[4] and taps.count > 0 and taps.step < 0 and all_of_phase(window, taps):
-        return min(most, window.count - (taps.at + (taps.count - 1) * taps.reach))
-    while count < most:
-        other = taps_of(window, call.size[4], j + count * step)
-        if not alike(taps, &other):
+        return min(max_count, interior_end(window) - j)
+    if call.size[4] and taps.count > 0 and taps.step < 0 and is_phase_inside(window, taps):
+        return min(max_count, window.count - (taps.at + (taps.count - 1) * taps.reach))
+    while count < max_count:
+        next_taps = get_taps(window, call.size[4], j + count * step)
+        if not has_same_taps(taps, &next_taps):
             break
         count += 1
     return count
 
 
 # The first place at which a window, inside x before, sticks out behind it.
-cdef inline Py_ssize_t inside_until(const Window* window) noexcept nogil:
+cdef inline Py_ssize_t interior_end(const Window* window) noexcept nogil:
     return quotient(window.length - 1 - (window.kernel - 1) * window.dilation + window.padding, window.stride) + 1
 
 
 # Of a transposed convolution: whether all taps that meet pixels of x from here, in steps of a stride, lie inside x.
-cdef inline bint all_of_phase(const Window* window, const Taps* taps) noexcept nogil:
+cdef inline bint is_phase_inside(const Window* window, const Taps* taps) noexcept nogil:
     return taps.first - taps.step >= window.kernel and taps.first + (taps.count - 1) * taps.step < -taps.step
 
 
 # The first place after j, before `end`, along an axis of y, whose window has other taps inside x.
-cdef Py_ssize_t alike_until(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t end) noexcept nogil:
+cdef Py_ssize_t taps_end(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t end) noexcept nogil:
     if call.size[4] and call.window[axis].stride > 1:
         return j + 1
-    return j + alike_pixels(call, axis, taps, j, 1, end - j)
+    return j + count_same_taps(call, axis, taps, j, 1, end - j)
 
 
 # The distance in pixels of x from one pixel of y to the next, if their windows have the same taps inside x.
@@ -386,7 +386,7 @@ cdef inline Py_ssize_t pixels_apart(const Call* call, int axis) noexcept nogil:
 
 
 # Channels last, channel by channel: image after image, along its longer side, over whose pixels weights are the same.
-cdef void channels_apart(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef void depthwise_channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* x = &call.operand[1]
     cdef int longer = outputs_along(call, 1) >= outputs_along(call, 0), shorter = not longer
@@ -394,31 +394,31 @@ cdef void channels_apart(real* out, const Call* call, Py_ssize_t begin, Py_ssize
     cdef Taps taps[2]
     for part in range(begin, end):
         n, i = part // lines, part % lines
-        taps[shorter] = taps_of(&call.window[shorter], call.size[4], i)
+        taps[shorter] = get_taps(&call.window[shorter], call.size[4], i)
         j = 0
         while j < pixels:
-            taps[longer] = taps_of(&call.window[longer], call.size[4], j)
-            next_j = alike_until(call, longer, &taps[longer], j, pixels)
-            weigh_pixels(out + n * y.stride[0] + i * y.stride[2 + shorter] + j * y.stride[2 + longer], call, &taps[0],
+            taps[longer] = get_taps(&call.window[longer], call.size[4], j)
+            next_j = taps_end(call, longer, &taps[longer], j, pixels)
+            sum_pixels(out + n * y.stride[0] + i * y.stride[2 + shorter] + j * y.stride[2 + longer], call, &taps[0],
                          &taps[1], n, next_j - j, y.stride[2 + longer],
                          x.stride[2 + longer] * pixels_apart(call, longer))
             j = next_j
 
 
 # All channels of pixels that lie y_row and x_row apart.
-cdef void weigh_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n, Py_ssize_t rows,
+cdef void sum_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n, Py_ssize_t rows,
                        Py_ssize_t y_row, Py_ssize_t x_row) noexcept nogil:
     cdef const Operand* x = &call.operand[1]
     cdef const Operand* w = &call.operand[2]
     cdef const real* bias = <const real*> call.operand[3].data
     cdef Py_ssize_t tap = 0, column, r
     cdef Runs taps
-    cdef Weighing pixels
+    cdef TapSums pixels
     pixels.same, pixels.resume, pixels.bias = False, False, NULL
     pixels.rows, pixels.x_row, pixels.y_row = rows, x_row, y_row
     pixels.x_at, pixels.w_at = taps.x, taps.w
     while True:
-        lay_taps(&taps, down, along, x, w, tap)
+        make_taps(&taps, down, along, x, w, tap)
         pixels.taps = taps.count
         column = 0
         while column < call.size[3]:
@@ -428,17 +428,17 @@ cdef void weigh_pixels(real* out, const Call* call, const Taps* down, const Taps
             pixels.y = out + column
             if bias != NULL and not taps.next:
                 pixels.bias = bias + column
-            weigh(out, &pixels)
+            sum_taps(out, &pixels)
             column += lanes(out)
         if taps.next == 0:
             break
         tap, pixels.resume = taps.next, True
     for r in range(rows):
-        finish(out + r * y_row, call, call.size[3])
+        apply_epilogue(out + r * y_row, call, call.size[3])
 
 
 # The channels from `column` to before `end` of such pixels. Each is a sum over all channels of x in its group.
-cdef void strips_of_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n,
+cdef void convolve_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n,
                            Py_ssize_t rows, Py_ssize_t y_row, Py_ssize_t x_row, Py_ssize_t column,
                            Py_ssize_t end) noexcept nogil:
     cdef const Operand* x = &call.operand[1]
@@ -454,7 +454,7 @@ cdef void strips_of_pixels(real* out, const Call* call, const Taps* down, const 
     strip.accumulate = strip.relu = strip.resume = False
     strip.rows, strip.a_row, strip.y_row = rows, x_row, y_row
     while True:
-        lay_runs(&runs, down, along, call.size[1], x, w, tap)
+        make_runs(&runs, down, along, call.size[1], x, w, tap)
         strip.k, strip.runs = runs.k if runs.count > 0 else 0, runs.count
         strip.a_k, strip.b_k, strip.a_run, strip.b_run = runs.x_k, runs.w_k, runs.x, runs.w
         strip.a = <const real*> x.data + n * x.stride[0] + first_channel * x.stride[1] + runs.x_first
@@ -466,7 +466,7 @@ cdef void strips_of_pixels(real* out, const Call* call, const Taps* down, const 
             if bias != NULL and not runs.next:
                 strip.bias = bias + at
             if in_registers and runs.next == 0:
-                lay_epilogue(<real*> strip.y, call, &strip)
+                set_epilogue(<real*> strip.y, call, &strip)
             run_strip_of_runs(out, &strip)
             at += width
         if runs.next == 0:
@@ -474,7 +474,7 @@ cdef void strips_of_pixels(real* out, const Call* call, const Taps* down, const 
         tap, strip.resume = runs.next, True
     if not in_registers:
         for r in range(rows):
-            finish(out + r * y_row + column, call, end - column)
+            apply_epilogue(out + r * y_row + column, call, end - column)
 
 
 # Whether the tile can do the epilogue while its sums are in registers: max(y, 0), or 0 where a mask is not above 0.
@@ -485,7 +485,7 @@ cdef inline bint epilogue_fits_registers(const Call* call) noexcept nogil:
                                and call.operand[EPILOGUE + 2].stride[0] == 1)
 
 
-cdef inline void lay_epilogue(real* y, const Call* call, Strip* strip) noexcept nogil:
+cdef inline void set_epilogue(real* y, const Call* call, Strip* strip) noexcept nogil:
     strip.relu = call.op == RELU
     if call.op == RELU_GRAD:
         strip.mask = <const real*> call.operand[EPILOGUE + 2].data + (y - <real*> call.operand[0].data)
@@ -503,11 +503,11 @@ cdef inline Py_ssize_t strip_width(const real* out, Py_ssize_t columns) noexcept
     return (vectors + strips - 1) // max(strips, 1) * lanes(out)
 
 
-cdef inline void weigh(const real* out, const Weighing* rows) noexcept nogil:
+cdef inline void sum_taps(const real* out, const TapSums* rows) noexcept nogil:
     if real is float:
-        weigh_all_float(rows)
+        sum_taps_float(rows)
     else:
-        weigh_all_double(rows)
+        sum_taps_double(rows)
 
 
 cdef inline void run_strip_of_runs(const real* out, Strip* strip) noexcept nogil:
@@ -515,7 +515,7 @@ cdef inline void run_strip_of_runs(const real* out, Strip* strip) noexcept nogil
     if not READS_LANES:                   # the tile reads whole vectors
         strip.columns -= columns % lanes(out)
         if strip.columns < columns:
-            one_by_one(<real*> strip.y, strip, strip.columns, columns)
+            run_strip_scalar(<real*> strip.y, strip, strip.columns, columns)
     if strip.columns > 0:
         if real is float:
             strip_of_runs_float(strip)
@@ -524,7 +524,7 @@ cdef inline void run_strip_of_runs(const real* out, Strip* strip) noexcept nogil
     strip.columns = columns
 
 
-cdef void one_by_one(real* y, const Strip* s, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef void run_strip_scalar(real* y, const Strip* s, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t i, j, run, k
     cdef const real* a
     cdef const real* b
@@ -579,7 +579,7 @@ cdef int convolution_weight_grad(real* out, const Call* call, Py_ssize_t begin, 
 
 
 # The positions of a window, from `first` to `last`, at which its tap k is inside x.
-cdef inline void positions_of(const Window* window, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
+cdef inline void tap_positions(const Window* window, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
     cdef Py_ssize_t at = k * window.dilation - window.padding
     first[0] = 0 if at >= 0 else (window.stride - 1 - at) // window.stride
     last[0] = -1 if at >= window.length else min((window.length - 1 - at) // window.stride, window.count - 1)
@@ -587,10 +587,10 @@ cdef inline void positions_of(const Window* window, Py_ssize_t k, Py_ssize_t* fi
 
 # The positions of a window at which all its taps are inside x. Terms that are computed together use these, so the order
 # of a sum does not depend on where threads divide the terms.
-cdef inline void common_positions_of(const Window* window, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
-    cdef Py_ssize_t other
-    positions_of(window, 0, first, &other)
-    positions_of(window, window.kernel - 1, &other, last)
+cdef inline void common_positions(const Window* window, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
+    cdef Py_ssize_t unused
+    tap_positions(window, 0, first, &unused)
+    tap_positions(window, window.kernel - 1, &unused, last)
 
 
 cdef void weight_grad_of_images(real* out, const Call* call, Py_ssize_t group, Py_ssize_t begin,
@@ -621,7 +621,7 @@ cdef void weight_grad_of_images(real* out, const Call* call, Py_ssize_t group, P
         i += height
     for o in range(call.size[2]):
         for term in range(begin, end):
-            add_to(out, call, group * call.size[2] + o, term, total_of(sums + (o * terms + term) * lanes(out)))
+            add_to(out, call, group * call.size[2] + o, term, sum_lanes(sums + (o * terms + term) * lanes(out)))
 
 
 # Add the positions from (top, left) to (bottom, right) to these terms.
@@ -630,21 +630,21 @@ cdef void dots_of_block(const real* out, const Call* call, const Dots* dots, Py_
     cdef const Window* down = &call.window[0]
     cdef Py_ssize_t channels = call.size[1], row_terms = call.window[1].kernel * channels, term = begin, k, first, last
     cdef Py_ssize_t count
-    cdef Dots these = dots[0]
+    cdef Dots block_dots = dots[0]
     while term < end:
         k = term // row_terms
         # Few channels: take the next columns of the window too. Many channels: one tap at a time, at all its positions.
         count = min(end, (k + 1) * row_terms if channels < FEW_CHANNELS else (term // channels + 1) * channels) - term
         count = min(count, MAX_TERMS)
-        positions_of(down, k, &first, &last)
+        tap_positions(down, k, &first, &last)
         first, last = max(first, top), min(last, bottom)
         if first <= last:
-            these.rows = last - first + 1
-            these.sums = <real*> dots.sums + term * dots.sum_j
-            these.a = <const real*> dots.a + first * these.a_down
-            these.b = (<const real*> dots.b + first * these.b_down
+            block_dots.rows = last - first + 1
+            block_dots.sums = <real*> dots.sums + term * dots.sum_j
+            block_dots.a = <const real*> dots.a + first * block_dots.a_down
+            block_dots.b = (<const real*> dots.b + first * block_dots.b_down
                        + (k * down.dilation - down.padding) * call.operand[1].stride[2])
-            dots_of_terms(out, call, &these, term % row_terms, count, left, right)
+            dots_of_terms(out, call, &block_dots, term % row_terms, count, left, right)
         term += count
 
 
@@ -656,47 +656,47 @@ cdef void dots_of_terms(const real* out, const Call* call, Dots* dots, Py_ssize_
     cdef const Window* along = &call.window[1]
     cdef Py_ssize_t channels = call.size[1], j, first, last, common_first, common_last
     cdef Py_ssize_t begins[MAX_TERMS]
-    cdef Dots one = dots[0]
+    cdef Dots term_dots = dots[0]
     for j in range(count):
         begins[j] = (((term + j) // channels * along.dilation - along.padding) * call.operand[1].stride[3]
                      + (term + j) % channels * call.operand[1].stride[1])
     dots.b_rows, dots.b_j = count, begins
     if channels >= FEW_CHANNELS:
-        positions_of(along, term // channels, &first, &last)
+        tap_positions(along, term // channels, &first, &last)
         dots_of_positions(out, call, dots, max(first, left), min(last, right))
         return
-    common_positions_of(along, &common_first, &common_last)
+    common_positions(along, &common_first, &common_last)
     common_first, common_last = max(common_first, left), min(common_last, right)
     dots_of_positions(out, call, dots, common_first, common_last)
-    one.b_rows = 1
+    term_dots.b_rows = 1
     for j in range(count):
-        positions_of(along, (term + j) // channels, &first, &last)
+        tap_positions(along, (term + j) // channels, &first, &last)
         first, last = max(first, left), min(last, right)
-        one.b_j = &begins[j]
-        one.sums = <real*> dots.sums + j * dots.sum_j
+        term_dots.b_j = &begins[j]
+        term_dots.sums = <real*> dots.sums + j * dots.sum_j
         if common_first > common_last:
-            dots_of_positions(out, call, &one, first, last)
+            dots_of_positions(out, call, &term_dots, first, last)
         else:
-            dots_of_positions(out, call, &one, first, common_first - 1)
-            dots_of_positions(out, call, &one, common_last + 1, last)
+            dots_of_positions(out, call, &term_dots, first, common_first - 1)
+            dots_of_positions(out, call, &term_dots, common_last + 1, last)
 
 
 cdef void dots_of_positions(const real* out, const Call* call, const Dots* dots, Py_ssize_t first,
                             Py_ssize_t last) noexcept nogil:
-    cdef Dots these = dots[0]
+    cdef Dots block_dots = dots[0]
     cdef Py_ssize_t stride = call.window[1].stride * call.operand[1].stride[3]
     if first > last:
         return
-    these.a = <const real*> these.a + first * call.operand[2].stride[3]
-    these.b = <const real*> these.b + first * stride
-    these.a_along, these.b_along = call.operand[2].stride[3], stride
-    these.pixels = last - first + 1
-    if these.a_along == these.columns and these.b_along == these.columns and not call.size[6]:
-        these.pixels, these.columns = 1, these.pixels * these.columns
+    block_dots.a = <const real*> block_dots.a + first * call.operand[2].stride[3]
+    block_dots.b = <const real*> block_dots.b + first * stride
+    block_dots.a_along, block_dots.b_along = call.operand[2].stride[3], stride
+    block_dots.pixels = last - first + 1
+    if block_dots.a_along == block_dots.columns and block_dots.b_along == block_dots.columns and not call.size[6]:
+        block_dots.pixels, block_dots.columns = 1, block_dots.pixels * block_dots.columns
     if real is float:
-        all_dots_float(&these)
+        all_dots_float(&block_dots)
     else:
-        all_dots_double(&these)
+        all_dots_double(&block_dots)
 
 
 # Depthwise, channels last: a lane is a channel, and the dot products are over the pixels of each image.
@@ -707,7 +707,7 @@ cdef void weight_grad_of_each_channel(real* out, const Call* call, Py_ssize_t be
     cdef const Operand* dy = &call.operand[2]
     cdef Py_ssize_t channels = call.size[3], column, columns, first, last, term, n, j
     cdef real* sums = <real*> call.operand[3].data
-    cdef real of_image[MAX_TERMS * MAX_LANES]
+    cdef real image_sums[MAX_TERMS * MAX_LANES]
     cdef Dots dots
     memset(sums + begin * channels, 0, (end - begin) * channels * sizeof(real))
     dots.a_rows, dots.a_row, dots.a_down, dots.b_down = 1, 0, dy.stride[2], down.stride * x.stride[2]
@@ -722,12 +722,12 @@ cdef void weight_grad_of_each_channel(real* out, const Call* call, Py_ssize_t be
             first = begin
             while first < end:
                 last = min(end, first + MAX_TERMS)
-                memset(of_image, 0, (last - first) * lanes(out) * sizeof(real))
-                dots.sums = of_image - first * lanes(out)
+                memset(image_sums, 0, (last - first) * lanes(out) * sizeof(real))
+                dots.sums = image_sums - first * lanes(out)
                 dots_of_block(out, call, &dots, first, last, 0, down.count - 1, 0, along.count - 1)
                 for term in range(first, last):
                     for j in range(columns):
-                        sums[term * channels + column + j] += of_image[(term - first) * lanes(out) + j]
+                        sums[term * channels + column + j] += image_sums[(term - first) * lanes(out) + j]
                 first = last
             column += columns
     for term in range(begin, end):
@@ -765,14 +765,14 @@ cdef void tiles_of_terms(real* sums, const Call* call, Py_ssize_t group, Py_ssiz
     cdef Py_ssize_t channels = call.size[1], row_terms = along.kernel * channels, row_end, count
     cdef Py_ssize_t first, last, common_first = 0, common_last = -1
     if channels < FEW_CHANNELS and along.dilation * call.operand[1].stride[3] == channels:
-        common_positions_of(along, &common_first, &common_last)
+        common_positions(along, &common_first, &common_last)
         common_first, common_last = max(common_first, left), min(common_last, right)
     while term < end:
         row_end = min(end, (term // row_terms + 1) * row_terms)
         tile_of_terms(sums, call, group, line, lines, term, row_end - term, common_first, common_last)
         while term < row_end:
             count = min(row_end, (term // channels + 1) * channels) - term
-            positions_of(along, term % row_terms // channels, &first, &last)
+            tap_positions(along, term % row_terms // channels, &first, &last)
             first, last = max(first, left), min(last, right)
             if common_first > common_last:
                 tile_of_terms(sums, call, group, line, lines, term, count, first, last)
@@ -797,7 +797,7 @@ cdef void tile_of_terms(real* sums, const Call* call, Py_ssize_t group, Py_ssize
     cdef Strip strip
     if first > last:
         return
-    positions_of(down, tap // along.kernel, &first_line, &last_line)
+    tap_positions(down, tap // along.kernel, &first_line, &last_line)
     strip.runs = 0
     x_at = dy_at = 0
     for line in range(line, line + lines):
@@ -838,11 +838,11 @@ cdef inline void add_to(real* out, const Call* call, Py_ssize_t o, Py_ssize_t te
     out[0] = out[0] + sum if call.accumulate else sum
 
 
-cdef inline real total_of(const real* sums) noexcept nogil:
+cdef inline real sum_lanes(const real* sums) noexcept nogil:
     if real is float:
-        return total_of_float(sums)
+        return sum_lanes_float(sums)
     else:
-        return total_of_double(sums)
+        return sum_lanes_double(sums)
 
 
 cdef at_load publish_all() noexcept nogil:

@@ -12,7 +12,7 @@
 #   operand  0 y, 1 x (strides n, c, h, w), 2 w (strides o, c, k, l; its channels are neighbours), 3 bias or absent
 #   parts    the lines of y's images
 
-from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/depthwise.h" nogil:
@@ -39,20 +39,20 @@ cdef int depthwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end
     cdef bint in_registers = is_relu(call)
     cdef Py_ssize_t lines = y_length(call, across), part, i, pixel
     cdef DepthwiseLine line
-    lay_lines(out, &line, call, along)
+    set_lines(out, &line, call, along)
     for part in range(begin, end):
         i = part % lines
-        lay_line(out, &line, call, part // lines, i, across)
+        set_line(out, &line, call, part // lines, i, across)
         line.y = out + part // lines * y.stride[0] + i * y.stride[2 + across]
         if in_registers:
-            lay_relu(<real*> line.y, &line, call)
+            set_relu(<real*> line.y, &line, call)
         if real is float:
             depthwise_line_float(&line)
         else:
             depthwise_line_double(&line)
         if not in_registers:
             for pixel in range(line.outputs):
-                finish(<real*> line.y + pixel * line.y_along, call, line.end)
+                apply_epilogue(<real*> line.y + pixel * line.y_along, call, line.end)
     return CONTINUE
 
 
@@ -65,16 +65,16 @@ cdef inline Py_ssize_t x_length(const Call* call, int axis) noexcept nogil:
 
 
 # How far the first window reaches over the edge of x.
-cdef inline Py_ssize_t padding_of(const Call* call, int axis) noexcept nogil:
+cdef inline Py_ssize_t get_padding(const Call* call, int axis) noexcept nogil:
     return TAPS - 1 - call.window[axis].padding if call.size[4] else call.window[axis].padding
 
 
 # The facts that all lines along this axis share.
-cdef void lay_lines(const real* out, DepthwiseLine* line, const Call* call, int along) noexcept nogil:
+cdef void set_lines(const real* out, DepthwiseLine* line, const Call* call, int along) noexcept nogil:
     cdef const Operand* w = &call.operand[2]
     cdef int across = 1 - along
     line.begin, line.end, line.is_down, line.relu = 0, call.size[3], along == 0, False
-    line.outputs, line.inputs, line.padding = y_length(call, along), x_length(call, along), padding_of(call, along)
+    line.outputs, line.inputs, line.padding = y_length(call, along), x_length(call, along), get_padding(call, along)
     line.x_along, line.x_across = call.operand[1].stride[2 + along], call.operand[1].stride[2 + across]
     line.y_along = call.operand[0].stride[2 + along]
     line.w, line.w_along, line.w_across = w.data, w.stride[2 + along], w.stride[2 + across]
@@ -85,9 +85,9 @@ cdef void lay_lines(const real* out, DepthwiseLine* line, const Call* call, int 
 
 
 # The place of line i of image n in x, and the taps across the line that are inside.
-cdef inline void lay_line(const real* out, DepthwiseLine* line, const Call* call, Py_ssize_t n, Py_ssize_t i,
+cdef inline void set_line(const real* out, DepthwiseLine* line, const Call* call, Py_ssize_t n, Py_ssize_t i,
                           int across) noexcept nogil:
-    cdef Py_ssize_t at = i - padding_of(call, across)
+    cdef Py_ssize_t at = i - get_padding(call, across)
     line.first = max(-at, 0)
     line.last = max(min(x_length(call, across) - at, <Py_ssize_t> TAPS), line.first)
     line.x = <const real*> call.operand[1].data + n * call.operand[1].stride[0] + at * line.x_across
@@ -101,7 +101,7 @@ cdef inline bint is_relu(const Call* call) noexcept nogil:
                                and call.operand[EPILOGUE + 2].stride[0] == 1)
 
 
-cdef inline void lay_relu(const real* y, DepthwiseLine* line, const Call* call) noexcept nogil:
+cdef inline void set_relu(const real* y, DepthwiseLine* line, const Call* call) noexcept nogil:
     line.relu = call.op == RELU
     if call.op == RELU_GRAD:
         line.mask = <const real*> call.operand[EPILOGUE + 2].data + (y - <const real*> call.operand[0].data)
@@ -120,18 +120,18 @@ cdef int depthwise_weight_grad(real* dw, const Call* call, Py_ssize_t begin, Py_
     cdef const Operand* dy = &call.operand[2]
     cdef Py_ssize_t channels = call.size[3], n, i, tap, c
     cdef real* total = <real*> call.operand[3].data
-    cdef real* of_image = total + TAPS * TAPS * channels
+    cdef real* image_sums = total + TAPS * TAPS * channels
     cdef DepthwiseLine line
-    lay_lines(dw, &line, call, 1)
+    set_lines(dw, &line, call, 1)
     line.begin, line.end, line.y_along = begin, end, dy.stride[3]
-    line.w, line.w_along, line.w_across = of_image, channels, TAPS * channels
+    line.w, line.w_along, line.w_across = image_sums, channels, TAPS * channels
     for tap in range(TAPS * TAPS):
         memset(total + tap * channels + begin, 0, (end - begin) * sizeof(real))
     for n in range(call.size[0]):
         for tap in range(TAPS * TAPS):
-            memset(of_image + tap * channels + begin, 0, (end - begin) * sizeof(real))
+            memset(image_sums + tap * channels + begin, 0, (end - begin) * sizeof(real))
         for i in range(call.window[0].count):
-            lay_line(dw, &line, call, n, i, 0)
+            set_line(dw, &line, call, n, i, 0)
             line.y = <real*> dy.data + n * dy.stride[0] + i * dy.stride[2]
             if real is float:
                 depthwise_line_grad_float(&line)
@@ -139,7 +139,7 @@ cdef int depthwise_weight_grad(real* dw, const Call* call, Py_ssize_t begin, Py_
                 depthwise_line_grad_double(&line)
         for tap in range(TAPS * TAPS):
             for c in range(tap * channels + begin, tap * channels + end):
-                total[c] += of_image[c]
+                total[c] += image_sums[c]
     for tap in range(TAPS * TAPS):
         for c in range(begin, end):
             write_sum(dw, call, c, tap, total[tap * channels + c])

@@ -110,7 +110,7 @@ typedef struct {
     }                                                                                                                  \
                                                                                                                        \
     /* The sum of a vector's lanes, always in the same order. */                                                       \
-    static real total_of_##real(const real *lanes)                                                                     \
+    static real sum_lanes_##real(const real *lanes)                                                                    \
     {                                                                                                                  \
         real sum = 0;                                                                                                  \
         for (int i = 0; i < LANES_OF_##real; i++) sum += lanes[i];                                                     \

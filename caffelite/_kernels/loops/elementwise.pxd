@@ -68,7 +68,7 @@ cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept n
 
 
 # Copies n ≥ 32 bytes in vectors. The last vector may overlap the one before it.
-cdef inline void copy_few(char* y, const char* x, Py_ssize_t n) noexcept nogil:
+cdef inline void copy_vectors(char* y, const char* x, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(0, n - 31, 32):
         memcpy(y + j, x + j, 32)
@@ -91,7 +91,7 @@ cdef inline void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a,
 # The epilogue: call.op on n contiguous elements from y on, while another kernel's result is still in cache. The
 # operands from EPILOGUE on are its output and its inputs. They have the strides of the kernel's output, or are one
 # number (stride 0). y takes the place of an absent operand.
-cdef inline void finish(real* y, const Call* call, Py_ssize_t n) noexcept nogil:
+cdef inline void apply_epilogue(real* y, const Call* call, Py_ssize_t n) noexcept nogil:
     cdef real* out = y
     cdef const real* inputs[3]
     cdef Py_ssize_t step[3]

@@ -10,8 +10,8 @@
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport (
-    FAR, bell_of, cos_of, cos_of_any, exp_of, expm1_below_0, log1p_of, log_of, normal_of, sigmoid_of, sin_of,
-    sin_of_any, tanh_of,
+    FAR, normal_bell, fast_cos, any_cos, fast_exp, expm1_below_0, fast_log1p, fast_log, normal_cdf, fast_sigmoid,
+    fast_sin, any_sin, fast_tanh,
 )
 from caffelite._kernels.loops.matmul cimport lanes, transpose
 
@@ -62,7 +62,7 @@ cdef inline void copy_rows(char* y, Py_ssize_t y_row, const char* x, Py_ssize_t 
     cdef Py_ssize_t i
     if 32 <= n < 128:
         for i in range(rows):
-            copy_few(y + i * y_row, x + i * x_row, n)
+            copy_vectors(y + i * y_row, x + i * x_row, n)
     else:
         for i in range(rows):
             memcpy(y + i * y_row, x + i * x_row, n)
@@ -151,12 +151,12 @@ cdef inline bint gives_slope(Op op) noexcept nogil:
     return op == GELU or op == GELU_TANH or op == FOCAL
 
 
-cdef inline real clipped(real x, real low, real high) noexcept nogil:
+cdef inline real clip_to(real x, real low, real high) noexcept nogil:
     x = low if (x < low) | (low != low) else x
     return high if (x > high) | (high != high) else x
 
 
-cdef inline real sign_of(real x) noexcept nogil:
+cdef inline real sign(real x) noexcept nogil:
     return <real> 1 if x > 0 else <real> -1 if x < 0 else x
 
 
@@ -166,7 +166,7 @@ cdef inline real twice_u(real x) noexcept nogil:
     return x * (<real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.044715) * (x * x))
 
 
-cdef inline real slope_of_twice_u(real x) noexcept nogil:
+cdef inline real twice_u_slope(real x) noexcept nogil:
     x = 30 if x > 30 else x
     x = -30 if x < -30 else x
     return <real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.134145) * (x * x)
@@ -239,10 +239,10 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
             y[j] = b[j] if a[j] != 0 else c[j]
     elif op == CLIP:                      # min(max(a, low), high)
         for j in range(n):
-            y[j] = clipped(a[j], low, high)
+            y[j] = clip_to(a[j], low, high)
     elif op == CLIP_GRAD:                 # a if clip leaves b unchanged: a is dy
         for j in range(n):
-            y[j] = a[j] if clipped(b[j], low, high) == b[j] else <real> 0
+            y[j] = a[j] if clip_to(b[j], low, high) == b[j] else <real> 0
     elif op == ABS:
         for j in range(n):
             y[j] = abs(a[j])
@@ -266,7 +266,7 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
             y[j] = sum_of_products(low, abs(a[j]), high * <real> 0.5, a[j] * a[j])
     elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
         for j in range(n):
-            y[j] = a[j] * sum_of_products(low, sign_of(b[j]), high, b[j])
+            y[j] = a[j] * sum_of_products(low, sign(b[j]), high, b[j])
     # Losses of one score a and its target b, and their slopes (loss.pyx).
     elif op == SQUARED_ERROR:
         for j in range(n):
@@ -279,14 +279,14 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
             y[j] = abs(a[j] - b[j])
     elif op == ABSOLUTE_ERROR_GRAD:
         for j in range(n):
-            y[j] = sign_of(a[j] - b[j])
+            y[j] = sign(a[j] - b[j])
     elif op == HUBER:                     # d²/2, and low (|d| − low/2) if |d| ≥ low, d = a − b
         for j in range(n):
             s = abs(a[j] - b[j])
             y[j] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
     elif op == HUBER_GRAD:
         for j in range(n):
-            y[j] = clipped(a[j] - b[j], -low, low)
+            y[j] = clip_to(a[j] - b[j], -low, low)
     elif op == QUANTILE:                  # c d if d ≥ 0, else (c − 1) d, d = b − a
         for j in range(n):
             s = b[j] - a[j]
@@ -300,14 +300,14 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
 
 
 # tanh(log(1 + exp x)) = n / (n + d), from e = exp(−|x|). n and d are sums of positive numbers, so no digits cancel.
-cdef inline real tanh_softplus_of(real x, real e) noexcept nogil:
+cdef inline real tanh_softplus(real x, real e) noexcept nogil:
     cdef real n = e * (e + <real> 2) if x < 0 else <real> 1 + <real> 2 * e
     cdef real d = <real> 2 if x < 0 else <real> 2 * e * e
     return n / (n + d)
 
 
 # Whether sin and cos need C's functions, which compilers do not turn into vector instructions, for a number.
-cdef inline bint any_far(const real* x, Py_ssize_t n) noexcept nogil:
+cdef inline bint has_far(const real* x, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t j
     cdef bint far = False
     for j in range(n):
@@ -338,106 +338,106 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
                            else <real> (c[j] * log(b[j])))
     elif op == EXP:
         for j in range(n):
-            y[j] = exp_of(a[j])
+            y[j] = fast_exp(a[j])
     elif op == LOG:
         for j in range(n):
-            y[j] = log_of(a[j])
+            y[j] = fast_log(a[j])
     elif op == SIN:
-        if any_far(a, n):
+        if has_far(a, n):
             for j in range(n):
-                y[j] = sin_of_any(a[j])
+                y[j] = any_sin(a[j])
         else:
             for j in range(n):
-                y[j] = sin_of(a[j])
+                y[j] = fast_sin(a[j])
     elif op == SIN_GRAD:                  # a cos b: a is dy, b is what sin was given
-        if any_far(b, n):
+        if has_far(b, n):
             for j in range(n):
-                y[j] = a[j] * cos_of_any(b[j])
+                y[j] = a[j] * any_cos(b[j])
         else:
             for j in range(n):
-                y[j] = a[j] * cos_of(b[j])
+                y[j] = a[j] * fast_cos(b[j])
     elif op == COS:
-        if any_far(a, n):
+        if has_far(a, n):
             for j in range(n):
-                y[j] = cos_of_any(a[j])
+                y[j] = any_cos(a[j])
         else:
             for j in range(n):
-                y[j] = cos_of(a[j])
+                y[j] = fast_cos(a[j])
     elif op == COS_GRAD:                  # −a sin b
-        if any_far(b, n):
+        if has_far(b, n):
             for j in range(n):
-                y[j] = -a[j] * sin_of_any(b[j])
+                y[j] = -a[j] * any_sin(b[j])
         else:
             for j in range(n):
-                y[j] = -a[j] * sin_of(b[j])
+                y[j] = -a[j] * fast_sin(b[j])
     elif op == TANH:
         for j in range(n):
-            y[j] = tanh_of(a[j])
+            y[j] = fast_tanh(a[j])
     elif op == SIGMOID:
         for j in range(n):
-            y[j] = sigmoid_of(a[j])
+            y[j] = fast_sigmoid(a[j])
     elif op == SILU:
         for j in range(n):
-            y[j] = a[j] * sigmoid_of(a[j])
+            y[j] = a[j] * fast_sigmoid(a[j])
     elif op == SILU_GRAD:                 # a s (1 + b (1 − s)), s = sigmoid(b): a is dy, b is what silu was given
         for j in range(n):
-            s = sigmoid_of(b[j])
+            s = fast_sigmoid(b[j])
             y[j] = a[j] * (s * (<real> 1 + b[j] * (<real> 1 - s)))
     elif op == MISH:                      # a t, t = tanh(log(1 + exp a))
         for j in range(n):
-            y[j] = a[j] * tanh_softplus_of(a[j], exp_of(-abs(a[j])))
+            y[j] = a[j] * tanh_softplus(a[j], fast_exp(-abs(a[j])))
     elif op == MISH_GRAD:                 # a (t + b (1 − t²) sigmoid(b)): a is dy, b is what mish was given
         for j in range(n):
-            s = exp_of(-abs(b[j]))
-            x = tanh_softplus_of(b[j], s)
+            s = fast_exp(-abs(b[j]))
+            x = tanh_softplus(b[j], s)
             s = (s if b[j] < 0 else <real> 1) / (<real> 1 + s)
             y[j] = a[j] * (x + b[j] * (s * ((<real> 1 - x) * (<real> 1 + x))))
     elif op == GELU and b == a:           # x Φ(x)
         for j in range(n):
             x = a[j]
-            y[j] = x * normal_of(x, bell_of(x))
+            y[j] = x * normal_cdf(x, normal_bell(x))
     elif op == GELU:                      # the slope is Φ(x) + x Φ′(x)
         for j in range(n):
             x = a[j]
-            s = bell_of(x)
-            p = normal_of(x, s)
+            s = normal_bell(x)
+            p = normal_cdf(x, s)
             slope[j] = p + x * (s * <real> 0.3989422804014327)
             y[j] = x * p
     elif op == GELU_TANH and b == a:      # x (1 + tanh u) / 2 = x s, s = sigmoid(2u)
         for j in range(n):
             x = a[j]
-            y[j] = x * sigmoid_of(twice_u(x))
+            y[j] = x * fast_sigmoid(twice_u(x))
     elif op == GELU_TANH:                 # the slope is s + x s (1 − s) 2u′
         for j in range(n):
             x = a[j]
-            s = sigmoid_of(twice_u(x))
-            slope[j] = s + x * (s * (<real> 1 - s) * slope_of_twice_u(x))
+            s = fast_sigmoid(twice_u(x))
+            slope[j] = s + x * (s * (<real> 1 - s) * twice_u_slope(x))
             y[j] = x * s
     elif op == SOFTPLUS:                  # log(1 + exp a) = max(a, 0) + log(1 + exp(−|a|))
         for j in range(n):
-            s = log1p_of(exp_of(-abs(a[j])))
+            s = fast_log1p(fast_exp(-abs(a[j])))
             y[j] = s if a[j] < 0 else a[j] + s
     elif op == SOFTPLUS_GRAD:             # a sigmoid(b): a is dy, b is what softplus was given
         for j in range(n):
-            y[j] = a[j] * sigmoid_of(b[j])
+            y[j] = a[j] * fast_sigmoid(b[j])
     elif op == CROSS_ENTROPY:             # (1 − b) a + (1 + (c − 1) b) log(1 + exp(−a))
         for j in range(n):
-            s = log1p_of(exp_of(-abs(a[j])))
+            s = fast_log1p(fast_exp(-abs(a[j])))
             s = s - a[j] if a[j] < 0 else s
             y[j] = sum_of_products(<real> 1 - b[j], a[j], <real> 1 + (c[j] - <real> 1) * b[j], s)
     elif op == CROSS_ENTROPY_GRAD:        # (1 + (c − 1) b) sigmoid(a) − c b
         for j in range(n):
-            y[j] = sum_of_products(<real> 1 + (c[j] - <real> 1) * b[j], sigmoid_of(a[j]), -c[j], b[j])
-    elif op == POISSON:                   # exp(a) − b a. exp_of ends in a product, which would overflow unseen here
+            y[j] = sum_of_products(<real> 1 + (c[j] - <real> 1) * b[j], fast_sigmoid(a[j]), -c[j], b[j])
+    elif op == POISSON:                   # exp(a) − b a. fast_exp ends in a product, which would overflow unseen here
         for j in range(n):
-            y[j] = sum_of_products(-b[j], a[j], <real> 1, exp_of(a[j]))
+            y[j] = sum_of_products(-b[j], a[j], <real> 1, fast_exp(a[j]))
     elif op == POISSON_GRAD:
         for j in range(n):
-            y[j] = exp_of(a[j]) - b[j]
+            y[j] = fast_exp(a[j]) - b[j]
     elif op == FOCAL:                     # pˡᵒʷ a, p = 1 − exp(−a); the slope is pˡᵒʷ (1 + low exp(−a) a / p)
         for j in range(n):
             x = a[j]
-            s, p = exp_of(-x), -expm1_below_0(-x)
+            s, p = fast_exp(-x), -expm1_below_0(-x)
             power = <real> pow(p, low)
             if b != a:
                 s = 0 if s == 0 else s if p == 0 else s * (x / p)

@@ -1,5 +1,5 @@
 """Parts of indexing that other files use: rows by their numbers, and the list of the used rows."""
-from caffelite._kernels.loops.elementwise cimport copy_few
+from caffelite._kernels.loops.elementwise cimport copy_vectors
 from caffelite._kernels.loops.family cimport *
 
 
@@ -17,7 +17,7 @@ cdef inline void_apart take_rows(char* out, const char* rows, const int64_t* ord
             memcpy(out + i * 32, rows + order[i] * 32, 32)
     elif 32 < n < 128:
         for i in range(begin, end):
-            copy_few(out + i * n, rows + order[i] * n, n)
+            copy_vectors(out + i * n, rows + order[i] * n, n)
     else:
         for i in range(begin, end):
             memcpy(out + i * n, rows + order[i] * n, n)
@@ -34,7 +34,7 @@ cdef inline void clear_columns(real* x, Py_ssize_t rows, Py_ssize_t n, Py_ssize_
 
 
 # Sets the listed rows of x (rows, n) to 0, and empties the list.
-cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
+cdef inline void clear_rows(real* x, int64_t* used, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     if used[0] == rows:
         memset(x, 0, rows * n * sizeof(real))
@@ -46,7 +46,7 @@ cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t rows, Py_ssize_t
 
 # Lists row k, unless it is listed, and returns the new count of listed rows; the old one is m. (There is no branch on
 # whether k is listed, because the processor could not predict it.)
-cdef inline Py_ssize_t with_row(int64_t* used, Py_ssize_t m, Py_ssize_t rows, int64_t k) noexcept nogil:
+cdef inline Py_ssize_t list_row(int64_t* used, Py_ssize_t m, Py_ssize_t rows, int64_t k) noexcept nogil:
     cdef int64_t* listed = used + 1
     cdef int64_t* place = listed + rows
     cdef int64_t at = place[k]

@@ -20,7 +20,7 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef const Operand* index = &call.operand[1]
     cdef Py_ssize_t m = call.size[INNERMOST], stride = index.stride[INNERMOST], y_stride = y.stride[INNERMOST], j, _row
     cdef Py_ssize_t at[MAX_DIMS]
-    cdef int64_t n = <int64_t> call.scalar[0], least = <int64_t> call.scalar[1], k
+    cdef int64_t n = <int64_t> call.scalar[0], lowest = <int64_t> call.scalar[1], k
     cdef const int64_t* numbers
     cdef int64_t* places
     if is_one_row(call):
@@ -33,7 +33,7 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
         numbers, places = <const int64_t*> index.data + offset(index, at), <int64_t*> out + offset(y, at)
         for j in range(m):
             k = numbers[j * stride]
-            if k < least or k >= n:
+            if k < lowest or k >= n:
                 return OUT_OF_RANGE
             places[j * y_stride] = (places[j * y_stride] * n if call.accumulate else 0) + (k + n if k < 0 else k)
         next_row(call, at)
@@ -77,10 +77,10 @@ cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end)
 
 cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
-    cdef bint others = False
+    cdef bint has_invalid = False
     for i in range(m):
-        others |= (order[i] < 0) | (order[i] >= n)
-    return not others
+        has_invalid |= (order[i] < 0) | (order[i] >= n)
+    return not has_invalid
 
 
 # Adds the rows in `order` to the list of used rows of x (described in bindings/indexing.pxi). Unless accumulating, the
@@ -95,10 +95,10 @@ cdef int use_rows(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     if not all_in_range(order, call.size[2], call.size[0]):
         return OUT_OF_RANGE
     if not call.accumulate:
-        forget_rows(x, used, call.size[0], call.size[1])
+        clear_rows(x, used, call.size[0], call.size[1])
     m = used[0]
     for i in range(call.size[2]):
-        m = with_row(used, m, call.size[0], order[i])
+        m = list_row(used, m, call.size[0], order[i])
     used[0] = m
     return CONTINUE
 

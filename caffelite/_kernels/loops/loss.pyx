@@ -6,18 +6,18 @@
 from caffelite._kernels.loops.arithmetic cimport sum_of_products_double
 from caffelite._kernels.loops.elementwise cimport row
 from caffelite._kernels.loops.family cimport *
-from caffelite._kernels.loops.math cimport exp_of, log_of
+from caffelite._kernels.loops.math cimport fast_exp, fast_log
 from caffelite._kernels.loops.reduction cimport sum_contiguous
 from caffelite._kernels.loops.softmax cimport ROWS_AT_A_TIME, exponentials
 from caffelite._kernels.loops.sums cimport exact_sum
 
 
-cdef inline real share_of(const Call* call, int operand, real dy, Py_ssize_t i) noexcept nogil:
+cdef inline real get_share(const Call* call, int operand, real dy, Py_ssize_t i) noexcept nogil:
     return dy * (<const real*> call.operand[operand].data)[i] if call.operand[operand].data else dy / call.size[0]
 
 
 # Clips a finite loss to the range of `like`'s type. A loss leaves it only if scores are near the end of the range.
-cdef inline real held(double loss, real like) noexcept nogil:
+cdef inline real clip_to_range(double loss, real like) noexcept nogil:
     cdef real end = FLT_MAX if real is float else <real> DBL_MAX
     return end if (loss > end) & (loss <= DBL_MAX) else <real> loss
 
@@ -44,7 +44,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef double smoothing = call.scalar[0]
     cdef real largest[ROWS_AT_A_TIME]
     cdef double total[ROWS_AT_A_TIME]
-    cdef double of_label[ROWS_AT_A_TIME]
+    cdef double label_score[ROWS_AT_A_TIME]
 
     while begin < end:
         n = min(end - begin, ROWS_AT_A_TIME)
@@ -58,11 +58,11 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
                 if not is_ignored(call, label):
                     return OUT_OF_RANGE
                 label = 0
-            of_label[i] = <double> scores[(begin + i) * C + label] - largest[i]
+            label_score[i] = <double> scores[(begin + i) * C + label] - largest[i]
         if smoothing != 0:
-            smooth(of_label, scores + begin * C, n, C, smoothing)
+            smooth_label(label_score, scores + begin * C, n, C, smoothing)
         for i in range(n):
-            rows[begin + i] = held(log_of(total[i]) - of_label[i], <real> 0)
+            rows[begin + i] = clip_to_range(fast_log(total[i]) - label_score[i], <real> 0)
         if call.size[2]:
             for i in range(begin, begin + n):
                 rows[i] = 0 if is_ignored(call, labels[i]) else rows[i]
@@ -75,11 +75,11 @@ cdef void softmax_of_many_classes(real* p, const real* scores, Py_ssize_t n, Py_
     cdef Py_ssize_t i, j
     cdef real scale
     for i in range(n):
-        largest[i] = largest_of(scores + i * C, C)
+        largest[i] = find_largest(scores + i * C, C)
         for j in range(C):
             p[i * C + j] = scores[i * C + j] - largest[i]
     for j in range(n * C):
-        p[j] = exp_of(p[j])
+        p[j] = fast_exp(p[j])
     for i in range(n):
         total[i] = exact_sum(p + i * C, C)
         scale = <real> (1 / total[i])
@@ -106,7 +106,7 @@ cdef void softmax_of_few_classes(real* p, const real* scores, Py_ssize_t n, Py_s
     for j in range(C):
         q = columns + j * ROWS_AT_A_TIME
         for i in range(n):
-            q[i] = exp_of(q[i] - largest[i])
+            q[i] = fast_exp(q[i] - largest[i])
         for i in range(n):
             total[i] += q[i]
     for i in range(n):
@@ -118,7 +118,7 @@ cdef void softmax_of_few_classes(real* p, const real* scores, Py_ssize_t n, Py_s
 
 
 # The largest number of a row of many classes. If the row has a NaN, the result is any number or NaN.
-cdef inline real largest_of(const real* s, Py_ssize_t C) noexcept nogil:
+cdef inline real find_largest(const real* s, Py_ssize_t C) noexcept nogil:
     cdef real lane[8]
     cdef real largest = s[0]
     cdef Py_ssize_t j, k
@@ -137,18 +137,18 @@ cdef inline real largest_of(const real* s, Py_ssize_t C) noexcept nogil:
 
 
 # Mixes (score − largest score) at the label with its mean over all classes.
-cdef void smooth(double* of_label, const real* s, Py_ssize_t n, Py_ssize_t C, double smoothing) noexcept nogil:
+cdef void smooth_label(double* label_score, const real* s, Py_ssize_t n, Py_ssize_t C, double smoothing) noexcept nogil:
     cdef Py_ssize_t i, j
     cdef real largest
-    cdef double of_all
+    cdef double sum_all
     for i in range(n):
         largest = s[i * C]
         for j in range(1, C):
             largest = s[i * C + j] if s[i * C + j] > largest else largest
-        of_all = 0
+        sum_all = 0
         for j in range(C):
-            of_all += <double> s[i * C + j] - largest
-        of_label[i] = sum_of_products_double(1 - smoothing, of_label[i], smoothing / C, of_all)
+            sum_all += <double> s[i * C + j] - largest
+        label_score[i] = sum_of_products_double(1 - smoothing, label_score[i], smoothing / C, sum_all)
 
 
 # ds[i, j] = dy share[i] (p[i, j] − t[i, j]),  t[i, j] = (1 − smoothing) [j = label] + smoothing / C;  0 if ignored
@@ -159,9 +159,9 @@ cdef void smooth(double* of_label, const real* s, Py_ssize_t n, Py_ssize_t C, do
 cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* p = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
-    cdef real dy = (<const real*> call.operand[3].data)[0], weight = share_of(call, 4, dy, begin)
+    cdef real dy = (<const real*> call.operand[3].data)[0], weight = get_share(call, 4, dy, begin)
     cdef double smoothing = call.scalar[0]
-    cdef real others = <real> (smoothing / call.size[1]), own = <real> (1 - smoothing + smoothing / call.size[1])
+    cdef real t_other = <real> (smoothing / call.size[1]), t_label = <real> (1 - smoothing + smoothing / call.size[1])
     cdef const real* share = <const real*> call.operand[4].data
     cdef Py_ssize_t n = call.size[0], C = call.size[1], i, j
     cdef bint ignores = call.size[2]
@@ -184,9 +184,9 @@ cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssiz
             return OUT_OF_RANGE
         weight = dy * share[i] if share != NULL else dy / n
         for j in range(i * C, (i + 1) * C):
-            ds[j] = weight * (p[j] - others)
+            ds[j] = weight * (p[j] - t_other)
         j = i * C + labels[i]
-        ds[j] = weight * (p[j] - own)
+        ds[j] = weight * (p[j] - t_label)
     return CONTINUE
 
 
@@ -202,7 +202,7 @@ cdef int soft_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     cdef const real* targets = <const real*> call.operand[2].data
     cdef real* rows = <real*> call.operand[3].data
     cdef Py_ssize_t C = call.size[1], n, i, j
-    cdef double smoothing = call.scalar[0], t, of_row, of_targets
+    cdef double smoothing = call.scalar[0], t, row_sum, target_sum
     cdef real scale
     cdef real m[ROWS_AT_A_TIME]
     cdef double total[ROWS_AT_A_TIME]
@@ -211,13 +211,13 @@ cdef int soft_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
         exponentials(p + begin * C, s + begin * C, n, C, m, total)
         for i in range(n):
             scale = <real> (1 / total[i])
-            of_row = of_targets = 0
+            row_sum = target_sum = 0
             for j in range((begin + i) * C, (begin + i + 1) * C):
                 t = (1 - smoothing) * targets[j] + smoothing / C
-                of_targets += t
-                of_row += 0 if t == 0 else t * (<double> s[j] - m[i])
+                target_sum += t
+                row_sum += 0 if t == 0 else t * (<double> s[j] - m[i])
                 p[j] *= scale
-            rows[begin + i] = held(of_targets * log_of(total[i]) - of_row, <real> 0)
+            rows[begin + i] = clip_to_range(target_sum * fast_log(total[i]) - row_sum, <real> 0)
         begin += n
     return CONTINUE
 
@@ -230,14 +230,14 @@ cdef int soft_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
 cdef int soft_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* p = <const real*> call.operand[1].data
     cdef const real* targets = <const real*> call.operand[2].data
-    cdef real dy = (<const real*> call.operand[3].data)[0], weight, of_targets
-    cdef real kept = <real> (1 - call.scalar[0]), added = <real> (call.scalar[0] / call.size[1])
+    cdef real dy = (<const real*> call.operand[3].data)[0], weight, target_sum
+    cdef real keep = <real> (1 - call.scalar[0]), added = <real> (call.scalar[0] / call.size[1])
     cdef Py_ssize_t C = call.size[1], i, j
     for i in range(begin, end):
-        weight = share_of(call, 4, dy, i)
-        of_targets = kept * <real> sum_contiguous(targets + i * C, C) + C * added
+        weight = get_share(call, 4, dy, i)
+        target_sum = keep * <real> sum_contiguous(targets + i * C, C) + C * added
         for j in range(i * C, (i + 1) * C):
-            ds[j] = weight * (p[j] * of_targets - (kept * targets[j] + added))
+            ds[j] = weight * (p[j] * target_sum - (keep * targets[j] + added))
     return CONTINUE
 
 
@@ -260,7 +260,7 @@ cdef int hinge_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize_t e
         for j in range(C):
             over = <double> s[i * C + j] - s[i * C + labels[i]] + call.scalar[0]
             total += 0 if over <= 0 or j == labels[i] else over
-        rows[i] = held(total, <real> 0)
+        rows[i] = clip_to_range(total, <real> 0)
     return CONTINUE
 
 
@@ -277,7 +277,7 @@ cdef int hinge_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_
     for i in range(begin, end):
         if labels[i] < 0 or labels[i] >= C:
             return OUT_OF_RANGE
-        weight = share_of(call, 4, dy, i)
+        weight = get_share(call, 4, dy, i)
         count = 0
         for j in range(C):
             if <double> s[i * C + j] - s[i * C + labels[i]] + call.scalar[0] <= 0 or j == labels[i]:
@@ -378,12 +378,12 @@ cdef int pointwise_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ss
                     repeat(repeated, constants, call.size[2], i, m)
                 row(call.op, m, ds + j + i, 1, s + j + i, 1, t + j + i, 1, repeated, 1, call.scalar)
         if call.operand[4].data == NULL:
-            weight = share_of(call, 4, dy, begin)
+            weight = get_share(call, 4, dy, begin)
             for j in range(begin * k, (begin + n) * k):
                 ds[j] *= weight
         else:
             for i in range(begin, begin + n):
-                weight = share_of(call, 4, dy, i)
+                weight = get_share(call, 4, dy, i)
                 for j in range(i * k, (i + 1) * k):
                     ds[j] *= weight
         begin += n
@@ -406,8 +406,8 @@ cdef int gaussian_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize_
         total = 0
         for j in range(k):
             d = <double> t[i * k + j] - mean[j]
-            total += mean[k + j] + d * d * exp_of(-mean[k + j])
-        rows[i] = held(total / (2 * k), <real> 0)
+            total += mean[k + j] + d * d * fast_exp(-mean[k + j])
+        rows[i] = clip_to_range(total / (2 * k), <real> 0)
     return CONTINUE
 
 
@@ -422,10 +422,10 @@ cdef int gaussian_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssi
     cdef const real* mean
     for i in range(begin, end):
         mean = <const real*> call.operand[1].data + i * 2 * k
-        weight = share_of(call, 4, dy, i)
+        weight = get_share(call, 4, dy, i)
         for j in range(k):
             d = mean[j] - t[i * k + j]
-            precision = exp_of(-mean[k + j])
+            precision = fast_exp(-mean[k + j])
             ds[i * 2 * k + j] = weight * (d * precision)
             ds[i * 2 * k + k + j] = weight * (<real> 0.5 * (<real> 1 - d * (d * precision)))
     return CONTINUE
@@ -447,22 +447,22 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
     cdef const real* weights = <const real*> call.operand[3].data
     cdef const real* rows = <const real*> call.operand[4].data
     cdef const int64_t* labels = <const int64_t*> call.operand[5].data
-    cdef Py_ssize_t n = call.size[0], of_weight = call.size[1], i, j
+    cdef Py_ssize_t n = call.size[0], rows_per_weight = call.size[1], i, j
     cdef bint ignores = call.size[2], weighs = call.size[4]
-    cdef double total = 0, of_losses = 0
+    cdef double total = 0, loss_sum = 0
     cdef real w = 1
-    for i in range(n // of_weight):
+    for i in range(n // rows_per_weight):
         if weighs:
             w = weights[i]
             if not (w >= 0 and w <= DBL_MAX):
                 return OUT_OF_RANGE
-        for j in range(i * of_weight, (i + 1) * of_weight):
+        for j in range(i * rows_per_weight, (i + 1) * rows_per_weight):
             if ignores and is_ignored(call, labels[j]):
                 share[j] = 0
             else:
                 share[j] = w
                 total += w
-                of_losses += <double> w * rows[j]
+                loss_sum += <double> w * rows[j]
     if not (total >= 0 and total <= DBL_MAX) or (total == 0 and not call.size[5]):
         return OUT_OF_RANGE
     (<double*> call.operand[1].data)[0] = total  # the sum of float32 weights may overflow float32
@@ -471,7 +471,7 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
         return CONTINUE
     for j in range(n):
         share[j] = <real> (share[j] / total)
-    value[0] = <real> (of_losses / total)
+    value[0] = <real> (loss_sum / total)
     return CONTINUE
 
 

@@ -50,34 +50,34 @@ cdef enum:
 
 # exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. 2ⁿ is multiplied in as two factors, because
 # 2ⁿ itself may overflow or underflow when the result does not.
-cdef inline real exp_of(real x) noexcept nogil:
+cdef inline real fast_exp(real x) noexcept nogil:
     cdef real lowest = -104 if real is float else -746, highest = 89 if real is float else 710
     cdef real n, half                     # the result is 0 at `lowest`, infinite at `highest`
     x = lowest if x < lowest else x
     x = highest if x > highest else x
-    n = whole(<real> (x * <real> 1.4426950408889634))
-    half = whole(<real> (n * <real> 0.5))
-    return (<real> 1 + expm1_near_0(less_ln2(x, n))) * power_of_2(half) * power_of_2(<real> (n - half))
+    n = round_to_whole(<real> (x * <real> 1.4426950408889634))
+    half = round_to_whole(<real> (n * <real> 0.5))
+    return (<real> 1 + expm1_near_0(subtract_ln2(x, n))) * power_of_2(half) * power_of_2(<real> (n - half))
 
 
 # exp x − 1 = 2ⁿ e + (2ⁿ − 1) for x ≤ 0. At −40 it is −1.
 cdef inline real expm1_below_0(real x) noexcept nogil:
     cdef real n, power
     x = -40 if x < -40 else x
-    n = whole(<real> (x * <real> 1.4426950408889634))
+    n = round_to_whole(<real> (x * <real> 1.4426950408889634))
     power = power_of_2(n)
-    return expm1_near_0(less_ln2(x, n)) * power + (power - <real> 1)
+    return expm1_near_0(subtract_ln2(x, n)) * power + (power - <real> 1)
 
 
 # tanh |x| = −t / (t + 2),  t = exp(−2 |x|) − 1
-cdef inline real tanh_of(real x) noexcept nogil:
+cdef inline real fast_tanh(real x) noexcept nogil:
     cdef real magnitude = -x if x < 0 else x, t
     t = expm1_below_0(<real> -2 * magnitude)
-    return signed_as(-t / (t + <real> 2), x)
+    return copy_sign(-t / (t + <real> 2), x)
 
 
 # |t| with the sign of x. With the C library's copysign, GCC does not vectorize a loop whose result is its argument.
-cdef inline real signed_as(real t, real x) noexcept nogil:
+cdef inline real copy_sign(real t, real x) noexcept nogil:
     if real is float:
         return float_of((bits_of_float(t) & 0x7FFFFFFFu) | (bits_of_float(x) & 0x80000000u))
     else:
@@ -85,24 +85,24 @@ cdef inline real signed_as(real t, real x) noexcept nogil:
 
 
 # 1 / (1 + exp(−x)). For x < 0 this exponential is large, so the result is computed as exp x / (1 + exp x).
-cdef inline real sigmoid_of(real x) noexcept nogil:
-    cdef real e = exp_of(<real> (x if x < 0 else -x))
+cdef inline real fast_sigmoid(real x) noexcept nogil:
+    cdef real e = fast_exp(<real> (x if x < 0 else -x))
     return (e if x < 0 else <real> 1) / (<real> 1 + e)
 
 
 # The same for gates, in three quarters of the time. Below −87 (−708) 2ⁿ would underflow. There the result keeps its
 # value at −87, about 10⁻³⁸ (10⁻³⁰⁸).
-cdef inline real gate_of(real x) noexcept nogil:
+cdef inline real gate_sigmoid(real x) noexcept nogil:
     cdef real lowest = -87 if real is float else -708, u = -x if x > 0 else x, n, e
     u = lowest if u < lowest else u
-    n = whole(<real> (u * <real> 1.4426950408889634))
-    e = (<real> 1 + expm1_near_0(less_ln2(u, n))) * power_of_2(n)
+    n = round_to_whole(<real> (u * <real> 1.4426950408889634))
+    e = (<real> 1 + expm1_near_0(subtract_ln2(u, n))) * power_of_2(n)
     return (e if x < 0 else <real> 1) / (<real> 1 + e)
 
 
 # log x = n ln 2 + log(1 + f),  x = 2ⁿ (1 + f),  √½ ≤ 1 + f < √2. With s = f / (2 + f), log(1 + f) is
 # 2 (s + s³/3 + s⁵/5 + …) = f − s (f − r),  r = 2 (s²/3 + s⁴/5 + …).
-cdef inline real log_of(real x) noexcept nogil:
+cdef inline real fast_log(real x) noexcept nogil:
     cdef real normal, n, f, s, z, r
     if real is float:
         normal = x * <float> 8388608 if x < SMALLEST_float else x               # scale a denormal number up
@@ -137,31 +137,31 @@ cdef inline real log_of(real x) noexcept nogil:
 
 
 # log(1 + x) for 0 ≤ x ≤ 1. The digits that the sum 1 + x loses are added to the result.
-cdef inline real log1p_of(real x) noexcept nogil:
+cdef inline real fast_log1p(real x) noexcept nogil:
     cdef real sum = <real> 1 + x
-    return log_of(sum) + (x - (sum - <real> 1)) / sum
+    return fast_log(sum) + (x - (sum - <real> 1)) / sum
 
 
 # sin x = (−1)ⁿ sin r,  r = x − n π,  n = x / π rounded, for |x| ≤ FAR. In float32 all of this except n is float64. So
 # two parts of π are enough, and the result is rounded once.
-cdef inline real sin_of(real x) noexcept nogil:
-    cdef real n = whole(<real> (x * <real> 0.3183098861837907))
-    return negative_if_odd(<real> sin_near_0(less_pi(x, n), x), n)
+cdef inline real fast_sin(real x) noexcept nogil:
+    cdef real n = round_to_whole(<real> (x * <real> 0.3183098861837907))
+    return negative_if_odd(<real> sin_near_0(subtract_pi(x, n), x), n)
 
 
 # cos x = (−1)ⁿ sin r,  r = x − (n − ½) π,  n = x / π + ½ rounded, for |x| ≤ FAR
-cdef inline real cos_of(real x) noexcept nogil:
-    cdef real n = whole(<real> (x * <real> 0.3183098861837907 + <real> 0.5))
-    return negative_if_odd(<real> sin_near_0(less_pi(x, n - <real> 0.5), x), n)
+cdef inline real fast_cos(real x) noexcept nogil:
+    cdef real n = round_to_whole(<real> (x * <real> 0.3183098861837907 + <real> 0.5))
+    return negative_if_odd(<real> sin_near_0(subtract_pi(x, n - <real> 0.5), x), n)
 
 
 # The same for any x. Beyond FAR, C's functions reduce x with as many digits of π as it takes.
-cdef inline real sin_of_any(real x) noexcept nogil:
-    return <real> sin(x) if abs(x) > FAR else sin_of(x)
+cdef inline real any_sin(real x) noexcept nogil:
+    return <real> sin(x) if abs(x) > FAR else fast_sin(x)
 
 
-cdef inline real cos_of_any(real x) noexcept nogil:
-    return <real> cos(x) if abs(x) > FAR else cos_of(x)
+cdef inline real any_cos(real x) noexcept nogil:
+    return <real> cos(x) if abs(x) > FAR else fast_cos(x)
 
 
 # sin r = r − r³/3! + r⁵/5! − …, for |r| ≤ π / 2, with the digits that the type of `like` has
@@ -180,10 +180,10 @@ cdef inline double sin_near_0(double r, real like) noexcept nogil:
     s = s * z - 1.0 / 5040.0
     s = s * z + 1.0 / 120.0
     s = s * z - 1.0 / 6.0
-    return signed_as(s * z * r + r, r)    # the sum for −0 is 0
+    return copy_sign(s * z * r + r, r)    # the sum for −0 is 0
 
 
-cdef inline double less_pi(real x, real n) noexcept nogil:                  # x − n π for a multiple n of ½
+cdef inline double subtract_pi(real x, real n) noexcept nogil:                  # x − n π for a multiple n of ½
     if real is float:
         return (<double> x - <double> n * PI_1) - <double> n * (PI_2 + PI_3)
     else:
@@ -200,7 +200,7 @@ cdef inline real negative_if_odd(real y, real n) noexcept nogil:
 
 
 # exp(−x²/2). The square is computed in two parts, the first of them exact, since its error would be the result's error.
-cdef inline real bell_of(real x) noexcept nogil:
+cdef inline real normal_bell(real x) noexcept nogil:
     cdef real end = 14.5 if real is float else 39                       # beyond this the result is 0
     cdef real u = -x if x < 0 else x, top, high, low, n, half
     u = end if u > end else u
@@ -210,16 +210,16 @@ cdef inline real bell_of(real x) noexcept nogil:
         top = double_of(bits_of_double(u) >> 27 << 27)
     high = <real> -0.5 * (top * top)
     low = <real> -0.5 * ((u - top) * (u + top))
-    n = whole(<real> ((high + low) * <real> 1.4426950408889634))
-    half = whole(<real> (n * <real> 0.5))
-    return (<real> 1 + expm1_near_0(less_ln2(high, n) + low)) * power_of_2(half) * power_of_2(<real> (n - half))
+    n = round_to_whole(<real> ((high + low) * <real> 1.4426950408889634))
+    half = round_to_whole(<real> (n * <real> 0.5))
+    return (<real> 1 + expm1_near_0(subtract_ln2(high, n) + low)) * power_of_2(half) * power_of_2(<real> (n - half))
 
 
 # The normal distribution Φ(x), given bell = exp(−x²/2). Its tail beyond u = |x| is bell · p(t) / (u + k), with a
 # polynomial p in t = (u − k) / (u + k), because the tail divided by the bell is smooth (M. Shepherd and J. Laframboise,
 # Math. Comp. 36, 1981). The coefficients interpolate it at Chebyshev points. The relative error is 1.2e-9 in float32
 # and 1.2e-17 in float64.
-cdef inline real normal_of(real x, real bell) noexcept nogil:
+cdef inline real normal_cdf(real x, real bell) noexcept nogil:
     cdef real end = 14.5 if real is float else 39, k = 3 if real is float else 5
     cdef real u = -x if x < 0 else x, t, p, tail
     u = end if u > end else u
@@ -289,14 +289,14 @@ cdef inline real expm1_near_0(real r) noexcept nogil:
     return s * (r * r) + r
 
 
-cdef inline real whole(real x) noexcept nogil:
+cdef inline real round_to_whole(real x) noexcept nogil:
     if real is float:
         return (x + SHIFT_float) - SHIFT_float
     else:
         return (x + SHIFT_double) - SHIFT_double
 
 
-cdef inline real less_ln2(real x, real n) noexcept nogil:                   # x − n ln 2
+cdef inline real subtract_ln2(real x, real n) noexcept nogil:                   # x − n ln 2
     if real is float:
         return (x - n * LN2_float) - n * LN2_REST_float
     else:

@@ -32,7 +32,7 @@ cdef extern from "loops/panel.h" nogil:
     void begin_strips_bfloat16()
     void end_strips_bfloat16()
     Py_ssize_t depth_bfloat16(Py_ssize_t terms)
-    Py_ssize_t most_terms_bfloat16()
+    Py_ssize_t max_terms_bfloat16()
     void pack_rows_bfloat16(float* to, Py_ssize_t to_row, const float* x, Py_ssize_t x_row, Py_ssize_t rows,
                             Py_ssize_t terms, Py_ssize_t stride)
     void pack_columns_bfloat16(float* to, const float* x, Py_ssize_t stride, Py_ssize_t columns, Py_ssize_t terms,
@@ -102,7 +102,7 @@ cdef inline const real* pack(real* strips, const real* x, Py_ssize_t n, Py_ssize
 
 # ---- matrices as operands ----
 
-cdef inline Operand transposed(const Operand* x) noexcept nogil:
+cdef inline Operand transpose_operand(const Operand* x) noexcept nogil:
     cdef Operand t = x[0]
     t.stride[0], t.stride[1] = x.stride[1], x.stride[0]
     return t

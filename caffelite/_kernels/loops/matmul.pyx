@@ -59,11 +59,11 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef const real* b
     cdef bint last = False
 
-    lay_out(out, call, begin, end, &p, &strip)
+    plan_product(out, call, begin, end, &p, &strip)
     strip.runs = 1
     strip.resume = False
     while not last:                       # once even for K = 0, to store zeros
-        strip.k = terms = min(K - k, most_terms_bfloat16() if p.rounds else BLOCK_K)
+        strip.k = terms = min(K - k, max_terms_bfloat16() if p.rounds else BLOCK_K)
         last = k + terms == K
         if p.rounds:
             strip.k = depth_bfloat16(terms)
@@ -83,7 +83,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
             i = p.i_begin
             while i < p.i_end:
                 strip.rows = min(p.i_end - i, BLOCK_ROWS)
-                block(out, call, &p, &strip, i, j, columns, k, terms, b, last)
+                run_block(out, call, &p, &strip, i, j, columns, k, terms, b, last)
                 i += strip.rows
             j += columns
         k += terms
@@ -92,7 +92,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
 
 
 # How the product is computed: whether it is transposed, which operands are packed, and the epilogue of a tile.
-cdef inline void lay_out(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end, Product* p,
+cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end, Product* p,
                          Strip* strip) noexcept nogil:
     cdef Py_ssize_t M = call.size[0], N = call.size[1], K = call.size[2], rows, columns
     cdef int e
@@ -106,7 +106,7 @@ cdef inline void lay_out(real* out, const Call* call, Py_ssize_t begin, Py_ssize
     p.is_transposed = ((M > N and 2 * N < lanes(out))
                        or (2 * M >= lanes(out) and p.y.stride[0] == 1 and p.y.stride[1] != 1))
     if p.is_transposed:
-        p.y, p.a, p.b = transposed(&p.y), transposed(&p.b), transposed(&p.a)
+        p.y, p.a, p.b = transpose_operand(&p.y), transpose_operand(&p.b), transpose_operand(&p.a)
         p.i_begin, p.i_end, p.j_begin, p.j_end = p.j_begin, p.j_end, p.i_begin, p.i_end
     rows, columns = p.i_end - p.i_begin, p.j_end - p.j_begin
 
@@ -115,7 +115,7 @@ cdef inline void lay_out(real* out, const Call* call, Py_ssize_t begin, Py_ssize
         for e in range(EPILOGUE_OPERANDS):
             p.epilogue[e] = call.operand[EPILOGUE + e]
             if p.is_transposed:
-                p.epilogue[e] = transposed(&p.epilogue[e])
+                p.epilogue[e] = transpose_operand(&p.epilogue[e])
         p.in_registers = fits_registers(call.op, p)
 
     strip.b_column = 1
@@ -123,7 +123,7 @@ cdef inline void lay_out(real* out, const Call* call, Py_ssize_t begin, Py_ssize
     if p.rounds:                          # operands are packed in any case, to be rounded
         p.packs, p.width, p.columns = True, COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16
         return
-    p.packs = not are_neighbours(&p.b, columns)
+    p.packs = not is_contiguous(&p.b, columns)
     if p.packs and p.b.stride[0] == 1 and rows <= FEW_ROWS:
         p.packs = False                   # for few rows it is faster to transpose b in registers
         strip.b_column = p.b.stride[1]
@@ -152,7 +152,7 @@ cdef int matmul_stack(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
 
 
 # The strips of one block of y, from row i and column j on. b is its block of b, from k on, packed or not.
-cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i, Py_ssize_t j,
+cdef void run_block(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i, Py_ssize_t j,
                 Py_ssize_t columns, Py_ssize_t k, Py_ssize_t terms, const real* b, bint last) noexcept nogil:
     cdef Py_ssize_t width = p.width, end = j + columns
     cdef const real* bias = <const real*> call.operand[3].data
@@ -182,7 +182,7 @@ cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_
                 strip.row_bias = bias + i
             else:
                 strip.bias = bias + j
-        if are_neighbours(&p.y, 2):
+        if is_contiguous(&p.y, 2):
             strip.y = out + i * p.y.stride[0] + j
             strip.y_row = p.y.stride[0]
             if last and p.in_registers and call.op == RELU_GRAD:
@@ -191,7 +191,7 @@ cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_
             strip.accumulate = call.accumulate
             run_strip(out, strip)
         else:
-            scattered(out, call, p, strip, i, j)
+            run_scattered(out, call, p, strip, i, j)
         b += width * (strip.k if p.packs else strip.b_column)
         j += width
     if p.rounds:
@@ -220,13 +220,13 @@ cdef void epilogue(real* out, const Call* call, const Product* p, Py_ssize_t i, 
 
 # Whether a tile can compute f before it leaves the registers. It can if f is max(y, 0), or y where a mask is above 0.
 cdef inline bint fits_registers(Op op, const Product* p) noexcept nogil:
-    if p.epilogue[0].data != NULL or p.epilogue[1].data != NULL or not are_neighbours(&p.y, 2):
+    if p.epilogue[0].data != NULL or p.epilogue[1].data != NULL or not is_contiguous(&p.y, 2):
         return False
-    return op == RELU or (op == RELU_GRAD and p.epilogue[2].data != NULL and are_neighbours(&p.epilogue[2], 2))
+    return op == RELU or (op == RELU_GRAD and p.epilogue[2].data != NULL and is_contiguous(&p.epilogue[2], 2))
 
 
 # A strip of a y whose columns are not neighbours: a few rows at a time, in a tile of its own, which is then copied.
-cdef void scattered(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i,
+cdef void run_scattered(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i,
                     Py_ssize_t j) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]
     cdef Strip tile = strip[0]
@@ -259,7 +259,7 @@ cdef void scattered(real* out, const Call* call, const Product* p, Strip* strip,
         i += tile.rows
 
 
-cdef inline bint are_neighbours(const Operand* x, Py_ssize_t columns) noexcept nogil:
+cdef inline bint is_contiguous(const Operand* x, Py_ssize_t columns) noexcept nogil:
     return x.stride[1] == 1 or columns == 1
 
 

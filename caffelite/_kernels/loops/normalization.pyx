@@ -6,7 +6,7 @@
 # 1 / √(v + ε), and v for features.
 
 from caffelite._kernels.loops.arithmetic cimport multiply_add, sum_of_products_double
-from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.reduction cimport COLUMNS, LANES
 from caffelite._kernels.loops.sums cimport deviations_of_row, exact_sum, squares_of_row
@@ -80,8 +80,8 @@ cdef int layer_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
     cdef const real* scale = <const real*> call.operand[3].data
     cdef const double* moments = <const double*> call.operand[4].data
     cdef Py_ssize_t n = call.size[0], C = call.size[1], i, j, k
-    cdef double of_g[LANES]
-    cdef double of_product[LANES]
+    cdef double g_sums[LANES]
+    cdef double product_sums[LANES]
     cdef real high, low, inverse, mean, slope, g
     dx += begin * C
     dy += begin * C
@@ -89,18 +89,18 @@ cdef int layer_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
     for i in range(begin, end):
         high, low, inverse = <real> moments[i], <real> (moments[i] - <real> moments[i]), <real> moments[n + i]
         for k in range(LANES):
-            of_g[k] = of_product[k] = 0
+            g_sums[k] = product_sums[k] = 0
         for j in range(C // LANES):
             for k in range(LANES):
                 g = dy[LANES * j + k] * scale[LANES * j + k]
-                of_g[k] += g
-                of_product[k] += g * ((x[LANES * j + k] - high) - low)
+                g_sums[k] += g
+                product_sums[k] += g * ((x[LANES * j + k] - high) - low)
         for j in range(C - C % LANES, C):
             g = dy[j] * scale[j]
-            of_g[j % LANES] += g
-            of_product[j % LANES] += g * ((x[j] - high) - low)
-        mean = <real> (exact_sum(of_g, LANES) / C) if call.size[2] else 0
-        slope = <real> (exact_sum(of_product, LANES) / C * moments[n + i] * moments[n + i])
+            g_sums[j % LANES] += g
+            product_sums[j % LANES] += g * ((x[j] - high) - low)
+        mean = <real> (exact_sum(g_sums, LANES) / C) if call.size[2] else 0
+        slope = <real> (exact_sum(product_sums, LANES) / C * moments[n + i] * moments[n + i])
         for j in range(C):
             dx[j] = (dy[j] * scale[j] - mean - ((x[j] - high) - low) * slope) * inverse
         dx += C
@@ -120,20 +120,20 @@ cdef int layer_norm_sums(real* dscale, const Call* call, Py_ssize_t begin, Py_ss
     cdef const double* moments = <const double*> call.operand[4].data
     cdef Py_ssize_t n = call.size[0], C = call.size[1], first = begin, columns, i, j, k
     cdef real high, low, inverse
-    cdef double of_product[COLUMNS]
-    cdef double of_dy[COLUMNS]
+    cdef double product_sums[COLUMNS]
+    cdef double dy_sums[COLUMNS]
     while first < end:
         columns = min(COLUMNS, end - first)
         for j in range(columns):
-            of_product[j] = of_dy[j] = 0
+            product_sums[j] = dy_sums[j] = 0
         for i in range(n):
             high, low, inverse = <real> moments[i], <real> (moments[i] - <real> moments[i]), <real> moments[n + i]
             k = i * C + first
             for j in range(columns):
-                of_product[j] += dy[k + j] * (((x[k + j] - high) - low) * inverse)
-                of_dy[j] += dy[k + j]
+                product_sums[j] += dy[k + j] * (((x[k + j] - high) - low) * inverse)
+                dy_sums[j] += dy[k + j]
         for j in range(columns):
-            dscale[first + j], dshift[first + j] = <real> of_product[j], <real> of_dy[j]
+            dscale[first + j], dshift[first + j] = <real> product_sums[j], <real> dy_sums[j]
         first += columns
     return CONTINUE
 
@@ -158,7 +158,7 @@ cdef enum:
     NEIGHBOURS = 1024                     # numbers that are normalized before their epilogue
 
 
-cdef inline Py_ssize_t at_once(const Call* call, Py_ssize_t features) noexcept nogil:
+cdef inline Py_ssize_t features_per_block(const Call* call, Py_ssize_t features) noexcept nogil:
     if call.size[4] > 1:
         return 1
     return min(features, <Py_ssize_t> (FEATURES if call.size[2] == 1 else SIDE_BY_SIDE))
@@ -166,7 +166,7 @@ cdef inline Py_ssize_t at_once(const Call* call, Py_ssize_t features) noexcept n
 
 # Numbers of one row, or of several rows that are neighbours, are met in one long loop. The numbers of a row's
 # columns are repeated for it: to[i, j] = x[j · step].
-cdef inline void repeat(real* to, const real* x, Py_ssize_t columns, Py_ssize_t step, Py_ssize_t rows) noexcept nogil:
+cdef inline void spread(real* to, const real* x, Py_ssize_t columns, Py_ssize_t step, Py_ssize_t rows) noexcept nogil:
     cdef Py_ssize_t i, j
     for i in range(rows):
         for j in range(columns):
@@ -182,7 +182,7 @@ cdef struct Pieces:
     Py_ssize_t block                      # how many numbers of a piece, some such rows, are met before their epilogue
 
 
-cdef inline Pieces pieces_of(const Call* call, Py_ssize_t first, Py_ssize_t features) noexcept nogil:
+cdef inline Pieces make_pieces(const Call* call, Py_ssize_t first, Py_ssize_t features) noexcept nogil:
     cdef Py_ssize_t C = call.size[1], run = call.size[4]
     cdef Pieces pieces
     pieces.count, pieces.length, pieces.stride, pieces.at = call.size[3], features * run, C * run, first * run
@@ -193,7 +193,7 @@ cdef inline Pieces pieces_of(const Call* call, Py_ssize_t first, Py_ssize_t feat
     return pieces
 
 
-cdef inline double folded(const double* lane, Py_ssize_t n) noexcept nogil:
+cdef inline double fold(const double* lane, Py_ssize_t n) noexcept nogil:
     return (((lane[0] + lane[4 * n]) + (lane[2 * n] + lane[6 * n]))
             + ((lane[n] + lane[5 * n]) + (lane[3 * n] + lane[7 * n])))
 
@@ -209,12 +209,12 @@ cdef inline double folded(const double* lane, Py_ssize_t n) noexcept nogil:
 # numbers are, at most log₁₀(k / 8 + 1) of the 16 digits of float64 are lost. If all numbers are equal, v is exactly 0.
 
 # m[j] and Σ (x − m[j])² over all x of feature first + j
-cdef void means_and_squares(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, double* m,
+cdef void compute_moments(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, double* m,
                             double* squares) noexcept nogil:
     cdef Py_ssize_t count = call.size[0] * call.size[2], j
     cdef double origin[FEATURES]
     cdef double total[FEATURES]
-    origins(x, call, first, features, origin)
+    find_origins(x, call, first, features, origin)
     deviations(x, call, first, features, origin, total, squares)
     for j in range(features):
         m[j] = origin[j] + total[j] / count
@@ -223,7 +223,7 @@ cdef void means_and_squares(const real* x, const Call* call, Py_ssize_t first, P
 
 
 # origin[j] = the mean of eight numbers x of feature first + j, at equal distances
-cdef void origins(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features,
+cdef void find_origins(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features,
                   double* origin) noexcept nogil:
     cdef Py_ssize_t C = call.size[1], L = call.size[2], run = call.size[4], i, j, k, place
     cdef double number[8][FEATURES]
@@ -249,16 +249,16 @@ cdef void deviations(const real* x, const Call* call, Py_ssize_t first, Py_ssize
                      double* total, double* squares) noexcept nogil:
     cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], run = call.size[4], width, i, j
     cdef double sums[2 * SIDE_BY_SIDE]
-    cdef double of_columns[WIDE]
+    cdef double column_origins[WIDE]
     for j in range(features):
         total[j] = squares[j] = 0
     if L > 1 and run != L:
-        repeat(of_columns, origin, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
+        spread(column_origins, origin, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
     if run == 1 and L == 1:
         deviations_of_rows(x + first, n, C, features, origin, total, squares)
     elif run == 1:
         for i in range(n):
-            deviations_of_columns(x + i * L * C + first, C, L, features, of_columns, sums)
+            deviations_of_columns(x + i * L * C + first, C, L, features, column_origins, sums)
             for j in range(features):
                 total[j] += sums[j]
                 squares[j] += sums[SIDE_BY_SIDE + j]
@@ -271,7 +271,7 @@ cdef void deviations(const real* x, const Call* call, Py_ssize_t first, Py_ssize
         i = 0
         while i < n:
             width = min(n - i, <Py_ssize_t> SIDE_BY_SIDE)
-            deviations_of_columns(x + first * run + i, n, L, width, of_columns, sums)
+            deviations_of_columns(x + first * run + i, n, L, width, column_origins, sums)
             for j in range(width):
                 total[0] += sums[j]
                 squares[0] += sums[SIDE_BY_SIDE + j]
@@ -318,7 +318,7 @@ cdef void deviations_of_columns(const real* x, Py_ssize_t stride, Py_ssize_t n, 
         x += rows * stride
         i += rows
     for j in range(columns):
-        sums[j], sums[SIDE_BY_SIDE + j] = folded(partial + j, columns), folded(partial + LANES * columns + j, columns)
+        sums[j], sums[SIDE_BY_SIDE + j] = fold(partial + j, columns), fold(partial + LANES * columns + j, columns)
 
 
 # y[i, c, l] = (x[i, c, l] − m[c]) / √(v[c] + ε) scale[c] + shift[c],  m and v of x[:, c, :]
@@ -334,8 +334,8 @@ cdef int batch_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef Py_ssize_t count = call.size[0] * call.size[2], features, j
     cdef double squares[FEATURES]
     while begin < end:
-        features = at_once(call, end - begin)
-        means_and_squares(x, call, begin, features, m + begin, squares)
+        features = features_per_block(call, end - begin)
+        compute_moments(x, call, begin, features, m + begin, squares)
         for j in range(features):
             v[begin + j] = squares[j] / count
             inverse[begin + j] = 1 / sqrt(v[begin + j] + call.scalar[0])
@@ -348,7 +348,7 @@ cdef int batch_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
 cdef int batch_norm_fixed(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t features
     while begin < end:
-        features = at_once(call, end - begin)
+        features = features_per_block(call, end - begin)
         normalize(y, call, begin, features)
         begin += features
     return CONTINUE
@@ -359,27 +359,27 @@ cdef inline void normalize(real* y, const Call* call, Py_ssize_t first, Py_ssize
     cdef const real* scale = <const real*> call.operand[2].data + first
     cdef const real* shift = <const real*> call.operand[3].data + first
     cdef const double* m = <const double*> call.operand[4].data + first
-    cdef Pieces pieces = pieces_of(call, first, features)
+    cdef Pieces pieces = make_pieces(call, first, features)
     cdef Py_ssize_t i, j, k, begin, end
-    cdef real of_each[4 * FEATURES]
+    cdef real values[4 * FEATURES]
     cdef real high[FEATURES]
     cdef real low[FEATURES]
     cdef real factor[FEATURES]
     cdef real addend[FEATURES]
     for j in range(features):
-        of_each[j], of_each[FEATURES + j] = <real> m[j], <real> (m[j] - <real> m[j])
-        of_each[2 * FEATURES + j], of_each[3 * FEATURES + j] = <real> (m[call.size[1] + j] * scale[j]), shift[j]
-    repeat(high, of_each, features, 1, pieces.times)
-    repeat(low, of_each + FEATURES, features, 1, pieces.times)
-    repeat(factor, of_each + 2 * FEATURES, features, 1, pieces.times)
-    repeat(addend, of_each + 3 * FEATURES, features, 1, pieces.times)
+        values[j], values[FEATURES + j] = <real> m[j], <real> (m[j] - <real> m[j])
+        values[2 * FEATURES + j], values[3 * FEATURES + j] = <real> (m[call.size[1] + j] * scale[j]), shift[j]
+    spread(high, values, features, 1, pieces.times)
+    spread(low, values + FEATURES, features, 1, pieces.times)
+    spread(factor, values + 2 * FEATURES, features, 1, pieces.times)
+    spread(addend, values + 3 * FEATURES, features, 1, pieces.times)
     for i in range(pieces.count - 1, -1, -1):
         end = pieces.length
         while end > 0:
             begin = (end - 1) // pieces.block * pieces.block
             k = pieces.at + i * pieces.stride + begin
             normalize_numbers(y + k, x + k, end - begin, features * pieces.times, high, low, factor, addend)
-            finish(y + k, call, end - begin)
+            apply_epilogue(y + k, call, end - begin)
             end = begin
 
 
@@ -415,49 +415,49 @@ cdef int batch_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
     cdef real factor[FEATURES]
     cdef real mean[FEATURES]
     cdef real slope[FEATURES]
-    cdef double of_dy[FEATURES]
-    cdef double of_product[FEATURES]
+    cdef double dy_sums[FEATURES]
+    cdef double product_sums[FEATURES]
     while begin < end:
-        features = at_once(call, end - begin)
+        features = features_per_block(call, end - begin)
         for j in range(features):
             high[j], low[j] = <real> m[begin + j], <real> (m[begin + j] - <real> m[begin + j])
             factor[j] = <real> (inverse[begin + j] * scale[begin + j])
-        products(dy, x, call, begin, features, high, low, of_dy, of_product)
+        products(dy, x, call, begin, features, high, low, dy_sums, product_sums)
         for j in range(features):
-            dscale[begin + j] = <real> (of_product[j] * inverse[begin + j])
-            dshift[begin + j] = <real> of_dy[j]
-            mean[j] = 0 if fixed else <real> (of_dy[j] / count)
-            slope[j] = 0 if fixed else <real> (of_product[j] / count * inverse[begin + j] * inverse[begin + j])
-        normalize_back(dx, call, begin, features, high, low, factor, mean, slope)
+            dscale[begin + j] = <real> (product_sums[j] * inverse[begin + j])
+            dshift[begin + j] = <real> dy_sums[j]
+            mean[j] = 0 if fixed else <real> (dy_sums[j] / count)
+            slope[j] = 0 if fixed else <real> (product_sums[j] / count * inverse[begin + j] * inverse[begin + j])
+        normalize_grad(dx, call, begin, features, high, low, factor, mean, slope)
         begin += features
     return CONTINUE
 
 
 # dx = (dy − mean − (x − m) slope) factor, of some features from `first` on, m = high + low
-cdef inline void normalize_back(real* dx, const Call* call, Py_ssize_t first, Py_ssize_t features, const real* high,
+cdef inline void normalize_grad(real* dx, const Call* call, Py_ssize_t first, Py_ssize_t features, const real* high,
                                 const real* low, const real* factor, const real* mean,
                                 const real* slope) noexcept nogil:
     cdef const real* dy = <const real*> call.operand[1].data
     cdef const real* x = <const real*> call.operand[2].data
-    cdef Pieces pieces = pieces_of(call, first, features)
+    cdef Pieces pieces = make_pieces(call, first, features)
     cdef Py_ssize_t i, k, begin, end
-    cdef real of_each[5 * FEATURES]
-    repeat(of_each, high, features, 1, pieces.times)
-    repeat(of_each + FEATURES, low, features, 1, pieces.times)
-    repeat(of_each + 2 * FEATURES, factor, features, 1, pieces.times)
-    repeat(of_each + 3 * FEATURES, mean, features, 1, pieces.times)
-    repeat(of_each + 4 * FEATURES, slope, features, 1, pieces.times)
+    cdef real values[5 * FEATURES]
+    spread(values, high, features, 1, pieces.times)
+    spread(values + FEATURES, low, features, 1, pieces.times)
+    spread(values + 2 * FEATURES, factor, features, 1, pieces.times)
+    spread(values + 3 * FEATURES, mean, features, 1, pieces.times)
+    spread(values + 4 * FEATURES, slope, features, 1, pieces.times)
     for i in range(pieces.count - 1, -1, -1):
         end = pieces.length
         while end > 0:
             begin = (end - 1) // pieces.block * pieces.block
             k = pieces.at + i * pieces.stride + begin
-            numbers_back(dx + k, dy + k, x + k, end - begin, features * pieces.times, of_each, of_each + FEATURES,
-                         of_each + 2 * FEATURES, of_each + 3 * FEATURES, of_each + 4 * FEATURES)
+            numbers_grad(dx + k, dy + k, x + k, end - begin, features * pieces.times, values, values + FEATURES,
+                         values + 2 * FEATURES, values + 3 * FEATURES, values + 4 * FEATURES)
             end = begin
 
 
-cdef inline void numbers_back(real* dx, const real* dy, const real* x, Py_ssize_t n, Py_ssize_t width,
+cdef inline void numbers_grad(real* dx, const real* dy, const real* x, Py_ssize_t n, Py_ssize_t width,
                               const real* high, const real* low, const real* factor, const real* mean,
                               const real* slope) noexcept nogil:
     cdef Py_ssize_t j
@@ -470,37 +470,37 @@ cdef inline void numbers_back(real* dx, const real* dy, const real* x, Py_ssize_
         n -= width
 
 
-# of_dy[j] = Σ dy,  of_product[j] = Σ dy (x − m)  over all of feature first + j, m = high[j] + low[j]
+# dy_sums[j] = Σ dy,  product_sums[j] = Σ dy (x − m)  over all of feature first + j, m = high[j] + low[j]
 cdef void products(const real* dy, const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features,
-                   const real* high, const real* low, double* of_dy, double* of_product) noexcept nogil:
+                   const real* high, const real* low, double* dy_sums, double* product_sums) noexcept nogil:
     cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], run = call.size[4], width, i, j, k
     cdef double sums[2 * SIDE_BY_SIDE]
     cdef real highs[WIDE]
     cdef real lows[WIDE]
     for j in range(features):
-        of_dy[j] = of_product[j] = 0
+        dy_sums[j] = product_sums[j] = 0
     if L > 1 and run != L:
-        repeat(highs, high, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
-        repeat(lows, low, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
+        spread(highs, high, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
+        spread(lows, low, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
     if run == 1 and L == 1:
         for i in range(n):
             k = i * C + first
             for j in range(features):
-                of_dy[j] += dy[k + j]
-                of_product[j] += dy[k + j] * ((x[k + j] - high[j]) - low[j])
+                dy_sums[j] += dy[k + j]
+                product_sums[j] += dy[k + j] * ((x[k + j] - high[j]) - low[j])
     elif run == 1:
         for i in range(n):
             k = i * L * C + first
             products_of_columns(dy + k, x + k, C, L, features, highs, lows, sums)
             for j in range(features):
-                of_dy[j] += sums[j]
-                of_product[j] += sums[SIDE_BY_SIDE + j]
+                dy_sums[j] += sums[j]
+                product_sums[j] += sums[SIDE_BY_SIDE + j]
     elif run == L:
         for i in range(n):
             k = (i * C + first) * L
             products_of_row(dy + k, x + k, L, high[0], low[0], sums)
-            of_dy[0] += sums[0]
-            of_product[0] += sums[1]
+            dy_sums[0] += sums[0]
+            product_sums[0] += sums[1]
     else:
         i = 0
         while i < n:
@@ -508,8 +508,8 @@ cdef void products(const real* dy, const real* x, const Call* call, Py_ssize_t f
             width = min(n - i, <Py_ssize_t> SIDE_BY_SIDE)
             products_of_columns(dy + k, x + k, n, L, width, highs, lows, sums)
             for j in range(width):
-                of_dy[0] += sums[j]
-                of_product[0] += sums[SIDE_BY_SIDE + j]
+                dy_sums[0] += sums[j]
+                product_sums[0] += sums[SIDE_BY_SIDE + j]
             i += width
 
 
@@ -532,7 +532,7 @@ cdef void products_of_columns(const real* dy, const real* x, Py_ssize_t stride, 
         x += rows * stride
         i += rows
     for j in range(columns):
-        sums[j], sums[SIDE_BY_SIDE + j] = folded(partial + j, columns), folded(partial + LANES * columns + j, columns)
+        sums[j], sums[SIDE_BY_SIDE + j] = fold(partial + j, columns), fold(partial + LANES * columns + j, columns)
 
 
 # ---- features of a part of the rows, if several processes train on one batch ----
@@ -549,8 +549,8 @@ cdef int feature_sums(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t en
             sums[j] = sums[C + j] = sums[2 * C + j] = 0
         return CONTINUE
     while begin < end:
-        features = at_once(call, end - begin)
-        means_and_squares(x, call, begin, features, sums + C + begin, sums + 2 * C + begin)
+        features = features_per_block(call, end - begin)
+        compute_moments(x, call, begin, features, sums + C + begin, sums + 2 * C + begin)
         for j in range(features):
             sums[begin + j] = count
         begin += features
@@ -563,7 +563,7 @@ cdef int feature_sums(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t en
 #   scalar   ε
 #   operand  0 moments (3, C), 1 sums (parts, 3, C)
 #   parts    C
-cdef int joined_moments(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef int merge_moments(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef double* moments = <double*> out
     cdef const double* sums
     cdef Py_ssize_t C = call.size[1], j, _part
@@ -591,15 +591,15 @@ cdef int joined_moments(void* out, const Call* call, Py_ssize_t begin, Py_ssize_
 cdef int batch_norm_sums(real* dy, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* x = <const real*> call.operand[1].data
     cdef const double* m = <const double*> call.operand[2].data
-    cdef double* of_dy = <double*> call.operand[3].data
+    cdef double* dy_sums = <double*> call.operand[3].data
     cdef Py_ssize_t features, j
     cdef real high[FEATURES]
     cdef real low[FEATURES]
     while begin < end:
-        features = at_once(call, end - begin)
+        features = features_per_block(call, end - begin)
         for j in range(features):
             high[j], low[j] = <real> m[begin + j], <real> (m[begin + j] - <real> m[begin + j])
-        products(dy, x, call, begin, features, high, low, of_dy + begin, of_dy + call.size[1] + begin)
+        products(dy, x, call, begin, features, high, low, dy_sums + begin, dy_sums + call.size[1] + begin)
         begin += features
     return CONTINUE
 
@@ -615,7 +615,7 @@ cdef int batch_norm_grad_of_sums(real* dx, const Call* call, Py_ssize_t begin, P
     cdef real* dscale = <real*> call.operand[5].data
     cdef real* dshift = <real*> call.operand[6].data
     cdef const double* own = <const double*> call.operand[7].data
-    cdef const double* of_all = <const double*> call.operand[8].data
+    cdef const double* total_sums = <const double*> call.operand[8].data
     cdef Py_ssize_t C = call.size[1], features, j, c
     cdef real high[FEATURES]
     cdef real low[FEATURES]
@@ -623,15 +623,15 @@ cdef int batch_norm_grad_of_sums(real* dx, const Call* call, Py_ssize_t begin, P
     cdef real mean[FEATURES]
     cdef real slope[FEATURES]
     while begin < end:
-        features = at_once(call, end - begin)
+        features = features_per_block(call, end - begin)
         for j in range(features):
             c = begin + j
             high[j], low[j] = <real> m[c], <real> (m[c] - <real> m[c])
             factor[j] = <real> (inverse[c] * scale[c])
             dscale[c], dshift[c] = <real> (own[C + c] * inverse[c]), <real> own[c]
-            mean[j] = <real> (of_all[c] / call.size[5])
-            slope[j] = <real> (of_all[C + c] / call.size[5] * inverse[c] * inverse[c])
-        normalize_back(dx, call, begin, features, high, low, factor, mean, slope)
+            mean[j] = <real> (total_sums[c] / call.size[5])
+            slope[j] = <real> (total_sums[C + c] / call.size[5] * inverse[c] * inverse[c])
+        normalize_grad(dx, call, begin, features, high, low, factor, mean, slope)
         begin += features
     return CONTINUE
 
@@ -642,7 +642,7 @@ cdef int batch_norm_grad_of_sums(real* dx, const Call* call, Py_ssize_t begin, P
 #   scalar   μ
 #   operand  0 mean, 1 variance, 2 moments
 #   parts    1
-cdef int follow_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef int update_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef real* variance = <real*> call.operand[1].data
     cdef const double* m = <const double*> call.operand[2].data
     cdef Py_ssize_t C = call.size[0], j
@@ -662,7 +662,7 @@ cdef int follow_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssize
 #   scalar   ε
 #   operand  0 mean (read), 1 variance, 2 moments
 #   parts    1
-cdef int fixed_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef int running_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* variance = <const real*> call.operand[1].data
     cdef double* m = <double*> call.operand[2].data
     cdef Py_ssize_t C = call.size[0], j
@@ -681,8 +681,8 @@ cdef at_load publish_all() noexcept nogil:
     publish("batch_norm_fixed", <Loop> batch_norm_fixed[float], <Loop> batch_norm_fixed[double])
     publish("batch_norm_grad", <Loop> batch_norm_grad[float], <Loop> batch_norm_grad[double])
     publish("feature_sums", <Loop> feature_sums[float], <Loop> feature_sums[double])
-    publish("joined_moments", <Loop> joined_moments)
+    publish("merge_moments", <Loop> merge_moments)
     publish("batch_norm_sums", <Loop> batch_norm_sums[float], <Loop> batch_norm_sums[double])
     publish("batch_norm_grad_of_sums", <Loop> batch_norm_grad_of_sums[float], <Loop> batch_norm_grad_of_sums[double])
-    publish("follow_moments", <Loop> follow_moments[float], <Loop> follow_moments[double])
-    publish("fixed_moments", <Loop> fixed_moments[float], <Loop> fixed_moments[double])
+    publish("update_moments", <Loop> update_moments[float], <Loop> update_moments[double])
+    publish("running_moments", <Loop> running_moments[float], <Loop> running_moments[double])

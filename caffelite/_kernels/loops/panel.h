@@ -62,7 +62,7 @@ void end_strips_bfloat16(void);
 
 /* The depth of so many terms, and the largest number of terms whose depth is at most BLOCK_K. */
 ptrdiff_t depth_bfloat16(ptrdiff_t terms);
-ptrdiff_t most_terms_bfloat16(void);
+ptrdiff_t max_terms_bfloat16(void);
 
 /* to[i][k′] = x[i · x_row + k · stride], and strip after strip to[k′][j] = x[k · x_row + j · stride], rounded, in the order
  * that strips read. Behind a row of the first, up to a vector's lanes may be overwritten. */

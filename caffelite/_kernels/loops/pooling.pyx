@@ -8,7 +8,7 @@
 #   window   along rows, along columns
 #   size     0 lanes
 
-from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/pooling.h" nogil:
@@ -29,20 +29,20 @@ cdef extern from "loops/pooling.h" nogil:
 
 
 # The pixels first … end − 1 that window i covers along one axis.
-cdef inline void pixels_of(const Window* along, Py_ssize_t i, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
+cdef inline void window_pixels(const Window* along, Py_ssize_t i, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
     first[0] = max(i * along.stride - along.padding, 0)
     end[0] = min(i * along.stride - along.padding + along.kernel, along.length)
 
 
 # The windows first … end − 1 that cover pixel k. On entry: the windows of an earlier pixel, or 0 and 0.
-cdef inline void windows_of(const Window* along, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
+cdef inline void pixel_windows(const Window* along, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
     while end[0] < along.count and end[0] * along.stride - along.padding <= k:
         end[0] += 1
     while first[0] < end[0] and first[0] * along.stride - along.padding + along.kernel <= k:
         first[0] += 1
 
 
-cdef inline real* row_of(const Operand* images, Py_ssize_t o, Py_ssize_t i, const real* like) noexcept nogil:
+cdef inline real* get_row(const Operand* images, Py_ssize_t o, Py_ssize_t i, const real* like) noexcept nogil:
     return <real*> images.data + o * images.stride[0] + i * images.stride[1]
 
 
@@ -60,11 +60,11 @@ cdef int max_pool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef const real* from_x
     for part in range(begin, end):
         o, i = part // rows.count, part % rows.count
-        pixels_of(&rows, i, &top, &bottom)
-        to_y, to_places = row_of(&call.operand[0], o, i, y), row_of(&call.operand[1], o, i, y)
-        from_x = row_of(x, o, top, y)
+        window_pixels(&rows, i, &top, &bottom)
+        to_y, to_places = get_row(&call.operand[0], o, i, y), get_row(&call.operand[1], o, i, y)
+        from_x = get_row(x, o, top, y)
         for j in range(columns.count):
-            pixels_of(&columns, j, &left, &right)
+            window_pixels(&columns, j, &left, &right)
             if real is float:
                 largest_float(to_y, to_places, from_x + left * x_pixel, x_row, x_pixel, bottom - top, right - left,
                               top * W + left, W, lanes)
@@ -92,11 +92,11 @@ cdef int max_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t 
     for part in range(begin, end):
         o, h = part // H, part % H
         top = bottom = left = right = 0
-        windows_of(&rows, h, &top, &bottom)
-        to_dx, from_dy = row_of(&call.operand[0], o, h, dx), row_of(dy, o, top, dx)
-        from_places = row_of(places, o, top, dx)
+        pixel_windows(&rows, h, &top, &bottom)
+        to_dx, from_dy = get_row(&call.operand[0], o, h, dx), get_row(dy, o, top, dx)
+        from_places = get_row(places, o, top, dx)
         for w in range(W):
-            windows_of(&columns, w, &left, &right)
+            pixel_windows(&columns, w, &left, &right)
             if real is float:
                 largest_grad_float(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel,
                                    places_row, places_pixel, bottom - top, right - left, h * W + w, lanes)
@@ -104,7 +104,7 @@ cdef int max_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t 
                 largest_grad_double(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel,
                                     places_row, places_pixel, bottom - top, right - left, h * W + w, lanes)
             to_dx += dx_pixel
-        finish(to_dx - W * dx_pixel, call, W * dx_pixel)
+        apply_epilogue(to_dx - W * dx_pixel, call, W * dx_pixel)
     return CONTINUE
 
 
@@ -122,10 +122,10 @@ cdef int average_pool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef const real* from_x
     for part in range(begin, end):
         o, i = part // rows.count, part % rows.count
-        pixels_of(&rows, i, &top, &bottom)
-        to_y, from_x = row_of(&call.operand[0], o, i, y), row_of(x, o, top, y)
+        window_pixels(&rows, i, &top, &bottom)
+        to_y, from_x = get_row(&call.operand[0], o, i, y), get_row(x, o, top, y)
         for j in range(columns.count):
-            pixels_of(&columns, j, &left, &right)
+            window_pixels(&columns, j, &left, &right)
             sum_pixels(to_y, from_x + left * pixel, row, pixel, bottom - top, right - left, lanes, factor)
             to_y += y_pixel
     return CONTINUE
@@ -146,13 +146,13 @@ cdef int average_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssiz
     for part in range(begin, end):
         o, h = part // H, part % H
         top = bottom = left = right = 0
-        windows_of(&rows, h, &top, &bottom)
-        to_dx, from_dy = row_of(&call.operand[0], o, h, dx), row_of(dy, o, top, dx)
+        pixel_windows(&rows, h, &top, &bottom)
+        to_dx, from_dy = get_row(&call.operand[0], o, h, dx), get_row(dy, o, top, dx)
         for w in range(columns.length):
-            windows_of(&columns, w, &left, &right)
+            pixel_windows(&columns, w, &left, &right)
             sum_pixels(to_dx, from_dy + left * pixel, row, pixel, bottom - top, right - left, lanes, factor)
             to_dx += dx_pixel
-        finish(to_dx - columns.length * dx_pixel, call, columns.length * dx_pixel)
+        apply_epilogue(to_dx - columns.length * dx_pixel, call, columns.length * dx_pixel)
     return CONTINUE
 
 

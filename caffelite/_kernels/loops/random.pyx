@@ -16,8 +16,8 @@ cdef int dropout(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const real* x = <const real*> call.operand[1].data
     cdef const uint64_t* drawn = <const uint64_t*> call.operand[2].data
     cdef double p = call.scalar[0]
-    cdef uint32_t least = <uint32_t> rint(65536 * p)
-    cdef real kept = <real> (1 / (1 - p))
+    cdef uint32_t limit = <uint32_t> rint(65536 * p)
+    cdef real keep_scale = <real> (1 / (1 - p))
     cdef Py_ssize_t n, first, i
     cdef uint64_t number = <uint64_t> (call.size[0] + begin)
     cdef uint32_t bits[2 * WORDS]
@@ -26,7 +26,7 @@ cdef int dropout(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
         first = <Py_ssize_t> (number % (2 * WORDS))
         n = min(2 * WORDS - first, end - begin)
         for i in range(n):
-            y[begin + i] = x[begin + i] * (kept if bits[first + i] >= least else <real> 0)
+            y[begin + i] = x[begin + i] * (keep_scale if bits[first + i] >= limit else <real> 0)
         begin += n
         number += n
     return CONTINUE

@@ -16,10 +16,10 @@
 
 from caffelite._kernels.loops.arithmetic cimport sum_of_products
 from caffelite._kernels.loops.family cimport *
-from caffelite._kernels.loops.math cimport gate_of, tanh_of
+from caffelite._kernels.loops.math cimport gate_sigmoid, fast_tanh
 from caffelite._kernels.loops.matmul cimport (
     BLOCK_K, COLUMNS_bfloat16, ROW_bfloat16, Strip, begin_strips_bfloat16, depth_bfloat16, end_strips_bfloat16,
-    most_terms_bfloat16, pack, pack_columns_bfloat16, pack_rows_bfloat16, packed_a, run_strip, strip_columns,
+    max_terms_bfloat16, pack, pack_columns_bfloat16, pack_rows_bfloat16, packed_a, run_strip, strip_columns,
 )
 
 cdef enum:
@@ -44,29 +44,29 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
     while begin < end:
         rows = min(end - begin, ROWS_TOGETHER)
         memcpy(last + begin * H, first + begin * H, rows * H * sizeof(real))
-        steps = most_steps(call, 7, begin, rows)
+        steps = max_steps(call, 7, begin, rows)
         for t in range(steps):
             multiply_rows(call, inputs + begin * GH, last + begin * H, <const real*> call.operand[4].data, rows, H, GH,
                           <const real*> call.operand[5].data, False)
             for i in range(begin, begin + rows):
-                length = length_of(call, 7, i)
+                length = get_length(call, 7, i)
                 if t >= length:
                     continue
-                at = place_of(call, i, t, length)
+                at = index_at(call, i, t, length)
                 memcpy(previous + at * H, last + i * H, H * sizeof(real))
                 if G == 1:
                     rnn_state(last + i * H, gates + at * GH, inputs + i * GH, H)
                 elif G == 3:
                     gru_state(last + i * H, gates + at * GH, beside + at * H, inputs + i * GH, H)
                 else:
-                    cell = cell_before(call, beside, <const real*> call.operand[9].data, i, t, length)
+                    cell = previous_cell(call, beside, <const real*> call.operand[9].data, i, t, length)
                     lstm_state(last + i * H, gates + at * GH, beside + at * H, inputs + i * GH, cell, H)
                 if y != NULL:
                     memcpy(y + at * H, last + i * H, H * sizeof(real))
         for i in range(begin, begin + rows):
-            length = length_of(call, 7, i)
+            length = get_length(call, 7, i)
             if G == 4:
-                cell = cell_before(call, beside, <const real*> call.operand[9].data, i, length, length)
+                cell = previous_cell(call, beside, <const real*> call.operand[9].data, i, length, length)
                 memcpy(<real*> call.operand[10].data + i * H, cell, H * sizeof(real))
             clear(gates, i, length, T, GH)
             clear(previous, i, length, T, H)
@@ -97,13 +97,13 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
     while begin < end:
         rows = min(end - begin, ROWS_TOGETHER)
         memset(dinputs + begin * GH, 0, rows * GH * sizeof(real))
-        steps = most_steps(call, 5, begin, rows)
+        steps = max_steps(call, 5, begin, rows)
         for t in range(steps - 1, -1, -1):
             for i in range(begin, begin + rows):
-                length = length_of(call, 5, i)
+                length = get_length(call, 5, i)
                 if t >= length:
                     continue
-                at = place_of(call, i, t, length)
+                at = index_at(call, i, t, length)
                 if dy != NULL:
                     add_to(dh + i * H, dy + at * H, H)
                 if G == 1:
@@ -113,14 +113,14 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
                                  beside + at * H, previous + at * H, H)
                     memcpy(dbeside + at * H, dinputs + i * GH + 2 * H, H * sizeof(real))
                 else:
-                    cell = cell_before(call, beside, <const real*> call.operand[8].data, i, t, length)
+                    cell = previous_cell(call, beside, <const real*> call.operand[8].data, i, t, length)
                     lstm_gradient(dinputs + i * GH, dh + i * H, dc + i * H, gates + at * GH, beside + at * H, cell, H)
                 memcpy(dgates + at * GH, dinputs + i * GH, (2 * H if G == 3 else GH) * sizeof(real))
             multiply_rows(call, dh + begin * H, dinputs + begin * GH, <const real*> call.operand[3].data, rows, GH, H,
                           <const real*> NULL, True)
         for i in range(begin, begin + rows):
-            clear(dgates, i, length_of(call, 5, i), T, GH)
-            clear(dbeside, i, length_of(call, 5, i), T, H)
+            clear(dgates, i, get_length(call, 5, i), T, GH)
+            clear(dbeside, i, get_length(call, 5, i), T, H)
         begin += rows
     return CONTINUE
 
@@ -158,7 +158,7 @@ cdef void multiply_rounded_rows(float* y, const float* a, const float* b, Py_ssi
     strip.a, strip.a_row, strip.a_k, strip.b_k = packed_a, ROW_bfloat16, 1, width
     begin_strips_bfloat16()
     while k < K:
-        terms = min(K - k, most_terms_bfloat16())
+        terms = min(K - k, max_terms_bfloat16())
         pack_rows_bfloat16(<float*> packed_a, ROW_bfloat16, a + k, K, rows, terms, 1)
         strip.k, strip.resume, j = depth_bfloat16(terms), accumulate or k > 0, 0
         while j < N:
@@ -177,7 +177,7 @@ cdef void multiply_rounded_rows(float* y, const float* a, const float* b, Py_ssi
 cdef void rnn_state(real* h, real* gate, const real* inputs, Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(H):
-        gate[j] = tanh_of(gate[j] + inputs[j])
+        gate[j] = fast_tanh(gate[j] + inputs[j])
     memcpy(h, gate, H * sizeof(real))
 
 
@@ -187,9 +187,9 @@ cdef void gru_state(real* h, real* gates, real* beside, const real* inputs, Py_s
     cdef real* n = gates + 2 * H
     memcpy(beside, inputs + 2 * H, H * sizeof(real))
     for j in range(2 * H):
-        gates[j] = gate_of(gates[j] + inputs[j])
+        gates[j] = gate_sigmoid(gates[j] + inputs[j])
     for j in range(H):
-        n[j] = tanh_of(n[j] + gates[j] * inputs[2 * H + j])
+        n[j] = fast_tanh(n[j] + gates[j] * inputs[2 * H + j])
     for j in range(H):
         h[j] = n[j] + gates[H + j] * (h[j] - n[j])
 
@@ -199,22 +199,22 @@ cdef void lstm_state(real* h, real* gates, real* c, const real* inputs, const re
                      Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(2 * H):
-        gates[j] = gate_of(gates[j] + inputs[j])
+        gates[j] = gate_sigmoid(gates[j] + inputs[j])
     for j in range(2 * H, 3 * H):
-        gates[j] = tanh_of(gates[j] + inputs[j])
+        gates[j] = fast_tanh(gates[j] + inputs[j])
     for j in range(3 * H, 4 * H):
-        gates[j] = gate_of(gates[j] + inputs[j])
+        gates[j] = gate_sigmoid(gates[j] + inputs[j])
     for j in range(H):
         c[j] = sum_of_products(gates[H + j], before[j], gates[j], gates[2 * H + j])
     for j in range(H):
-        h[j] = gates[3 * H + j] * tanh_of(c[j])
+        h[j] = gates[3 * H + j] * fast_tanh(c[j])
 
 
 # The state of an LSTM's cells before a step.
-cdef inline const real* cell_before(const Call* call, const real* cells, const real* first, Py_ssize_t row,
+cdef inline const real* previous_cell(const Call* call, const real* cells, const real* first, Py_ssize_t row,
                                     Py_ssize_t step, Py_ssize_t length) noexcept nogil:
     cdef Py_ssize_t H = call.size[1]
-    return cells + place_of(call, row, step - 1, length) * H if step > 0 else first + row * H
+    return cells + index_at(call, row, step - 1, length) * H if step > 0 else first + row * H
 
 
 # The gradients of the gates' inputs from the state. dh becomes the part that reaches the previous state directly.
@@ -248,11 +248,11 @@ cdef void lstm_gradient(real* d, real* dh, real* dc, const real* gates, const re
     cdef const real* g = gates + 2 * H
     cdef const real* o = gates + 3 * H
     cdef Py_ssize_t j
-    cdef real of_c
+    cdef real tanh_c
     for j in range(H):
-        of_c = tanh_of(c[j])
-        d[3 * H + j] = dh[j] * of_c * o[j] * (1 - o[j])
-        dc[j] += dh[j] * o[j] * (1 - of_c * of_c)
+        tanh_c = fast_tanh(c[j])
+        d[3 * H + j] = dh[j] * tanh_c * o[j] * (1 - o[j])
+        dc[j] += dh[j] * o[j] * (1 - tanh_c * tanh_c)
     for j in range(H):
         d[j] = dc[j] * g[j] * gates[j] * (1 - gates[j])
         d[2 * H + j] = dc[j] * gates[j] * (1 - g[j] * g[j])
@@ -270,22 +270,22 @@ cdef inline void add_to(real* y, const real* x, Py_ssize_t n) noexcept nogil:
 
 # ---- rows of different lengths ----
 
-cdef inline Py_ssize_t length_of(const Call* call, int operand, Py_ssize_t row) noexcept nogil:
+cdef inline Py_ssize_t get_length(const Call* call, int operand, Py_ssize_t row) noexcept nogil:
     cdef const int64_t* lengths = <const int64_t*> call.operand[operand].data
     if lengths == NULL:
         return call.size[3]
     return max(0, min(lengths[row], call.size[3]))
 
 
-cdef inline Py_ssize_t most_steps(const Call* call, int operand, Py_ssize_t begin, Py_ssize_t rows) noexcept nogil:
-    cdef Py_ssize_t i, most = 0
+cdef inline Py_ssize_t max_steps(const Call* call, int operand, Py_ssize_t begin, Py_ssize_t rows) noexcept nogil:
+    cdef Py_ssize_t i, longest = 0
     for i in range(begin, begin + rows):
-        most = max(most, length_of(call, operand, i))
-    return most
+        longest = max(longest, get_length(call, operand, i))
+    return longest
 
 
 # The number of the element that a step of a row reads, among the elements of all rows.
-cdef inline Py_ssize_t place_of(const Call* call, Py_ssize_t row, Py_ssize_t step, Py_ssize_t length) noexcept nogil:
+cdef inline Py_ssize_t index_at(const Call* call, Py_ssize_t row, Py_ssize_t step, Py_ssize_t length) noexcept nogil:
     return row * call.size[3] + (length - 1 - step if call.size[5] else step)
 
 
@@ -335,7 +335,7 @@ cdef void pack_rounded_strip(float* strips, const Call* call, Py_ssize_t j) noex
     cdef Py_ssize_t K = call.size[0], columns = min(call.size[1] - j, <Py_ssize_t> COLUMNS_bfloat16), k = 0, terms
     cdef float* strip = strips + j * depth_bfloat16(K)
     while k < K:
-        terms = min(K - k, most_terms_bfloat16())
+        terms = min(K - k, max_terms_bfloat16())
         pack_columns_bfloat16(strip + depth_bfloat16(k) * COLUMNS_bfloat16,
                               <const float*> b.data + k * b.stride[0] + j * b.stride[1], b.stride[1], columns, terms,
                               b.stride[0])

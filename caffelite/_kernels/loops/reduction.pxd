@@ -6,7 +6,7 @@ cdef enum:
     COLUMNS = 64                          # outputs summed together if the summed axis is not the innermost
 
 
-cdef inline real in_pairs(const real* x, Py_ssize_t stride) noexcept nogil:
+cdef inline real sum_pairwise(const real* x, Py_ssize_t stride) noexcept nogil:
     return (((x[0] + x[stride]) + (x[2 * stride] + x[3 * stride]))
             + ((x[4 * stride] + x[5 * stride]) + (x[6 * stride] + x[7 * stride])))
 
@@ -18,7 +18,7 @@ cdef inline double_apart sum_contiguous(const real* x, Py_ssize_t n) noexcept no
         lane[j] = 0
     for i in range(n // (8 * LANES)):
         for j in range(LANES):
-            lane[j] += in_pairs(x + 8 * LANES * i + j, LANES)
+            lane[j] += sum_pairwise(x + 8 * LANES * i + j, LANES)
     for i in range(n - n % (8 * LANES), n):
         lane[i % LANES] += x[i]
     lane[0] = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))

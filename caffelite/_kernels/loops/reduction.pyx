@@ -5,9 +5,9 @@
 
 from caffelite._kernels.loops.arithmetic cimport INFINITE
 from caffelite._kernels.loops.family cimport *
-from caffelite._kernels.loops.math cimport exp_of, log_of
+from caffelite._kernels.loops.math cimport fast_exp, fast_log
 from caffelite._kernels.loops.sums cimport deviations_of_row, exact_sum, squares_of_row
-from caffelite._kernels.loops.update cimport each_used_row, some_rows
+from caffelite._kernels.loops.update cimport run_used_rows, get_used_rows
 
 
 # y[o, i] = scale · Σₖ a[o, k, i] (+ y[o, i] when accumulating), a and y contiguous.
@@ -34,7 +34,7 @@ cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
                 total[i] = 0
             for k in range(n // 8):
                 for i in range(columns):
-                    total[i] += in_pairs(x + 8 * k * inner + i, inner)
+                    total[i] += sum_pairwise(x + 8 * k * inner + i, inner)
             for k in range(n - n % 8, n):
                 for i in range(columns):
                     total[i] += x[k * inner + i]
@@ -72,7 +72,7 @@ cdef int extreme(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
         x = a + part // inner * n * inner + i
         if inner == 1:
             columns = 1
-            first[part] = first_extreme(x, n, sign)
+            first[part] = find_first_extreme(x, n, sign)
         else:
             columns = min(COLUMNS, inner - i, end - part)
             for i in range(columns):
@@ -90,7 +90,7 @@ cdef int extreme(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     return CONTINUE
 
 
-cdef Py_ssize_t first_extreme(const real* x, Py_ssize_t n, real sign) noexcept nogil:
+cdef Py_ssize_t find_first_extreme(const real* x, Py_ssize_t n, real sign) noexcept nogil:
     cdef real lane[LANES]
     cdef real value
     cdef Py_ssize_t i, j
@@ -307,7 +307,7 @@ cdef int variance_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t 
 
 # s[i] = the largest a[k, i] over k, or 0 if that is infinite, for some columns i. Exponentials of a[k, i] − s[i] do not
 # overflow, and their sum is not 0. If a[k, i] has infinities, the sum is infinite or 0, as its logarithm has to be.
-cdef inline void shifts(const real* a, Py_ssize_t n, Py_ssize_t inner, Py_ssize_t columns, real* s) noexcept nogil:
+cdef inline void find_shifts(const real* a, Py_ssize_t n, Py_ssize_t inner, Py_ssize_t columns, real* s) noexcept nogil:
     cdef Py_ssize_t i, k
     for i in range(columns):
         s[i] = <real> -INFINITE
@@ -334,7 +334,7 @@ cdef int logsumexp(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     while part < end:
         columns = min(COLUMNS, inner - part % inner, end - part)
         x = a + part // inner * n * inner + part % inner
-        shifts(x, n, inner, columns, s)
+        find_shifts(x, n, inner, columns, s)
         for i in range(columns):
             total[i] = 0
         if inner == 1:
@@ -342,15 +342,15 @@ cdef int logsumexp(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
             while k < n:
                 some = min(COLUMNS, n - k)
                 for i in range(some):
-                    q[i] = exp_of(<real> (x[k + i] - s[0]))
+                    q[i] = fast_exp(<real> (x[k + i] - s[0]))
                 total[0] += exact_sum(q, some)
                 k += some
         else:
             for k in range(n):
                 for i in range(columns):
-                    total[i] += exp_of(<real> (x[k * inner + i] - s[i]))
+                    total[i] += fast_exp(<real> (x[k * inner + i] - s[i]))
         for i in range(columns):
-            y[part + i] = <real> (s[i] + log_of(total[i]))
+            y[part + i] = <real> (s[i] + fast_log(total[i]))
         part += columns
     return CONTINUE
 
@@ -370,10 +370,10 @@ cdef int logsumexp_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t
     while part < end:
         columns = min(COLUMNS, inner - part % inner, end - part)
         first = part // inner * n * inner + part % inner
-        shifts(a + first, n, inner, columns, s)
+        find_shifts(a + first, n, inner, columns, s)
         if inner == 1:
             for k in range(first, first + n):
-                dx[k] = exp_of(<real> (a[k] - s[0]))
+                dx[k] = fast_exp(<real> (a[k] - s[0]))
             total[0] = exact_sum(dx + first, n)
         else:
             for i in range(columns):
@@ -381,7 +381,7 @@ cdef int logsumexp_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t
             for k in range(n):
                 at = first + k * inner
                 for i in range(columns):
-                    dx[at + i] = exp_of(<real> (a[at + i] - s[i]))
+                    dx[at + i] = fast_exp(<real> (a[at + i] - s[i]))
                     total[i] += dx[at + i]
         for i in range(columns):
             s[i] = <real> (dy[part + i] / total[i])
@@ -397,12 +397,12 @@ cdef int logsumexp_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t
 #   parts    the elements
 cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t i
-    cdef bint others = False
-    if some_rows(call, call.parts) != NULL:
-        return each_used_row(x, call, begin, end)
+    cdef bint has_nonfinite = False
+    if get_used_rows(call, call.parts) != NULL:
+        return run_used_rows(x, call, begin, end)
     for i in range(begin, end):           # x − x is 0 for every finite x and NaN for the others
-        others |= x[i] - x[i] != 0
-    return NOT_FINITE if others else CONTINUE
+        has_nonfinite |= x[i] - x[i] != 0
+    return NOT_FINITE if has_nonfinite else CONTINUE
 
 
 cdef at_load publish_all() noexcept nogil:

@@ -5,19 +5,19 @@
 #define APART __attribute__((noinline))
 #define AT_LOAD __attribute__((constructor))
 
-enum { MOST_PUBLISHED = 128 };
+enum { MAX_LOOPS = 128 };
 
 typedef struct {
     const char *name;
     const void *address[3]; /* NULL for a type without a loop */
 } Published;
 
-extern Published published[MOST_PUBLISHED];
+extern Published published[MAX_LOOPS];
 extern int published_count;
 
 static inline void publish_addresses(const char *name, const void *first, const void *second, const void *third)
 {
-    if (published_count < MOST_PUBLISHED)
+    if (published_count < MAX_LOOPS)
         published[published_count++] = (Published){name, {first, second, third}};
 }
 

@@ -7,7 +7,7 @@ from caffelite._kernels.loops.matmul cimport BLOCK_K, COLUMNS_bfloat16, COLUMNS_
 
 cdef extern from "loops/registry.h":
     """
-    Published published[MOST_PUBLISHED];
+    Published published[MAX_LOOPS];
     int published_count = 0;
     """
     ctypedef struct Published:
@@ -22,16 +22,16 @@ LONGEST_ACCUMULATED = BLOCK_K             # a product can add sums of at most th
 PUBLISHED = {}                            # the addresses of loops by name
 
 
-def compute_bfloat16(int way):
+def compute_bfloat16(int method):
     """Compute products of bfloat16 operands in this way from now on; whether the processor can (loops/bfloat16.h)."""
-    return bool(use_bfloat16(way))
+    return bool(use_bfloat16(method))
 
 
-cdef object find_published():
-    cdef int i, of_type
+cdef object collect_loops():
+    cdef int i, type
     for i in range(published_count):
-        addresses = [<Py_ssize_t> published[i].address[of_type] for of_type in range(3)]
+        addresses = [<Py_ssize_t> published[i].address[type] for type in range(3)]
         PUBLISHED[published[i].name.decode()] = [address for address in addresses if address]
 
 
-find_published()
+collect_loops()

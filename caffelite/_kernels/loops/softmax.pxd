@@ -1,6 +1,6 @@
 """Parts of the softmax that other files use: the exponentials of rows of numbers, and their sums."""
 from caffelite._kernels.loops.family cimport *
-from caffelite._kernels.loops.math cimport exp_of
+from caffelite._kernels.loops.math cimport fast_exp
 
 
 cdef enum:
@@ -13,7 +13,7 @@ cdef inline void exponentials(real* q, const real* s, Py_ssize_t n, Py_ssize_t C
                               real* m, double* total) noexcept nogil:
     cdef Py_ssize_t i, j
     cdef real largest
-    cdef double of_row
+    cdef double row_total
     for i in range(n):
         largest = s[i * C]
         for j in range(1, C):
@@ -22,9 +22,9 @@ cdef inline void exponentials(real* q, const real* s, Py_ssize_t n, Py_ssize_t C
             q[i * C + j] = s[i * C + j] - largest
         m[i] = largest
     for j in range(n * C):
-        q[j] = exp_of(q[j])
+        q[j] = fast_exp(q[j])
     for i in range(n):
-        of_row = 0
+        row_total = 0
         for j in range(C):
-            of_row += q[i * C + j]
-        total[i] = of_row
+            row_total += q[i * C + j]
+        total[i] = row_total

@@ -2,7 +2,7 @@
 # these would take a quarter longer for rows of few classes.
 
 from caffelite._kernels.loops.family cimport *
-from caffelite._kernels.loops.math cimport exp_of, log_of
+from caffelite._kernels.loops.math cimport fast_exp, fast_log
 from caffelite._kernels.loops.reduction cimport sum_contiguous
 
 
@@ -53,15 +53,15 @@ cdef int log_softmax(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end
     cdef const real* x = <const real*> call.operand[1].data
     cdef Py_ssize_t C = call.size[1], n, i, j
     cdef real m[ROWS_AT_A_TIME]
-    cdef real of_total
+    cdef real log_total
     cdef double total[ROWS_AT_A_TIME]
     while begin < end:
         n = min(end - begin, ROWS_AT_A_TIME)
         exponentials(y + begin * C, x + begin * C, n, C, m, total)
         for i in range(n):
-            of_total = <real> log_of(total[i])
+            log_total = <real> fast_log(total[i])
             for j in range((begin + i) * C, (begin + i + 1) * C):
-                y[j] = (x[j] - m[i]) - of_total
+                y[j] = (x[j] - m[i]) - log_total
         begin += n
     return CONTINUE
 
@@ -78,7 +78,7 @@ cdef int log_softmax_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize
     while begin < end:
         n = min(end - begin, ROWS_AT_A_TIME)
         for j in range(begin * C, (begin + n) * C):
-            dx[j] = exp_of(y[j])
+            dx[j] = fast_exp(y[j])
         for i in range(begin, begin + n):
             total = <real> sum_contiguous(dy + i * C, C)
             for j in range(i * C, (i + 1) * C):

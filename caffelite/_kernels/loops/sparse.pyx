@@ -2,9 +2,9 @@
 # columns. This memory belongs to others and may change, so each use checks the columns: one out of range stops the
 # step.
 
-from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
-from caffelite._kernels.loops.indexing cimport clear_columns, forget_rows, with_row
+from caffelite._kernels.loops.indexing cimport clear_columns, clear_rows, list_row
 
 cdef extern from "loops/sparse.h" nogil:
     ctypedef struct SparseRow:
@@ -37,7 +37,7 @@ cdef int sparse_matmul(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t e
             fits = sparse_row_times_double(y + i * N, rows[i], b, b_row, K, bias, N)
         if not fits:
             return OUT_OF_RANGE
-        finish(y + i * N, call, N)
+        apply_epilogue(y + i * N, call, N)
     return CONTINUE
 
 
@@ -94,13 +94,13 @@ cdef int use_columns(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end
     cdef int stop = CONTINUE
     cdef size_t column
     if not call.accumulate:
-        forget_rows(x, used, n, call.size[1])
+        clear_rows(x, used, n, call.size[1])
     m = used[0]
     for i in range(call.size[2]):
         for k in range(rows[i].count):
             column = <uint32_t> rows[i].columns[k]
             if column < <size_t> n:
-                m = with_row(used, m, n, column)
+                m = list_row(used, m, n, column)
             else:
                 stop = OUT_OF_RANGE
         if 4 * m > n:

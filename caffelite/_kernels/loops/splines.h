@@ -8,7 +8,7 @@
 enum { SPLINE_BLOCK = 32 }; /* elements of a row whose sums stay in registers */
 
 /* The place of x among the edges e[0] … e[last], which rise. Counting the edges below x takes less time than a search. */
-INLINE double place_of(double x, const double *e, ptrdiff_t last)
+INLINE double edge_position(double x, const double *e, ptrdiff_t last)
 {
     ptrdiff_t i = 0;
     for (ptrdiff_t t = 1; t < last; t++) i += e[t] <= x;
@@ -87,21 +87,21 @@ INLINE double place_of(double x, const double *e, ptrdiff_t last)
     {                                                                                                                      \
         for (ptrdiff_t begin = 0; begin < w; begin += SPLINE_BLOCK) {                                                      \
             ptrdiff_t n = w - begin < SPLINE_BLOCK ? w - begin : SPLINE_BLOCK;                                             \
-            real sum[SPLINE_BLOCK] = {0}, of_v[SPLINE_BLOCK] = {0}, of_s[SPLINE_BLOCK] = {0};                              \
+            real sum[SPLINE_BLOCK] = {0}, dv_sum[SPLINE_BLOCK] = {0}, ds_sum[SPLINE_BLOCK] = {0};                          \
             for (ptrdiff_t i = b - 1; i >= 0; i--) {                                                                       \
                 real dz = (real)(z[i + 1] - z[i]);                                                                         \
                 ptrdiff_t row = i * w + begin;                                                                             \
                 for (ptrdiff_t c = 0; c < n; c++) {                                                                        \
                     sum[c] += dt[row + w + c];                                                                             \
-                    of_v[c] += dz * sum[c];                                                                                \
-                    of_s[c] += (a[row + c] + dz * v[begin + c]) * sum[c];                                                  \
+                    dv_sum[c] += dz * sum[c];                                                                              \
+                    ds_sum[c] += (a[row + c] + dz * v[begin + c]) * sum[c];                                                \
                     da[row + c] = s * sum[c];                                                                              \
                 }                                                                                                          \
             }                                                                                                              \
             for (ptrdiff_t c = 0; c < n; c++) {                                                                            \
-                real of_first = (real)z[0] * (sum[c] + dt[begin + c]);                                                     \
-                dv[begin + c] = s * (of_v[c] + of_first);                                                                  \
-                ds[begin + c] = of_s[c] + v[begin + c] * of_first;                                                         \
+                real dfirst = (real)z[0] * (sum[c] + dt[begin + c]);                                                       \
+                dv[begin + c] = s * (dv_sum[c] + dfirst);                                                                  \
+                ds[begin + c] = ds_sum[c] + v[begin + c] * dfirst;                                                         \
             }                                                                                                              \
         }                                                                                                                  \
     }                                                                                                                      \

@@ -7,7 +7,7 @@
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/splines.h" nogil:
-    double place_of(double x, const double* e, Py_ssize_t last)
+    double edge_position(double x, const double* e, Py_ssize_t last)
     void spline_row_float(float* y, const float* place, Py_ssize_t k, const int64_t* code, Py_ssize_t m,
                           const float* table, const int64_t* starts, const float* bias, Py_ssize_t w)
     void spline_row_double(double* y, const double* place, Py_ssize_t k, const int64_t* code, Py_ssize_t m,
@@ -39,7 +39,7 @@ cdef int places(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noe
     cdef Py_ssize_t k = call.size[1], i, j
     for i in range(begin, end):
         for j in range(k):
-            y[i * k + j] = <real> place_of(x[i * k + j], e + starts[j], starts[j + 1] - starts[j] - 1)
+            y[i * k + j] = <real> edge_position(x[i * k + j], e + starts[j], starts[j + 1] - starts[j] - 1)
     return CONTINUE
 
 
@@ -68,11 +68,11 @@ cdef int splines(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
 
 cdef inline bint are_codes(const int64_t* codes, Py_ssize_t n, Py_ssize_t m, const int64_t* starts) noexcept nogil:
     cdef Py_ssize_t i, j
-    cdef bint others = False
+    cdef bint has_invalid = False
     for i in range(n):
         for j in range(m):
-            others |= (codes[i * m + j] < 0) | (codes[i * m + j] >= starts[j + 1] - starts[j])
-    return not others
+            has_invalid |= (codes[i * m + j] < 0) | (codes[i * m + j] >= starts[j + 1] - starts[j])
+    return not has_invalid
 
 
 # The gradient of the table: each dy is added to the rows that its row of y was made of, in the order of the rows. Stops
@@ -114,7 +114,7 @@ cdef int splines_input_grad(real* out, const Call* call, Py_ssize_t begin, Py_ss
     cdef const real* table = <const real*> call.operand[3].data
     cdef const int64_t* starts = <const int64_t*> call.operand[4].data
     cdef const double* e = <const double*> call.operand[5].data
-    cdef const int64_t* of_e = <const int64_t*> call.operand[6].data
+    cdef const int64_t* edge_starts = <const int64_t*> call.operand[6].data
     cdef Py_ssize_t k = call.size[1], w = call.size[3], i, j, c, row
     cdef const real* t
     cdef double total
@@ -122,11 +122,11 @@ cdef int splines_input_grad(real* out, const Call* call, Py_ssize_t begin, Py_ss
         for j in range(k):
             row = <Py_ssize_t> place[i * k + j]
             total = 0
-            if place[i * k + j] > 0 and row + 1 < of_e[j + 1] - of_e[j]:
+            if place[i * k + j] > 0 and row + 1 < edge_starts[j + 1] - edge_starts[j]:
                 t = table + (starts[j] + row) * w
                 for c in range(w):
                     total += <double> (t[w + c] - t[c]) * dy[i * w + c]
-                total /= e[of_e[j] + row + 1] - e[of_e[j] + row]
+                total /= e[edge_starts[j] + row + 1] - e[edge_starts[j] + row]
             dx[i * k + j] = total
     return CONTINUE
 
@@ -162,13 +162,13 @@ cdef int spline_table(real* table, const Call* call, Py_ssize_t begin, Py_ssize_
     return CONTINUE
 
 
-# The gradients of `spline_table`. ds[j] is the sum of the row j of `of_scale`.
+# The gradients of `spline_table`. ds[j] is the sum of the row j of `dscale`.
 #   size     0 −, 1 k, 2 m, 3 w
-#   operand  0 da, 1 dv (k, w), 2 of_scale (k + m, w), 3 dtable, 4 a, 5 v, 6 s, 7 z (double), 8 starts (int64)
+#   operand  0 da, 1 dv (k, w), 2 dscale (k + m, w), 3 dtable, 4 a, 5 v, 6 s, 7 z (double), 8 starts (int64)
 #   parts    k + m
 cdef int spline_table_grad(real* da, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef real* dv = <real*> call.operand[1].data
-    cdef real* of_scale = <real*> call.operand[2].data
+    cdef real* dscale = <real*> call.operand[2].data
     cdef const real* dt = <const real*> call.operand[3].data
     cdef const real* a = <const real*> call.operand[4].data
     cdef const real* v = <const real*> call.operand[5].data
@@ -180,21 +180,21 @@ cdef int spline_table_grad(real* da, const Call* call, Py_ssize_t begin, Py_ssiz
         first = starts[j]
         if j < k:
             if real is float:
-                knots_grad_float(da + first * w, dv + j * w, of_scale + j * w, dt + (first + j) * w, a + first * w,
+                knots_grad_float(da + first * w, dv + j * w, dscale + j * w, dt + (first + j) * w, a + first * w,
                                  v + j * w, z + first, starts[j + 1] - first - 1, s[j], w)
             else:
-                knots_grad_double(da + first * w, dv + j * w, of_scale + j * w, dt + (first + j) * w, a + first * w,
+                knots_grad_double(da + first * w, dv + j * w, dscale + j * w, dt + (first + j) * w, a + first * w,
                                   v + j * w, z + first, starts[j + 1] - first - 1, s[j], w)
             first = starts[j + 1] - 1
         else:
-            memset(of_scale + j * w, 0, w * sizeof(real))
+            memset(dscale + j * w, 0, w * sizeof(real))
         for row in range(first, starts[j + 1]):
             if real is float:
                 scaled_row_float(da + row * w, dt + (row + min(j + 1, k)) * w, s[j], w)
-                add_products_float(of_scale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
+                add_products_float(dscale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
             else:
                 scaled_row_double(da + row * w, dt + (row + min(j + 1, k)) * w, s[j], w)
-                add_products_double(of_scale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
+                add_products_double(dscale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
     return CONTINUE
 
 

@@ -5,7 +5,7 @@
 #define CAFFELITE_TAPS_H
 #include "lanes.h"
 
-enum { WEIGHED_ROWS = 8 };
+enum { TAP_ROWS = 8 };
 
 /* Strides are in elements. A row is the first `lanes` of a vector. The weights of tap t begin at w_at[t]. If they are
  * the `same` for all lanes, they are one number. */
@@ -15,17 +15,17 @@ typedef struct {
     const void *x, *w, *bias; /* bias: one number or a vector, like w, or NULL */
     void *y;
     int lanes, same, resume; /* resume: start from y */
-} Weighing;
+} TapSums;
 
-#define DEFINE_WEIGHING(real)                                                                                          \
+#define DEFINE_TAP_SUMS(real)                                                                                          \
     /* The rows from r0 on. */                                                                                         \
-    INLINE void weigh_##real(const int ROWS, const int SAME, const Weighing *weighing, ptrdiff_t r0)                   \
+    INLINE void sum_taps_of_rows_##real(const int ROWS, const int SAME, const TapSums *args, ptrdiff_t r0)             \
     {                                                                                                                  \
-        const Weighing s = *weighing;                                                                                  \
+        const TapSums s = *args;                                                                                       \
         const int is_part = s.lanes < LANES_OF_##real;                                                                 \
         const real *x = (const real *)s.x + r0 * s.x_row;                                                              \
         real *y = (real *)s.y + r0 * s.y_row;                                                                          \
-        vector_##real sum[WEIGHED_ROWS], w;                                                                            \
+        vector_##real sum[TAP_ROWS], w;                                                                                \
         UNROLL_FOR (int r = 0; r < ROWS; r++) {                                                                        \
             sum[r] = (vector_##real){0};                                                                               \
             if (s.resume)                                                                                              \
@@ -53,25 +53,25 @@ typedef struct {
                 *(vector_##real *)(y + r * s.y_row) = sum[r];                                                          \
     }                                                                                                                  \
                                                                                                                        \
-    INLINE void weigh_rows_##real(const int SAME, const Weighing *s)                                                   \
+    INLINE void sum_taps_in_rows_##real(const int SAME, const TapSums *s)                                              \
     {                                                                                                                  \
         ptrdiff_t r = 0;                                                                                               \
-        for (; r + WEIGHED_ROWS <= s->rows; r += WEIGHED_ROWS) weigh_##real(WEIGHED_ROWS, SAME, s, r);                 \
-        if (r < s->rows && s->rows > WEIGHED_ROWS && !s->resume) /* computes some rows twice, with the same result */  \
-            weigh_##real(WEIGHED_ROWS, SAME, s, s->rows - WEIGHED_ROWS);                                               \
+        for (; r + TAP_ROWS <= s->rows; r += TAP_ROWS) sum_taps_of_rows_##real(TAP_ROWS, SAME, s, r);                  \
+        if (r < s->rows && s->rows > TAP_ROWS && !s->resume) /* computes some rows twice, with the same result */      \
+            sum_taps_of_rows_##real(TAP_ROWS, SAME, s, s->rows - TAP_ROWS);                                            \
         else                                                                                                           \
-            for (; r < s->rows; r++) weigh_##real(1, SAME, s, r);                                                      \
+            for (; r < s->rows; r++) sum_taps_of_rows_##real(1, SAME, s, r);                                           \
     }                                                                                                                  \
                                                                                                                        \
-    static void weigh_all_##real(const Weighing *s)                                                                    \
+    static void sum_taps_##real(const TapSums *s)                                                                      \
     {                                                                                                                  \
         if (s->same)                                                                                                   \
-            weigh_rows_##real(1, s);                                                                                   \
+            sum_taps_in_rows_##real(1, s);                                                                             \
         else                                                                                                           \
-            weigh_rows_##real(0, s);                                                                                   \
+            sum_taps_in_rows_##real(0, s);                                                                             \
     }
 
-DEFINE_WEIGHING(float)
-DEFINE_WEIGHING(double)
+DEFINE_TAP_SUMS(float)
+DEFINE_TAP_SUMS(double)
 
 #endif

@@ -34,8 +34,8 @@ cdef int sgd(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
     cdef Py_ssize_t i
     cdef real step
 
-    if by_used_rows(call, v == NULL and decay == 0):
-        return each_used_row(w, call, begin, end)
+    if visits_used_rows(call, v == NULL and decay == 0):
+        return run_used_rows(w, call, begin, end)
     if v == NULL:
         for i in range(begin, end):
             w[i] -= lr * (g[i] + decay * w[i])
@@ -61,8 +61,8 @@ cdef int adagrad(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const Adagrad* hyper = <const Adagrad*> call.operand[3].data
     cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, decay = <real> hyper.decay, d, square
     cdef Py_ssize_t i
-    if by_used_rows(call, decay == 0 and eps > 0):
-        return each_used_row(w, call, begin, end)
+    if visits_used_rows(call, decay == 0 and eps > 0):
+        return run_used_rows(w, call, begin, end)
     for i in range(begin, end):
         d = g[i] + decay * w[i]
         square = s[i] + d * d
@@ -82,7 +82,7 @@ cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const RMSProp* hyper = <const RMSProp*> call.operand[3].data
     cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, momentum = <real> hyper.momentum
     cdef real decay = <real> hyper.decay, alpha = <real> hyper.alpha, rest = <real> (1 - hyper.alpha)
-    cdef real tiny = FLT_MIN if real is float else DBL_MIN, least = tiny if eps > 0 else 0
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN, smallest = tiny if eps > 0 else 0
     cdef Py_ssize_t i
     cdef real d, square, step
 
@@ -91,14 +91,14 @@ cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
             d = g[i] + decay * w[i]
             square = sum_of_products(alpha, v[i], rest * d, d)
             w[i] -= lr * d / (root(square) + eps)
-            v[i] = 0 if square < least else square
+            v[i] = 0 if square < smallest else square
     else:
         for i in range(begin, end):
             d = g[i] + decay * w[i]
             square = sum_of_products(alpha, v[i], rest * d, d)
             step = momentum * b[i] + d / (root(square) + eps)
             w[i] -= lr * step
-            v[i] = 0 if square < least else square
+            v[i] = 0 if square < smallest else square
             b[i] = 0 if abs(step) < tiny else step
     return CONTINUE
 
@@ -135,7 +135,7 @@ cdef int count_steps(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     for p in range(call.size[0]):
         steps[columns * p + 1] += 1
         if columns == 3:
-            steps[3 * p + 2] *= momentum_of(<const NAdam*> call.operand[1].data, steps[3 * p + 1])
+            steps[3 * p + 2] *= nadam_momentum(<const NAdam*> call.operand[1].data, steps[3 * p + 1])
     return CONTINUE
 
 
@@ -144,7 +144,7 @@ cdef struct NAdam:
 
 
 # μ(t) = β₁ (1 − 0.96^(t · momentum decay) / 2)
-cdef inline double momentum_of(const NAdam* hyper, double t) noexcept nogil:
+cdef inline double nadam_momentum(const NAdam* hyper, double t) noexcept nogil:
     return hyper.beta1 * (1 - 0.5 * pow(0.96, t * hyper.momentum_decay))
 
 
@@ -167,23 +167,23 @@ cdef inline void nadam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_s
     cdef const real* g = <const real*> call.operand[1].data
     cdef real* m = <real*> call.operand[2].data
     cdef real* v = m + call.operand[2].stride[0]
-    cdef double correction = sqrt(1 - pow(hyper.beta2, t)), next_momentum = momentum_of(hyper, t + 1)
-    cdef real of_gradient = <real> (hyper.lr * correction * (1 - momentum_of(hyper, t)) / (1 - product))
-    cdef real of_mean = <real> (hyper.lr * correction * next_momentum / (1 - product * next_momentum))
+    cdef double correction = sqrt(1 - pow(hyper.beta2, t)), next_momentum = nadam_momentum(hyper, t + 1)
+    cdef real gradient_factor = <real> (hyper.lr * correction * (1 - nadam_momentum(hyper, t)) / (1 - product))
+    cdef real mean_factor = <real> (hyper.lr * correction * next_momentum / (1 - product * next_momentum))
     cdef real eps = <real> (hyper.eps * correction), decay = <real> hyper.decay
     cdef real beta1 = <real> hyper.beta1, rest1 = <real> (1 - hyper.beta1)
     cdef real beta2 = <real> hyper.beta2, rest2 = <real> (1 - hyper.beta2)
     cdef real tiny = FLT_MIN if real is float else DBL_MIN
-    cdef real least = tiny if eps > 0 else 0       # as in Adam's update
+    cdef real smallest = tiny if eps > 0 else 0       # as in Adam's update
     cdef Py_ssize_t i
     cdef real d, mean, square
     for i in range(begin, end):
         d = g[i] + decay * w[i]
         mean = sum_of_products(beta1, m[i], rest1, d)
         square = sum_of_products(beta2, v[i], rest2 * d, d)
-        w[i] -= sum_of_products(of_gradient, d, of_mean, mean) / (root(square) + eps)
+        w[i] -= sum_of_products(gradient_factor, d, mean_factor, mean) / (root(square) + eps)
         m[i] = 0 if abs(mean) < tiny else mean
-        v[i] = 0 if square < least else square
+        v[i] = 0 if square < smallest else square
 
 
 cdef struct Adam:
@@ -195,26 +195,26 @@ cdef struct InStep:                       # the hyper-parameters in step t, with
 
 
 cdef int adam(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    adam_step_by_step(w, call, begin, end, False)
+    adam_per_step(w, call, begin, end, False)
     return CONTINUE
 
 
 cdef int adamw(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    adam_step_by_step(w, call, begin, end, True)
+    adam_per_step(w, call, begin, end, True)
     return CONTINUE
 
 
 # Each parameter has its own t. Neighbours with the same t, usually all parameters, are updated in one loop.
-cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
+cdef inline void adam_per_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
                                    bint decoupled) noexcept nogil:
     cdef const double* steps = <const double*> call.operand[4].data
-    cdef const int64_t* used = some_rows(call, call.size[0])
+    cdef const int64_t* used = get_used_rows(call, call.size[0])
     cdef Py_ssize_t parameters = call.size[2], width = call.size[ROW], p, first = 0, last = 0
     cdef InStep step
     for p in range(parameters):
         last += <Py_ssize_t> steps[2 * p]
         if p + 1 == parameters or steps[2 * p + 3] != steps[2 * p + 1]:
-            step = in_step(<const Adam*> call.operand[3].data, steps[2 * p + 1], decoupled)
+            step = step_factors(<const Adam*> call.operand[3].data, steps[2 * p + 1], decoupled)
             if used == NULL:
                 adam_in_step(w, call, max(begin, first), min(end, last), step)
             else:                         # of a single parameter
@@ -224,7 +224,7 @@ cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, 
 
 
 # The corrections for t become factors of lr and ε (Kingma and Ba, end of section 2).
-cdef inline InStep in_step(const Adam* hyper, double t, bint decoupled) noexcept nogil:
+cdef inline InStep step_factors(const Adam* hyper, double t, bint decoupled) noexcept nogil:
     cdef double correction = sqrt(1 - pow(hyper.beta2, t))
     cdef InStep step
     step.lr, step.eps = hyper.lr * correction / (1 - pow(hyper.beta1, t)), hyper.eps * correction
@@ -243,7 +243,7 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
     cdef real beta1 = <real> step.beta1, rest1 = <real> (1 - step.beta1)
     cdef real beta2 = <real> step.beta2, rest2 = <real> (1 - step.beta2)
     cdef real tiny = FLT_MIN if real is float else DBL_MIN
-    cdef real least = tiny if eps > 0 else 0       # the root of a subnormal v does not change √v + ε
+    cdef real smallest = tiny if eps > 0 else 0       # the root of a subnormal v does not change √v + ε
     cdef Py_ssize_t i
     cdef real d, mean, square
     for i in range(begin, end):
@@ -252,12 +252,12 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
         square = sum_of_products(beta2, v[i], rest2 * d, d)
         w[i] -= shrink * w[i] + lr * mean / (root(square) + eps)
         m[i] = 0 if abs(mean) < tiny else mean
-        v[i] = 0 if square < least else square
+        v[i] = 0 if square < smallest else square
 
 
 # Whether an update goes through the used rows only. `skips`: a row whose gradient is 0 would not change anyway.
-cdef inline bint by_used_rows(const Call* call, bint skips) noexcept nogil:
-    return (skips or call.size[3]) and some_rows(call, call.size[0]) != NULL
+cdef inline bint visits_used_rows(const Call* call, bint skips) noexcept nogil:
+    return (skips or call.size[3]) and get_used_rows(call, call.size[0]) != NULL
 
 
 # The learning rate of a schedule after step t:  t ← t + 1,  lr ← rates[t]. After the last rate, lr keeps that one. If
@@ -285,22 +285,22 @@ cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef const real* g = <const real*> call.operand[1].data
     cdef const double* z = <const double*> call.operand[2].data
     cdef Py_ssize_t n = call.size[0]
-    cdef const int64_t* used = some_rows(call, n)
+    cdef const int64_t* used = get_used_rows(call, n)
     cdef Py_ssize_t j
     cdef double y = 0
     if used == NULL:
-        y = norm_of(g, n)
+        y = gradient_norm(g, n)
     else:
         for j in range(used[0]):
-            y = hypot(y, norm_of(g + used[1 + j] * call.size[ROW], call.size[ROW]))
+            y = hypot(y, gradient_norm(g + used[1 + j] * call.size[ROW], call.size[ROW]))
     y = y if z == NULL else hypot(y, z[0])
     (<double*> dtype)[0] = y
     return NOT_FINITE if y - y != 0 else CONTINUE
 
 
-cdef inline double norm_of(const real* g, Py_ssize_t n) noexcept nogil:
+cdef inline double gradient_norm(const real* g, Py_ssize_t n) noexcept nogil:
     cdef double y = sqrt(squares(g, n))
-    return norm_beside_largest(g, n) if y - y != 0 else y
+    return scaled_norm(g, n) if y - y != 0 else y
 
 
 cdef inline double squares(const real* g, Py_ssize_t n) noexcept nogil:
@@ -310,7 +310,7 @@ cdef inline double squares(const real* g, Py_ssize_t n) noexcept nogil:
         return squares_double(g, n)
 
 
-cdef double norm_beside_largest(const real* g, Py_ssize_t n) noexcept nogil:
+cdef double scaled_norm(const real* g, Py_ssize_t n) noexcept nogil:
     cdef double largest = 0, total = 0
     cdef Py_ssize_t i
     for i in range(n):
@@ -329,8 +329,8 @@ cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef real tiny = FLT_MIN if real is float else DBL_MIN
     cdef real first = <real> max(factor, tiny), rest = <real> (factor / first)
     cdef Py_ssize_t i
-    if some_rows(call, call.parts) != NULL:
-        return each_used_row(g, call, begin, end)
+    if get_used_rows(call, call.parts) != NULL:
+        return run_used_rows(g, call, begin, end)
     if factor < 1:
         for i in range(begin, end):
             g[i] = g[i] * first * rest

@@ -99,7 +99,7 @@ static const float A_5[8][4] = {
 /* Along an axis on which the window has only one tap, a tile is one pixel, and all matrices are 1. */
 #define OUTPUTS(taps) ((taps) == 1 ? 1 : 4)
 #define POINTS(taps) ((taps) == 1 ? 1 : (taps) + 3)
-enum { MOST_POINTS = 36 };
+enum { MAX_POINTS = 36 };
 
 /* ---- a matrix times vectors ---- */
 
@@ -165,7 +165,7 @@ typedef struct {
 typedef struct {
     const float *bias, *mask, *other; /* or NULL: one for each channel; 0 where not above 0; to be added */
     int relu;                         /* store max(y, 0) */
-} Finish;
+} Epilogue;
 
 INLINE vector_float load_lanes(const float *p, ptrdiff_t n) { return load_float(p, n < LANES_OF_float, (int)n); }
 INLINE void store_lanes(float *p, vector_float x, ptrdiff_t n)
@@ -210,12 +210,12 @@ INLINE void transform_pixels(const Matrix MATRIX, const int DOWN, const int ALON
 /* The outputs whose first pixel is (top, left) of image y, from the sums at each point. */
 INLINE void transform_sums(const int DOWN, const int ALONG, const float *sums, ptrdiff_t plane, float *y,
                            const Images *images, ptrdiff_t top, ptrdiff_t left, ptrdiff_t channels,
-                           const Finish *finish)
+                           const Epilogue *epilogue)
 {
     enum { LANES = LANES_OF_float };
     const int rows = OUTPUTS(DOWN), columns = OUTPUTS(ALONG), points_down = POINTS(DOWN), points_along = POINTS(ALONG);
     const ptrdiff_t down = images->height - top, along = images->width - left;
-    const Finish f = *finish;
+    const Epilogue f = *epilogue;
     const ptrdiff_t at = top * images->row + left * images->pixel;
     for (ptrdiff_t c = 0; c < channels; c += LANES) {
         vector_float half[64], column[8], row[4], bias = {0};
@@ -261,10 +261,10 @@ INLINE void transform_window_sums(const int DOWN, const int ALONG, vector_float 
     apply_to_both_axes(GT, DOWN, ALONG, w, s);
 }
 
-/* ---- the forms ---- */
+/* ---- the tilings ---- */
 
-/* The forms of windows, and their functions, as winograd.pyx calls them. */
-#define DEFINE_FORM(DOWN, ALONG)                                                                                       \
+/* The tilings of windows, and their functions, as winograd.pyx calls them. */
+#define DEFINE_TILING(DOWN, ALONG)                                                                                     \
     static void pixels_##DOWN##_##ALONG(const float *x, const Images *images, ptrdiff_t top, ptrdiff_t left,           \
                                         ptrdiff_t channels, const float *zeros, float *values, ptrdiff_t plane)        \
     {                                                                                                                  \
@@ -276,9 +276,9 @@ INLINE void transform_window_sums(const int DOWN, const int ALONG, vector_float 
         transform_pixels(A, DOWN, ALONG, dy, images, top, left, channels, zeros, values, plane);                       \
     }                                                                                                                  \
     static void sums_##DOWN##_##ALONG(const float *sums, ptrdiff_t plane, float *y, const Images *images,              \
-                                      ptrdiff_t top, ptrdiff_t left, ptrdiff_t channels, const Finish *finish)         \
+                                      ptrdiff_t top, ptrdiff_t left, ptrdiff_t channels, const Epilogue *epilogue)     \
     {                                                                                                                  \
-        transform_sums(DOWN, ALONG, sums, plane, y, images, top, left, channels, finish);                              \
+        transform_sums(DOWN, ALONG, sums, plane, y, images, top, left, channels, epilogue);                            \
     }                                                                                                                  \
     static void window_##DOWN##_##ALONG(const vector_float *w, float *u, ptrdiff_t plane)                              \
     {                                                                                                                  \
@@ -289,26 +289,26 @@ INLINE void transform_window_sums(const int DOWN, const int ALONG, vector_float 
         transform_window_sums(DOWN, ALONG, w, s);                                                                      \
     }
 
-DEFINE_FORM(3, 3)
-DEFINE_FORM(1, 3)
-DEFINE_FORM(1, 5)
+DEFINE_TILING(3, 3)
+DEFINE_TILING(1, 3)
+DEFINE_TILING(1, 5)
 
 typedef struct {
     int points, down, along; /* α² or α; the outputs of a tile */
     void (*pixels)(const float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const float *, float *, ptrdiff_t);
     void (*gradients)(const float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const float *, float *,
                       ptrdiff_t);
-    void (*sums)(const float *, ptrdiff_t, float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const Finish *);
+    void (*sums)(const float *, ptrdiff_t, float *, const Images *, ptrdiff_t, ptrdiff_t, ptrdiff_t, const Epilogue *);
     void (*window)(const vector_float *, float *, ptrdiff_t);
     void (*window_sums)(vector_float *, const vector_float *);
-} Form;
+} Tiling;
 
-#define FORM(DOWN, ALONG)                                                                                              \
+#define TILING(DOWN, ALONG)                                                                                            \
     {POINTS(DOWN) * POINTS(ALONG), OUTPUTS(DOWN),         OUTPUTS(ALONG),          pixels_##DOWN##_##ALONG,            \
      gradients_##DOWN##_##ALONG,   sums_##DOWN##_##ALONG, window_##DOWN##_##ALONG, window_sums_##DOWN##_##ALONG}
-static const Form forms[] = {FORM(3, 3), FORM(1, 3), FORM(1, 5)};
+static const Tiling table[] = {TILING(3, 3), TILING(1, 3), TILING(1, 5)};
 
-/* The form of a window of so many taps. */
-INLINE const Form *form_of(ptrdiff_t down, ptrdiff_t along) { return &forms[down == 3 ? 0 : along == 3 ? 1 : 2]; }
+/* The tiling of a window of so many taps. */
+INLINE const Tiling *get_tiling(ptrdiff_t down, ptrdiff_t along) { return &table[down == 3 ? 0 : along == 3 ? 1 : 2]; }
 
 #endif

@@ -18,7 +18,7 @@
 
 from libc.stddef cimport ptrdiff_t
 
-from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.matmul cimport (
     BLOCK_COLUMNS, BLOCK_K, COLUMNS_float, LANES_OF_float, Strip, TILE_ROWS, packed_b, strip_float, transpose_float,
@@ -26,34 +26,34 @@ from caffelite._kernels.loops.matmul cimport (
 
 cdef extern from "loops/winograd.h" nogil:
     enum:
-        MOST_POINTS
+        MAX_POINTS
     ctypedef struct Images:
         ptrdiff_t height, width, image, row, pixel
-    ctypedef struct Finish:
+    ctypedef struct Epilogue:
         const float* bias
         const float* mask
         const float* other
         bint relu
     ctypedef struct Vector "vector_float":
         pass
-    ctypedef struct Form:
+    ctypedef struct Tiling:
         int points, down, along
         void (*pixels)(const float* x, const Images* images, ptrdiff_t top, ptrdiff_t left, ptrdiff_t channels,
                        const float* zeros, float* values, ptrdiff_t plane) noexcept nogil
         void (*gradients)(const float* dy, const Images* images, ptrdiff_t top, ptrdiff_t left, ptrdiff_t channels,
                           const float* zeros, float* values, ptrdiff_t plane) noexcept nogil
         void (*sums)(const float* sums, ptrdiff_t plane, float* y, const Images* images, ptrdiff_t top, ptrdiff_t left,
-                     ptrdiff_t channels, const Finish* finish) noexcept nogil
+                     ptrdiff_t channels, const Epilogue* epilogue) noexcept nogil
         void (*window)(const Vector* w, float* u, ptrdiff_t plane) noexcept nogil
         void (*window_sums)(Vector* w, const Vector* s) noexcept nogil
-    const Form* form_of(ptrdiff_t down, ptrdiff_t along)
+    const Tiling* get_tiling(ptrdiff_t down, ptrdiff_t along)
 
 cdef enum:
-    MOST_TILES = 64                       # of a block
-    MOST_CHANNELS = 32                    # that are summed before they are added to the others
-    MOST_SUMS = 300_000                   # that are added to block after block: they stay in a second-level cache
+    MAX_TILES = 64                       # of a block
+    MAX_CHANNELS = 32                    # that are summed before they are added to the others
+    MAX_SUMS = 300_000                   # that are added to block after block: they stay in a second-level cache
     WIDEST = 16                           # lanes of the widest vectors: rows of U and S are whole numbers of these
-    MOST_TAPS = 9
+    MAX_TAPS = 9
 
 
 # ---- tiles ----
@@ -63,19 +63,19 @@ cdef struct Tiles:                        # of the outputs of a convolution
     Images x, y
 
 
-cdef Images images_of(const Operand* x, Py_ssize_t height, Py_ssize_t width) noexcept nogil:
+cdef Images make_images(const Operand* x, Py_ssize_t height, Py_ssize_t width) noexcept nogil:
     cdef Images images
     images.height, images.width = height, width
     images.image, images.row, images.pixel = x.stride[0], x.stride[2], x.stride[3]
     return images
 
 
-cdef Tiles tiles_of(const Call* call, const Operand* x, const Operand* y, const Form* form) noexcept nogil:
+cdef Tiles make_tiles(const Call* call, const Operand* x, const Operand* y, const Tiling* tiling) noexcept nogil:
     cdef Tiles tiles
-    tiles.down = (call.window[0].count + form.down - 1) // form.down
-    tiles.along = (call.window[1].count + form.along - 1) // form.along
-    tiles.x = images_of(x, call.window[0].length, call.window[1].length)
-    tiles.y = images_of(y, call.window[0].count, call.window[1].count)
+    tiles.down = (call.window[0].count + tiling.down - 1) // tiling.down
+    tiles.along = (call.window[1].count + tiling.along - 1) // tiling.along
+    tiles.x = make_images(x, call.window[0].length, call.window[1].length)
+    tiles.y = make_images(y, call.window[0].count, call.window[1].count)
     return tiles
 
 
@@ -83,38 +83,38 @@ cdef struct Tile:
     Py_ssize_t image, top, left           # of its first output
 
 
-cdef inline Tile tile_at(const Tiles* tiles, const Form* form, Py_ssize_t number) noexcept nogil:
+cdef inline Tile get_tile(const Tiles* tiles, const Tiling* tiling, Py_ssize_t number) noexcept nogil:
     cdef Tile tile
     tile.image = number // (tiles.down * tiles.along)
-    tile.top = number // tiles.along % tiles.down * form.down
-    tile.left = number % tiles.along * form.along
+    tile.top = number // tiles.along % tiles.down * tiling.down
+    tile.left = number % tiles.along * tiling.along
     return tile
 
 
-cdef inline Py_ssize_t rounded_up(Py_ssize_t n, Py_ssize_t step) noexcept nogil:
+cdef inline Py_ssize_t round_up(Py_ssize_t n, Py_ssize_t step) noexcept nogil:
     return (n + step - 1) // step * step
 
 
-cdef inline Py_ssize_t rounded_down(Py_ssize_t n, Py_ssize_t step) noexcept nogil:
+cdef inline Py_ssize_t round_down(Py_ssize_t n, Py_ssize_t step) noexcept nogil:
     return n // step * step if n > step else n
 
 
 # The distance from one point's values to the next's, for rows of so many values. Not a power of 2: planes that lie a
 # power of 2 apart crowd each other out of the first-level cache.
-cdef inline Py_ssize_t plane_of(Py_ssize_t rows, Py_ssize_t columns) noexcept nogil:
+cdef inline Py_ssize_t plane_size(Py_ssize_t rows, Py_ssize_t columns) noexcept nogil:
     return rows * columns + 2 * LANES_OF_float
 
 
 # How many tiles a block has, if each takes so many floats of room at each point, beside a pixel of zeros.
-cdef inline Py_ssize_t tiles_at_once(const Form* form, Py_ssize_t zeros, Py_ssize_t values) noexcept nogil:
+cdef inline Py_ssize_t tiles_per_block(const Tiling* tiling, Py_ssize_t zeros, Py_ssize_t values) noexcept nogil:
     cdef Py_ssize_t room = BLOCK_K * BLOCK_COLUMNS * 2     # floats of packed_b
-    return max(min(((room - zeros) // form.points - 4 * LANES_OF_float) // values, MOST_TILES), 1)
+    return max(min(((room - zeros) // tiling.points - 4 * LANES_OF_float) // values, MAX_TILES), 1)
 
 
 # How wide strips are if as few of them as possible share so many columns evenly.
 cdef inline Py_ssize_t strip_width(Py_ssize_t columns) noexcept nogil:
     cdef Py_ssize_t strips = (columns + COLUMNS_float - 1) // COLUMNS_float
-    return rounded_up((columns + strips - 1) // max(strips, 1), LANES_OF_float)
+    return round_up((columns + strips - 1) // max(strips, 1), LANES_OF_float)
 
 
 # ---- U, the weights at each point ----
@@ -125,20 +125,20 @@ cdef inline Py_ssize_t strip_width(Py_ssize_t columns) noexcept nogil:
 
 cdef int winograd_weights(float* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* w = &call.operand[1]
-    cdef const Form* form = form_of(call.window[0].kernel, call.window[1].kernel)
+    cdef const Tiling* tiling = get_tiling(call.window[0].kernel, call.window[1].kernel)
     cdef Py_ssize_t channels = call.size[1], width = strip_width(call.size[2]), columns, strip, part, group, c, o = 0
     cdef float* u
-    cdef float taps[MOST_TAPS * WIDEST]
+    cdef float taps[MAX_TAPS * WIDEST]
     while o < call.size[2]:
         strip = o // width * width
-        columns = min(rounded_up(call.size[2], LANES_OF_float) - strip, width)
+        columns = min(round_up(call.size[2], LANES_OF_float) - strip, width)
         for part in range(begin, end):
             group, c = part // channels, part % channels
-            u = (out + group * form.points * channels * rounded_up(call.size[2], WIDEST)
-                 + strip * form.points * channels + c * columns + o - strip)
+            u = (out + group * tiling.points * channels * round_up(call.size[2], WIDEST)
+                 + strip * tiling.points * channels + c * columns + o - strip)
             read_taps(taps, <const float*> w.data + group * call.size[5] + c * w.stride[1] + o * w.stride[0], call,
                       min(call.size[2] - o, <Py_ssize_t> LANES_OF_float))
-            form.window(<const Vector*> taps, u, channels * columns)
+            tiling.window(<const Vector*> taps, u, channels * columns)
         o += LANES_OF_float
     return CONTINUE
 
@@ -166,14 +166,14 @@ cdef void read_taps(float* taps, const float* w, const Call* call, Py_ssize_t la
 #   parts    the tiles of all images
 
 cdef int winograd_convolution(float* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const Form* form = form_of(call.window[0].kernel, call.window[1].kernel)
-    cdef Tiles tiles = tiles_of(call, &call.operand[1], &call.operand[0], form)
-    cdef Py_ssize_t row = rounded_up(call.size[1], LANES_OF_float), width = strip_width(call.size[2])
-    cdef Py_ssize_t block = rounded_down(tiles_at_once(form, row, row + width), TILE_ROWS)
-    cdef Py_ssize_t plane = plane_of(block, row), count, group, t
+    cdef const Tiling* tiling = get_tiling(call.window[0].kernel, call.window[1].kernel)
+    cdef Tiles tiles = make_tiles(call, &call.operand[1], &call.operand[0], tiling)
+    cdef Py_ssize_t row = round_up(call.size[1], LANES_OF_float), width = strip_width(call.size[2])
+    cdef Py_ssize_t block = round_down(tiles_per_block(tiling, row, row + width), TILE_ROWS)
+    cdef Py_ssize_t plane = plane_size(block, row), count, group, t
     cdef float* zeros = <float*> packed_b
     cdef float* values = zeros + row
-    cdef float* sums = values + form.points * plane
+    cdef float* sums = values + tiling.points * plane
     cdef const float* x
     cdef Tile tile
     memset(zeros, 0, row * sizeof(float))
@@ -182,34 +182,34 @@ cdef int winograd_convolution(float* out, const Call* call, Py_ssize_t begin, Py
         for group in range(call.size[3]):
             x = <const float*> call.operand[1].data + group * call.size[1]
             for t in range(count):
-                tile = tile_at(&tiles, form, begin + t)
-                form.pixels(x + tile.image * tiles.x.image, &tiles.x, tile.top - call.window[0].padding,
+                tile = get_tile(&tiles, tiling, begin + t)
+                tiling.pixels(x + tile.image * tiles.x.image, &tiles.x, tile.top - call.window[0].padding,
                             tile.left - call.window[1].padding, call.size[1], zeros, values + t * row, plane)
-            outputs_of_block(out, call, form, &tiles, group, begin, count, values, plane, sums, plane_of(block, width))
+            write_block(out, call, tiling, &tiles, group, begin, count, values, plane, sums, plane_size(block, width))
         begin += count
     return CONTINUE
 
 
 # The outputs of so many tiles from number `first` on, in one group, from V.
-cdef void outputs_of_block(float* out, const Call* call, const Form* form, const Tiles* tiles, Py_ssize_t group,
+cdef void write_block(float* out, const Call* call, const Tiling* tiling, const Tiles* tiles, Py_ssize_t group,
                            Py_ssize_t first, Py_ssize_t count, const float* values, Py_ssize_t plane, float* sums,
                            Py_ssize_t sums_plane) noexcept nogil:
-    cdef Py_ssize_t channels = call.size[1], outputs = rounded_up(call.size[2], LANES_OF_float), k, t, column = 0
+    cdef Py_ssize_t channels = call.size[1], outputs = round_up(call.size[2], LANES_OF_float), k, t, column = 0
     cdef Py_ssize_t width = strip_width(outputs)
     cdef const float* weights = (<const float*> call.operand[2].data
-                                 + group * form.points * channels * rounded_up(call.size[2], WIDEST))
+                                 + group * tiling.points * channels * round_up(call.size[2], WIDEST))
     cdef Strip strip
     memset(&strip, 0, sizeof(Strip))
-    strip.rows, strip.a_row, strip.a_k = count, rounded_up(channels, LANES_OF_float), 1
+    strip.rows, strip.a_row, strip.a_k = count, round_up(channels, LANES_OF_float), 1
     strip.b_column, strip.y_row = 1, width
     while column < outputs:
         strip.columns = strip.b_k = min(outputs - column, width)
-        for k in range(form.points):
+        for k in range(tiling.points):
             strip.a, strip.y = values + k * plane, sums + k * sums_plane
-            strip.b = weights + (column * form.points + k * strip.columns) * channels
+            strip.b = weights + (column * tiling.points + k * strip.columns) * channels
             sum_over_channels(&strip, channels)
         for t in range(count):
-            output_tile(out, call, form, tiles, first + t, group * call.size[2] + column,
+            write_tile(out, call, tiling, tiles, first + t, group * call.size[2] + column,
                         min(call.size[2] - column, width), sums + t * width, sums_plane)
         column += width
 
@@ -218,7 +218,7 @@ cdef void outputs_of_block(float* out, const Call* call, const Form* form, const
 cdef inline void sum_over_channels(Strip* strip, Py_ssize_t channels) noexcept nogil:
     strip.accumulate = False
     while channels > 0:
-        strip.k = min(channels, MOST_CHANNELS)
+        strip.k = min(channels, MAX_CHANNELS)
         strip_float(strip)
         strip.a = <const float*> strip.a + strip.k
         strip.b = <const float*> strip.b + strip.k * strip.b_k
@@ -227,23 +227,23 @@ cdef inline void sum_over_channels(Strip* strip, Py_ssize_t channels) noexcept n
 
 
 # The output channels from `column` on of a tile.
-cdef void output_tile(float* out, const Call* call, const Form* form, const Tiles* tiles, Py_ssize_t number,
+cdef void write_tile(float* out, const Call* call, const Tiling* tiling, const Tiles* tiles, Py_ssize_t number,
                       Py_ssize_t column, Py_ssize_t columns, const float* sums, Py_ssize_t plane) noexcept nogil:
-    cdef Tile tile = tile_at(tiles, form, number)
+    cdef Tile tile = get_tile(tiles, tiling, number)
     cdef Py_ssize_t at = tile.image * tiles.y.image + column, i, j
     cdef const float* bias = <const float*> call.operand[3].data
-    cdef Finish after
-    cdef bint in_registers = lay_finish(&after, call, at)
+    cdef Epilogue after
+    cdef bint in_registers = set_epilogue(&after, call, at)
     after.bias = NULL if bias == NULL else bias + column
-    form.sums(sums, plane, out + at, &tiles.y, tile.top, tile.left, columns, &after)
+    tiling.sums(sums, plane, out + at, &tiles.y, tile.top, tile.left, columns, &after)
     if not in_registers:
-        for i in range(tile.top, min(tile.top + form.down, tiles.y.height)):
-            for j in range(tile.left, min(tile.left + form.along, tiles.y.width)):
-                finish(out + at + i * tiles.y.row + j * tiles.y.pixel, call, columns)
+        for i in range(tile.top, min(tile.top + tiling.down, tiles.y.height)):
+            for j in range(tile.left, min(tile.left + tiling.along, tiles.y.width)):
+                apply_epilogue(out + at + i * tiles.y.row + j * tiles.y.pixel, call, columns)
 
 
 # Lay out what can be done to outputs, from number `at` on, while they are in registers. Returns whether that is all.
-cdef inline bint lay_finish(Finish* after, const Call* call, Py_ssize_t at) noexcept nogil:
+cdef inline bint set_epilogue(Epilogue* after, const Call* call, Py_ssize_t at) noexcept nogil:
     cdef const Operand* operand = &call.operand[EPILOGUE]
     cdef const Operand* other = &operand[2] if operand[1].data == NULL else &operand[1]
     after.mask = after.other = NULL
@@ -274,50 +274,50 @@ cdef inline bint lay_finish(Finish* after, const Call* call, Py_ssize_t at) noex
 # Threads that share a chunk take different channels, and each transforms dy again.
 
 cdef int winograd_sums(float* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const Form* form = form_of(call.window[0].kernel, call.window[1].kernel)
-    cdef Tiles tiles = tiles_of(call, &call.operand[1], &call.operand[2], form)
+    cdef const Tiling* tiling = get_tiling(call.window[0].kernel, call.window[1].kernel)
+    cdef Tiles tiles = make_tiles(call, &call.operand[1], &call.operand[2], tiling)
     cdef Py_ssize_t blocks = (call.size[1] + WIDEST - 1) // WIDEST, chunk, first, last, group
-    cdef Py_ssize_t most = MOST_SUMS // (form.points * rounded_up(call.size[2], WIDEST) * WIDEST)
-    most = max(min(most, blocks), 1)
+    cdef Py_ssize_t max_channels = MAX_SUMS // (tiling.points * round_up(call.size[2], WIDEST) * WIDEST)
+    max_channels = max(min(max_channels, blocks), 1)
     while begin < end:
         chunk, first = begin // blocks, begin % blocks
-        last = min(first + min(end - begin, most), blocks)
+        last = min(first + min(end - begin, max_channels), blocks)
         for group in range(call.size[3]):
-            sums_of_chunk(out, call, form, &tiles, chunk, group, most * WIDEST, first * WIDEST,
+            sum_chunk(out, call, tiling, &tiles, chunk, group, max_channels * WIDEST, first * WIDEST,
                           min(last * WIDEST, call.size[1]))
         begin += last - first
     return CONTINUE
 
 
-# The sums of a chunk for the channels c from `begin` to before `end` of a group, which are at most `most`.
-cdef void sums_of_chunk(float* out, const Call* call, const Form* form, const Tiles* tiles, Py_ssize_t chunk,
-                        Py_ssize_t group, Py_ssize_t most, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+# The sums of a chunk for the channels c from `begin` to before `end` of a group, which are at most `max_channels`.
+cdef void sum_chunk(float* out, const Call* call, const Tiling* tiling, const Tiles* tiles, Py_ssize_t chunk,
+                        Py_ssize_t group, Py_ssize_t max_channels, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t all_tiles = call.size[0] * tiles.down * tiles.along, first = all_tiles * chunk // call.size[4]
     cdef Py_ssize_t last = all_tiles * (chunk + 1) // call.size[4], count, t
-    cdef Py_ssize_t dy_row = rounded_up(call.size[2], LANES_OF_float)
-    cdef Py_ssize_t block = tiles_at_once(form, max(most, dy_row), most + dy_row)
-    cdef Py_ssize_t plane = plane_of(block, most), dy_plane = plane_of(block, dy_row)
+    cdef Py_ssize_t dy_row = round_up(call.size[2], LANES_OF_float)
+    cdef Py_ssize_t block = tiles_per_block(tiling, max(max_channels, dy_row), max_channels + dy_row)
+    cdef Py_ssize_t plane = plane_size(block, max_channels), dy_plane = plane_size(block, dy_row)
     cdef float* zeros = <float*> packed_b
-    cdef float* values = zeros + max(most, dy_row)
-    cdef float* dy_values = values + form.points * plane
+    cdef float* values = zeros + max(max_channels, dy_row)
+    cdef float* dy_values = values + tiling.points * plane
     cdef const float* x = <const float*> call.operand[1].data + group * call.size[1] + begin
     cdef const float* dy = <const float*> call.operand[2].data + group * call.size[2]
     cdef Strip strip
     cdef Tile tile
-    memset(zeros, 0, max(most, dy_row) * sizeof(float))
+    memset(zeros, 0, max(max_channels, dy_row) * sizeof(float))
     memset(&strip, 0, sizeof(Strip))
-    strip.rows, strip.a_row, strip.a_k, strip.b_column, strip.b_k = end - begin, 1, most, 1, dy_row
-    out += (chunk * call.size[3] + group) * form.points * call.size[1] * rounded_up(call.size[2], WIDEST)
+    strip.rows, strip.a_row, strip.a_k, strip.b_column, strip.b_k = end - begin, 1, max_channels, 1, dy_row
+    out += (chunk * call.size[3] + group) * tiling.points * call.size[1] * round_up(call.size[2], WIDEST)
     while True:                           # at least once: without tiles, the sums are 0
         count = min(block, last - first)
         for t in range(count):
-            tile = tile_at(tiles, form, first + t)
-            form.pixels(x + tile.image * tiles.x.image, &tiles.x, tile.top - call.window[0].padding,
-                        tile.left - call.window[1].padding, end - begin, zeros, values + t * most, plane)
-            form.gradients(dy + tile.image * tiles.y.image, &tiles.y, tile.top, tile.left, call.size[2], zeros,
+            tile = get_tile(tiles, tiling, first + t)
+            tiling.pixels(x + tile.image * tiles.x.image, &tiles.x, tile.top - call.window[0].padding,
+                        tile.left - call.window[1].padding, end - begin, zeros, values + t * max_channels, plane)
+            tiling.gradients(dy + tile.image * tiles.y.image, &tiles.y, tile.top, tile.left, call.size[2], zeros,
                            dy_values + t * dy_row, dy_plane)
         strip.k = count
-        products_at_points(out, call, form, &strip, begin, values, plane, dy_values, dy_plane)
+        products_at_points(out, call, tiling, &strip, begin, values, plane, dy_values, dy_plane)
         strip.accumulate = True
         first += count
         if first == last:
@@ -325,12 +325,12 @@ cdef void sums_of_chunk(float* out, const Call* call, const Form* form, const Ti
 
 
 # Add the products of a block of tiles to the sums of these channels, or write them.
-cdef void products_at_points(float* out, const Call* call, const Form* form, Strip* strip, Py_ssize_t channel,
+cdef void products_at_points(float* out, const Call* call, const Tiling* tiling, Strip* strip, Py_ssize_t channel,
                              const float* values, Py_ssize_t plane, const float* dy_values,
                              Py_ssize_t dy_plane) noexcept nogil:
-    cdef Py_ssize_t outputs = rounded_up(call.size[2], LANES_OF_float), width = strip_width(outputs), k, column
-    strip.y_row = rounded_up(call.size[2], WIDEST)
-    for k in range(form.points):
+    cdef Py_ssize_t outputs = round_up(call.size[2], LANES_OF_float), width = strip_width(outputs), k, column
+    strip.y_row = round_up(call.size[2], WIDEST)
+    for k in range(tiling.points):
         strip.a = values + k * plane
         column = 0
         while column < outputs:
@@ -345,17 +345,17 @@ cdef void products_at_points(float* out, const Call* call, const Form* form, Str
 #   parts    the channels c of all groups
 
 cdef int winograd_weight_grad(float* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const Form* form = form_of(call.window[0].kernel, call.window[1].kernel)
-    cdef Py_ssize_t channels = call.size[1], row = rounded_up(call.size[2], WIDEST), part, group, c, o
+    cdef const Tiling* tiling = get_tiling(call.window[0].kernel, call.window[1].kernel)
+    cdef Py_ssize_t channels = call.size[1], row = round_up(call.size[2], WIDEST), part, group, c, o
     cdef const float* sums = <const float*> call.operand[1].data
-    cdef float at_points[MOST_POINTS * WIDEST]
-    cdef float taps[MOST_TAPS * WIDEST]
+    cdef float at_points[MAX_POINTS * WIDEST]
+    cdef float taps[MAX_TAPS * WIDEST]
     for part in range(begin, end):
         group, c, o = part // channels, part % channels, 0
         while o < call.size[2]:
-            add_chunks(at_points, sums + (group * form.points * channels + c) * row + o, call, form.points,
+            add_chunks(at_points, sums + (group * tiling.points * channels + c) * row + o, call, tiling.points,
                        channels * row)
-            form.window_sums(<Vector*> taps, <const Vector*> at_points)
+            tiling.window_sums(<Vector*> taps, <const Vector*> at_points)
             write_taps(out + (group * call.size[2] + o) * call.operand[0].stride[0] + c * call.operand[0].stride[1],
                        taps, call, min(call.size[2] - o, <Py_ssize_t> LANES_OF_float))
             o += LANES_OF_float

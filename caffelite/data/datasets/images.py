@@ -70,7 +70,9 @@ def _classes(path: Path) -> dict[str, list[Path]]:
     classes = {}
     for class_folder in sorted(path.iterdir()):
         if class_folder.is_dir() and not class_folder.name.startswith("."):
-            paths = [file for file in sorted(class_folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+            paths = [
+                file for file in sorted(class_folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()
+            ]
             classes[class_folder.name] = [
                 file for file in paths if not any(part.startswith(".") for part in file.relative_to(class_folder).parts)
             ]

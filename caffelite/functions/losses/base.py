@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, is_foreign_array, check_nonnegative, check_positive
+from caffelite.core.arrays import as_real, check_nonnegative, check_positive, is_foreign_array
 from caffelite.core.function import Function, Shape
 from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
@@ -25,12 +25,12 @@ from caffelite.functions.losses.targets import (
     as_probabilities,
     as_weights,
     check_fractions,
-    check_scores_shape,
     check_labels_shape,
     check_numbers_shape,
+    check_scores_shape,
+    is_same_shape,
     raise_all_ignored,
     raise_bad_weights,
-    is_same_shape,
 )
 
 __all__ = ["FocalLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"]
@@ -406,7 +406,9 @@ class Penalized(Function, recordable=True):
             raise TypeError("Penalized takes one loss: put it around a loss in Losses, Losses([Penalized(l1, …), l2])")
         self.loss, self.penalized_parameters = loss, list(parameters)
         if not self.penalized_parameters or not all(isinstance(p, Tensor) for p in self.penalized_parameters):
-            raise TypeError(f"Penalized takes a list of parameters, at least one Tensor, got {self.penalized_parameters!r}")
+            raise TypeError(
+                f"Penalized takes a list of parameters, at least one Tensor, got {self.penalized_parameters!r}"
+            )
         self.l1, self.l2 = check_nonnegative("Penalized: l1", l1), check_nonnegative("Penalized: l2", l2)
 
     @property

@@ -74,7 +74,9 @@ class Losses(Function, recordable=True):
         values = [1.0] * len(self.losses) if weights is None else list(weights)
         if len(values) != len(self.losses):
             raise ValueError(f"Losses: expected a weight for each of {len(self.losses)} losses, got {values}")
-        self.total = WeightedSum([check_nonnegative(f"Losses: the weight of loss {i}", w) for i, w in enumerate(values)])
+        self.total = WeightedSum(
+            [check_nonnegative(f"Losses: the weight of loss {i}", w) for i, w in enumerate(values)]
+        )
 
     @classmethod
     def get_cached(cls, losses: Sequence[Any]) -> Losses:

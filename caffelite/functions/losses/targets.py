@@ -119,7 +119,9 @@ def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = 
         hint = "; labels are integers, (n,): np.ravel(y).astype(int)" if array.shape[1:] == (1,) else ""
         raise ValueError(f"{loss} got targets of shape {array.shape} for scores of shape {scores_shape}{hint}")
     rows = reshape_array(array, (-1, array.shape[-1]))
-    kernels.check_probabilities(rows, math.inf, SUM_TOLERANCE, functools.partial(_raise_bad_row, math.inf, SUM_TOLERANCE))
+    kernels.check_probabilities(
+        rows, math.inf, SUM_TOLERANCE, functools.partial(_raise_bad_row, math.inf, SUM_TOLERANCE)
+    )
     return array
 
 

@@ -17,12 +17,12 @@ from caffelite.core.arrays import as_indices, check_bool, check_positive_integer
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.conversion import to_contiguous
-from caffelite.data.frames import is_frame, input_column_names
-from caffelite.data.generator import Batch, DataGenerator, unpack_single, merge_single_rows
+from caffelite.data.frames import input_column_names, is_frame
+from caffelite.data.generator import Batch, DataGenerator, merge_single_rows, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.model import predict as predicting
 from caffelite.model.many.pool import StopFlag, run_jobs
-from caffelite.model.many.shared_programs import Signature, Parts, SharedModel
+from caffelite.model.many.shared_programs import Parts, SharedModel, Signature
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs as door
@@ -232,7 +232,9 @@ class Fit:
         listeners += progress_listeners
         if self.plan.patience is not None:
             callbacks = CallbackList([EarlyStopping(patience=self.plan.patience)])
-            listeners.append(CallbackListener(callbacks, Training(model, optimizer, loss, self.history, metrics=metrics)))
+            listeners.append(
+                CallbackListener(callbacks, Training(model, optimizer, loss, self.history, metrics=metrics))
+            )
         loop = Loop(epochs, listeners, self.history, stop)
         try:
             loop.run(lambda: choose_epochs(step, SINGLE_PROCESS, batches, epochs, stop))
@@ -273,7 +275,9 @@ class SharedData:
     `expected` are the columns that frames must have, if a model does not know its columns.
     """
 
-    def __init__(self, name: str, x: Any, y: Any = None, weights: Any = None, expected: door.ColumnNames = None) -> None:
+    def __init__(
+        self, name: str, x: Any, y: Any = None, weights: Any = None, expected: door.ColumnNames = None
+    ) -> None:
         self.name, self.x, self.y, self.weights, self.expected = name, x, y, weights, expected
         self.names = input_column_names(x)
         self._converted: dict[tuple, Batch] = {}
@@ -291,7 +295,12 @@ class SharedData:
             if converted is None:
                 self._converted[kind] = self._copy_in_order(self._check(signature.parts, self.x, self.y, self.weights))
             else:
-                self._check(signature.parts, unpack_single(converted.inputs), unpack_single(converted.targets), converted.weights)
+                self._check(
+                    signature.parts,
+                    unpack_single(converted.inputs),
+                    unpack_single(converted.targets),
+                    converted.weights,
+                )
             if key is not None:
                 self._checked.add(key)
         return self._converted[kind]

@@ -18,9 +18,11 @@ from caffelite import _kernels as kernels
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.warnings import thread_origin, user_line
 from caffelite.core.modes import mode
-from caffelite.model.many.shared_programs import Signature, SharedModel, share_model
+from caffelite.model.many.shared_programs import SharedModel, Signature, share_model
 
-POLL_INTERVAL = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal
+POLL_INTERVAL = (
+    0.05  # seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal
+)
 
 
 class StopFlag:

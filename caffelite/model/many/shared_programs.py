@@ -111,7 +111,9 @@ class SharedModel:
         try:
             yield copies
         finally:
-            for array, original in zip(self.signature.arrays[: self.signature.loss_start], signature.arrays, strict=False):
+            for array, original in zip(
+                self.signature.arrays[: self.signature.loss_start], signature.arrays, strict=False
+            ):
                 if original.flags.writeable:  # a read-only one has not changed
                     original[...] = array
             for t, source in zip(self.signature.tensors, signature.tensors, strict=True):

@@ -10,9 +10,9 @@ import numpy as np
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application
-from caffelite.onnx.families.elementwise import in_steps
-from caffelite.onnx.nodes import Find, Node, Nodes, Operator, shortest, simple
-from caffelite.onnx.writing import Rule, Value, Writer, same
+from caffelite.onnx.families.elementwise import piecewise_constant_op
+from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, shortest_decimal, simple_finder
+from caffelite.onnx.writing import Rule, Value, Writer, node_rule
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ def write_leaky_relu(g: Writer, a: Application, x: Value) -> str:
 
 def write_prelu(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    slope = g.stored(f.slope)
+    slope = g.initializer(f.slope)
     if f.channels == 1 or x.ndim == 2:
         return g.node("PRelu", x, slope)
     return g.node("PRelu", x, g.node("Reshape", slope, g.integers((f.channels, *[1] * (x.ndim - 2)))))
@@ -45,110 +45,110 @@ def write_gelu(g: Writer, a: Application, x: Value) -> str:
 
 
 RULES: dict[type, Rule] = {
-    functions.ReLU: same("Relu"),
+    functions.ReLU: node_rule("Relu"),
     functions.LeakyReLU: write_leaky_relu,
     functions.PReLU: write_prelu,
-    functions.ELU: same("Elu", alpha="alpha"),
+    functions.ELU: node_rule("Elu", alpha="alpha"),
     functions.GELU: write_gelu,
-    functions.Softplus: same("Softplus"),
-    functions.Tanh: same("Tanh"),
-    functions.Sigmoid: same("Sigmoid"),
-    functions.Softmax: same("Softmax", axis="axis"),
-    functions.LogSoftmax: same("LogSoftmax", axis="axis"),
+    functions.Softplus: node_rule("Softplus"),
+    functions.Tanh: node_rule("Tanh"),
+    functions.Sigmoid: node_rule("Sigmoid"),
+    functions.Softmax: node_rule("Softmax", axis="axis"),
+    functions.LogSoftmax: node_rule("LogSoftmax", axis="axis"),
 }
 
 
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------
 
 
-def find_silu(g: Nodes, node: Node) -> Node | None:
+def find_silu(g: NodeGraph, node: Node) -> Node | None:
     """x σ(x)."""
     for x, s in (node.inputs, node.inputs[::-1]):
-        sigmoid = g.maker(s, "Sigmoid")
+        sigmoid = g.producer(s, "Sigmoid")
         if sigmoid is not None and sigmoid.inputs == [x]:
             return g.layer(node, functions.SiLU, [x])
     return None
 
 
-def find_gelu(g: Nodes, node: Node) -> Node | None:
+def find_gelu(g: NodeGraph, node: Node) -> Node | None:
     """x (1 + erf(x / √2)) / 2, or with tanh(√(2/π) (x + 0.044715 x³)) for the error function, in any order."""
     parts = factors(g, *node.inputs)
-    halves = [name for name in parts if _is(g.number(name), 0.5)]
-    sums = [(name, y) for name in parts if (y := _plus_one(g, name)) is not None]
+    halves = [name for name in parts if _is_close(g.number(name), 0.5)]
+    sums = [(name, y) for name in parts if (y := _find_plus_one(g, name)) is not None]
     if len(parts) != 3 or len(halves) != 1 or len(sums) != 1:
         return None
-    (x,) = without(without(parts, halves[0]), sums[0][0])
+    (x,) = drop_name(drop_name(parts, halves[0]), sums[0][0])
     inner = sums[0][1]
-    if (erf := g.maker(inner, "Erf")) is not None and _is_scaled(g, erf.inputs[0], x, math.sqrt(0.5)):
+    if (erf := g.producer(inner, "Erf")) is not None and _is_scaled(g, erf.inputs[0], x, math.sqrt(0.5)):
         return g.layer(node, functions.GELU, [x])
-    if (tanh := g.maker(inner, "Tanh")) is not None:
+    if (tanh := g.producer(inner, "Tanh")) is not None:
         scaled = factors(g, tanh.inputs[0])
-        constant = [name for name in scaled if _is(g.number(name), math.sqrt(2 / math.pi))]
-        if len(scaled) == 2 and len(constant) == 1 and _with_cube(g, without(scaled, constant[0])[0], x):
+        constant = [name for name in scaled if _is_close(g.number(name), math.sqrt(2 / math.pi))]
+        if len(scaled) == 2 and len(constant) == 1 and _is_cubic(g, drop_name(scaled, constant[0])[0], x):
             return g.layer(node, lambda: functions.GELU(approximate=True), [x])
     return None
 
 
-MOST_FACTORS = 4  # of 0.044715 x³
+MAX_FACTORS = 4  # of 0.044715 x³
 
 
-def factors(g: Nodes, *names: str) -> list[str]:
+def factors(g: NodeGraph, *names: str) -> list[str]:
     """Take a product apart into its factors. A long product is not taken apart completely."""
-    found: list[str] = []
-    left = list(names)
-    while left:
-        name = left.pop(0)
-        node = g.maker(name, "Mul")
-        if node is None or len(found) + len(left) >= MOST_FACTORS:
-            found.append(name)
+    parts: list[str] = []
+    rest = list(names)
+    while rest:
+        name = rest.pop(0)
+        node = g.producer(name, "Mul")
+        if node is None or len(parts) + len(rest) >= MAX_FACTORS:
+            parts.append(name)
         else:
-            left[:0] = node.inputs
-    return found
+            rest[:0] = node.inputs
+    return parts
 
 
-def without(names: list[str], x: str) -> list[str]:
+def drop_name(names: list[str], x: str) -> list[str]:
     names = list(names)
     if x in names:
         names.remove(x)
     return names
 
 
-def _is(number: float | None, expected: float) -> bool:
+def _is_close(number: float | None, expected: float) -> bool:
     return number is not None and math.isclose(number, expected, rel_tol=1e-5)
 
 
-def _plus_one(g: Nodes, name: str) -> str | None:
+def _find_plus_one(g: NodeGraph, name: str) -> str | None:
     """y of y + 1."""
-    node = g.maker(name, "Add")
-    for y, one in () if node is None else (node.inputs, node.inputs[::-1]):
-        if _is(g.number(one), 1):
+    node = g.producer(name, "Add")
+    for y, constant in () if node is None else (node.inputs, node.inputs[::-1]):
+        if _is_close(g.number(constant), 1):
             return y
     return None
 
 
-def _is_scaled(g: Nodes, name: str, x: str, scale: float) -> bool:
+def _is_scaled(g: NodeGraph, name: str, x: str, scale: float) -> bool:
     """Whether the value is x times the scale."""
-    if (quotient := g.maker(name, "Div")) is not None:
-        return quotient.inputs[0] == x and _is(g.number(quotient.inputs[1]), 1 / scale)
-    rest = without(factors(g, name), x)
-    return len(rest) == 1 and _is(g.number(rest[0]), scale)
+    if (quotient := g.producer(name, "Div")) is not None:
+        return quotient.inputs[0] == x and _is_close(g.number(quotient.inputs[1]), 1 / scale)
+    rest = drop_name(factors(g, name), x)
+    return len(rest) == 1 and _is_close(g.number(rest[0]), scale)
 
 
-def _with_cube(g: Nodes, name: str, x: str) -> bool:
+def _is_cubic(g: NodeGraph, name: str, x: str) -> bool:
     """Whether the value is x + 0.044715 x³."""
-    node = g.maker(name, "Add")
+    node = g.producer(name, "Add")
     if node is None or x not in node.inputs:
         return False
-    parts = factors(g, without(node.inputs, x)[0])
-    constant = [part for part in parts if _is(g.number(part), 0.044715)]
-    rest = without(parts, constant[0]) if constant else []
+    parts = factors(g, drop_name(node.inputs, x)[0])
+    constant = [part for part in parts if _is_close(g.number(part), 0.044715)]
+    rest = drop_name(parts, constant[0]) if constant else []
     if rest == [x] * 3:
         return True
-    cube = g.maker(rest[0], "Pow") if len(rest) == 1 else None
-    return cube is not None and cube.inputs[0] == x and _is(g.number(cube.inputs[1]), 3)
+    cube = g.producer(rest[0], "Pow") if len(rest) == 1 else None
+    return cube is not None and cube.inputs[0] == x and _is_close(g.number(cube.inputs[1]), 3)
 
 
-def find_leaky_relu(g: Nodes, node: Node) -> Node | None:
+def find_leaky_relu(g: NodeGraph, node: Node) -> Node | None:
     """Find a LeakyReLU: a PRelu with one number as its slope, which is not learned."""
     x, slope = node.inputs
     number = None if slope in g.reader.weights else g.number(slope)
@@ -157,7 +157,7 @@ def find_leaky_relu(g: Nodes, node: Node) -> Node | None:
     return g.layer(node, lambda: functions.LeakyReLU(number), [x])
 
 
-def find_prelu(g: Nodes, node: Node) -> Node | None:
+def find_prelu(g: NodeGraph, node: Node) -> Node | None:
     """Find a PReLU with one slope. Of several slopes, the file does not say to which axis they belong."""
     x, slope = node.inputs
     a = g.constants.get(slope)
@@ -169,40 +169,40 @@ def find_prelu(g: Nodes, node: Node) -> Node | None:
     return g.layer(node, functions.PReLU, [x], {"slope": slope})
 
 
-def along_axis(kind: Any) -> Find:
+def axis_finder(kind: Any) -> Finder:
     """Find a layer along an axis. Old versions mean something else by an axis that is not the last one."""
 
-    def found(g: Nodes, node: Node) -> Node | None:
+    def find(g: NodeGraph, node: Node) -> Node | None:
         if node.version < 13 and node.get("axis", 1) != -1:
             return None
-        return simple(lambda node: kind(node.get("axis", -1)))(g, node)
+        return simple_finder(lambda node: kind(node.get("axis", -1)))(g, node)
 
-    return found
+    return find
 
 
-GROUPS: dict[str, list[Find]] = {
+GROUPS: dict[str, list[Finder]] = {
     "Mul": [find_silu, find_gelu],
 }
 
 
-SINGLE: dict[str, list[Find]] = {
-    "Relu": [simple(lambda node: functions.ReLU())],
+SINGLE_NODES: dict[str, list[Finder]] = {
+    "Relu": [simple_finder(lambda node: functions.ReLU())],
     "PRelu": [find_leaky_relu, find_prelu],
-    "LeakyRelu": [simple(lambda node: functions.LeakyReLU(shortest(node.get("alpha", 0.01))))],
-    "Elu": [simple(lambda node: functions.ELU(shortest(node.get("alpha", 1.0))))],
-    "Gelu": [simple(lambda node: functions.GELU(node.get("approximate", "none") == "tanh"))],
-    "Softplus": [simple(lambda node: functions.Softplus())],
-    "Tanh": [simple(lambda node: functions.Tanh())],
-    "Sigmoid": [simple(lambda node: functions.Sigmoid())],
-    "Softmax": [along_axis(functions.Softmax)],
-    "LogSoftmax": [along_axis(functions.LogSoftmax)],
+    "LeakyRelu": [simple_finder(lambda node: functions.LeakyReLU(shortest_decimal(node.get("alpha", 0.01))))],
+    "Elu": [simple_finder(lambda node: functions.ELU(shortest_decimal(node.get("alpha", 1.0))))],
+    "Gelu": [simple_finder(lambda node: functions.GELU(node.get("approximate", "none") == "tanh"))],
+    "Softplus": [simple_finder(lambda node: functions.Softplus())],
+    "Tanh": [simple_finder(lambda node: functions.Tanh())],
+    "Sigmoid": [simple_finder(lambda node: functions.Sigmoid())],
+    "Softmax": [axis_finder(functions.Softmax)],
+    "LogSoftmax": [axis_finder(functions.LogSoftmax)],
 }
 
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
 
 
-def compute_softmax(kind: Any) -> Operator:
+def softmax_op(kind: Any) -> Operator:
     def rule(node: Node, x: Any) -> Any:
         axis = node.get("axis", -1 if node.version >= 13 else 1)
         x = as_tensor(x)
@@ -224,7 +224,7 @@ OPERATORS: dict[str, Operator] = {
         functions.elu(x, node.get("alpha", 1.6732632423543772)) * node.get("gamma", 1.0507009873554805)
     ),
     "ThresholdedRelu": lambda node, x: functions.where(
-        in_steps(np.greater, "Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
+        piecewise_constant_op(np.greater, "Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
     ),
     "Gelu": lambda node, x: functions.gelu(x, node.get("approximate", "none") == "tanh"),
     "Sigmoid": lambda node, x: functions.sigmoid(x),
@@ -235,6 +235,6 @@ OPERATORS: dict[str, Operator] = {
     "Softplus": lambda node, x: functions.softplus(x),
     "Softsign": lambda node, x: x / (functions.abs(x) + 1.0),
     "Tanh": lambda node, x: functions.tanh(x),
-    "Softmax": compute_softmax(functions.Softmax),
-    "LogSoftmax": compute_softmax(functions.LogSoftmax),
+    "Softmax": softmax_op(functions.Softmax),
+    "LogSoftmax": softmax_op(functions.LogSoftmax),
 }

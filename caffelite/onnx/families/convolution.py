@@ -13,49 +13,49 @@ from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application
-from caffelite.onnx.families.indexing import taken
-from caffelite.onnx.families.shape import padded
-from caffelite.onnx.nodes import Find, Node, Nodes, Operator, integers
+from caffelite.onnx.families.indexing import take
+from caffelite.onnx.families.shape import pad_axis
+from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, constant_integers
 from caffelite.onnx.writing import Rule, Value, Writer
 
 
-def window_of(node: Node, axes: int) -> tuple[list[int], list[int], list[int]]:
+def window_attributes(node: Node, axes: int) -> tuple[list[int], list[int], list[int]]:
     """The strides, the dilations and the pads, before and after, of a node with windows of so many axes."""
     names = {"strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
     for name, default in names.items():
         if len(node.get(name) or default) != len(default):
-            raise node.refuse(f"has {name} = {node.get(name)}, expected {len(default)} numbers")
+            raise node.error(f"has {name} = {node.get(name)}, expected {len(default)} numbers")
     strides, dilations, pads = [node.get(name) or default for name, default in names.items()]
     return strides, dilations, pads
 
 
-def pads_of(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
+def window_pads(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
     """The pads before and after each axis of these lengths, from the node's `pads` or its `auto_pad`."""
     window = node.get("kernel_shape")
-    strides, dilations, pads = window_of(node, len(window))
+    strides, dilations, pads = window_attributes(node, len(window))
     auto = node.get("auto_pad", "NOTSET")
     if auto == "NOTSET":
         return list(zip(pads[: len(window)], pads[len(window) :], strict=True))
-    found = []
+    pairs = []
     for n, k, s, d in zip(lengths, window, strides, dilations, strict=True):
-        more = 0 if auto == "VALID" else max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
-        found.append((more // 2, more - more // 2) if auto != "SAME_LOWER" else (more - more // 2, more // 2))
-    return found
+        total = 0 if auto == "VALID" else max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
+        pairs.append((total // 2, total - total // 2) if auto != "SAME_LOWER" else (total - total // 2, total // 2))
+    return pairs
 
 
-def _ceiling(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _ceil_pads(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The pads. With `ceil_mode` they are as large as the last window needs."""
     if not node.get("ceil_mode", 0) or node.get("auto_pad", "NOTSET") != "NOTSET":
         return pads
-    strides, dilations, _ = window_of(node, len(lengths))
-    found = []
+    strides, dilations, _ = window_attributes(node, len(lengths))
+    pairs = []
     for n, k, s, d, (before, after) in zip(lengths, node.get("kernel_shape"), strides, dilations, pads, strict=True):
         k = d * (k - 1) + 1
         count = -(-(n + before + after - k) // s) + 1
         if (count - 1) * s >= n + before:  # a window that would begin in the pads behind
             count -= 1
-        found.append((before, max(after, (count - 1) * s + k - n - before)))
-    return found
+        pairs.append((before, max(after, (count - 1) * s + k - n - before)))
+    return pairs
 
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
@@ -76,20 +76,20 @@ def write_convolution(g: Writer, a: Application, x: Value) -> str:
 
 def write_transposed_convolution(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    after, more = list(f.padding), list(f.output_padding)
+    after, extra = list(f.padding), list(f.output_padding)
     for i, stride in enumerate(f.stride):
-        if more[i] >= stride:  # which onnxruntime refuses; to cut less from the end is the same
-            after[i], more[i] = max(0, after[i] - more[i]), max(0, more[i] - after[i])
-    return _convolution(g, "ConvTranspose", f, x, pads=[*f.padding, *after], output_padding=more)
+        if extra[i] >= stride:  # which onnxruntime refuses; to cut less from the end is the same
+            after[i], extra[i] = max(0, after[i] - extra[i]), max(0, extra[i] - after[i])
+    return _convolution(g, "ConvTranspose", f, x, pads=[*f.padding, *after], output_padding=extra)
 
 
 def _convolution(g: Writer, operator: str, f: Any, x: Value, **attributes: Any) -> str:
-    bias = None if f.bias is None else g.stored(f.bias)
+    bias = None if f.bias is None else g.initializer(f.bias)
     attributes |= {"kernel_shape": [*f.kernel_size], "strides": [*f.stride], "dilations": [*f.dilation]}
-    return g.node(operator, x, g.stored(f.weight), bias, group=f.groups, **attributes)
+    return g.node(operator, x, g.initializer(f.weight), bias, group=f.groups, **attributes)
 
 
-def write_pool(operator: str, **attributes: int) -> Rule:
+def pool_rule(operator: str, **attributes: int) -> Rule:
     def rule(g: Writer, a: Application, x: Value) -> str:
         f: Any = a.function
         window: dict[str, Any] = {"kernel_shape": [*f.kernel_size], "strides": [*f.stride], "pads": [*f.padding] * 2}
@@ -111,7 +111,7 @@ def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
     return {"pads": [*f.padding, *[max(p, (m - 1) * s + k - n - p) for n, m, k, s, p in along]]}
 
 
-def write_global_pool(operator: str) -> Rule:
+def global_pool_rule(operator: str) -> Rule:
     return lambda g, a, x: g.node("Flatten", g.node(operator, x))
 
 
@@ -120,19 +120,19 @@ RULES: dict[type, Rule] = {
     functions.Conv2d: write_convolution,
     functions.ConvTranspose1d: write_transposed_convolution,
     functions.ConvTranspose2d: write_transposed_convolution,
-    functions.MaxPool1d: write_pool("MaxPool"),
-    functions.MaxPool2d: write_pool("MaxPool"),
-    functions.AvgPool1d: write_pool("AveragePool", count_include_pad=1),
-    functions.AvgPool2d: write_pool("AveragePool", count_include_pad=1),
-    functions.GlobalAvgPool: write_global_pool("GlobalAveragePool"),
-    functions.GlobalMaxPool: write_global_pool("GlobalMaxPool"),
+    functions.MaxPool1d: pool_rule("MaxPool"),
+    functions.MaxPool2d: pool_rule("MaxPool"),
+    functions.AvgPool1d: pool_rule("AveragePool", count_include_pad=1),
+    functions.AvgPool2d: pool_rule("AveragePool", count_include_pad=1),
+    functions.GlobalAvgPool: global_pool_rule("GlobalAveragePool"),
+    functions.GlobalMaxPool: global_pool_rule("GlobalMaxPool"),
 }
 
 
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------
 
 
-def _weights_of(g: Nodes, node: Node) -> tuple[np.ndarray, dict[str, str]]:
+def _find_weights(g: NodeGraph, node: Node) -> tuple[np.ndarray, dict[str, str]]:
     """The weights of a convolution of images or series, and the names of its parameters."""
     _, w, *biases = node.inputs
     a = g.constants.get(w)
@@ -142,16 +142,16 @@ def _weights_of(g: Nodes, node: Node) -> tuple[np.ndarray, dict[str, str]]:
         or a.dtype != g.reader.dtype
         or (any(biases) and g.array(biases[0], 1) is None)
     ):
-        raise node.refuse("has weights that are not constants, or has no images or series")
+        raise node.error("has weights that are not constants, or has no images or series")
     return a, {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
 
 
-def find_convolution(g: Nodes, node: Node) -> Node | None:
+def find_convolution(g: NodeGraph, node: Node) -> Node | None:
     """Find a convolution of images or series. If its two sides have different pads, x is padded before."""
-    x, (a, weights) = node.inputs[0], _weights_of(g, node)
+    x, (a, weights) = node.inputs[0], _find_weights(g, node)
     k, groups = list(a.shape[2:]), node.get("group", 1)
     node.attributes["kernel_shape"] = k
-    stride, dilation, pads = window_of(node, len(k))
+    stride, dilation, pads = window_attributes(node, len(k))
     before, after = pads[: len(k)], pads[len(k) :]
     padding: Any = before
     total = [d * (n - 1) for d, n in zip(dilation, k, strict=True)]
@@ -168,10 +168,10 @@ def find_convolution(g: Nodes, node: Node) -> Node | None:
     elif auto != "NOTSET":
         padding = None
     if padding is None:
-        padded = f"{node.outputs[0]} padded"
-        pad = Node("PadWindows", node.name, [x], [padded], dict(node.attributes), node.version, node.dtype)
+        padded_name = f"{node.outputs[0]} padded"
+        pad = Node("PadWindows", node.name, [x], [padded_name], dict(node.attributes), node.version, node.dtype)
         g.append(pad)
-        x, padding = padded, 0
+        x, padding = padded_name, 0
     kind: Any = functions.Conv1d if len(k) == 1 else functions.Conv2d
     return g.layer(
         node,
@@ -181,37 +181,37 @@ def find_convolution(g: Nodes, node: Node) -> Node | None:
     )
 
 
-def find_transposed_convolution(g: Nodes, node: Node) -> Node | None:
-    a, weights = _weights_of(g, node)
+def find_transposed_convolution(g: NodeGraph, node: Node) -> Node | None:
+    a, weights = _find_weights(g, node)
     groups, axes = node.get("group", 1), a.ndim - 2
-    stride, dilation, pads = window_of(node, axes)
-    more = node.get("output_padding") or [0] * axes
-    if len(more) != axes:
-        raise node.refuse(f"has output_padding = {more}, expected {axes} numbers")
+    stride, dilation, pads = window_attributes(node, axes)
+    extra = node.get("output_padding") or [0] * axes
+    if len(extra) != axes:
+        raise node.error(f"has output_padding = {extra}, expected {axes} numbers")
     if node.get("auto_pad") == "VALID":
         pads = [0] * 2 * axes
     before, after = pads[:axes], pads[axes:]
-    more = [m + p - q for m, p, q in zip(more, before, after, strict=True)]
-    if min(more) < 0:
-        raise node.refuse(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
-    sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, more, groups
+    extra = [m + p - q for m, p, q in zip(extra, before, after, strict=True)]
+    if min(extra) < 0:
+        raise node.error(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
+    sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, extra, groups
     kind: Any = functions.ConvTranspose1d if axes == 1 else functions.ConvTranspose2d
     return g.layer(node, lambda: kind(*sizes, bias="bias" in weights, dilation=dilation), node.inputs[:1], weights)
 
 
-def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
+def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
     """Find a pool that has the same pads on both sides, and counts them as caffelite does."""
 
-    def found(g: Nodes, node: Node) -> Node | None:
+    def find(g: NodeGraph, node: Node) -> Node | None:
         window = node.get("kernel_shape") or []
-        strides, dilations, pads = window_of(node, len(window))
+        strides, dilations, pads = window_attributes(node, len(window))
         before, after = pads[: len(window)], pads[len(window) :]
         counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
         if len(window) not in (1, 2) and (len(window) != 3 or node.operator != "MaxPool"):
-            raise node.refuse("is not a pool of images or series")
+            raise node.error("is not a pool of images or series")
         if min(*window, *strides, *dilations) < 1:
-            raise node.refuse(f"has windows {window}, strides {strides} and dilations {dilations}")
+            raise node.error(f"has windows {window}, strides {strides} and dilations {dilations}")
         ceil, auto = {"ceil": True} if node.get("ceil_mode", 0) else {}, node.get("auto_pad", "NOTSET")
         if (
             not counts
@@ -225,98 +225,98 @@ def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
         kind = kinds[len(window) - 1]
         return g.layer(node, lambda: kind(window, strides, before, **ceil), node.inputs)
 
-    return found
+    return find
 
 
-def find_global_pool(g: Nodes, node: Node) -> Node | None:
+def find_global_pool(g: NodeGraph, node: Node) -> Node | None:
     """The means or the largest elements of channels, without the axes that they leave."""
     kinds: dict[str, Any] = {"GlobalAveragePool": functions.GlobalAvgPool, "GlobalMaxPool": functions.GlobalMaxPool}
-    pool = next((pool for name in kinds if (pool := g.maker(node.inputs[0], name)) is not None), None)
+    pool = next((pool for name in kinds if (pool := g.producer(node.inputs[0], name)) is not None), None)
     if pool is None:
         return None
     if node.operator == "Flatten":
         drops = node.get("axis", 1) == 1
     elif node.operator == "Reshape":
-        drops = integers(g, node, "shape") == [0, -1]
+        drops = constant_integers(g, node, "shape") == [0, -1]
     else:
-        drops = sorted(integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
+        drops = sorted(constant_integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
     return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops else None
 
 
-GROUPS: dict[str, list[Find]] = {
+GROUPS: dict[str, list[Finder]] = {
     "Flatten": [find_global_pool],
     "Reshape": [find_global_pool],
     "Squeeze": [find_global_pool],
 }
 
 
-SINGLE: dict[str, list[Find]] = {
+SINGLE_NODES: dict[str, list[Finder]] = {
     "Conv": [find_convolution],
     "ConvTranspose": [find_transposed_convolution],
-    "MaxPool": [find_pool(functions.MaxPool1d, functions.MaxPool2d)],
-    "AveragePool": [find_pool(functions.AvgPool1d, functions.AvgPool2d)],
+    "MaxPool": [pool_finder(functions.MaxPool1d, functions.MaxPool2d)],
+    "AveragePool": [pool_finder(functions.AvgPool1d, functions.AvgPool2d)],
 }
 
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
 
 
-def compute_padded_windows(node: Node, x: Any) -> Any:
+def compute_pad_windows(node: Node, x: Any) -> Any:
     """x with the zeros around it that a convolution is to see."""
-    for axis, (before, after) in enumerate(pads_of(node, x.shape[2:]), 2):
-        x = padded(node, x, axis, before, after)
+    for axis, (before, after) in enumerate(window_pads(node, x.shape[2:]), 2):
+        x = pad_axis(node, x, axis, before, after)
     return x
 
 
 def compute_max_pool(node: Node, x: Any) -> Any:
     x = as_tensor(x)
-    for axis, (before, after) in enumerate(_ceiling(node, x.shape[2:], pads_of(node, x.shape[2:])), 2):
-        x = padded(node, x, axis, before, after, value=-math.inf)
+    for axis, (before, after) in enumerate(_ceil_pads(node, x.shape[2:], window_pads(node, x.shape[2:])), 2):
+        x = pad_axis(node, x, axis, before, after, value=-math.inf)
     window = node.get("kernel_shape")
-    strides, dilations, _ = window_of(node, len(window))
+    strides, dilations, _ = window_attributes(node, len(window))
     if set(dilations) != {1} or len(window) == 3:
         for axis, (k, s, d) in enumerate(zip(window, strides, dilations, strict=True), 2):
-            x = _largest_along(node, x, axis, k, s, d)
+            x = _max_pool_axis(node, x, axis, k, s, d)
         return x
     kind = functions.MaxPool1d if x.ndim == 3 else functions.MaxPool2d
     return kind(window, strides)(x)
 
 
-def _largest_along(node: Node, x: Any, axis: int, size: int, stride: int, dilation: int) -> Any:
+def _max_pool_axis(node: Node, x: Any, axis: int, size: int, stride: int, dilation: int) -> Any:
     """The largest of `size` elements, which are `dilation` apart, for each window along an axis."""
     last = x.shape[axis] - dilation * (size - 1)  # the number of places where a window may begin
     if last < 1:
-        raise node.refuse(f"has windows that are larger than x, of shape {x.shape} with its pads")
+        raise node.error(f"has windows that are larger than x, of shape {x.shape} with its pads")
     begins = [slice(i * dilation, i * dilation + last, stride) for i in range(size)]
-    return functools.reduce(functions.maximum, [taken(x, axis, begin) for begin in begins])
+    return functools.reduce(functions.maximum, [take(x, axis, begin) for begin in begins])
 
 
 def compute_average_pool(node: Node, x: Any) -> Any:
     """The means of windows, and not of what is outside: of its pads, where it has such, only what it counts."""
     x = as_tensor(x)
-    pads = pads_of(node, x.shape[2:])
+    pads = window_pads(node, x.shape[2:])
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
-    for axis, ((before, after), (_, last)) in enumerate(zip(pads, _ceiling(node, x.shape[2:], pads), strict=True), 2):
-        x = padded(node, x, axis, before, last)
-        counted = padded(node, counted, axis, before, after, value=float(node.get("count_include_pad", 0)))
-        counted = padded(node, counted, axis, 0, last - after)
+    for axis, ((before, after), (_, last)) in enumerate(zip(pads, _ceil_pads(node, x.shape[2:], pads), strict=True), 2):
+        x = pad_axis(node, x, axis, before, last)
+        counted = pad_axis(node, counted, axis, before, after, value=float(node.get("count_include_pad", 0)))
+        counted = pad_axis(node, counted, axis, 0, last - after)
     kind = functions.AvgPool1d if x.ndim == 3 else functions.AvgPool2d
     pool = kind(node.get("kernel_shape"), node.get("strides") or 1)
     if (counted == 1).all():
         return pool(x)
     with kernels.pause_recording():
         shares = pool.forward(counted)
-    return pool(x) / node.kept(shares)
+    return pool(x) / node.cache(shares)
 
 
-def over_places(name: str) -> Operator:
+def global_pool_op(name: str) -> Operator:
     return lambda node, x: getattr(as_tensor(x), name)(tuple(range(2, x.ndim)), True)
 
 
 OPERATORS: dict[str, Operator] = {
-    "PadWindows": compute_padded_windows,
+    "PadWindows": compute_pad_windows,
     "MaxPool": compute_max_pool,
     "AveragePool": compute_average_pool,
-    "GlobalAveragePool": over_places("mean"),
-    "GlobalMaxPool": over_places("max"),
+    "GlobalAveragePool": global_pool_op("mean"),
+    "GlobalMaxPool": global_pool_op("max"),
 }

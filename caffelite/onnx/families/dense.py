@@ -10,27 +10,27 @@ import numpy as np
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application
-from caffelite.onnx.nodes import Find, Node, Nodes, Operator, is_plain, shortest
-from caffelite.onnx.writing import Rule, Value, Writer, code_of, same
+from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, is_plain, shortest_decimal
+from caffelite.onnx.writing import Rule, Value, Writer, node_rule, type_code
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
 def write_linear(g: Writer, a: Application, x: Value) -> str:
-    return linear_nodes(g, a.function, x)
+    return write_linear_nodes(g, a.function, x)
 
 
-def linear_nodes(g: Writer, f: Any, x: Value) -> str:
+def write_linear_nodes(g: Writer, f: Any, x: Value) -> str:
     if f.bias is None:
-        return g.node("MatMul", x, g.stored(f.weight))
+        return g.node("MatMul", x, g.initializer(f.weight))
     if x.ndim == 2:
-        return g.node("Gemm", x, g.stored(f.weight), g.stored(f.bias))
-    return g.node("Add", g.node("MatMul", x, g.stored(f.weight)), g.stored(f.bias))
+        return g.node("Gemm", x, g.initializer(f.weight), g.initializer(f.bias))
+    return g.node("Add", g.node("MatMul", x, g.initializer(f.weight)), g.initializer(f.bias))
 
 
 def write_embedding(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    return g.node("Gather", g.stored(f.weight), x, axis=0)
+    return g.node("Gather", g.initializer(f.weight), x, axis=0)
 
 
 def write_positional_encoding(g: Writer, a: Application, x: Value) -> str:
@@ -53,56 +53,56 @@ def write_columns(g: Writer, a: Application, *inputs: Value) -> str:
         parts.append(z)
         if len(f.gaps):
             flags = g.node("Gather", missing, g.constant(f.gaps), axis=1)
-            parts.append(g.node("Cast", flags, to=code_of(g.dtype)))
+            parts.append(g.node("Cast", flags, to=type_code(g.dtype)))
         if any(f.bins):
-            parts.append(bins_nodes(g, f, inputs[0], missing))
+            parts.append(write_bins(g, f, inputs[0], missing))
     for i, embedding in enumerate(f.embeddings):
         codes = g.node("Gather", inputs[-1], g.constant(np.int64(i)), axis=1)
-        parts.append(g.node("Gather", g.stored(embedding.weight), codes, axis=0))
+        parts.append(g.node("Gather", g.initializer(embedding.weight), codes, axis=0))
     return g.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
 
 
-def bins_nodes(g: Writer, f: Any, x: Value, missing: str) -> str:
+def write_bins(g: Writer, f: Any, x: Value, missing: str) -> str:
     """Write the piecewise linear code of each number, 0 where it is missing."""
     column, lower, width = map(g.constant, f.bin_bounds(g.dtype))
-    given, is_missing = (g.node("Gather", values, column, axis=1) for values in (x, missing))
-    share = g.node("Div", g.node("Sub", given, lower), width)
+    number, is_missing = (g.node("Gather", values, column, axis=1) for values in (x, missing))
+    share = g.node("Div", g.node("Sub", number, lower), width)
     return g.node("Where", is_missing, g.number(0), g.node("Clip", share, g.number(0), g.number(1)))
 
 
 def write_splines(g: Writer, a: Application, *inputs: Value) -> str:
     """Write a product of the codes of the numbers, and the vectors of the categories, each with its column's scale."""
     f: Any = a.function
-    k, y = len(f.numbers), g.stored(f.bias).name
-    weight, scale = g.stored(f.weight), g.stored(f.column_scale)
+    k, y = len(f.numbers), g.initializer(f.bias).name
+    weight, scale = g.initializer(f.weight), g.initializer(f.column_scale)
 
-    def rows(of: Value | str, places: Any) -> str:
-        return g.node("Gather", of, g.constant(np.asarray(places, np.int64)), axis=0)
+    def rows(array: Value | str, places: Any) -> str:
+        return g.node("Gather", array, g.constant(np.asarray(places, np.int64)), axis=0)
 
     def scales(columns: Any) -> str:
         return g.node("Unsqueeze", rows(scale, columns), g.constant(np.array([1])))
 
     if f.numbers:
         f.moments(g.dtype)  # refuses columns whose numbers this dtype hardly tells apart
-        slope, z0 = g.stored(f.slope), g.constant(f.z[f.starts[:-1], np.newaxis].astype(g.dtype))
+        slope, z0 = g.initializer(f.slope), g.constant(f.z[f.starts[:-1], np.newaxis].astype(g.dtype))
         is_missing = g.node("IsNaN", inputs[0])
-        missing = g.node("Cast", is_missing, to=code_of(g.dtype))
-        of_numbers = scales(range(k))
+        missing = g.node("Cast", is_missing, to=type_code(g.dtype))
+        number_scales = scales(range(k))
         codes = [g.node("Sub", g.number(1), missing), missing]
         vectors = [g.node("Mul", z0, slope), rows(weight, f.starts[1:] - 1)]
-        vectors = [g.node("Mul", of_numbers, v) for v in vectors]
+        vectors = [g.node("Mul", number_scales, v) for v in vectors]
         if any(f.bins):
             column = np.repeat(np.arange(k), f.bins)
             dz = np.delete(np.diff(f.z), f.starts[1:-1] - 1)[:, np.newaxis].astype(g.dtype)
             linear = g.node("Mul", g.constant(dz), rows(slope, column))
             rises = g.node("Add", linear, rows(weight, np.delete(np.arange(f.starts[-1]), f.starts[1:] - 1)))
-            codes.append(bins_nodes(g, f, inputs[0], is_missing))
+            codes.append(write_bins(g, f, inputs[0], is_missing))
             vectors.append(g.node("Mul", scales(column), rises))
         y = g.node("Gemm", g.node("Concat", *codes, axis=1), g.node("Concat", *vectors, axis=0), y)
     for i in range(len(f.categories)):
-        of_category = g.node("Mul", scales([k + i]), rows(weight, range(f.rows[k + i], f.rows[k + i + 1])))
-        codes_of_rows = g.node("Gather", inputs[-1], g.constant(np.int64(i)), axis=1)
-        y = g.node("Add", y, g.node("Gather", of_category, codes_of_rows, axis=0))
+        embedding = g.node("Mul", scales([k + i]), rows(weight, range(f.rows[k + i], f.rows[k + i + 1])))
+        category_codes = g.node("Gather", inputs[-1], g.constant(np.int64(i)), axis=1)
+        y = g.node("Add", y, g.node("Gather", embedding, category_codes, axis=0))
     return y
 
 
@@ -113,7 +113,7 @@ RULES: dict[type, Rule] = {
     functions.Columns: write_columns,
     functions.Splines: write_splines,
     functions.DropConnect: write_linear,
-    functions.MatMul: same("MatMul"),
+    functions.MatMul: node_rule("MatMul"),
     functions.Embedding: write_embedding,
     functions.PositionalEncoding: write_positional_encoding,
     functions.Dropout: lambda g, a, x: g.node("Dropout", x, g.constant(np.float32(a.function.p))),
@@ -123,10 +123,10 @@ RULES: dict[type, Rule] = {
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------
 
 
-def find_linear_of_product(g: Nodes, node: Node) -> Node | None:
+def find_matmul_add(g: NodeGraph, node: Node) -> Node | None:
     """x W + b."""
     for product, bias in (node.inputs, node.inputs[::-1]):
-        b, matmul = g.row(bias), g.maker(product, "MatMul")
+        b, matmul = g.row(bias), g.producer(product, "MatMul")
         if b is None or matmul is None:
             continue
         x, w = matmul.inputs
@@ -136,7 +136,7 @@ def find_linear_of_product(g: Nodes, node: Node) -> Node | None:
     return None
 
 
-def find_linear(g: Nodes, node: Node) -> Node | None:
+def find_matmul(g: NodeGraph, node: Node) -> Node | None:
     """x W."""
     x, w = node.inputs
     weight = g.array(w, 2)
@@ -146,7 +146,7 @@ def find_linear(g: Nodes, node: Node) -> Node | None:
     return g.layer(node, lambda: functions.Linear(rows, columns, False), [x], {"weight": w})
 
 
-def find_linear_of_gemm(g: Nodes, node: Node) -> Node | None:
+def find_gemm(g: NodeGraph, node: Node) -> Node | None:
     """x W + b, or with Wᵀ."""
     x, w, *biases = node.inputs
     weight = g.array(w, 2)
@@ -165,28 +165,28 @@ def find_linear_of_gemm(g: Nodes, node: Node) -> Node | None:
     return g.layer(node, lambda: functions.Linear(rows, columns, bias is not None), [x], weights)
 
 
-def find_embedding(g: Nodes, node: Node) -> Node | None:
+def find_embedding(g: NodeGraph, node: Node) -> Node | None:
     w, places = node.inputs
     a = g.array(w, 2)
-    if a is None or node.get("axis", 0) or (places not in g.reader.inputs and places not in g.makers):
+    if a is None or node.get("axis", 0) or (places not in g.reader.inputs and places not in g.producers):
         return None
-    return g.layer(node, lambda: functions.Embedding(*a.shape), [_not_negative(g, places, len(a))], {"weight": w})
+    return g.layer(node, lambda: functions.Embedding(*a.shape), [_unwrap_negative(g, places, len(a))], {"weight": w})
 
 
-def _not_negative(g: Nodes, places: str, count: int) -> str:
+def _unwrap_negative(g: NodeGraph, places: str, count: int) -> str:
     """i if the places are where(i < 0, i + count, i), otherwise the places. Keras counts from the end this way."""
-    where = g.makers.get(places)
+    where = g.producers.get(places)
     if where is None or where.operator != "Where":
         return places
     condition, wrapped, i = where.inputs
-    less, add = g.makers.get(condition), g.makers.get(wrapped)
+    less, add = g.producers.get(condition), g.producers.get(wrapped)
     if less is None or add is None or (less.operator, add.operator) != ("Less", "Add"):
         return places
     is_wrapped = less.inputs[0] == i and g.number(less.inputs[1]) == 0 and i in add.inputs
     return i if is_wrapped and count in map(g.number, add.inputs) else places
 
 
-def find_positional_encoding(g: Nodes, node: Node) -> Node | None:
+def find_positional_encoding(g: NodeGraph, node: Node) -> Node | None:
     """x with a table of waves added."""
     for x, table in (node.inputs, node.inputs[::-1]):
         a = g.constants.get(table)
@@ -201,19 +201,19 @@ def find_positional_encoding(g: Nodes, node: Node) -> Node | None:
     return None
 
 
-def find_dropout(g: Nodes, node: Node) -> Node | None:
+def find_dropout(g: NodeGraph, node: Node) -> Node | None:
     ratio = g.number(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else node.get("ratio", 0.5)
-    return None if ratio is None else g.layer(node, lambda: functions.Dropout(shortest(ratio)), node.inputs[:1])
+    return None if ratio is None else g.layer(node, lambda: functions.Dropout(shortest_decimal(ratio)), node.inputs[:1])
 
 
-GROUPS: dict[str, list[Find]] = {
-    "Add": [find_linear_of_product, find_positional_encoding],
+GROUPS: dict[str, list[Finder]] = {
+    "Add": [find_matmul_add, find_positional_encoding],
 }
 
 
-SINGLE: dict[str, list[Find]] = {
-    "MatMul": [find_linear],
-    "Gemm": [find_linear_of_gemm],
+SINGLE_NODES: dict[str, list[Finder]] = {
+    "MatMul": [find_matmul],
+    "Gemm": [find_gemm],
     "Gather": [find_embedding],
     "Dropout": [find_dropout],
 }
@@ -231,26 +231,26 @@ def compute_gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
 
 def compute_einsum(node: Node, *values: Any) -> Any:
     """Sums of products, by letters for axes, of one array or of two."""
-    *terms, _ = letters_of(node)
+    *terms, _ = einsum_terms(node)
     if is_plain(*values):
         return np.einsum(node.get("equation"), *values)
     if any(len(term) != x.ndim for term, x in zip(terms, values, strict=True)):
-        raise node.refuse(f"sums {node.get('equation')!r} of shapes {', '.join(str(x.shape) for x in values)}")
+        raise node.error(f"sums {node.get('equation')!r} of shapes {', '.join(str(x.shape) for x in values)}")
     return functions.einsum(node.get("equation"), *values)
 
 
-def letters_of(node: Node) -> list[str]:
+def einsum_terms(node: Node) -> list[str]:
     """The letters of the axes of each input of an Einsum. The last item has the letters of its output."""
     equation = node.get("equation").replace(" ", "")
-    given, arrow, result = equation.partition("->")
-    terms = given.split(",")
+    inputs, arrow, result = equation.partition("->")
+    terms = inputs.split(",")
     if not arrow:
-        result = "".join(sorted(letter for letter in set(given) - {","} if given.count(letter) == 1))
+        result = "".join(sorted(letter for letter in set(inputs) - {","} if inputs.count(letter) == 1))
     are_letters = all(f"a{x}".isalpha() and len(set(x)) == len(x) for x in (*terms, result)) and set(result) <= set(
-        given
+        inputs
     )
     if not are_letters or len(terms) != len(node.inputs) or len(terms) > 2:
-        raise node.refuse(f"has the equation {equation!r}, which caffelite does not have")
+        raise node.error(f"has the equation {equation!r}, which caffelite does not have")
     return [*terms, result]
 
 

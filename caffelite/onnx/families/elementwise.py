@@ -18,10 +18,10 @@ from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application
 from caffelite.onnx.nodes import Node, Operator, is_plain
-from caffelite.onnx.writing import Rule, Value, Writer, code_of, same
+from caffelite.onnx.writing import Rule, Value, Writer, node_rule, type_code
 
 
-class Computed(Function):
+class PiecewiseConstant(Function):
     """A computation of NumPy's that gives numbers of a dtype. It changes in steps, so its gradient is 0.
 
     ONNX's `operator` computes the same. `to` is the type to which Cast casts.
@@ -62,7 +62,7 @@ class Elementwise(Function):
         return self.operator
 
 
-def smooth(compute: Any, derivative: Any) -> Operator:
+def elementwise_op(compute: Any, derivative: Any) -> Operator:
     """Make an operator of an elementary function."""
     return lambda node, x: compute(x) if is_plain(x) else Elementwise(node.operator, compute, derivative)(x)
 
@@ -70,22 +70,22 @@ def smooth(compute: Any, derivative: Any) -> Operator:
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def in_steps(compute: Callable[..., Any], operator: str = "") -> Operator:
+def piecewise_constant_op(compute: Callable[..., Any], operator: str = "") -> Operator:
     """Make an operator of a function that changes in steps, such as rounding. Its name is the node's by default."""
 
     def rule(node: Node, *values: Any) -> Any:
         if is_plain(*values):
             return compute(*values)
-        return Computed(operator or node.operator, compute, node.dtype)(*values)
+        return PiecewiseConstant(operator or node.operator, compute, node.dtype)(*values)
 
     return rule
 
 
-def either(plain: Callable[..., Any], of_tensors: Callable[..., Any]) -> Operator:
+def numpy_or_tensor(numpy_function: Callable[..., Any], tensor_function: Callable[..., Any]) -> Operator:
     """Make an operator that NumPy computes of plain arrays, and caffelite of Tensors."""
 
     def rule(node: Node, *values: Any) -> Any:
-        return plain(*values) if is_plain(*values) else of_tensors(*values)
+        return numpy_function(*values) if is_plain(*values) else tensor_function(*values)
 
     return rule
 
@@ -106,19 +106,19 @@ def as_bool(g: Writer, condition: Value) -> Any:
     return condition if condition.dtype == np.bool_ else g.node("Cast", condition, to=TensorProto.BOOL)
 
 
-def write_computed(g: Writer, a: Application, *inputs: Value) -> str:
+def write_piecewise_constant(g: Writer, a: Application, *inputs: Value) -> str:
     """Write an operator of a loaded graph. True and false are numbers of the model's dtype, 1 and 0."""
     f: Any = a.function
     if f.operator in ("Not", "And", "Or", "Xor"):
-        given = [as_bool(g, x) for x in inputs]
+        arguments = [as_bool(g, x) for x in inputs]
     elif len({x.dtype for x in inputs}) > 1:
-        given = [x if x.dtype == g.dtype else g.node("Cast", x, to=code_of(g.dtype)) for x in inputs]
+        arguments = [x if x.dtype == g.dtype else g.node("Cast", x, to=type_code(g.dtype)) for x in inputs]
     else:
-        given = list(inputs)
+        arguments = list(inputs)
     if f.operator in ("Floor", "Ceil", "Round", "Sign"):
-        return g.node(f.operator, *given)
-    found = g.node(f.operator, *given, **({} if f.to is None else {"to": f.to}))
-    return g.node("Cast", found, to=code_of(g.dtype))
+        return g.node(f.operator, *arguments)
+    result = g.node(f.operator, *arguments, **({} if f.to is None else {"to": f.to}))
+    return g.node("Cast", result, to=type_code(g.dtype))
 
 
 def write_elementwise(g: Writer, a: Application, x: Value) -> str:
@@ -126,23 +126,23 @@ def write_elementwise(g: Writer, a: Application, x: Value) -> str:
 
 
 RULES: dict[type, Rule] = {
-    functions.Add: same("Add"),
-    functions.Subtract: same("Sub"),
-    functions.Multiply: same("Mul"),
-    functions.Divide: same("Div"),
-    functions.Power: same("Pow"),
-    functions.Negative: same("Neg"),
-    functions.Exp: same("Exp"),
-    functions.Log: same("Log"),
-    functions.Sqrt: same("Sqrt"),
-    functions.Abs: same("Abs"),
-    functions.Sin: same("Sin"),
-    functions.Cos: same("Cos"),
-    functions.Maximum: same("Max"),
-    functions.Minimum: same("Min"),
+    functions.Add: node_rule("Add"),
+    functions.Subtract: node_rule("Sub"),
+    functions.Multiply: node_rule("Mul"),
+    functions.Divide: node_rule("Div"),
+    functions.Power: node_rule("Pow"),
+    functions.Negative: node_rule("Neg"),
+    functions.Exp: node_rule("Exp"),
+    functions.Log: node_rule("Log"),
+    functions.Sqrt: node_rule("Sqrt"),
+    functions.Abs: node_rule("Abs"),
+    functions.Sin: node_rule("Sin"),
+    functions.Cos: node_rule("Cos"),
+    functions.Maximum: node_rule("Max"),
+    functions.Minimum: node_rule("Min"),
     functions.Clip: write_clip,
     functions.Where: write_where,
-    Computed: write_computed,
+    PiecewiseConstant: write_piecewise_constant,
     Elementwise: write_elementwise,
 }
 
@@ -153,7 +153,7 @@ RULES: dict[type, Rule] = {
 def compute_divide(node: Node, a: Any, b: Any) -> Any:
     if is_plain(a, b) and np.asarray(a).dtype.kind in "iu":
         if not np.all(b):
-            raise node.refuse("divides integers by 0")
+            raise node.error("divides integers by 0")
         return np.sign(a) * np.sign(b) * (abs(a) // abs(b))  # towards 0
     return a / b
 
@@ -164,13 +164,13 @@ def compute_power(node: Node, a: Any, b: Any) -> Any:
 
 def compute_mod(node: Node, a: Any, b: Any) -> Any:
     if not is_plain(a, b):
-        raise node.refuse("divides numbers that depend on data")
+        raise node.error("divides numbers that depend on data")
     return np.fmod(a, b) if node.get("fmod", 0) else np.mod(a, b)
 
 
-def of_several(plain: Callable[..., Any], of_tensors: Callable[..., Any]) -> Operator:
+def variadic_op(numpy_function: Callable[..., Any], tensor_function: Callable[..., Any]) -> Operator:
     """Make an operator of one input or more: the first and the second, the result and the third, and so on."""
-    compute = either(plain, of_tensors)
+    compute = numpy_or_tensor(numpy_function, tensor_function)
     return lambda node, *values: functools.reduce(functools.partial(compute, node), values)
 
 
@@ -188,19 +188,21 @@ def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
         try:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
         except (KeyError, TypeError):
-            raise node.refuse(f"casts to type {node.get('to')} that there is not") from None
+            raise node.error(f"casts to type {node.get('to')} that there is not") from None
     if isinstance(x, Tensor):
         if dtype.kind == "f":
             if dtype != x.dtype:
-                raise node.refuse(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
+                raise node.error(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
             return x
-        return Computed(
+        return PiecewiseConstant(
             "Cast", np.trunc if dtype.kind in "iu" else np.bool_, x.dtype, helper.np_dtype_to_tensor_dtype(dtype)
         )(x)
     if isinstance(x, kernels.RecordedArray):
         if dtype == x.dtype or dtype.kind in "iu":
             return x
-        return Computed("Cast", lambda a: a.astype(dtype), node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(x)
+        return PiecewiseConstant("Cast", lambda a: a.astype(dtype), node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(
+            x
+        )
     return x.astype(dtype)
 
 
@@ -209,7 +211,7 @@ def compute_cast_like(node: Node, x: Any, like: Any) -> Any:
     return compute_cast(node, x, dtype)
 
 
-compute_total = of_several(operator.add, operator.add)
+compute_total = variadic_op(operator.add, operator.add)
 
 OPERATORS: dict[str, Operator] = {
     "Identity": lambda node, x: x,
@@ -226,38 +228,38 @@ OPERATORS: dict[str, Operator] = {
     "Reciprocal": lambda node, x: 1 / x,
     "Sum": compute_total,
     "Mean": lambda node, *values: compute_total(node, *values) / float(len(values)),
-    "Max": of_several(np.maximum, functions.maximum),
-    "Min": of_several(np.minimum, functions.minimum),
-    "Abs": either(np.abs, functions.abs),
-    "Exp": either(np.exp, functions.exp),
-    "Log": either(np.log, functions.log),
-    "Sqrt": either(np.sqrt, functions.sqrt),
-    "Erf": smooth(erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
-    "Sin": either(np.sin, functions.sin),
-    "Cos": either(np.cos, functions.cos),
-    "Tan": smooth(np.tan, lambda x: 1 / np.cos(x) ** 2),
-    "Asin": smooth(np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
-    "Acos": smooth(np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),
-    "Atan": smooth(np.arctan, lambda x: 1 / (1 + x * x)),
-    "Sinh": smooth(np.sinh, np.cosh),
-    "Cosh": smooth(np.cosh, np.sinh),
-    "Asinh": smooth(np.arcsinh, lambda x: 1 / np.sqrt(x * x + 1)),
-    "Acosh": smooth(np.arccosh, lambda x: 1 / np.sqrt(x * x - 1)),
-    "Atanh": smooth(np.arctanh, lambda x: 1 / (1 - x * x)),
-    "Floor": in_steps(np.floor),
-    "Ceil": in_steps(np.ceil),
-    "Round": in_steps(np.round),
-    "Sign": in_steps(np.sign),
-    "IsNaN": in_steps(np.isnan),
-    "Equal": in_steps(np.equal),
-    "Less": in_steps(np.less),
-    "LessOrEqual": in_steps(np.less_equal),
-    "Greater": in_steps(np.greater),
-    "GreaterOrEqual": in_steps(np.greater_equal),
-    "Not": in_steps(np.logical_not),
-    "And": in_steps(np.logical_and),
-    "Or": in_steps(np.logical_or),
-    "Xor": in_steps(np.logical_xor),
+    "Max": variadic_op(np.maximum, functions.maximum),
+    "Min": variadic_op(np.minimum, functions.minimum),
+    "Abs": numpy_or_tensor(np.abs, functions.abs),
+    "Exp": numpy_or_tensor(np.exp, functions.exp),
+    "Log": numpy_or_tensor(np.log, functions.log),
+    "Sqrt": numpy_or_tensor(np.sqrt, functions.sqrt),
+    "Erf": elementwise_op(erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
+    "Sin": numpy_or_tensor(np.sin, functions.sin),
+    "Cos": numpy_or_tensor(np.cos, functions.cos),
+    "Tan": elementwise_op(np.tan, lambda x: 1 / np.cos(x) ** 2),
+    "Asin": elementwise_op(np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
+    "Acos": elementwise_op(np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),
+    "Atan": elementwise_op(np.arctan, lambda x: 1 / (1 + x * x)),
+    "Sinh": elementwise_op(np.sinh, np.cosh),
+    "Cosh": elementwise_op(np.cosh, np.sinh),
+    "Asinh": elementwise_op(np.arcsinh, lambda x: 1 / np.sqrt(x * x + 1)),
+    "Acosh": elementwise_op(np.arccosh, lambda x: 1 / np.sqrt(x * x - 1)),
+    "Atanh": elementwise_op(np.arctanh, lambda x: 1 / (1 - x * x)),
+    "Floor": piecewise_constant_op(np.floor),
+    "Ceil": piecewise_constant_op(np.ceil),
+    "Round": piecewise_constant_op(np.round),
+    "Sign": piecewise_constant_op(np.sign),
+    "IsNaN": piecewise_constant_op(np.isnan),
+    "Equal": piecewise_constant_op(np.equal),
+    "Less": piecewise_constant_op(np.less),
+    "LessOrEqual": piecewise_constant_op(np.less_equal),
+    "Greater": piecewise_constant_op(np.greater),
+    "GreaterOrEqual": piecewise_constant_op(np.greater_equal),
+    "Not": piecewise_constant_op(np.logical_not),
+    "And": piecewise_constant_op(np.logical_and),
+    "Or": piecewise_constant_op(np.logical_or),
+    "Xor": piecewise_constant_op(np.logical_xor),
     "Where": compute_where,
     "Clip": compute_clip,
 }

@@ -16,9 +16,9 @@ from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.indexing import FULL_SLICE, _is_basic, _split_index
 from caffelite.model.export_graph import Application, SymbolicLength
 from caffelite.onnx.nodes import Node, Operator, is_plain
-from caffelite.onnx.writing import Rule, Value, Writer, code_of, known_lengths, name_of
+from caffelite.onnx.writing import Rule, Value, Writer, known_lengths, type_code, value_name
 
-LAST = 2**62  # the end of a slice without an end
+SLICE_END = 2**62  # the end of a slice without an end
 
 
 class TopK(Function):
@@ -31,7 +31,7 @@ class TopK(Function):
         self.k, self.axis, self.largest = k, axis, largest
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self.shape, self.places = x.shape, largest_places(x, self.k, self.axis, self.largest)
+        self.shape, self.places = x.shape, top_k_indices(x, self.k, self.axis, self.largest)
         return np.take_along_axis(x, self.places, self.axis), self.places.astype(x.dtype)
 
     def backward(self, dys: tuple[np.ndarray | None, ...]) -> np.ndarray:
@@ -44,7 +44,7 @@ class TopK(Function):
         return f"TopK({self.k}, {self.axis}, {self.largest})"
 
 
-def largest_places(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray:
+def top_k_indices(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray:
     """The places of the k largest or smallest elements along an axis, in their order; int64."""
     if largest:  # the last ones in ascending order; both flips keep the order of equal elements
         ordered = x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable")
@@ -61,9 +61,9 @@ def write_index(g: Writer, a: Application, x: Value) -> str:
     """Slices, numbers and None one after the other; arrays as `Index.forward` takes them."""
     entries = a.get_attribute("index")
     if all(_is_basic(entry) or isinstance(entry, SymbolicLength) for entry in entries):
-        return _basic_index(g, entries, x)
+        return _write_basic_index(g, entries, x)
     slices, numbers, side_by_side = _split_index(entries, known_lengths(x.shape))
-    view = _basic_index(g, slices, x)
+    view = _write_basic_index(g, slices, x)
     ndim = len(slices)
     axes = list(numbers)
     if len(axes) == 1 and np.ndim(numbers[axes[0]]) <= 1:
@@ -76,55 +76,57 @@ def write_index(g: Writer, a: Application, x: Value) -> str:
     return g.node("Transpose", y, perm=order)
 
 
-def _basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
+def _write_basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
     """An index as nodes: one for all slices, one for each number, and one for all None. Numbers remove axes."""
     entries = entries if any(entry is ... for entry in entries) else (*entries, ...)
     used = sum(entry is not None and entry is not ... for entry in entries)
     full = [e for entry in entries for e in ([FULL_SLICE] * (x.ndim - used) if entry is ... else [entry])]
-    of_axes = [entry for entry in full if entry is not None]
+    axis_entries = [entry for entry in full if entry is not None]
     name: Any = x
-    slices = {axis: entry for axis, entry in enumerate(of_axes) if isinstance(entry, slice) and entry != FULL_SLICE}
+    slices = {
+        axis: entry for axis, entry in enumerate(axis_entries) if isinstance(entry, slice) and entry != FULL_SLICE
+    }
     if slices:
         steps = [1 if entry.step is None else entry.step for entry in slices.values()]
         starts = [_start(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
         stops = [_stop(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
         name = g.node("Slice", name, *map(g.integers, (starts, stops, list(slices), steps)))
-    for axis in reversed(range(len(of_axes))):
-        if not isinstance(entry := of_axes[axis], slice):
+    for axis in reversed(range(len(axis_entries))):
+        if not isinstance(entry := axis_entries[axis], slice):
             place = g.length(entry) if isinstance(entry, SymbolicLength) else None
             place = g.constant(np.int64(entry)) if place is None else g.node("Reshape", place, g.integers(()))
             name = g.node("Gather", name, place, axis=axis)
-    left = [entry for entry in full if entry is None or isinstance(entry, slice)]
-    if new := [axis for axis, entry in enumerate(left) if entry is None]:
+    rest = [entry for entry in full if entry is None or isinstance(entry, slice)]
+    if new := [axis for axis, entry in enumerate(rest) if entry is None]:
         name = g.node("Unsqueeze", name, g.integers(new))
-    return name_of(name)
+    return value_name(name)
 
 
 def _start(entry: slice, step: int) -> Any:
-    return (0 if step > 0 else LAST) if entry.start is None else entry.start
+    return (0 if step > 0 else SLICE_END) if entry.start is None else entry.start
 
 
 def _stop(entry: slice, step: int) -> Any:
-    return (LAST if step > 0 else -LAST) if entry.stop is None else entry.stop
+    return (SLICE_END if step > 0 else -SLICE_END) if entry.stop is None else entry.stop
 
 
 def write_flip(g: Writer, a: Application, x: Value) -> str:
-    return _basic_index(g, a.function.reversing_index(x.ndim), x)
+    return _write_basic_index(g, a.function.reversing_index(x.ndim), x)
 
 
 def write_split(g: Writer, a: Application, x: Value) -> tuple[str, ...]:
     if isinstance(x.shape[a.function.axis % x.ndim], SymbolicLength):
         raise ValueError(f"export: {a.function!r} splits the rows of a batch")
-    return tuple([_basic_index(g, index, x) for index in a.function.indices(x.shape)])
+    return tuple([_write_basic_index(g, index, x) for index in a.function.indices(x.shape)])
 
 
 def write_take_along_axis(g: Writer, a: Application, x: Value, places: Value) -> str:
     """ONNX does not broadcast the two to each other."""
     axis, shape = a.function.axis % x.ndim, a.shapes[0]
-    whole = (*shape[:axis], x.shape[axis], *shape[axis + 1 :])
+    x_shape = (*shape[:axis], x.shape[axis], *shape[axis + 1 :])
     inputs = [
-        given if given.shape == to else g.node("Expand", given, g.integers(to))
-        for given, to in ((x, whole), (places, shape))
+        value if value.shape == target_shape else g.node("Expand", value, g.integers(target_shape))
+        for value, target_shape in ((x, x_shape), (places, shape))
     ]
     return g.node("GatherElements", *inputs, axis=axis)
 
@@ -132,7 +134,7 @@ def write_take_along_axis(g: Writer, a: Application, x: Value, places: Value) ->
 def write_top_k(g: Writer, a: Application, x: Value) -> tuple[str, str]:
     f: Any = a.function
     y, places = g.node("TopK", x, g.integers((f.k,)), outputs=2, axis=f.axis, largest=int(f.largest))
-    return y, g.node("Cast", places, to=code_of(g.dtype))
+    return y, g.node("Cast", places, to=type_code(g.dtype))
 
 
 RULES: dict[type, Rule] = {
@@ -147,7 +149,7 @@ RULES: dict[type, Rule] = {
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
 
 
-def taken(x: Any, axis: int, places: Any) -> Any:
+def take(x: Any, axis: int, places: Any) -> Any:
     return x[(*[slice(None)] * (axis % x.ndim), places)]
 
 
@@ -156,10 +158,10 @@ def compute_gather(node: Node, x: Any, places: Any) -> Any:
     if is_plain(x, places):
         return np.take(x, places, axis)
     if isinstance(x, kernels.RecordedArray):
-        return taken(x, axis, _as_slice(node, node.constant(places, "place")))
+        return take(x, axis, _as_slice(node, node.constant(places, "place")))
     if isinstance(places, Tensor):
         places = np.asarray(places).astype(np.int64)
-    return taken(as_tensor(x), axis, int(places) if places.ndim == 0 and is_plain(places) else places)
+    return take(as_tensor(x), axis, int(places) if places.ndim == 0 and is_plain(places) else places)
 
 
 def _as_slice(node: Node, places: np.ndarray) -> Any:
@@ -168,7 +170,7 @@ def _as_slice(node: Node, places: np.ndarray) -> Any:
         return int(places)
     step = int(places[1] - places[0]) if places.size > 1 else 1
     if places.ndim > 1 or step == 0 or (np.diff(places) != step).any():
-        raise node.refuse("takes integers in an order that caffelite does not have")
+        raise node.error("takes integers in an order that caffelite does not have")
     end = int(places[-1]) + step
     return slice(int(places[0]), None if end < 0 else end, step)
 
@@ -178,9 +180,7 @@ def compute_gather_nd(node: Node, x: Any, places: Any) -> Any:
     return x[tuple(np.moveaxis(places, -1, 0))]
 
 
-def compute_sliced(
-    node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
-) -> Any:
+def compute_slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
     starts, ends = node.argument("starts", starts), node.argument("ends", ends)
     axes = node.argument("axes", axes, list(range(len(starts))))
     steps = node.argument("steps", steps, [1] * len(starts))
@@ -197,7 +197,7 @@ def compute_split(node: Node, x: Any, sizes: Any = None) -> Any:
         size = -(-x.shape[axis] // count)
         sizes = [size] * (count - 1) + [x.shape[axis] - size * (count - 1)]
     ends = np.cumsum([0, *sizes]).tolist()
-    return tuple([taken(x, axis, slice(a, b)) for a, b in itertools.pairwise(ends)])
+    return tuple([take(x, axis, slice(a, b)) for a, b in itertools.pairwise(ends)])
 
 
 def compute_gather_elements(node: Node, x: Any, places: Any) -> Any:
@@ -214,12 +214,12 @@ def compute_top_k(node: Node, x: Any, k: Any = None) -> Any:
     k, axis, largest = node.argument("k", k), node.get("axis", -1) % x.ndim, bool(node.get("largest", 1))
     (k,) = k if isinstance(k, list) else (k,)
     if not 0 <= k <= x.shape[axis]:
-        raise node.refuse(f"takes {k} elements along axis {axis} of shape {x.shape}")
+        raise node.error(f"takes {k} elements along axis {axis} of shape {x.shape}")
     if is_plain(x):
-        places = largest_places(x, k, axis, largest)
+        places = top_k_indices(x, k, axis, largest)
         return np.take_along_axis(x, places, axis), places
     if x.dtype.kind != "f" or x.shape[axis] > 2 / np.finfo(x.dtype).eps:
-        raise node.refuse(f"orders {x.shape[axis]} elements of {x.dtype}, which caffelite does not have")
+        raise node.error(f"orders {x.shape[axis]} elements of {x.dtype}, which caffelite does not have")
     return TopK(k, axis, largest)(x)
 
 
@@ -228,6 +228,6 @@ OPERATORS: dict[str, Operator] = {
     "TopK": compute_top_k,
     "Gather": compute_gather,
     "GatherND": compute_gather_nd,
-    "Slice": compute_sliced,
+    "Slice": compute_slice,
     "Split": compute_split,
 }

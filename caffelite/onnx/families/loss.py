@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.onnx.families.elementwise import in_steps
+from caffelite.onnx.families.elementwise import piecewise_constant_op
 from caffelite.onnx.nodes import Node, Operator
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
@@ -22,12 +22,14 @@ def compute_label_loss(node: Node, log_p: Any, labels: Any, weights: Any = None)
 
     def is_class(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
         if ((labels < 0) | (labels >= count))[labels != ignored].any():
-            raise node.refuse(f"got labels outside 0 … {count - 1}")
+            raise node.error(f"got labels outside 0 … {count - 1}")
         return labels == classes
 
-    classes = node.kept(np.arange(count).reshape(along))
-    chosen = in_steps(is_class, "Equal")(node, labels.reshape((len(labels), 1, *labels.shape[1:])), classes)
-    counts = node.kept((np.arange(count) != ignored).reshape(along).astype(log_p.dtype))
+    classes = node.cache(np.arange(count).reshape(along))
+    chosen = piecewise_constant_op(is_class, "Equal")(
+        node, labels.reshape((len(labels), 1, *labels.shape[1:])), classes
+    )
+    counts = node.cache((np.arange(count) != ignored).reshape(along).astype(log_p.dtype))
     w = counts if weights is None else weights.reshape(along) * counts
     losses = functions.where(chosen, log_p * w, 0.0).sum(1) * -1.0
     if node.get("reduction", "mean") == "none":

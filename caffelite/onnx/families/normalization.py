@@ -10,8 +10,8 @@ from caffelite import functions
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application
-from caffelite.onnx.families.shape import padded
-from caffelite.onnx.nodes import Find, Node, Nodes, Operator, shortest
+from caffelite.onnx.families.shape import pad_axis
+from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, shortest_decimal
 from caffelite.onnx.writing import Rule, Value, Writer
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
@@ -19,19 +19,19 @@ from caffelite.onnx.writing import Rule, Value, Writer
 
 def write_layer_norm(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    shift = None if f.shift is None else g.stored(f.shift)
-    return g.node("LayerNormalization", x, g.stored(f.scale), shift, axis=-1, epsilon=f.eps)
+    shift = None if f.shift is None else g.initializer(f.shift)
+    return g.node("LayerNormalization", x, g.initializer(f.scale), shift, axis=-1, epsilon=f.eps)
 
 
 def write_batch_norm(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    moments = [g.stored(y) for y in (f.scale, f.shift, f.mean, f.variance)]
+    moments = [g.initializer(y) for y in (f.scale, f.shift, f.mean, f.variance)]
     return g.node("BatchNormalization", x, *moments, epsilon=f.eps, momentum=1 - f.momentum)
 
 
 def write_instance_norm(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    return g.node("InstanceNormalization", x, g.stored(f.scale), g.stored(f.shift), epsilon=f.eps)
+    return g.node("InstanceNormalization", x, g.initializer(f.scale), g.initializer(f.shift), epsilon=f.eps)
 
 
 RULES: dict[type, Rule] = {
@@ -44,61 +44,68 @@ RULES: dict[type, Rule] = {
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------
 
 
-def find_batch_norm(g: Nodes, node: Node) -> Node | None:
-    x, *others = node.inputs
-    arrays = [g.array(name, 1) for name in others]
+def find_batch_norm(g: NodeGraph, node: Node) -> Node | None:
+    x, *parameters = node.inputs
+    arrays = [g.array(name, 1) for name in parameters]
     if any(a is None for a in arrays):
-        raise node.refuse("has parameters that are not constants")
+        raise node.error("has parameters that are not constants")
     size = len(arrays[0])  # type: ignore[arg-type]
-    with node.blamed():
-        layer = functions.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), shortest(node.get("epsilon", 1e-5)))
+    with node.translate_errors():
+        layer = functions.BatchNorm(
+            size, round(1 - node.get("momentum", 0.9), 6), shortest_decimal(node.get("epsilon", 1e-5))
+        )
     if any(a.shape != (size,) for a in arrays):  # type: ignore[union-attr]
-        raise node.refuse("has parameters of different lengths")
+        raise node.error("has parameters of different lengths")
     layer.mean, layer.variance = (np.array(a) for a in arrays[2:])
-    return g.layer(node, layer, [x], {"scale": others[0], "shift": others[1]})
+    return g.layer(node, layer, [x], {"scale": parameters[0], "shift": parameters[1]})
 
 
-def find_layer_norm(g: Nodes, node: Node) -> Node | None:
+def find_layer_norm(g: NodeGraph, node: Node) -> Node | None:
     x, scale, *shifts = node.inputs
     a, shift = g.array(scale, 1), g.array(shifts[0], 1) if any(shifts) else None
     if a is None or (any(shifts) and shift is None) or node.get("axis", -1) != -1 or any(node.outputs[1:]):
         return None
     weights = {"scale": scale, **({"shift": shifts[0]} if any(shifts) else {})}
     return g.layer(
-        node, lambda: functions.LayerNorm(len(a), shortest(node.get("epsilon", 1e-5)), bias=any(shifts)), [x], weights
+        node,
+        lambda: functions.LayerNorm(len(a), shortest_decimal(node.get("epsilon", 1e-5)), bias=any(shifts)),
+        [x],
+        weights,
     )
 
 
-def find_rms_norm(g: Nodes, node: Node) -> Node | None:
+def find_rms_norm(g: NodeGraph, node: Node) -> Node | None:
     x, scale = node.inputs
     a = g.array(scale, 1)
     if a is None or node.get("axis", -1) != -1:
         return None
-    return g.layer(node, lambda: functions.RMSNorm(len(a), shortest(node.get("epsilon", 1e-5))), [x], {"scale": scale})
+    return g.layer(
+        node, lambda: functions.RMSNorm(len(a), shortest_decimal(node.get("epsilon", 1e-5))), [x], {"scale": scale}
+    )
 
 
-def find_instance_norm(g: Nodes, node: Node) -> Node | None:
+def find_instance_norm(g: NodeGraph, node: Node) -> Node | None:
     x, scale, shift = node.inputs
     a, b = g.array(scale, 1), g.array(shift, 1)
     if a is None or b is None or a.shape != b.shape:
         return None
-    with node.blamed():
-        layer = functions.InstanceNorm(len(a), shortest(node.get("epsilon", 1e-5)))
+    with node.translate_errors():
+        layer = functions.InstanceNorm(len(a), shortest_decimal(node.get("epsilon", 1e-5)))
     return g.layer(node, layer, [x], {"scale": scale, "shift": shift})
 
 
-def find_group_norm(g: Nodes, node: Node) -> Node | None:
+def find_group_norm(g: NodeGraph, node: Node) -> Node | None:
     """Since opset 21; before, each group had one scale."""
     x, scale, shift = node.inputs
     a, b = g.array(scale, 1), g.array(shift, 1)
     if a is None or b is None or a.shape != b.shape or node.version < 21:
         return None
-    with node.blamed():
-        layer = functions.GroupNorm(node.get("num_groups"), len(a), shortest(node.get("epsilon", 1e-5)))
+    with node.translate_errors():
+        layer = functions.GroupNorm(node.get("num_groups"), len(a), shortest_decimal(node.get("epsilon", 1e-5)))
     return g.layer(node, layer, [x], {"scale": scale, "shift": shift})
 
 
-SINGLE: dict[str, list[Find]] = {
+SINGLE_NODES: dict[str, list[Finder]] = {
     "BatchNormalization": [find_batch_norm],
     "InstanceNormalization": [find_instance_norm],
     "RMSNormalization": [find_rms_norm],
@@ -110,31 +117,31 @@ SINGLE: dict[str, list[Find]] = {
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
 
 
-def normalized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+def normalize(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     """x with mean 0 and variance 1 over axes."""
     x = x - x.mean(axes, True)
     return x / ((x * x).mean(axes, True) + eps).sqrt()
 
 
-def of_channels(p: Any, x: Tensor) -> Any:
+def expand_channels(p: Any, x: Tensor) -> Any:
     """A number a channel, as it is broadcast to x."""
     return p.reshape(-1, *[1] * (x.ndim - 2))
 
 
 def compute_instance_norm(node: Node, x: Any, scale: Any, shift: Any) -> Any:
     x = as_tensor(x)
-    y = normalized(x, tuple(range(2, x.ndim)), node.get("epsilon", 1e-5))
-    return y * of_channels(scale, x) + of_channels(shift, x)
+    y = normalize(x, tuple(range(2, x.ndim)), node.get("epsilon", 1e-5))
+    return y * expand_channels(scale, x) + expand_channels(shift, x)
 
 
 def compute_group_norm(node: Node, x: Any, scale: Any, shift: Any) -> Any:
     x, groups = as_tensor(x), node.get("num_groups")
     n, channels = x.shape[:2]
     grouped = x.reshape(n, groups, channels // groups, *x.shape[2:])
-    y = normalized(grouped, tuple(range(2, grouped.ndim)), node.get("epsilon", 1e-5))
+    y = normalize(grouped, tuple(range(2, grouped.ndim)), node.get("epsilon", 1e-5))
     if len(scale) == channels:
-        return y.reshape(x.shape) * of_channels(scale, x) + of_channels(shift, x)
-    return (y * of_channels(scale, y) + of_channels(shift, y)).reshape(x.shape)
+        return y.reshape(x.shape) * expand_channels(scale, x) + expand_channels(shift, x)
+    return (y * expand_channels(scale, y) + expand_channels(shift, y)).reshape(x.shape)
 
 
 def compute_layer_norm(node: Node, x: Any, scale: Any, shift: Any = None) -> Any:
@@ -150,19 +157,19 @@ def compute_layer_norm(node: Node, x: Any, scale: Any, shift: Any = None) -> Any
 
 def compute_mean_variance_norm(node: Node, x: Any) -> Any:
     x = as_tensor(x)
-    return normalized(x, tuple([i % x.ndim for i in node.get("axes", [0, 2, 3])]), 1e-9)
+    return normalize(x, tuple([i % x.ndim for i in node.get("axes", [0, 2, 3])]), 1e-9)
 
 
 def check_response_norm(node: Node) -> None:
     """ValueError for windows of no channels."""
     if node.get("size", 0) < 1:
-        raise node.refuse(f"has size = {node.get('size')}, expected 1 or more")
+        raise node.error(f"has size = {node.get('size')}, expected 1 or more")
 
 
 def compute_response_norm(node: Node, x: Any) -> Any:
     """x / (bias + alpha · mean of x² over `size` channels around each)^beta, with zeros beside the channels."""
     x, size = as_tensor(x), node.get("size")
-    squares = padded(node, (x * x).reshape(len(x), 1, x.shape[1], -1), 2, (size - 1) // 2, size // 2)
+    squares = pad_axis(node, (x * x).reshape(len(x), 1, x.shape[1], -1), 2, (size - 1) // 2, size // 2)
     means = functions.AvgPool2d((size, 1), 1)(squares).reshape(x.shape)
     return x / (means * node.get("alpha", 1e-4) + node.get("bias", 1.0)) ** node.get("beta", 0.75)
 

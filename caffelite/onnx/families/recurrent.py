@@ -12,8 +12,8 @@ from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
 from caffelite.model.export_graph import Application
 from caffelite.model.model import Model
-from caffelite.onnx.constraints import is_refused
-from caffelite.onnx.nodes import Find, Kept, Node, Nodes, integers
+from caffelite.onnx.constraints import has_unsupported_attribute
+from caffelite.onnx.nodes import ConstantCache, Finder, Node, NodeGraph, constant_integers
 from caffelite.onnx.writing import Rule, Value, Writer
 
 #: The layer of an operator, and its gates in the operator's order.
@@ -27,34 +27,34 @@ RECURRENT: dict[str, tuple[Any, list[int]]] = {
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_recurrent(operator: str, **attributes: int) -> Rule:
+def recurrent_rule(operator: str, **attributes: int) -> Rule:
     """The rule for a layer that is this operator: a node for each layer of a stack."""
 
-    def rule(g: Writer, a: Application, x: Value, *given: Value | None) -> Any:
+    def rule(g: Writer, a: Application, x: Value, *optional: Value | None) -> Any:
         f: Any = a.function
         count = len(f.state_names)
-        padded: list[Any] = [*given, *[None] * (count + 1 - len(given))]
+        padded: list[Any] = [*optional, *[None] * (count + 1 - len(optional))]
         states, lengths = padded[:-1], padded[-1]
         by_hand = operator == "RNN" and lengths is not None  # of its lengths onnxruntime makes other numbers
         counts = None if lengths is None or by_hand else g.node("Cast", lengths, to=TensorProto.INT32)
         y, ends = g.node("Transpose", x, perm=[1, 0, 2]), []  # the steps first
         for layer in range(f.layers):
-            first = [h and _of_layer(g, f, h, layer) for h in states]
+            first = [h and _layer_states(g, f, h, layer) for h in states]
             if by_hand:
-                y, last = _cut_rnn(g, f, layer, y, lengths, first[0])
+                y, last = _write_masked_rnn(g, f, layer, y, lengths, first[0])
             else:
                 options = {"hidden_size": f.hidden, **attributes}
                 if f.bidirectional:
                     options["direction"] = "bidirectional"
-                weights = _weights(g, f, operator, f._suffixes(layer))
+                weights = _write_weights(g, f, operator, f._suffixes(layer))
                 y, *last = g.node(operator, y, *weights, counts, *first, outputs=1 + count, **options)
-                y = _side_by_side(g, f, y, [0, 2, 1, 3], (0, 0, -1))
+                y = _join_directions(g, f, y, [0, 2, 1, 3], (0, 0, -1))
             ends.append(last)
         if f.sequences:
             y = g.node("Transpose", y, perm=[1, 0, 2])
         else:
-            y = _side_by_side(g, f, ends[-1][0], [1, 0, 2], (0, -1))
-        last = [g.node("Concat", *of, axis=0) if f.layers > 1 else of[0] for of in zip(*ends, strict=True)]
+            y = _join_directions(g, f, ends[-1][0], [1, 0, 2], (0, -1))
+        last = [g.node("Concat", *parts, axis=0) if f.layers > 1 else parts[0] for parts in zip(*ends, strict=True)]
         if f.layers * f.directions == 1:
             last = [g.node("Squeeze", h, g.integers((0,))) for h in last]
         return (y, *last) if len(a.shapes) > 1 else y
@@ -62,25 +62,25 @@ def write_recurrent(operator: str, **attributes: int) -> Rule:
     return rule
 
 
-def _weights(g: Writer, f: Any, operator: str, suffixes: list[str]) -> list[str]:
+def _write_weights(g: Writer, f: Any, operator: str, suffixes: list[str]) -> list[str]:
     """Weights, recurrent weights and biases, each of the directions whose parameters have these suffixes."""
     order = RECURRENT[operator][1]
     rows = np.concatenate([np.arange(f.hidden) + gate * f.hidden for gate in order])
 
-    def ordered(name: str) -> str:
-        stored = g.stored(getattr(f, name)).name
-        return stored if len(order) == 1 else g.node("Gather", stored, g.constant(rows), axis=0)
+    def order_gates(name: str) -> str:
+        weight = g.initializer(getattr(f, name)).name
+        return weight if len(order) == 1 else g.node("Gather", weight, g.constant(rows), axis=0)
 
-    def of_directions(names: list[str]) -> str:
+    def stack_directions(names: list[str]) -> str:
         parts = [g.node("Unsqueeze", name, g.integers((0,))) for name in names]
         return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
 
-    biases = [g.node("Concat", ordered(f"bias_ih{end}"), ordered(f"bias_hh{end}"), axis=0) for end in suffixes]
-    weights = [[ordered(name + end) for end in suffixes] for name in ("weight_ih", "weight_hh")]
-    return [*map(of_directions, weights), of_directions(biases)]
+    biases = [g.node("Concat", order_gates(f"bias_ih{end}"), order_gates(f"bias_hh{end}"), axis=0) for end in suffixes]
+    weights = [[order_gates(name + end) for end in suffixes] for name in ("weight_ih", "weight_hh")]
+    return [*map(stack_directions, weights), stack_directions(biases)]
 
 
-def _of_layer(g: Writer, f: Any, h: Value, layer: int) -> Any:
+def _layer_states(g: Writer, f: Any, h: Value, layer: int) -> Any:
     """The first states (directions, n, hidden) of one layer of a stack."""
     if f.layers * f.directions == 1:
         return g.node("Unsqueeze", h, g.integers((0,)))
@@ -90,51 +90,51 @@ def _of_layer(g: Writer, f: Any, h: Value, layer: int) -> Any:
     return g.node("Slice", h, g.integers((begin,)), g.integers((end,)), g.integers((0,)))
 
 
-def _side_by_side(g: Writer, f: Any, y: str, perm: list[int], shape: tuple[int, ...]) -> str:
+def _join_directions(g: Writer, f: Any, y: str, perm: list[int], shape: tuple[int, ...]) -> str:
     """The features of both directions in one axis, the last. The axis before the rows has the directions."""
     if f.directions == 1:
         return g.node("Squeeze", y, g.integers((len(perm) - 3,)))
     return g.node("Reshape", g.node("Transpose", y, perm=perm), g.integers(shape))
 
 
-def _cut_rnn(g: Writer, f: Any, layer: int, x: str, lengths: Any, first: Any) -> tuple[str, list[str]]:
+def _write_masked_rnn(g: Writer, f: Any, layer: int, x: str, lengths: Any, first: Any) -> tuple[str, list[str]]:
     """One layer of an RNN, of sequences of these lengths: its states (length, n, …), and the last ones."""
     results, last = [], []
     for direction, suffix in enumerate(f._suffixes(layer)):
 
-        def turned(y: str, is_turned: bool = direction == 1) -> str:
-            return g.node("ReverseSequence", y, lengths, time_axis=0, batch_axis=1) if is_turned else y
+        def reverse(y: str, is_reversed: bool = direction == 1) -> str:
+            return g.node("ReverseSequence", y, lengths, time_axis=0, batch_axis=1) if is_reversed else y
 
         h = first
         if h is not None and f.directions == 2:
             h = g.node("Slice", h, *[g.integers((n,)) for n in (direction, direction + 1, 0)])
-        weights = _weights(g, f, "RNN", [suffix])
-        y, _ = g.node("RNN", turned(x), *weights, None, h, outputs=2, hidden_size=f.hidden)
+        weights = _write_weights(g, f, "RNN", [suffix])
+        y, _ = g.node("RNN", reverse(x), *weights, None, h, outputs=2, hidden_size=f.hidden)
         y = g.node("Transpose", g.node("Squeeze", y, g.integers((1,))), perm=[1, 0, 2])
-        y, end = _until(g, y, lengths, f.shape[1])
-        results.append(turned(g.node("Transpose", y, perm=[1, 0, 2])))
+        y, end = _mask_steps(g, y, lengths, f.shape[1])
+        results.append(reverse(g.node("Transpose", y, perm=[1, 0, 2])))
         last.append(g.node("Unsqueeze", end, g.integers((0,))))
     if f.directions == 1:
         return results[0], last
     return g.node("Concat", *results, axis=2), [g.node("Concat", *last, axis=0)]
 
 
-def _until(g: Writer, y: str, lengths: Any, steps: int) -> tuple[str, str]:
+def _mask_steps(g: Writer, y: str, lengths: Any, steps: int) -> tuple[str, str]:
     """Sequences, 0 behind their lengths, and their last steps."""
     lengths = g.node("Unsqueeze", lengths, g.integers((1,)))
     step = g.constant(np.arange(1, 1 + steps)[None])
 
-    def those(operator: str) -> str:
+    def mask_by(operator: str) -> str:
         places = g.node("Unsqueeze", g.node(operator, step, lengths), g.integers((2,)))
         return g.node("Where", places, y, g.number(0))
 
-    return those("LessOrEqual"), g.node("ReduceSum", those("Equal"), g.integers((1,)), keepdims=0)
+    return mask_by("LessOrEqual"), g.node("ReduceSum", mask_by("Equal"), g.integers((1,)), keepdims=0)
 
 
 RULES: dict[type, Rule] = {
-    functions.RNN: write_recurrent("RNN"),
-    functions.GRU: write_recurrent("GRU", linear_before_reset=1),
-    functions.LSTM: write_recurrent("LSTM"),
+    functions.RNN: recurrent_rule("RNN"),
+    functions.GRU: recurrent_rule("GRU", linear_before_reset=1),
+    functions.LSTM: recurrent_rule("LSTM"),
 }
 
 
@@ -149,86 +149,86 @@ class Recurrence(Model):
 
     def __init__(self, layer: Any, backward: bool, dtype: Any) -> None:
         super().__init__(dtype=dtype)
-        self.layer, self.backward_alone, self.kept = layer, backward, Kept()
+        self.layer, self.is_backward, self.cache = layer, backward, ConstantCache()
 
     def arguments(self) -> dict[str, Any]:
-        return {"layer": self.layer, "backward": self.backward_alone, "dtype": self.dtype}
+        return {"layer": self.layer, "backward": self.is_backward, "dtype": self.dtype}
 
     def call(self, x: Any, lengths: Any = None, *states: Any) -> Any:
         x, layer = x.transpose(1, 0, 2), self.layer
         n, length, _ = x.shape
         if not states:
-            zero = self.kept(np.zeros((layer.directions, n, layer.hidden), x.dtype))
+            zero = self.cache(np.zeros((layer.directions, n, layer.hidden), x.dtype))
             states = (zero,) * len(layer.state_names)
-        given = states if layer.bidirectional else [h[0] for h in states]
-        y, last = layer(x[:, ::-1] if self.backward_alone else x, *given, lengths=lengths)
-        y = (y[:, ::-1] if self.backward_alone else y).reshape(n, length, layer.directions, layer.hidden)
+        first = states if layer.bidirectional else [h[0] for h in states]
+        y, last = layer(x[:, ::-1] if self.is_backward else x, *first, lengths=lengths)
+        y = (y[:, ::-1] if self.is_backward else y).reshape(n, length, layer.directions, layer.hidden)
         last = last if isinstance(last, tuple) else (last,)
         last = last if layer.bidirectional else [functions.stack([h]) for h in last]
         return (y.transpose(1, 2, 0, 3), *last)
 
 
-def find_recurrence(g: Nodes, node: Node) -> Node | None:
+def find_recurrence(g: NodeGraph, node: Node) -> Node | None:
     """A recurrent layer in ONNX's order of axes."""
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
-        raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite does not have")
-    layer = _layer_of(g, node)
+        raise node.error("resets before the product (linear_before_reset = 0), which caffelite does not have")
+    layer = _make_layer(g, node)
     if layer is None:
-        raise node.refuse("has weights that are not constants, or has peepholes")
+        raise node.error("has weights that are not constants, or has peepholes")
     lengths, *states = [*node.inputs[4:], *[""] * 3][:3]
     states = states[: len(layer.state_names)]
-    turned = node.get("direction") == "reverse"
-    if lengths and turned:
-        raise node.refuse("only goes backward through sequences of different lengths")
+    is_reversed = node.get("direction") == "reverse"
+    if lengths and is_reversed:
+        raise node.error("only goes backward through sequences of different lengths")
     if all(_is_zero(g, h) for h in states):
         states = []
     if not all(states):
-        raise node.refuse("has one state, and not the other")
+        raise node.error("has one state, and not the other")
     inputs = [node.inputs[0], lengths, *states] if states or lengths else node.inputs[:1]
-    return g.layer(node, lambda: Recurrence(layer, turned, g.reader.dtype), inputs)
+    return g.layer(node, lambda: Recurrence(layer, is_reversed, g.reader.dtype), inputs)
 
 
-def find_recurrent_sequences(g: Nodes, node: Node) -> Node | None:
+def find_all_states(g: NodeGraph, node: Node) -> Node | None:
     """All states of a recurrent layer, in caffelite's order of axes."""
-    squeeze = g.maker(node.inputs[0], "Squeeze")
-    if node.get("perm") != [1, 0, 2] or squeeze is None or integers(g, squeeze, "axes") != [1]:
+    squeeze = g.producer(node.inputs[0], "Squeeze")
+    if node.get("perm") != [1, 0, 2] or squeeze is None or constant_integers(g, squeeze, "axes") != [1]:
         return None
-    found = _alone(g, squeeze.inputs[0], 0)
-    return found and g.layer(node, found[1], found[0].inputs)
+    match = _find_forward_layer(g, squeeze.inputs[0], 0)
+    return match and g.layer(node, match[1], match[0].inputs)
 
 
-def find_recurrent_last(g: Nodes, node: Node) -> Node | None:
+def find_last_state(g: NodeGraph, node: Node) -> Node | None:
     """The last state of a recurrent layer."""
-    found = _alone(g, node.inputs[0], 1) if integers(g, node, "axes") == [0] else None
-    if found is None:
+    match = _find_forward_layer(g, node.inputs[0], 1) if constant_integers(g, node, "axes") == [0] else None
+    if match is None:
         return None
-    before, layer = found
+    before, layer = match
     layer.sequences = False
     return g.layer(node, layer, before.inputs)
 
 
-def _alone(g: Nodes, name: str, output: int) -> tuple[Node, Any] | None:
+def _find_forward_layer(g: NodeGraph, name: str, output: int) -> tuple[Node, Any] | None:
     """Find a recurrent layer as caffelite has it, for one output of a node. Returns the node before it, and the layer.
 
     Nothing else of the node may be used. It goes forward, from states of 0, through sequences of one length. The node
     before it puts the steps first.
     """
-    node = g.makers.get(name)
-    if node is None or node.operator not in RECURRENT or is_refused(node) or not g.is_used_once(name):
+    node = g.producers.get(name)
+    if node is None or node.operator not in RECURRENT or has_unsupported_attribute(node) or not g.is_used_once(name):
         return None
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
         return None
     used = [i for i, y in enumerate(node.outputs) if y and g.uses[y]]
-    before = g.maker(node.inputs[0], "Transpose")
+    before = g.producer(node.inputs[0], "Transpose")
     if used != [output] or before is None or before.get("perm") != [1, 0, 2] or any(node.inputs[4:5]):
         return None
     if node.get("direction", "forward") != "forward" or not all(_is_zero(g, h) for h in node.inputs[5:7]):
         return None
-    layer = _layer_of(g, node)
+    layer = _make_layer(g, node)
     return None if layer is None else (before, layer)
 
 
-def _layer_of(g: Nodes, node: Node) -> Any:
+def _make_layer(g: NodeGraph, node: Node) -> Any:
     """The recurrent layer that a node is, of one direction or both; None if its weights are not constants."""
     kind, order = RECURRENT[node.operator]
     w, r = (g.array(name, 3) for name in node.inputs[1:3])
@@ -236,22 +236,22 @@ def _layer_of(g: Nodes, node: Node) -> Any:
         return None
     directions, rows, features = w.shape
     hidden = r.shape[2]
-    given = g.array(node.inputs[3], 2) if len(node.inputs) > 3 and node.inputs[3] else None
-    if len(node.inputs) > 3 and node.inputs[3] and given is None:
+    bias = g.array(node.inputs[3], 2) if len(node.inputs) > 3 and node.inputs[3] else None
+    if len(node.inputs) > 3 and node.inputs[3] and bias is None:
         return None
-    biases = np.zeros((directions, 2 * rows), w.dtype) if given is None else given
+    biases = np.zeros((directions, 2 * rows), w.dtype) if bias is None else bias
     if (
         r.shape != (directions, len(order) * hidden, hidden)
         or rows != len(order) * hidden
         or biases.shape != (directions, 2 * rows)
     ):
-        raise node.refuse(f"has weights of shapes {w.shape}, {r.shape} and {biases.shape}")
+        raise node.error(f"has weights of shapes {w.shape}, {r.shape} and {biases.shape}")
     direction = node.get("direction", "forward")
     if directions != (2 if direction == "bidirectional" else 1):
-        raise node.refuse(f"goes {direction}, and has weights for {directions} directions")
+        raise node.error(f"goes {direction}, and has weights for {directions} directions")
     if node.get("hidden_size", hidden) != hidden:
-        raise node.refuse(f"has hidden_size {node.get('hidden_size')}, and weights of shape {r.shape}")
-    with meta_init(), node.blamed():
+        raise node.error(f"has hidden_size {node.get('hidden_size')}, and weights of shape {r.shape}")
+    with meta_init(), node.translate_errors():
         layer = kind(features, hidden, sequences=True, bidirectional=directions == 2)
     for i, suffix in enumerate(layer._suffixes(0)):
         parts = {"weight_ih": w[i], "weight_hh": r[i], "bias_ih": biases[i, :rows], "bias_hh": biases[i, rows:]}
@@ -262,24 +262,24 @@ def _layer_of(g: Nodes, node: Node) -> Any:
     return layer
 
 
-def _is_zero(g: Nodes, name: str) -> bool:
+def _is_zero(g: NodeGraph, name: str) -> bool:
     """Whether a value is known to be 0."""
-    maker = g.makers.get(name)
-    while maker is not None and maker.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
-        name = maker.inputs[0]
-        maker = g.makers.get(name)
-    if maker is not None and maker.operator == "ConstantOfShape":
-        return not np.any(maker.get("value", 0))
+    producer = g.producers.get(name)
+    while producer is not None and producer.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
+        name = producer.inputs[0]
+        producer = g.producers.get(name)
+    if producer is not None and producer.operator == "ConstantOfShape":
+        return not np.any(producer.get("value", 0))
     return not name or (name in g.constants and not g.constants[name].any())
 
 
-GROUPS: dict[str, list[Find]] = {
-    "Transpose": [find_recurrent_sequences],
-    "Squeeze": [find_recurrent_last],
+GROUPS: dict[str, list[Finder]] = {
+    "Transpose": [find_all_states],
+    "Squeeze": [find_last_state],
 }
 
 
-SINGLE: dict[str, list[Find]] = {
+SINGLE_NODES: dict[str, list[Finder]] = {
     "RNN": [find_recurrence],
     "GRU": [find_recurrence],
     "LSTM": [find_recurrence],

@@ -13,12 +13,12 @@ from caffelite.core.arrays import normalize_axes
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application, SymbolicLength
 from caffelite.onnx.nodes import Node, Operator, is_plain
-from caffelite.onnx.writing import Rule, Value, Writer, code_of
+from caffelite.onnx.writing import Rule, Value, Writer, type_code
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_reduction(operator: str) -> Rule:
+def reduction_rule(operator: str) -> Rule:
     def rule(g: Writer, a: Application, x: Value) -> str:
         f: Any = a.function
         axes = normalize_axes(f.axis, x.ndim)
@@ -40,7 +40,7 @@ def write_variance(g: Writer, a: Application, x: Value) -> str:
         total = g.node("ReduceSum", total, g.integers(axes), keepdims=int(f.keepdims))
     lengths = [x.shape[i] for i in axes]
     if any(isinstance(n, SymbolicLength) for n in lengths):
-        count = g.node("Cast", g.node("ReduceProd", g.integers(lengths), keepdims=0), to=code_of(g.dtype))
+        count = g.node("Cast", g.node("ReduceProd", g.integers(lengths), keepdims=0), to=type_code(g.dtype))
         y = g.node("Div", total, g.node("Sub", count, g.number(f.ddof)))
     else:
         y = g.node("Div", total, g.number(math.prod(lengths) - f.ddof))
@@ -49,17 +49,17 @@ def write_variance(g: Writer, a: Application, x: Value) -> str:
 
 def write_cumsum(g: Writer, a: Application, x: Value) -> str:
     axis = a.function.axis
-    given = g.node("Reshape", x, g.integers((-1,))) if axis is None else x
-    return g.node("CumSum", given, g.constant(np.int64(axis or 0)))
+    flat = g.node("Reshape", x, g.integers((-1,))) if axis is None else x
+    return g.node("CumSum", flat, g.constant(np.int64(axis or 0)))
 
 
 RULES: dict[type, Rule] = {
-    functions.Sum: write_reduction("ReduceSum"),
-    functions.Mean: write_reduction("ReduceMean"),
-    functions.Max: write_reduction("ReduceMax"),
-    functions.Min: write_reduction("ReduceMin"),
-    functions.Prod: write_reduction("ReduceProd"),
-    functions.LogSumExp: write_reduction("ReduceLogSumExp"),
+    functions.Sum: reduction_rule("ReduceSum"),
+    functions.Mean: reduction_rule("ReduceMean"),
+    functions.Max: reduction_rule("ReduceMax"),
+    functions.Min: reduction_rule("ReduceMin"),
+    functions.Prod: reduction_rule("ReduceProd"),
+    functions.LogSumExp: reduction_rule("ReduceLogSumExp"),
     functions.Var: write_variance,
     functions.Std: write_variance,
     functions.CumSum: write_cumsum,
@@ -69,7 +69,7 @@ RULES: dict[type, Rule] = {
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
 
 
-def compute_reduction(of_tensor: Callable[..., Any], plain: Any = None) -> Operator:
+def reduction_op(tensor_function: Callable[..., Any], numpy_function: Any = None) -> Operator:
     """Make an operator of a function (x, axis, keepdims)."""
 
     def rule(node: Node, x: Any, axes: Any = None) -> Any:
@@ -80,9 +80,9 @@ def compute_reduction(of_tensor: Callable[..., Any], plain: Any = None) -> Opera
         elif not axes:
             axes = range(x.ndim)
         axis = normalize_axes(tuple(axes), x.ndim)
-        if is_plain(x) and plain is not None:
-            return plain(x, axis=axis, keepdims=keepdims)
-        return of_tensor(as_tensor(x), axis, keepdims)
+        if is_plain(x) and numpy_function is not None:
+            return numpy_function(x, axis=axis, keepdims=keepdims)
+        return tensor_function(as_tensor(x), axis, keepdims)
 
     return rule
 
@@ -93,15 +93,15 @@ def compute_cumsum(node: Node, x: Any, axis: Any) -> Any:
 
 
 OPERATORS: dict[str, Operator] = {
-    "ReduceSum": compute_reduction(functions.sum, np.sum),
-    "ReduceMean": compute_reduction(functions.mean),
-    "ReduceMax": compute_reduction(functions.max, np.max),
-    "ReduceMin": compute_reduction(functions.min, np.min),
-    "ReduceProd": compute_reduction(functions.prod, np.prod),
-    "ReduceL1": compute_reduction(lambda x, axis, keepdims: x.abs().sum(axis, keepdims)),
-    "ReduceL2": compute_reduction(lambda x, axis, keepdims: (x * x).sum(axis, keepdims).sqrt()),
-    "ReduceSumSquare": compute_reduction(lambda x, axis, keepdims: (x * x).sum(axis, keepdims)),
-    "ReduceLogSum": compute_reduction(lambda x, axis, keepdims: x.sum(axis, keepdims).log()),
-    "ReduceLogSumExp": compute_reduction(functions.logsumexp),
+    "ReduceSum": reduction_op(functions.sum, np.sum),
+    "ReduceMean": reduction_op(functions.mean),
+    "ReduceMax": reduction_op(functions.max, np.max),
+    "ReduceMin": reduction_op(functions.min, np.min),
+    "ReduceProd": reduction_op(functions.prod, np.prod),
+    "ReduceL1": reduction_op(lambda x, axis, keepdims: x.abs().sum(axis, keepdims)),
+    "ReduceL2": reduction_op(lambda x, axis, keepdims: (x * x).sum(axis, keepdims).sqrt()),
+    "ReduceSumSquare": reduction_op(lambda x, axis, keepdims: (x * x).sum(axis, keepdims)),
+    "ReduceLogSum": reduction_op(lambda x, axis, keepdims: x.sum(axis, keepdims).log()),
+    "ReduceLogSumExp": reduction_op(functions.logsumexp),
     "CumSum": compute_cumsum,
 }

@@ -10,8 +10,8 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.model.export_graph import Application
-from caffelite.onnx.families.indexing import taken
-from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded
+from caffelite.onnx.families.indexing import take
+from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, check_size
 from caffelite.onnx.writing import Rule, Value, Writer
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ RULES: dict[type, Rule] = {
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------
 
 
-def find_upsample(g: Nodes, node: Node) -> Node | None:
+def find_upsample(g: NodeGraph, node: Node) -> Node | None:
     """Each element repeated in a block."""
     name = node.inputs[1] if node.operator == "Upsample" else [*node.inputs, "", "", ""][2]
     scales = g.constants[name].tolist() if name in g.constants else node.get("scales")
@@ -50,7 +50,7 @@ def find_upsample(g: Nodes, node: Node) -> Node | None:
     return g.layer(node, lambda: functions.Upsample(factors if len(factors) == 2 else factors[0]), node.inputs[:1])
 
 
-SINGLE: dict[str, list[Find]] = {
+SINGLE_NODES: dict[str, list[Finder]] = {
     "Resize": [find_upsample],
     "Upsample": [find_upsample],
 }
@@ -71,22 +71,22 @@ def compute_resize(node: Node, x: Any, *inputs: Any) -> Any:
         mode = node.get("coordinate_transformation_mode", "half_pixel")
     axes = node.get("axes") or list(range(x.ndim))
     lengths = [math.floor(x.shape[axis] * scales[i]) if sizes is None else sizes[i] for i, axis in enumerate(axes)]
-    bounded(node, [lengths[axes.index(i)] if i in axes else n for i, n in enumerate(x.shape)], x)
+    check_size(node, [lengths[axes.index(i)] if i in axes else n for i, n in enumerate(x.shape)], x)
     for i, axis in enumerate(axes):
         n, m = x.shape[axis], lengths[i]
         scale = m / n if sizes is not None else scales[i]
         if n == m and scale == 1:
             continue
-        places = _places(mode, n, m, scale)
+        places = _source_positions(mode, n, m, scale)
         if node.get("mode", "nearest") == "nearest":
             how = node.get("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
-            x = taken(x, axis, np.clip(ROUNDED[how](places), 0, n - 1).astype(np.int64).tolist())
+            x = take(x, axis, np.clip(ROUNDINGS[how](places), 0, n - 1).astype(np.int64).tolist())
         else:
-            x = _between(node, x, axis, np.clip(places, 0, n - 1))
+            x = _interpolate(node, x, axis, np.clip(places, 0, n - 1))
     return x
 
 
-ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "round_prefer_floor": lambda places: np.ceil(places - 0.5),
     "round_prefer_ceil": lambda places: np.floor(places + 0.5),
     "floor": np.floor,
@@ -94,7 +94,7 @@ ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def _places(mode: str, n: int, m: int, scale: float) -> np.ndarray:
+def _source_positions(mode: str, n: int, m: int, scale: float) -> np.ndarray:
     """Compute where in an axis of length n the m elements of the result are."""
     i = np.arange(m, dtype=np.float64)
     if mode == "align_corners":
@@ -106,12 +106,12 @@ def _places(mode: str, n: int, m: int, scale: float) -> np.ndarray:
     return (i + 0.5) / scale - 0.5
 
 
-def _between(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
+def _interpolate(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
     """The means of the elements beside these places."""
     before = np.floor(places).astype(np.int64)
     after = np.minimum(before + 1, x.shape[axis] - 1)
-    share = node.kept((places - before).reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim)).astype(x.dtype))
-    return taken(x, axis, before.tolist()) * node.kept(1 - share) + taken(x, axis, after.tolist()) * share
+    share = node.cache((places - before).reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim)).astype(x.dtype))
+    return take(x, axis, before.tolist()) * node.cache(1 - share) + take(x, axis, after.tolist()) * share
 
 
 OPERATORS: dict[str, Operator] = {

@@ -13,8 +13,17 @@ from caffelite.core.arrays import normalize_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application, SymbolicLength
-from caffelite.onnx.families.indexing import taken
-from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded, integers, is_plain, simple
+from caffelite.onnx.families.indexing import take
+from caffelite.onnx.nodes import (
+    Finder,
+    Node,
+    NodeGraph,
+    Operator,
+    check_size,
+    constant_integers,
+    is_plain,
+    simple_finder,
+)
 from caffelite.onnx.writing import Rule, Value, Writer
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
@@ -80,8 +89,8 @@ RULES: dict[type, Rule] = {
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------
 
 
-def find_reshape(g: Nodes, node: Node) -> Node | None:
-    lengths = integers(g, node, "shape")
+def find_reshape(g: NodeGraph, node: Node) -> Node | None:
+    lengths = constant_integers(g, node, "shape")
     if lengths is None or node.inputs[0] in g.constants or 0 in lengths[1 - node.get("allowzero", 0) :]:
         return None
     if lengths[:1] == [0] and lengths.count(-1) < 2:
@@ -91,12 +100,12 @@ def find_reshape(g: Nodes, node: Node) -> Node | None:
     return g.layer(node, lambda: functions.ToShape(*lengths), node.inputs[:1])
 
 
-SINGLE: dict[str, list[Find]] = {
+SINGLE_NODES: dict[str, list[Finder]] = {
     "Reshape": [find_reshape],
     "Flatten": [
-        lambda g, node: simple(lambda node: functions.Flatten())(g, node) if node.get("axis", 1) == 1 else None
+        lambda g, node: simple_finder(lambda node: functions.Flatten())(g, node) if node.get("axis", 1) == 1 else None
     ],
-    "Transpose": [simple(lambda node: functions.Transpose(*(node.get("perm") or ())))],
+    "Transpose": [simple_finder(lambda node: functions.Transpose(*(node.get("perm") or ())))],
 }
 
 
@@ -108,12 +117,12 @@ def compute_shape(node: Node, x: Any) -> np.ndarray:
 
 
 def compute_reshape(node: Node, x: Any, lengths: Any = None) -> Any:
-    given = node.argument("shape", lengths)
+    shape = node.argument("shape", lengths)
     if not node.get("allowzero", 0):
-        if any(n == 0 and i >= x.ndim for i, n in enumerate(given)):
-            raise node.refuse(f"keeps an axis that shape {x.shape} does not have")
-        given = [x.shape[i] if n == 0 else n for i, n in enumerate(given)]
-    return x.reshape(tuple([int(n) for n in given]))
+        if any(n == 0 and i >= x.ndim for i, n in enumerate(shape)):
+            raise node.error(f"keeps an axis that shape {x.shape} does not have")
+        shape = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
+    return x.reshape(tuple([int(n) for n in shape]))
 
 
 def compute_flatten(node: Node, x: Any) -> Any:
@@ -124,18 +133,18 @@ def compute_flatten(node: Node, x: Any) -> Any:
 
 def compute_squeeze(node: Node, x: Any, axes: Any = None) -> Any:
     axes = node.argument("axes", axes)
-    gone = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else normalize_axes(tuple(axes), x.ndim)
-    if any(x.shape[i] != 1 for i in gone):
-        raise node.refuse(f"takes away axes {sorted(gone)} of shape {x.shape}")
-    return x.reshape(tuple([n for i, n in enumerate(x.shape) if i not in gone]))
+    squeezed = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else normalize_axes(tuple(axes), x.ndim)
+    if any(x.shape[i] != 1 for i in squeezed):
+        raise node.error(f"takes away axes {sorted(squeezed)} of shape {x.shape}")
+    return x.reshape(tuple([n for i, n in enumerate(x.shape) if i not in squeezed]))
 
 
 def compute_unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
     axes = node.argument("axes", axes)
     axes = [axes] if isinstance(axes, int) else axes
     ndim = x.ndim + len(axes)
-    new, left = normalize_axes(tuple(axes), ndim), iter(x.shape)
-    return x.reshape(tuple([1 if i in new else next(left) for i in range(ndim)]))
+    new, lengths = normalize_axes(tuple(axes), ndim), iter(x.shape)
+    return x.reshape(tuple([1 if i in new else next(lengths) for i in range(ndim)]))
 
 
 def compute_transpose(node: Node, x: Any) -> Any:
@@ -143,28 +152,28 @@ def compute_transpose(node: Node, x: Any) -> Any:
 
 
 def compute_expand(node: Node, x: Any, lengths: Any) -> Any:
-    to = bounded(node, np.broadcast_shapes(x.shape, tuple(node.constant(lengths, "shape").tolist())), x)
+    to = check_size(node, np.broadcast_shapes(x.shape, tuple(node.constant(lengths, "shape").tolist())), x)
     if isinstance(x, Tensor):
-        return x if list(x.shape) == to else x + node.kept(np.zeros(to, x.dtype))
+        return x if list(x.shape) == to else x + node.cache(np.zeros(to, x.dtype))
     return np.broadcast_to(x, to)
 
 
 def compute_tile(node: Node, x: Any, repeats: Any) -> Any:
     counts = node.constant(repeats, "repeats").tolist()
-    bounded(node, [max(1, n) * count for n, count in zip(x.shape, counts, strict=True)], x)
+    check_size(node, [max(1, n) * count for n, count in zip(x.shape, counts, strict=True)], x)
     if is_plain(x):
         return np.tile(x, counts)
     for axis, count in enumerate(counts):
         if count != 1:
-            x = taken(as_tensor(x), axis, np.tile(np.arange(x.shape[axis]), count).tolist())
+            x = take(as_tensor(x), axis, np.tile(np.arange(x.shape[axis]), count).tolist())
     return x
 
 
 def compute_concat(node: Node, *values: Any) -> Any:
-    return concatenated(values, node.get("axis"))
+    return concatenate(values, node.get("axis"))
 
 
-def concatenated(values: Sequence[Any], axis: int) -> Any:
+def concatenate(values: Sequence[Any], axis: int) -> Any:
     return np.concatenate(values, axis) if is_plain(*values) else functions.concatenate(values, axis)
 
 
@@ -173,24 +182,24 @@ def compute_pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: A
     value = node.argument("value", value, 0.0)
     axes = node.argument("axes", axes, list(range(x.ndim)))
     for i, axis in enumerate(axes):
-        x = padded(node, x, axis, pads[i], pads[i + len(axes)], mode, value)
+        x = pad_axis(node, x, axis, pads[i], pads[i + len(axes)], mode, value)
     return x
 
 
-def padded(node: Node, x: Any, axis: int, before: int, after: int, mode: str = "constant", value: float = 0.0) -> Any:
+def pad_axis(node: Node, x: Any, axis: int, before: int, after: int, mode: str = "constant", value: float = 0.0) -> Any:
     """x with more numbers along an axis, or with fewer where they are below 0."""
     n = x.shape[axis]
     if before < 0 or after < 0:
-        x = taken(x, axis, slice(max(0, -before), n + min(0, after)))
+        x = take(x, axis, slice(max(0, -before), n + min(0, after)))
         before, after, n = max(0, before), max(0, after), x.shape[axis]
     if before == after == 0:
         return x
-    bounded(node, [before + m + after if i == axis % x.ndim else m for i, m in enumerate(x.shape)], x)
+    check_size(node, [before + m + after if i == axis % x.ndim else m for i, m in enumerate(x.shape)], x)
     if mode != "constant":
-        return taken(x, axis, np.pad(np.arange(n), (before, after), mode).tolist())  # type: ignore[call-overload]
+        return take(x, axis, np.pad(np.arange(n), (before, after), mode).tolist())  # type: ignore[call-overload]
     shapes = [[m if i == axis % x.ndim else k for i, k in enumerate(x.shape)] for m in (before, after)]
-    first, last = [node.kept(np.full(shape, value, x.dtype)) for shape in shapes]
-    return concatenated([first, x, last], axis)
+    first, last = [node.cache(np.full(shape, value, x.dtype)) for shape in shapes]
+    return concatenate([first, x, last], axis)
 
 
 def compute_depth_to_space(node: Node, x: Any) -> Any:
@@ -212,20 +221,20 @@ def compute_trilu(node: Node, x: Any, k: Any = None) -> Any:
     if is_plain(x):
         return np.triu(x, k) if node.get("upper", 1) else np.tril(x, k)
     ones = np.ones(x.shape[-2:], np.bool_)
-    return functions.where(node.kept(np.triu(ones, k) if node.get("upper", 1) else np.tril(ones, k)), x, 0.0)
+    return functions.where(node.cache(np.triu(ones, k) if node.get("upper", 1) else np.tril(ones, k)), x, 0.0)
 
 
 def compute_constant_of_shape(node: Node, lengths: Any) -> np.ndarray:
     value = node.get("value", np.zeros(1, np.float32))
-    return np.full(bounded(node, node.constant(lengths, "shape").tolist()), value.item(), value.dtype)
+    return np.full(check_size(node, node.constant(lengths, "shape").tolist()), value.item(), value.dtype)
 
 
-def compute_numbers_from_to(node: Node, start: Any, limit: Any, step: Any) -> np.ndarray:
+def compute_range(node: Node, start: Any, limit: Any, step: Any) -> np.ndarray:
     dtype: Any = start.dtype
     start, limit, step = (node.constant(x, "bound").item() for x in (start, limit, step))
     if step == 0:
-        raise node.refuse("counts in steps of 0")
-    bounded(node, [max(0, math.ceil((limit - start) / step))])
+        raise node.error("counts in steps of 0")
+    check_size(node, [max(0, math.ceil((limit - start) / step))])
     return np.arange(start, limit, step).astype(dtype)
 
 
@@ -245,5 +254,5 @@ OPERATORS: dict[str, Operator] = {
     "SpaceToDepth": compute_space_to_depth,
     "Trilu": compute_trilu,
     "ConstantOfShape": compute_constant_of_shape,
-    "Range": compute_numbers_from_to,
+    "Range": compute_range,
 }

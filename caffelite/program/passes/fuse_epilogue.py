@@ -68,8 +68,14 @@ def _find_producer(x: Operand | None, k: int, instructions: list, users: dict[Bu
 
 def _can_fuse(consumer: Instruction, x: Operand, i: int, k: int, instructions: list) -> bool:
     """Whether the call at k, `consumer`, can be done at i already, where x is made."""
-    out, side_inputs = consumer.operands[0], [side_input for side_input in consumer.operands[1:] if side_input is not None and side_input != x]
-    producer, between = instructions[i], [instruction for instruction in instructions[i + 1 : k] if instruction is not None]
+    out, side_inputs = (
+        consumer.operands[0],
+        [side_input for side_input in consumer.operands[1:] if side_input is not None and side_input != x],
+    )
+    producer, between = (
+        instructions[i],
+        [instruction for instruction in instructions[i + 1 : k] if instruction is not None],
+    )
     read, written = {buffer for buffer in consumer.reads if buffer is not x.buffer}, set(consumer.writes)
     assert out is not None
     if out.shape != x.shape or (out.buffer is x.buffer and out != x):
@@ -108,7 +114,9 @@ def _fuse(producer: Instruction, consumer: Instruction, x: Operand, keeps_result
     assert result is not None
     writes = list(dict.fromkeys([*[b for b in producer.writes if keeps_result or b is not x.buffer], *consumer.writes]))
     is_product = producer.call.kernel.is_product
-    is_bias = is_product and consumer.call.is_addition and len(read) == 1 and not keeps_result and operands[BIAS] is None
+    is_bias = (
+        is_product and consumer.call.is_addition and len(read) == 1 and not keeps_result and operands[BIAS] is None
+    )
     if is_bias and _is_row(side_inputs[0], x):
         operands[BIAS] = side_inputs[0]
         call = producer.call.with_bias(_strides(result, x))

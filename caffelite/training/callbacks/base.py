@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._kernels import EpochHook, BestHook, EvaluationHook
+from caffelite._kernels import BestHook, EpochHook, EvaluationHook
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.warnings import warn
 from caffelite.core.arrays import NUMBERS, check_nonnegative, check_positive, check_positive_integer
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.files import safetensors as files
-from caffelite.files.state import state_arrays, named_state, make_texts
+from caffelite.files.state import make_texts, named_state, state_arrays
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.history import History
 from caffelite.training.metrics.base import Metric, OutputMetric, find_mode
@@ -141,7 +141,11 @@ class CallbackList:
         """
         due_callbacks = [callback for callback, due in self._due_epochs(epochs) if due <= epochs + 1]
         stopper = due_callbacks[0] if len(due_callbacks) == 1 else None
-        return stopper.call(earlier_calls) if isinstance(stopper, EarlyStopping) and type(stopper) is EarlyStopping else None
+        return (
+            stopper.call(earlier_calls)
+            if isinstance(stopper, EarlyStopping) and type(stopper) is EarlyStopping
+            else None
+        )
 
     def next_python_epoch(self, epochs: int) -> float:
         """Return the epoch after which a callback is due next. Callbacks due after the next epoch don't count."""
@@ -363,7 +367,7 @@ class EarlyStopping(Monitor):
         self._copies = self._best_state or {name: np.empty_like(array) for name, array in state.items()}
         best = math.inf if self.best is None else self.best
         pairs = [(array, self._copies[name]) for name, array in state.items()]
-        self._call = BestHook(evaluation.of, best, self.waited, self.patience, self.min_delta, pairs)
+        self._call = BestHook(evaluation.replay, best, self.waited, self.patience, self.min_delta, pairs)
         return self._call
 
     def _state(self) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ from caffelite.core.sparse import SparseRows
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.data.out_of_core import Source
 from caffelite.files import safetensors as files
-from caffelite.files.state import state_arrays, state_specs, freeze, read_frozen, make_texts
+from caffelite.files.state import freeze, make_texts, read_frozen, state_arrays, state_specs
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs
 from caffelite.training.callbacks.base import CallbackList, Training
@@ -112,7 +112,9 @@ class CheckpointWriter:
             "callbacks": [[name, _plain_values(state)] for name, state in callbacks],
             "ended": self.callback_list.should_stop,
         }
-        training_arrays = {f"{files.TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
+        training_arrays = {
+            f"{files.TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()
+        }
         texts = make_texts(model) | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
         files.write(path, {**state_arrays(model), **training_arrays}, texts)
 
@@ -170,7 +172,9 @@ class CheckpointWriter:
         facts = saved.text["facts"]
         for name in (*self._facts, *[name for name in facts if name not in self._facts]):
             if (saved_fact := facts.get(name)) != (fact := self._facts.get(name)):
-                raise saved.refuse(f"is of a training with another {name}: {_shorten(saved_fact)}, now {_shorten(fact)}")
+                raise saved.refuse(
+                    f"is of a training with another {name}: {_shorten(saved_fact)}, now {_shorten(fact)}"
+                )
         state = EpochState(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
         state.check(self.step, self.batches)
         measured = saved.arrays("history")
@@ -205,7 +209,11 @@ class CheckpointWriter:
                     "because the batches have no length"
                 )
             steps = self.step.count_steps
-            t = int(optimizer_state[t_name] if t_name in optimizer_state else state.epoch * steps(len(self.batches)) + steps(state.batch))
+            t = int(
+                optimizer_state[t_name]
+                if t_name in optimizer_state
+                else state.epoch * steps(len(self.batches)) + steps(state.batch)
+            )
             rates = optimizer._schedule_state[i][0]
             optimizer_state[rates_name], optimizer_state[t_name] = rates.copy(), t
             lr = np.array(optimizer_state["lr"], np.float64)
@@ -284,7 +292,9 @@ class CheckpointFile:
             model._state.splits = splits
 
 
-def resume_from(path: Any, model: Any, optimizer: Any, callback_list: CallbackList) -> AbstractContextManager[Resumption | None]:
+def resume_from(
+    path: Any, model: Any, optimizer: Any, callback_list: CallbackList
+) -> AbstractContextManager[Resumption | None]:
     """Return the start from the checkpoint at this path, for a `with` block. It is None if there is no path."""
     return nullcontext() if path is None else Resumption(path, model, optimizer, callback_list)
 
@@ -304,7 +314,11 @@ class Resumption:
         if self.has_begun:
             return
         self._streams = _rng_states(model._state.rng)
-        self._model_state, self._columns, self._splits = model.state_dict(), model._state.column_names, dict(model._state.splits)
+        self._model_state, self._columns, self._splits = (
+            model.state_dict(),
+            model._state.column_names,
+            dict(model._state.splits),
+        )
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._optimizer_state = optimizer.state_dict()
         self._data_states: list[tuple[DataGenerator, dict[str, np.ndarray]]] = []

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from caffelite._support.terminal import is_terminal, echo, make_writable
+from caffelite._support.terminal import echo, is_terminal, make_writable
 
 QUIET_SECONDS = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
 REFRESH_INTERVAL = 0.05  # seconds between two looks at the bar
@@ -125,7 +125,9 @@ class Progress:
             from tqdm import tqdm
 
             # With the delay, tqdm draws nothing before the first text is set.
-            self.bar = tqdm(total=total, mininterval=REFRESH_INTERVAL, dynamic_ncols=True, bar_format=BAR_FORMAT, delay=1e-9)
+            self.bar = tqdm(
+                total=total, mininterval=REFRESH_INTERVAL, dynamic_ncols=True, bar_format=BAR_FORMAT, delay=1e-9
+            )
         self.bar.n, self.bar.total = done, total
         text = f"{duration}  {self._line(now)}"  # the time comes first, because tqdm cuts a long text
         self.bar.set_description_str(make_writable(text, sys.stderr))

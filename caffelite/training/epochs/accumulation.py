@@ -20,7 +20,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.modes import no_grad
 from caffelite.core.sparse import to_row_array
-from caffelite.data.generator import Batch, Layout, start_epoch, is_replayed
+from caffelite.data.generator import Batch, Layout, is_replayed, start_epoch
 from caffelite.functions import Losses
 from caffelite.functions.indexing import concatenate
 from caffelite.functions.shape import reshape_array

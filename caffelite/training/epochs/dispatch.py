@@ -15,10 +15,14 @@ from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 
 
-def choose_epochs(step: Step, processes: ProcessGroup, batches: Iterable, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
+def choose_epochs(
+    step: Step, processes: ProcessGroup, batches: Iterable, epochs: int, interrupts: Interrupts | None = None
+) -> Epochs:
     """Return the epochs over these batches."""
     if step.batches > 1:
         return AccumulationEpochs(step, processes, batches, interrupts)
     if is_replayed(batches):
-        return (InMemoryEpochs if batches.blocks is None else OutOfCoreEpochs)(step, processes, batches, epochs, interrupts)
+        return (InMemoryEpochs if batches.blocks is None else OutOfCoreEpochs)(
+            step, processes, batches, epochs, interrupts
+        )
     return IterableEpochs(step, processes, batches, interrupts)

@@ -36,7 +36,11 @@ class annotate_step(error_note):
         return f"epoch {self.position.epoch + 1}, {self.step.unit} {self.position.batch + 1}"
 
     def what(self) -> str:
-        return f"in the step of {self.location()}, called by fit" if self.step.is_training else "in a step of an evaluation"
+        return (
+            f"in the step of {self.location()}, called by fit"
+            if self.step.is_training
+            else "in a step of an evaluation"
+        )
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if not isinstance(error, TrainingDiverged):

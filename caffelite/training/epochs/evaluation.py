@@ -15,7 +15,9 @@ from caffelite.training.step import EvaluationStep
 class Evaluation:
     """Evaluates the same batches, `times` times at most. Data in memory is prepared only the first time."""
 
-    def __init__(self, step: EvaluationStep, batches: Iterable, processes: ProcessGroup = SINGLE_PROCESS, times: int = 1) -> None:
+    def __init__(
+        self, step: EvaluationStep, batches: Iterable, processes: ProcessGroup = SINGLE_PROCESS, times: int = 1
+    ) -> None:
         self.step, self.batches, self.processes, self.times = step, batches, processes, times
         self.epochs: InMemoryEpochs | None = None
         self.num_returned = 0  # how many evaluations of `epochs` have been returned

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.sparse import to_row_array, from_row_array
+from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.data.conversion import as_inputs, as_targets, as_weights, name_targets
 from caffelite.data.generator import Batch, DataGenerator
 from caffelite.functions import Losses
@@ -38,7 +38,9 @@ class InMemoryEpochs(RecordedEpochs):
     `held()`, see `Interrupts`.
     """
 
-    def __init__(self, step: Step, processes: ProcessGroup, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
+    def __init__(
+        self, step: Step, processes: ProcessGroup, data: DataGenerator, epochs: int, interrupts: Any = None
+    ) -> None:
         super().__init__(step, processes)
         self.generator, self.interrupts = data, interrupts
         self.data = convert_data(data, self.model, in_memory=True)

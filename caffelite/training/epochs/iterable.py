@@ -20,7 +20,7 @@ from caffelite.data.generator import Batch, DataGenerator, start_epoch
 from caffelite.training import inputs as door
 from caffelite.training.epochs.base import EpochState, concat_rows, name_rows
 from caffelite.training.epochs.divergence import Position, annotate_step
-from caffelite.training.epochs.steps import RecordedEpochs, EpochAccumulator
+from caffelite.training.epochs.steps import EpochAccumulator, RecordedEpochs
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
@@ -35,7 +35,9 @@ class IterableEpochs(RecordedEpochs):
 
     returns_each_epoch = True
 
-    def __init__(self, step: Step, processes: ProcessGroup, batches: Iterable, interrupts: Interrupts | None = None) -> None:
+    def __init__(
+        self, step: Step, processes: ProcessGroup, batches: Iterable, interrupts: Interrupts | None = None
+    ) -> None:
         super().__init__(step, processes)
         self.batches, self.interrupts = batches, interrupts
         self.epoch = self.batch = self.steps = 0
@@ -52,7 +54,9 @@ class IterableEpochs(RecordedEpochs):
             batches = self._next_batches()
         self._check_batches(batches)
         if not batches:
-            self.last_results = self.accumulator.results(f"in epoch {self.epoch + 1}" if self.step.is_training else "to evaluate")
+            self.last_results = self.accumulator.results(
+                f"in epoch {self.epoch + 1}" if self.step.is_training else "to evaluate"
+            )
             self.epoch, self.batch = self.epoch + 1, 0
             self._begin_epoch()
             return
@@ -103,11 +107,15 @@ class IterableEpochs(RecordedEpochs):
         if self.objective.epoch_metrics:
             self.collect_rows(accumulator, outputs, batch, shard)
 
-    def collect_rows(self, accumulator: EpochAccumulator, outputs: Any, batch: Batch, shard: PartialShard | None = None) -> None:
+    def collect_rows(
+        self, accumulator: EpochAccumulator, outputs: Any, batch: Batch, shard: PartialShard | None = None
+    ) -> None:
         """Keep the outputs and targets of a batch, or of a part of it, for the metrics of the epoch."""
         row_slice = slice(None) if shard is None else shard.slice
         rows_by_name = name_rows(outputs, [y[row_slice].copy() for y in batch.targets])  # users may refill them
-        accumulator.add_rows(rows_by_name if shard is None else {name: _pad_to_batch(shard, rows) for name, rows in rows_by_name.items()})
+        accumulator.add_rows(
+            rows_by_name if shard is None else {name: _pad_to_batch(shard, rows) for name, rows in rows_by_name.items()}
+        )
 
     def results(self, done: int) -> np.ndarray:
         return self.last_results
@@ -116,8 +124,12 @@ class IterableEpochs(RecordedEpochs):
         return self.accumulator.loss()
 
     def state(self) -> EpochState:
-        rows_by_name = {name: self.processes.gather_rows(rows) for name, rows in concat_rows(self.accumulator.pieces).items()}
-        return EpochState(self.epoch, self.batch, {**self.start_state, "sums": self.accumulator.means[0], **rows_by_name})
+        rows_by_name = {
+            name: self.processes.gather_rows(rows) for name, rows in concat_rows(self.accumulator.pieces).items()
+        }
+        return EpochState(
+            self.epoch, self.batch, {**self.start_state, "sums": self.accumulator.means[0], **rows_by_name}
+        )
 
     def restore(self, state: EpochState) -> None:
         self.epoch, self.batch, arrays = state

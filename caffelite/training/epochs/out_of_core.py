@@ -14,7 +14,7 @@ from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
 from caffelite.training.epochs.base import EpochState, concat_rows
 from caffelite.training.epochs.in_memory import InMemoryEpochs, convert_data
-from caffelite.training.epochs.steps import RecordedEpochs, EpochAccumulator
+from caffelite.training.epochs.steps import EpochAccumulator, RecordedEpochs
 from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 

@@ -74,7 +74,9 @@ class EpochAccumulator:
 
     def add_rows(self, rows: dict[str, np.ndarray]) -> None:
         """Keep the outputs and targets of a batch. Raise ValueError if its rows have another shape."""
-        first, now = [[x.shape[1:] for x in piece.values()] for piece in (self.pieces[0] if self.pieces else rows, rows)]
+        first, now = [
+            [x.shape[1:] for x in piece.values()] for piece in (self.pieces[0] if self.pieces else rows, rows)
+        ]
         if first != now:
             raise ValueError(
                 f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "

@@ -16,18 +16,18 @@ from caffelite._support.warnings import warn
 from caffelite.core.arrays import check_positive_integer
 from caffelite.functions.losses.function_loss import check_argument_order
 from caffelite.training.metrics.classification import (
-    is_multilabel,
     class_counts,
     has_nan,
     has_single_score,
-    to_labels,
+    is_multilabel,
     mean_log_loss,
     mean_over_classes,
     mean_ratio,
     precision_recall_area,
-    to_probabilities,
     roc_area,
     row_accuracy,
+    to_labels,
+    to_probabilities,
 )
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -90,7 +90,9 @@ class CountMetric(EpochMetric):
     def _compute(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         if has_nan(outputs):
             return np.nan
-        return self._function(*class_counts(outputs, targets, _resolve_threshold(threshold, outputs, targets), self.all_classes))
+        return self._function(
+            *class_counts(outputs, targets, _resolve_threshold(threshold, outputs, targets), self.all_classes)
+        )
 
 
 class AllClassesMetric(CountMetric):
@@ -254,7 +256,9 @@ def _check_values(name: str, outputs: tuple[int, ...], targets: tuple[int, ...])
         raise ValueError(f"{name} got outputs of shape {outputs} and targets of shape {targets}; expected the same")
 
 
-def _epoch_metric(check: Callable[[str, tuple, tuple], None], metric_class: type[EpochMetric] = EpochMetric) -> Callable[..., EpochMetric]:
+def _epoch_metric(
+    check: Callable[[str, tuple, tuple], None], metric_class: type[EpochMetric] = EpochMetric
+) -> Callable[..., EpochMetric]:
     return lambda function: metric_class(function, check)
 
 
@@ -439,7 +443,10 @@ def _differences(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
 CLASS_METRICS = (precision, recall, f1, balanced_accuracy, matthews, auc, average_precision, log_loss)
 VALUE_METRICS = (mse, mae, mape, rmse, r2)
 
-METRICS: dict[str, Metric] = {"accuracy": accuracy, **{metric.__name__: metric for metric in CLASS_METRICS + VALUE_METRICS}}
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    **{metric.__name__: metric for metric in CLASS_METRICS + VALUE_METRICS},
+}
 
 MODES = {
     **dict.fromkeys([*METRICS, "top_k"], "max"),
@@ -477,7 +484,9 @@ def resolve_metrics(metrics: Iterable[Any]) -> dict[str, Metric | OutputMetric]:
         raise TypeError(f"metrics: expected a list for each output, such as (['accuracy'], ['mae']), got {metrics!r}")
     by_output = [_resolve_list(entry) for entry in entries]
     return {
-        f"{name}_{i}": OutputMetric(metric, i, len(entries)) for i, entry in enumerate(by_output) for name, metric in entry.items()
+        f"{name}_{i}": OutputMetric(metric, i, len(entries))
+        for i, entry in enumerate(by_output)
+        for name, metric in entry.items()
     }
 
 

@@ -67,7 +67,9 @@ def label_columns(outputs: np.ndarray, targets: np.ndarray) -> Iterator[tuple[np
 # ---- counts ---------------------------------------------------------------------------------------------------------
 
 
-def class_counts(outputs: np.ndarray, targets: np.ndarray, threshold: float, all_classes: bool) -> tuple[np.ndarray, ...]:
+def class_counts(
+    outputs: np.ndarray, targets: np.ndarray, threshold: float, all_classes: bool
+) -> tuple[np.ndarray, ...]:
     """Return three counts for each class: rows predicted correctly, rows predicted, and rows of the class.
 
     The classes are those that occur in predictions or labels. Of two classes only class 1, unless `all_classes`. With

@@ -9,5 +9,5 @@
 - `view.py` shows the outputs of a net and its units.
 - `follow.py` explains one weight: its gradient, by the chain rule and by a difference.
 - `kernels.py` shows the next step, kernel by kernel, and `loops.py` the loop of a kernel.
-- `page.py` is the room of the page, for the server.
+- `page.py` is the page, for the server.
 """

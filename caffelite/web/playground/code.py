@@ -10,19 +10,19 @@ from caffelite.web.playground.config import Setting
 from caffelite.web.playground.data import DATA, numbers, table
 
 
-def imports_of(setting: Setting) -> str:
+def imports_code(setting: Setting) -> str:
     """The lines that import modules."""
     return f"{'import csv' * bool(setting.table)}\n\nimport numpy as np\n\nimport caffelite as cl".lstrip()
 
 
-def data_of(setting: Setting) -> str:
+def data_code(setting: Setting) -> str:
     """The lines that make the points, the first of them held out."""
     k, rng = setting.held_out, f"np.random.default_rng({setting.seed})"
     split = f"held_out = x[:{k}], y[:{k}]\nx, y = x[{k}:], y[{k}:]"
     if setting.table is None:
         source = inspect.getsource(DATA[setting.data]).rstrip()
         return f"{source}\n\n\nx, y = {setting.data}({setting.points}, {setting.noise!r}, {rng})\n{split}"
-    scaled = [_scaled("x", k)] if setting.is_classes else [_scaled("x", k), _scaled("y", k)]
+    scaled = [_scaling_code("x", k)] if setting.is_classification else [_scaling_code("x", k), _scaling_code("y", k)]
     return "\n".join(
         [
             f"{inspect.getsource(numbers).rstrip()}\n\n\n{inspect.getsource(table).rstrip()}\n\n",
@@ -34,12 +34,12 @@ def data_of(setting: Setting) -> str:
     )
 
 
-def _scaled(name: str, k: int) -> str:
+def _scaling_code(name: str, k: int) -> str:
     """The line that gives the rows of the training the mean 0 and the deviation 1."""
     return f"{name} = ({name} - {name}[{k}:].mean(axis=0)) / np.maximum({name}[{k}:].std(axis=0), 1e-9)"
 
 
-def model_of(setting: Setting) -> str:
+def model_code(setting: Setting) -> str:
     """The lines that make the model."""
     lines, size = [f"model = cl.Model(seed={setting.seed})"], setting.inputs
     for units in setting.layers:
@@ -55,7 +55,7 @@ def model_of(setting: Setting) -> str:
     return "\n".join(lines)
 
 
-def optimizer_of(setting: Setting) -> str:
+def optimizer_code(setting: Setting) -> str:
     """The line that makes the optimizer."""
     kind, rate = setting.optimizer, f"{setting.rate!r}"
     if setting.schedule == "cosine":
@@ -65,7 +65,7 @@ def optimizer_of(setting: Setting) -> str:
     return f"optimizer = cl.{'SGD' if kind == 'momentum' else kind}(model.parameters(), {', '.join(options)})"
 
 
-def program_of(setting: Setting, epochs: int | str) -> str:
+def program_code(setting: Setting, epochs: int | str) -> str:
     """The whole program, which trains for so many epochs."""
     fit = f"""history = model.fit(
     x,
@@ -78,13 +78,23 @@ def program_of(setting: Setting, epochs: int | str) -> str:
     metrics=["{setting.metric}"],
 )
 print(history["loss"][-1], history["val_loss"][-1])"""
-    return f"{imports_of(setting)}\n\n\n{data_of(setting)}\n\n{model_of(setting)}\n{optimizer_of(setting)}\n\n{fit}\n"
+    return "\n\n".join(
+        [
+            f"{imports_code(setting)}\n",
+            data_code(setting),
+            f"{model_code(setting)}\n{optimizer_code(setting)}",
+            f"{fit}\n",
+        ]
+    )
 
 
-def made(setting: Setting) -> dict[str, Any]:
+def build_objects(setting: Setting) -> dict[str, Any]:
     """Run the lines that make data, model and optimizer. Return them by name."""
-    names: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     if setting.table is not None:  # its file is not on this machine, or elsewhere
-        names["open"] = lambda *_, **__: io.StringIO(setting.table.text)
-    exec(f"{imports_of(setting)}\n\n\n{data_of(setting)}\n\n{model_of(setting)}\n{optimizer_of(setting)}\n", names)
-    return names
+        objects["open"] = lambda *_, **__: io.StringIO(setting.table.text)
+    exec(
+        f"{imports_code(setting)}\n\n\n{data_code(setting)}\n\n{model_code(setting)}\n{optimizer_code(setting)}\n",
+        objects,
+    )
+    return objects

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from caffelite.web.playground.data import CLASSES, DATA, digits
-from caffelite.web.playground.table import Table
+from caffelite.web.playground.table import CSVTable
 
 ACTIVATIONS = ("ReLU", "Tanh", "Sigmoid", "SiLU", "GELU", "LeakyReLU", "none")
 NORMS = ("none", "BatchNorm", "LayerNorm")
 OPTIMIZERS = ("SGD", "momentum", "RMSProp", "Adagrad", "Adam", "AdamW", "Lion")
 SCHEDULES = ("constant", "cosine")
-LOSSES_OF_CLASSES = ("SoftmaxLoss", "HingeLoss")
-LOSSES_OF_NUMBERS = ("MSELoss", "MAELoss", "HuberLoss")
+CLASSIFICATION_LOSSES = ("SoftmaxLoss", "HingeLoss")
+REGRESSION_LOSSES = ("MSELoss", "MAELoss", "HuberLoss")
 TABLE = "table"  # the data of a Table
-MOST_LAYERS, MOST_UNITS = 6, 16
-LEAST_POINTS, MOST_POINTS = 20, 2000
-PIXELS, MOST_DIGITS = 8, 1797  # along a side of a digit, and how many there are
+MAX_LAYERS, MAX_UNITS = 6, 16
+MIN_POINTS, MAX_POINTS = 20, 2000
+PIXELS, MAX_DIGITS = 8, 1797  # along a side of a digit, and how many there are
 
 
 @dataclass(frozen=True)
@@ -47,63 +47,63 @@ class Setting:
     batch_size: int = 32
     seed: int = 0
     target: str | None = None  # the column of the table that is predicted
-    table: Table | None = field(default=None, compare=False)  # if the data are "table"
+    table: CSVTable | None = field(default=None, compare=False)  # if the data are "table"
 
     def __post_init__(self) -> None:
-        self._choice("data", (*DATA, TABLE))
+        self._check_choice("data", (*DATA, TABLE))
         if self.data == TABLE and self.table is None:
             raise ValueError("data: the table is missing: give its file again")
         table = self.table.with_target(self.target) if self.data == TABLE and self.table and self.target else self.table
         object.__setattr__(self, "table", table if self.data == TABLE else None)
         object.__setattr__(self, "target", self.table.target if self.table else None)
-        self._choice("activation", ACTIVATIONS)
-        self._choice("norm", NORMS)
-        self._choice("optimizer", OPTIMIZERS)
-        self._choice("schedule", SCHEDULES)
-        self._choice("loss", (*LOSSES_OF_CLASSES, *LOSSES_OF_NUMBERS))
+        self._check_choice("activation", ACTIVATIONS)
+        self._check_choice("norm", NORMS)
+        self._check_choice("optimizer", OPTIMIZERS)
+        self._check_choice("schedule", SCHEDULES)
+        self._check_choice("loss", (*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES))
         if self.loss not in self.losses:
             object.__setattr__(self, "loss", self.losses[0])
-        self._number("points", LEAST_POINTS, MOST_POINTS, whole=True)
-        self._number("noise", 0, 1)
-        self._number("split", 0.1, 0.9)
-        self._number("dropout", 0, 0.9)
-        self._number("rate", 1e-6, 100)
-        self._number("decay", 0, 10)
-        self._number("epochs", 1, 100_000, whole=True)
-        self._number("batch_size", 1, MOST_POINTS, whole=True)
-        self._number("seed", 0, 2**31 - 1, whole=True)
+        self._check_number("points", MIN_POINTS, MAX_POINTS, whole=True)
+        self._check_number("noise", 0, 1)
+        self._check_number("split", 0.1, 0.9)
+        self._check_number("dropout", 0, 0.9)
+        self._check_number("rate", 1e-6, 100)
+        self._check_number("decay", 0, 10)
+        self._check_number("epochs", 1, 100_000, whole=True)
+        self._check_number("batch_size", 1, MAX_POINTS, whole=True)
+        self._check_number("seed", 0, 2**31 - 1, whole=True)
         layers = self.layers
-        if not isinstance(layers, tuple | list) or len(layers) > MOST_LAYERS:
-            raise ValueError(f"layers: expected at most {MOST_LAYERS} sizes, got {layers!r:.60}")
-        if any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_UNITS for n in layers):
-            raise ValueError(f"layers: expected sizes of 1 … {MOST_UNITS}, got {layers!r:.60}")
+        if not isinstance(layers, tuple | list) or len(layers) > MAX_LAYERS:
+            raise ValueError(f"layers: expected at most {MAX_LAYERS} sizes, got {layers!r:.60}")
+        if any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_UNITS for n in layers):
+            raise ValueError(f"layers: expected sizes of 1 … {MAX_UNITS}, got {layers!r:.60}")
         object.__setattr__(self, "layers", tuple(layers))
 
-    def _choice(self, name: str, known: Any) -> None:
+    def _check_choice(self, name: str, known: Any) -> None:
         value = getattr(self, name)
         if not isinstance(value, str) or value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r:.60}")
 
-    def _number(self, name: str, least: float, most: float, whole: bool = False) -> None:
+    def _check_number(self, name: str, min_value: float, max_value: float, whole: bool = False) -> None:
         value = getattr(self, name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or not least <= value <= most or (whole and value != int(value)):
+        if not is_number or not min_value <= value <= max_value or (whole and value != int(value)):
             kind = "an integer" if whole else "a number"
-            raise ValueError(f"{name}: expected {kind} of {least:g} … {most:g}, got {value!r:.60}")
+            raise ValueError(f"{name}: expected {kind} of {min_value:g} … {max_value:g}, got {value!r:.60}")
         object.__setattr__(self, name, int(value) if whole else float(value))
 
     @classmethod
-    def of(cls, given: Any, table: Table | None = None) -> Setting:
+    def from_message(cls, message: Any, table: CSVTable | None = None) -> Setting:
         """Make a setting from a page's message. Names that are missing have their first value."""
         known = {field.name for field in fields(cls)} - {"table"}
-        if not isinstance(given, dict):
+        if not isinstance(message, dict):
             raise ValueError("no setting")
-        if unknown := [name for name in given if name not in known]:
+        if unknown := [name for name in message if name not in known]:
             raise ValueError(f"a setting has no {', '.join(map(repr, unknown[:3]))}")
-        return cls(**given, table=table)
+        return cls(**message, table=table)
 
-    def described(self) -> dict[str, Any]:
-        """The choices by name, as `of` takes them."""
+    def to_message(self) -> dict[str, Any]:
+        """The choices by name, as `from_message` takes them."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "table"}
 
     # ---- the data -----------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Setting:
         return self.table.classes if self.table else CLASSES.get(DATA[self.data])
 
     @property
-    def is_classes(self) -> bool:
+    def is_classification(self) -> bool:
         return self.classes is not None
 
     @property
@@ -137,16 +137,16 @@ class Setting:
     @property
     def losses(self) -> tuple[str, ...]:
         """The losses that fit."""
-        return LOSSES_OF_CLASSES if self.is_classes else LOSSES_OF_NUMBERS
+        return CLASSIFICATION_LOSSES if self.is_classification else REGRESSION_LOSSES
 
     @property
     def metric(self) -> str:
-        return "accuracy" if self.is_classes else "mae"
+        return "accuracy" if self.is_classification else "mae"
 
     @property
     def rows(self) -> int:
         """The number of points, at most `points`."""
-        return min(self.points, self.table.rows if self.table else MOST_DIGITS if self.is_image else self.points)
+        return min(self.points, self.table.rows if self.table else MAX_DIGITS if self.is_image else self.points)
 
     @property
     def reach(self) -> float:

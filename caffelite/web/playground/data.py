@@ -89,12 +89,12 @@ def table(lines, target, n, rng):
     columns = [numbers(column) for name, column in cells.items() if name != target]
     x, y = np.stack([column for column in columns if column is not None], axis=1), numbers(cells[target])
     whole = np.isfinite(x).all(axis=1) & (np.array(cells[target]) != "" if y is None else np.isfinite(y))
-    kept = rng.permutation(np.flatnonzero(whole))[:n]
+    chosen = rng.permutation(np.flatnonzero(whole))[:n]
     if y is None or (len(set(y[whole])) <= 10 and (y[whole] % 1 == 0).all()):
-        known = sorted(set(np.array(cells[target] if y is None else y)[whole].tolist()))
-        y = np.array([known.index(value) if value in known else 0 for value in (cells[target] if y is None else y)])
-        return x[kept], y[kept]
-    return x[kept], y[kept, None]
+        classes = sorted(set(np.array(cells[target] if y is None else y)[whole].tolist()))
+        y = np.array([classes.index(value) if value in classes else 0 for value in (cells[target] if y is None else y)])
+        return x[chosen], y[chosen]
+    return x[chosen], y[chosen, None]
 
 
 CLASSES = {spiral: 3, moons: 2, circles: 2, xor: 2, blobs: 3, digits: 10}

@@ -28,7 +28,7 @@ from caffelite.program.timeline import measure_stages
 from caffelite.training.callbacks.base import Training
 
 REPLAYS = 50  # for the time of each kernel
-MOST_VALUES = 1024  # of an operand that is shown
+MAX_VALUES = 1024  # of an operand that is shown
 HOME = Path(caffelite.__file__).parent.parent
 
 
@@ -40,7 +40,7 @@ class NextStep:
 
     def __init__(self, training: Training, done: int) -> None:
         model, optimizer, loss = training.model, training.optimizer, training.loss
-        self.x, self.y = upcoming(training.batches, done, model.dtype)
+        self.x, self.y = next_batch(training.batches, done, model.dtype)
         self.model, self.optimizer = copy.deepcopy((model, optimizer))
 
         def step(x: np.ndarray, y: np.ndarray) -> Any:
@@ -52,16 +52,16 @@ class NextStep:
 
         self.program: Program = capture(step, self.x, self.y)  # a real step, as is the next one
         self.calls = [call for call in self.program._step.instructions if isinstance(call, Instruction)]
-        self.callers = self._callers(step)
+        self.callers = self._find_callers(step)
         self.model.load_state_dict(model.state_dict())
         self.optimizer.load_state_dict(optimizer.state_dict())
         self.at = 0
-        self.names = self._names()
-        self._timed = measure_stages(self.program._stages, self.program._step, REPLAYS)
+        self.names = self._name_arrays()
+        self._stages = measure_stages(self.program._stages, self.program._step, REPLAYS)
 
-    def picture(self) -> dict[str, Any]:
+    def timeline(self) -> dict[str, Any]:
         """The step as it was recorded and after each pass: kernels in time, temporaries in memory, for a drawing."""
-        buffers = list(dict.fromkeys([bar.buffer for stage in self._timed for bar in stage.bars]))
+        buffers = list(dict.fromkeys([bar.buffer for stage in self._stages for bar in stage.bars]))
         number = {buffer: i for i, buffer in enumerate(buffers)}
         stages = [
             {
@@ -72,82 +72,87 @@ class NextStep:
                 "size": stage.size,
                 "bars": [bar._asdict() | {"buffer": number[bar.buffer]} for bar in stage.bars],
             }
-            for stage in self._timed
+            for stage in self._stages
         ]
-        return {"stages": stages, "kernels": [self._described(i) for i in range(len(self.calls))], "at": self.at}
+        return {"stages": stages, "kernels": [self._describe(i) for i in range(len(self.calls))], "at": self.at}
 
     def run_next(self) -> dict[str, Any]:
         """Run one kernel. Return its operands, and the values of those that it has written, before and after."""
         call, number = self.calls[self.at], self.at
         operands = [x for x in call.operands if x is not None]
-        before = [values_of(x) for x in operands]
+        before = [read_values(x) for x in operands]
         kernels.Replay([call.assign_addresses()], self.program._step.memory).run()
         self.at += 1
-        shown = []
+        entries = []
         for operand, old in zip(operands, before, strict=True):
-            new = values_of(operand)
-            one: dict[str, Any] = {"name": self._name(operand, number), "shape": list(operand.shape)}
-            one |= {"written": operand.buffer in call.writes, "values": _shown(new)}
+            new = read_values(operand)
+            entry: dict[str, Any] = {"name": self._name_operand(operand, number), "shape": list(operand.shape)}
+            entry |= {"written": operand.buffer in call.writes, "values": _preview(new)}
             if old.tobytes() != new.tobytes() and not self._is_new(operand, number):
-                one["before"] = _shown(old)
-            shown.append(one)
-        return {**self._described(number), "at": self.at, "of": len(self.calls), "operands": shown}
+                entry["before"] = _preview(old)
+            entries.append(entry)
+        return {**self._describe(number), "at": self.at, "of": len(self.calls), "operands": entries}
 
-    def touching(self, place: tuple[int, int, int]) -> list[dict[str, Any]]:
+    def weight_kernels(self, place: tuple[int, int, int]) -> list[dict[str, Any]]:
         """The kernels that read or write a weight or its gradient, (layer, from, to), and what each does with it."""
         layer, source, target = place
         weight = [f for f in self.model.functions if isinstance(f, Linear)][layer].weight
         offset = source * weight.data.strides[0] + target * weight.data.strides[1]
-        found = []
+        users = []
         for number, call in enumerate(self.calls):
             roles = []
-            for what, array in (("it", weight.data), ("its gradient", weight.grad)):
+            for target_name, array in (("it", weight.data), ("its gradient", weight.grad)):
                 address = _address(array) + offset
                 for i, operand in enumerate(call.operands):
-                    if operand is not None and _first(operand) <= address < _first(operand) + operand.nbytes:
-                        roles += [f"reads {what}"] * (call.call.reads >> i & 1)
-                        roles += [f"writes {what}"] * (call.call.writes >> i & 1)
+                    if (
+                        operand is not None
+                        and _start_address(operand) <= address < _start_address(operand) + operand.nbytes
+                    ):
+                        roles += [f"reads {target_name}"] * (call.call.reads >> i & 1)
+                        roles += [f"writes {target_name}"] * (call.call.writes >> i & 1)
             if roles:
-                found.append({**self._described(number), "does": list(dict.fromkeys(roles))})
-        return found
+                users.append({**self._describe(number), "does": list(dict.fromkeys(roles))})
+        return users
 
-    def _described(self, number: int) -> dict[str, Any]:
+    def _describe(self, number: int) -> dict[str, Any]:
         """Name, shapes, time and caller of a kernel."""
         name, shapes, *_ = describe_call(self.calls[number])
         return {
             "number": number,
             "kernel": name,
             "shapes": shapes,
-            "microseconds": float(self._timed[-1].seconds[number] * 1e6),
+            "microseconds": float(self._stages[-1].seconds[number] * 1e6),
             "callers": self.callers[number],
         }
 
-    def _callers(self, step: Callable[..., Any]) -> list[list[dict[str, Any]]]:
+    def _find_callers(self, step: Callable[..., Any]) -> list[list[dict[str, Any]]]:
         """The lines of Python that call each kernel: more than one if it was fused of several."""
-        lines = callers_of(step, self.x, self.y)
+        lines = record_callers(step, self.x, self.y)
         recorded = [call.call for call in self.program._stages[0].instructions if isinstance(call, Instruction)]
-        kept = {id(call.call) for call in self.calls}
-        gone = [(i, call.name) for i, call in enumerate(recorded) if id(call) not in kept]
-        found = []
+        remaining = {id(call.call) for call in self.calls}
+        fused = [(i, call.name) for i, call in enumerate(recorded) if id(call) not in remaining]
+        callers = []
         for call in self.calls:
-            own = [i for i, one in enumerate(recorded) if one is call.call] or _parts(call.call.name, gone)
-            gone = [(i, name) for i, name in gone if i not in own]
-            found.append([lines[i] for i in own])
-        return found
+            numbers = [i for i, original in enumerate(recorded) if original is call.call] or _split_name(
+                call.call.name, fused
+            )
+            fused = [(i, name) for i, name in fused if i not in numbers]
+            callers.append([lines[i] for i in numbers])
+        return callers
 
-    def _names(self) -> list[tuple[int, int, str]]:
+    def _name_arrays(self) -> list[tuple[int, int, str]]:
         """The names of the arrays in memory: (first address, address behind it, name)."""
         parameters, buffers = named_state(self.model)
         x, y = self.program.inputs
-        named: dict[str, Any] = {"x, the batch": x, "y, the targets": y}
+        arrays: dict[str, Any] = {"x, the batch": x, "y, the targets": y}
         for name, tensor in parameters.items():
-            named |= {name: tensor.data, f"gradient of {name}": tensor.grad}
-        named |= buffers | {f"{name} of the optimizer": array for name, array in self.optimizer.vectors().items()}
-        return [(_address(array), _address(array) + array.nbytes, name) for name, array in named.items()]
+            arrays |= {name: tensor.data, f"gradient of {name}": tensor.grad}
+        arrays |= buffers | {f"{name} of the optimizer": array for name, array in self.optimizer.vectors().items()}
+        return [(_address(array), _address(array) + array.nbytes, name) for name, array in arrays.items()]
 
-    def _name(self, operand: Operand, number: int) -> str:
+    def _name_operand(self, operand: Operand, number: int) -> str:
         """The name of an operand, from its place in memory, or from the kernel that has written it."""
-        first = _first(operand)
+        first = _start_address(operand)
         names = [name for begin, end, name in self.names if begin < first + operand.nbytes and first < end]
         if names:
             return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -161,7 +166,7 @@ class NextStep:
         return operand.buffer.is_temporary and not any(operand.buffer in call.writes for call in self.calls[:number])
 
 
-def upcoming(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+def next_batch(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     """The batch that a training takes next, when it has done so many steps of the epoch. Nothing changes."""
     ahead = copy.deepcopy(batches)
     if done > 0:
@@ -186,7 +191,7 @@ class _Callers(list):
         self.lines.append({"file": known, "line": line, "text": linecache.getline(str(file), line).strip()})
 
 
-def callers_of(step: Callable[..., Any], *arrays: np.ndarray) -> list[dict[str, Any]]:
+def record_callers(step: Callable[..., Any], *arrays: np.ndarray) -> list[dict[str, Any]]:
     """Take a step, and return the line of Python that calls each kernel: file, line and text."""
     recording = Recording()
     recording.entries = entries = _Callers()
@@ -195,12 +200,12 @@ def callers_of(step: Callable[..., Any], *arrays: np.ndarray) -> list[dict[str, 
     return entries.lines
 
 
-def _parts(name: str, calls: list[tuple[int, str]]) -> list[int]:
+def _split_name(name: str, calls: list[tuple[int, str]]) -> list[int]:
     """The numbers of the calls, in order, whose names joined by _ are this name; [] if there are none."""
     for place, (i, first) in enumerate(calls):
         if name == first:
             return [i]
-        if name.startswith(f"{first}_") and (rest := _parts(name[len(first) + 1 :], calls[place + 1 :])):
+        if name.startswith(f"{first}_") and (rest := _split_name(name[len(first) + 1 :], calls[place + 1 :])):
             return [i, *rest]
     return []
 
@@ -209,21 +214,21 @@ def _address(array: Any) -> int:
     return kernels.address(array.view(np.ndarray))
 
 
-def _first(operand: Operand) -> int:
+def _start_address(operand: Operand) -> int:
     buffer: Buffer = operand.buffer
     assert buffer.address is not None
     return int(buffer.address) + operand.offset
 
 
-def values_of(operand: Operand) -> np.ndarray:
+def read_values(operand: Operand) -> np.ndarray:
     """A copy of the values at an operand's place in memory."""
     extent = sum([(n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True)])
-    memory = (ctypes.c_ubyte * (extent + operand.dtype.itemsize)).from_address(_first(operand))
+    memory = (ctypes.c_ubyte * (extent + operand.dtype.itemsize)).from_address(_start_address(operand))
     return np.ndarray(operand.shape, operand.dtype, memoryview(memory), 0, operand.strides).copy()
 
 
-def _shown(values: np.ndarray) -> np.ndarray:
+def _preview(values: np.ndarray) -> np.ndarray:
     """The first values as a matrix of numbers, as many whole rows as may be shown."""
     rows = values.reshape(-1, values.shape[-1]) if values.ndim > 0 else values.reshape(1, 1)
-    columns = min(rows.shape[1], MOST_VALUES)
-    return rows[: max(1, MOST_VALUES // max(1, columns)), :columns].astype(np.float32)
+    columns = min(rows.shape[1], MAX_VALUES)
+    return rows[: max(1, MAX_VALUES // max(1, columns)), :columns].astype(np.float32)

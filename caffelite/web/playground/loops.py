@@ -12,26 +12,26 @@ from caffelite import _kernels as kernels
 from caffelite.visualize.machine_code import MachineCode, machine_code
 
 LOOPS = Path(caffelite.__file__).parent / "_kernels" / "loops"
-MOST_LINES = 60  # of a loop, and of its instructions
+MAX_LINES = 60  # of a loop, and of its instructions
 
 
-def parts(name: str) -> list[str]:
+def split_fused_name(name: str) -> list[str]:
     """The names of the kernels in a fused kernel; [name] if it was not fused. ValueError for any other name."""
     for known in sorted(kernels.KERNELS, key=len, reverse=True):
         if name == known or name == f"{known}_bfloat16":
             return [known]
         if name.startswith(f"{known}_"):
             try:
-                return [known, *parts(name[len(known) + 1 :])]
+                return [known, *split_fused_name(name[len(known) + 1 :])]
             except ValueError:
                 continue
     raise ValueError(f"there is no kernel {name!r}")
 
 
 @functools.lru_cache(maxsize=256)
-def loop_of(name: str) -> dict[str, Any]:
+def describe_loop(name: str) -> dict[str, Any]:
     """The lines of a kernel's loop, and the instructions of its inner loop; a `problem` says why there are none."""
-    file, lines = lines_of(name)
+    file, lines = find_lines(name)
     instructions, count, problem = list[list[str]](), 0, ""
     kernel = kernels.KERNELS[name]
     if kernel.loops == "elementwise":
@@ -41,7 +41,7 @@ def loop_of(name: str) -> dict[str, Any]:
             code = machine_code(name)
             loops = code.loops or [code]
             inner = max(loops, key=_multiply_adds) if kernel.is_product else loops[0]
-            instructions = [[i.text, i.meaning] for i in inner.instructions[:MOST_LINES]]
+            instructions = [[i.text, i.meaning] for i in inner.instructions[:MAX_LINES]]
             count = len(inner.instructions)
         except RuntimeError as error:  # there is no disassembler
             problem = str(error)
@@ -60,7 +60,7 @@ def _multiply_adds(loop: MachineCode) -> int:
     return sum(["fmadd" in i.name or "fmla" in i.name for i in loop.instructions])
 
 
-def lines_of(name: str) -> tuple[str, list[str]]:
+def find_lines(name: str) -> tuple[str, list[str]]:
     """The file of a kernel's loop, and its lines: [] if caffelite was installed without its source."""
     loops, op = kernels.KERNELS[name].loops, kernels.KERNELS[name].op
     case = next((other for other, kernel in kernels.KERNELS.items() if kernel.op == op), name)  # full is a copy
@@ -68,10 +68,10 @@ def lines_of(name: str) -> tuple[str, list[str]]:
         text = path.read_text(encoding="utf-8")
         file = f"caffelite/_kernels/loops/{path.name}"
         if loops == "elementwise" and path.stem == "elementwise":
-            if found := re.search(rf"^ +(?:el)?if op == {case.upper()}\b.*\n(?:     +.*\n)+", text, re.MULTILINE):
-                return file, found[0].rstrip().split("\n")[:MOST_LINES]
-        elif found := re.search(rf'^ *publish\("{loops}", <Loop> (\w+)', text, re.MULTILINE):
-            pattern = rf"^cdef [^\n]*\b{found[1]}\((?:.|\n)*?(?=^\n\n|^\S|\Z)"
+            if match := re.search(rf"^ +(?:el)?if op == {case.upper()}\b.*\n(?:     +.*\n)+", text, re.MULTILINE):
+                return file, match[0].rstrip().split("\n")[:MAX_LINES]
+        elif match := re.search(rf'^ *publish\("{loops}", <Loop> (\w+)', text, re.MULTILINE):
+            pattern = rf"^cdef [^\n]*\b{match[1]}\((?:.|\n)*?(?=^\n\n|^\S|\Z)"
             if body := re.search(pattern, text, re.MULTILINE):
-                return file, body[0].rstrip().split("\n")[:MOST_LINES]
+                return file, body[0].rstrip().split("\n")[:MAX_LINES]
     return "", []

@@ -1,4 +1,4 @@
-"""The room of the playground's page: it asks for settings and steps, and gets frames."""
+"""The playground's page: it asks for settings and steps, and gets frames."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from caffelite.web.playground import config as choices
-from caffelite.web.playground.code import made, program_of
+from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import TABLE, Setting
 from caffelite.web.playground.data import DATA
 from caffelite.web.playground.engine import Engine
-from caffelite.web.playground.loops import loop_of, parts
-from caffelite.web.playground.requests import AS_FAST
-from caffelite.web.playground.table import Table
-from caffelite.web.playground.view import MOST_HELD
-from caffelite.web.server import Channel, Server, as_bytes
+from caffelite.web.playground.loops import describe_loop, split_fused_name
+from caffelite.web.playground.requests import FULL_SPEED
+from caffelite.web.playground.table import CSVTable
+from caffelite.web.playground.view import MAX_HELD_OUT
+from caffelite.web.server import Channel, Server, encode_message
 
-MOST_LETTERS = 100  # of a kernel's name
+MAX_NAME = 100  # of a kernel's name
 CHOICES = {
     "data": list(DATA),
     "activation": list(choices.ACTIVATIONS),
@@ -32,14 +32,14 @@ CHOICES = {
 class Playground:
     """The page, its server and its engine. It computes only while somebody looks."""
 
-    page = "playground.html"
+    html = "playground.html"
 
     def __init__(self, port: int = 0) -> None:
         self.channels: list[Channel] = []
         self.server = Server(self, port)
         self.engine = Engine(Setting(), self._show)
-        self.table: Table | None = None  # that was sent last
-        self.by: Any = None  # the page that has set it: its name and number, if it sends them
+        self.table: CSVTable | None = None  # that was sent last
+        self.changed_by: Any = None  # the page that has set it: its name and number, if it sends them
         self.server.start()
 
     def stop(self) -> None:
@@ -48,105 +48,105 @@ class Playground:
         self.server.stop()
 
     def _show(self, kind: str, message: dict[str, Any]) -> None:
-        content = as_bytes(kind, message)
+        content = encode_message(kind, message)
         for channel in [*self.channels]:
             channel.send(kind, content)
 
-    def _described(self, names: dict[str, Any]) -> dict[str, Any]:
-        """The description of the setting for a page. `names` has the setting's data and model; see `made`."""
+    def _describe(self, objects: dict[str, Any]) -> dict[str, Any]:
+        """The description of the setting for a page. `objects` has its data and model; see `build_objects`."""
         setting, table = self.engine.setting, self.table
-        (x, y), (held_x, held_y) = (names["x"], names["y"]), names["held_out"]
-        shown = slice(None if setting.is_plane else MOST_HELD)
+        (x, y), (held_x, held_y) = (objects["x"], objects["y"]), objects["held_out"]
+        shown = slice(None if setting.is_plane else MAX_HELD_OUT)
         return {
-            "setting": setting.described(),
-            "by": self.by,
-            "speed": None if self.engine.speed == AS_FAST else self.engine.speed,
+            "setting": setting.to_message(),
+            "by": self.changed_by,
+            "speed": None if self.engine.speed == FULL_SPEED else self.engine.speed,
             "choices": {
                 **CHOICES,
                 "data": [*DATA, *[TABLE] * (table is not None)],
                 "loss": list(setting.losses),
                 "target": [] if table is None else table.columns,
             },
-            "limits": {"layers": choices.MOST_LAYERS, "units": choices.MOST_UNITS, "points": setting.rows},
+            "limits": {"layers": choices.MAX_LAYERS, "units": choices.MAX_UNITS, "points": setting.rows},
             "table": None if table is None else {"name": table.name, "rows": table.rows, "left_out": table.left_out},
             "inputs": setting.table.inputs if setting.table else setting.inputs,
             "picture": "plane" if setting.is_plane else "image" if setting.is_image else "bars",
             "reach": setting.reach,
-            "classes": setting.is_classes,
-            "labels": setting.table.labels if setting.table and setting.is_classes else None,
+            "classes": setting.is_classification,
+            "labels": setting.table.labels if setting.table and setting.is_classification else None,
             "outputs": setting.outputs,
             "steps": setting.steps,
             "x": x if setting.is_plane else np.empty(0),
             "y": np.ravel(y).astype(np.float64) if setting.is_plane else np.empty(0),
             "held_x": held_x[shown] if setting.is_plane or setting.is_image else np.empty(0),
             "held_y": np.ravel(held_y)[shown].astype(np.float64),
-            "parameters": sum(p.data.size for p in names["model"].parameters()),
+            "parameters": sum(p.data.size for p in objects["model"].parameters()),
         }
 
     def _send_loop(self, channel: Channel, kernel: Any) -> None:
         """Send the lines and the machine instructions of a kernel, when they are found."""
-        if not isinstance(kernel, str) or len(kernel) > MOST_LETTERS:
+        if not isinstance(kernel, str) or len(kernel) > MAX_NAME:
             raise ValueError(f"expected the name of a kernel, got {kernel!r:.40}")
-        names = parts(kernel)  # ValueError if there is none
+        names = split_fused_name(kernel)  # ValueError if there is none
 
         def find() -> None:
-            channel.send("loop", {"kernel": kernel, "loops": [loop_of(name) for name in names]})
+            channel.send("loop", {"kernel": kernel, "loops": [describe_loop(name) for name in names]})
 
         threading.Thread(target=find, daemon=True, name="caffelite.playground.loop").start()
 
     def _begin(self, setting: Setting, by: Any) -> None:
-        names = made(setting)  # which raises ValueError for what does not fit together
-        self.by = by if len(str(by)) < 100 else None
+        objects = build_objects(setting)  # which raises ValueError for what does not fit together
+        self.changed_by = by if len(str(by)) < 100 else None
         self.table = setting.table or self.table
         self.engine.begin(setting)
-        self._show("setting", self._described(names))
+        self._show("setting", self._describe(objects))
 
-    # ---- Room ---------------------------------------------------------------------------------------------------
+    # ---- Page ---------------------------------------------------------------------------------------------------
 
-    def joined(self, channel: Channel) -> None:
+    def on_connect(self, channel: Channel) -> None:
         self.channels.append(channel)
-        channel.send("setting", self._described(made(self.engine.setting)))
-        self.engine.look()
+        channel.send("setting", self._describe(build_objects(self.engine.setting)))
+        self.engine.request_frame()
 
-    def left(self, channel: Channel) -> None:
+    def on_disconnect(self, channel: Channel) -> None:
         self.channels.remove(channel)
         if not self.channels:
             self.engine.play(False)
 
-    def received(self, channel: Channel, message: dict[str, Any]) -> None:
-        what, engine = message.get("ask"), self.engine
-        if what == "set":
-            self._begin(Setting.of(message.get("setting"), self.table), message.get("by"))
-        elif what == "table":
-            table = Table(message.get("name"), message.get("text"))
-            given = engine.setting.described() | {"data": TABLE, "target": None, "points": choices.MOST_POINTS}
-            self._begin(Setting.of(given, table), None)
-        elif what == "again":
+    def on_receive(self, channel: Channel, message: dict[str, Any]) -> None:
+        request, engine = message.get("ask"), self.engine
+        if request == "set":
+            self._begin(Setting.from_message(message.get("setting"), self.table), message.get("by"))
+        elif request == "table":
+            table = CSVTable(message.get("name"), message.get("text"))
+            choice = engine.setting.to_message() | {"data": TABLE, "target": None, "points": choices.MAX_POINTS}
+            self._begin(Setting.from_message(choice, table), None)
+        elif request == "again":
             engine.begin(engine.setting)
-        elif what in ("play", "pause"):
-            engine.play(what == "play")
-        elif what == "step":
-            engine.take(1)
-        elif what == "epoch":
-            engine.take(engine.setting.steps - engine.steps % engine.setting.steps)
-        elif what == "speed":
-            engine.at_speed(_speed(message.get("value")))
-        elif what == "follow":
-            engine.follow(_place(message.get("place"), engine.setting))
-        elif what == "kernels":
+        elif request in ("play", "pause"):
+            engine.play(request == "play")
+        elif request == "step":
+            engine.take_steps(1)
+        elif request == "epoch":
+            engine.take_steps(engine.setting.steps - engine.steps % engine.setting.steps)
+        elif request == "speed":
+            engine.set_speed(_check_speed(message.get("value")))
+        elif request == "follow":
+            engine.follow(_check_place(message.get("place"), engine.setting))
+        elif request == "kernels":
             engine.show_kernels()
-        elif what == "kernel":
+        elif request == "kernel":
             engine.run_kernel()
-        elif what == "code":
+        elif request == "code":
             epochs = max(1, math.ceil(engine.steps / engine.setting.steps))
-            channel.send("code", {"text": program_of(engine.setting, epochs), "epochs": epochs})
-        elif what == "loop":
+            channel.send("code", {"text": program_code(engine.setting, epochs), "epochs": epochs})
+        elif request == "loop":
             self._send_loop(channel, message.get("kernel"))
         else:
-            raise ValueError(f"there is nothing called {what!r:.40}")
+            raise ValueError(f"there is nothing called {request!r:.40}")
 
 
-def _place(place: Any, setting: Setting) -> tuple[int, int, int] | None:
+def _check_place(place: Any, setting: Setting) -> tuple[int, int, int] | None:
     """The place of a weight. ValueError if the net has none there."""
     if place is None:
         return None
@@ -159,9 +159,9 @@ def _place(place: Any, setting: Setting) -> tuple[int, int, int] | None:
     return layer, source, target
 
 
-def _speed(value: Any) -> float:
+def _check_speed(value: Any) -> float:
     if value is None:
-        return AS_FAST
+        return FULL_SPEED
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError(f"expected steps a second, got {value!r:.40}")
     return float(value)

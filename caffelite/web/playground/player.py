@@ -13,145 +13,145 @@ from caffelite.training.callbacks.base import Training
 from caffelite.training.history import History
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.kernels import NextStep
-from caffelite.web.playground.requests import AS_FAST, Wishes
+from caffelite.web.playground.requests import FULL_SPEED, RequestQueue
 from caffelite.web.playground.view import View, curves
-from caffelite.web.playground.weight_trace import followed
+from caffelite.web.playground.weight_trace import explain_weight
 
 FRAME = 1 / 40  # seconds between two frames, at least
-MOST_VALUES = 1000  # of a weight that is followed
+MAX_VALUES = 1000  # of a weight that is followed
 
 
 class Player:
-    """Takes steps as they are wished, and makes frames."""
+    """Takes steps as the pages request, and makes frames."""
 
-    def __init__(self, wishes: Wishes, setting: Setting, names: dict[str, Any]) -> None:
-        self.wishes, self.setting, self.view = wishes, setting, View(setting, names)
-        self.model, self.x, self.y = names["model"], names["x"], names["y"]
+    def __init__(self, requests: RequestQueue, setting: Setting, objects: dict[str, Any]) -> None:
+        self.requests, self.setting, self.view = requests, setting, View(setting, objects)
+        self.model, self.x, self.y = objects["model"], objects["x"], objects["y"]
         self._next_step: tuple[int, NextStep] | None = None  # with the number of steps before it
-        self.values: deque[tuple[int, float]] = deque(maxlen=MOST_VALUES)  # of the weight that is followed
+        self.values: deque[tuple[int, float]] = deque(maxlen=MAX_VALUES)  # of the weight that is followed
         self.history = History(loss=[])
-        self.rate, self._next, self._shown = 0.0, 0.0, 0.0
-        self._counted = (0.0, 0)  # when the rate was measured, and the steps then
+        self.rate, self._next_time, self._last_frame = 0.0, 0.0, 0.0
+        self._rate_start = (0.0, 0)  # when the rate was measured, and the steps then
 
     def begin(self, training: Training) -> None:
         self.training, self.history = training, training.history
-        self.wishes.show("frame", self.frame())
-        self._hold()
+        self.requests.show("frame", self.frame())
+        self._pause()
 
     def due(self, epochs: int) -> float:
         return math.inf
 
     def steps_until_due(self) -> float:
-        wishes = self.wishes
-        if wishes.speed < 4 / FRAME:
+        requests = self.requests
+        if requests.speed < 4 / FRAME:
             return 1
-        ahead = max(1, int(min(self.rate, wishes.speed) * FRAME / 4)) if self.rate else 1
-        return ahead if wishes.until is None else max(1, min(ahead, wishes.until - wishes.steps))
+        ahead = max(1, int(min(self.rate, requests.speed) * FRAME / 4)) if self.rate else 1
+        return ahead if requests.stop_at is None else max(1, min(ahead, requests.stop_at - requests.steps))
 
     def steps_done(self, count: int) -> None:
-        self.wishes.steps += count
+        self.requests.steps += count
 
     def between_steps(self) -> None:
-        wishes = self.wishes
-        wishes.check()
+        requests = self.requests
+        requests.check()
         now = time.perf_counter()
-        began, before = self._counted
-        if now - began > 0.25:
-            self.rate, self._counted = (wishes.steps - before) / (now - began), (now, wishes.steps)
-        if wishes.until is not None and wishes.steps >= wishes.until:
-            wishes.playing, wishes.until = False, None
+        rate_time, rate_steps = self._rate_start
+        if now - rate_time > 0.25:
+            self.rate, self._rate_start = (requests.steps - rate_steps) / (now - rate_time), (now, requests.steps)
+        if requests.stop_at is not None and requests.steps >= requests.stop_at:
+            requests.playing, requests.stop_at = False, None
             self._show()
-        elif now - self._shown >= FRAME or wishes.wants_frame():
+        elif now - self._last_frame >= FRAME or requests.wants_frame():
             self._show()
-        self._do_what_is_asked()
-        if wishes.speed < AS_FAST:
-            self._next = max(self._next + self.steps_until_due() / wishes.speed, now)
-            while wishes.playing and (left := self._next - time.perf_counter()) > 0:
-                wishes.wait(left)
-        self._hold()
+        self._handle_requests()
+        if requests.speed < FULL_SPEED:
+            self._next_time = max(self._next_time + self.steps_until_due() / requests.speed, now)
+            while requests.playing and (left := self._next_time - time.perf_counter()) > 0:
+                requests.wait(left)
+        self._pause()
 
     def __call__(self, epoch: int, history: History) -> None:
-        self.wishes.check()
+        self.requests.check()
 
     def end(self) -> None:
         """There is nothing to end."""
 
-    def _hold(self) -> None:
+    def _pause(self) -> None:
         """Wait while it is paused."""
-        waited = False
-        while not self.wishes.playing:
-            self._do_what_is_asked()
-            if self.wishes.wants_frame():
+        has_waited = False
+        while not self.requests.playing:
+            self._handle_requests()
+            if self.requests.wants_frame():
                 self._show()
-            if not self.wishes.playing:
-                self.wishes.wait_while_paused()
-            waited = True
-        if waited:
-            self._next = time.perf_counter()
-            self._counted = (time.perf_counter(), self.wishes.steps)
+            if not self.requests.playing:
+                self.requests.wait_while_paused()
+            has_waited = True
+        if has_waited:
+            self._next_time = time.perf_counter()
+            self._rate_start = (time.perf_counter(), self.requests.steps)
 
     def _show(self) -> None:
-        self.wishes.show("frame", self.frame())
-        self._shown = time.perf_counter()
+        self.requests.show("frame", self.frame())
+        self._last_frame = time.perf_counter()
 
     # ---- kernels ------------------------------------------------------------------------------------------------
 
-    def _do_what_is_asked(self) -> None:
-        while (asked := self.wishes.next_asked()) is not None:
-            if asked == "run kernel":
+    def _handle_requests(self) -> None:
+        while (request := self.requests.next_request()) is not None:
+            if request == "run kernel":
                 self.run_kernel()
             else:
                 self.show_kernels()
 
     def next_step(self) -> NextStep:
         """The next step, some of whose kernels may have run."""
-        if self._next_step is None or self._next_step[0] != self.wishes.steps:
-            done = self.wishes.steps % self.setting.steps
-            self._next_step = self.wishes.steps, NextStep(self.training, done)
+        if self._next_step is None or self._next_step[0] != self.requests.steps:
+            done = self.requests.steps % self.setting.steps
+            self._next_step = self.requests.steps, NextStep(self.training, done)
         return self._next_step[1]
 
     def show_kernels(self) -> None:
         step = self.next_step()
-        place = self.wishes.followed
-        touching = None if place is None else step.touching(place)
-        self.wishes.show("kernels", {**step.picture(), "touching": touching, "place": place})
+        place = self.requests.followed_weight
+        weight_kernels = None if place is None else step.weight_kernels(place)
+        self.requests.show("kernels", {**step.timeline(), "touching": weight_kernels, "place": place})
 
     def run_kernel(self) -> None:
-        wishes = self.wishes
-        wishes.playing, wishes.until = False, None
-        is_new = self._next_step is None or self._next_step[0] != wishes.steps
+        requests = self.requests
+        requests.playing, requests.stop_at = False, None
+        is_new = self._next_step is None or self._next_step[0] != requests.steps
         step = self.next_step()
         if is_new:
             self.show_kernels()
-        wishes.show("kernel", {"step": wishes.steps, **step.run_next()})
+        requests.show("kernel", {"step": requests.steps, **step.run_next()})
         if step.at == len(step.calls):
-            wishes.take(1)
+            requests.take_steps(1)
 
     # ---- frames -------------------------------------------------------------------------------------------------
 
     def frame(self) -> dict[str, Any]:
         """The current picture, in arrays that nobody changes."""
-        wishes = self.wishes
+        requests = self.requests
         return {
-            "playing": wishes.playing,
-            "step": wishes.steps,
-            "epoch": wishes.steps / self.setting.steps,
-            "rate": self.rate if wishes.playing else 0.0,
-            "problem": wishes.problem,
+            "playing": requests.playing,
+            "step": requests.steps,
+            "epoch": requests.steps / self.setting.steps,
+            "rate": self.rate if requests.playing else 0.0,
+            "problem": requests.problem,
             "curves": curves(self.history),
-            **self.view.now(),
-            "followed": self._followed(),
+            **self.view.snapshot(),
+            "followed": self._explain_weight(),
         }
 
-    def _followed(self) -> dict[str, Any] | None:
+    def _explain_weight(self) -> dict[str, Any] | None:
         """The weight that is followed, with its values at the last frames."""
-        place = self.wishes.followed
+        place = self.requests.followed_weight
         if place is None:
             self.values.clear()
             return None
-        found = followed(self.model, self.setting, self.x, self.y, place)
-        if self.values and self.values[-1][0] == self.wishes.steps:
+        explanation = explain_weight(self.model, self.setting, self.x, self.y, place)
+        if self.values and self.values[-1][0] == self.requests.steps:
             self.values.pop()
-        self.values.append((self.wishes.steps, found["value"]))
+        self.values.append((self.requests.steps, explanation["value"]))
         steps, values = np.array(self.values).T
-        return {**found, "steps": steps, "values": values}
+        return {**explanation, "steps": steps, "values": values}

@@ -13,8 +13,8 @@ from caffelite.training.history import History
 from caffelite.web.playground.config import PIXELS, Setting
 
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
-MOST_POINTS = 1000  # of a curve
-MOST_HELD = 500  # points whose outputs are shown
+MAX_POINTS = 1000  # of a curve
+MAX_HELD_OUT = 500  # points whose outputs are shown
 BARS = 8  # of a unit, for ranges of numbers
 
 
@@ -26,22 +26,22 @@ class View:
     points, ordered by y. A unit that gets an image shows its weights.
     """
 
-    def __init__(self, setting: Setting, names: dict[str, Any]) -> None:
-        self.setting, self.model = setting, names["model"]
+    def __init__(self, setting: Setting, objects: dict[str, Any]) -> None:
+        self.setting, self.model = setting, objects["model"]
         dtype = self.model.dtype
         if setting.is_plane:
             self.rows, self.points = grid(SMALL, setting.reach), grid(GRID, setting.reach)
         else:
-            self.rows, self.points = names["x"].astype(dtype), names["held_out"][0][:MOST_HELD].astype(dtype)
-            self.means = _means(names["y"], setting.classes)
+            self.rows, self.points = objects["x"].astype(dtype), objects["held_out"][0][:MAX_HELD_OUT].astype(dtype)
+            self.means = _averaging_matrix(objects["y"], setting.classes)
 
-    def now(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """The outputs, the units' pictures, weights and biases: arrays that nobody changes."""
         linear = [f for f in self.model.functions if isinstance(f, Linear)]
         with inference():
-            said = self.model(Tensor(self.points))
-            output = (softmax(said) if self.setting.is_classes else said).numpy()
-            units = self._units(linear)
+            scores = self.model(Tensor(self.points))
+            output = (softmax(scores) if self.setting.is_classification else scores).numpy()
+            units = self._unit_pictures(linear)
         return {
             "output": output.reshape(GRID, GRID, -1) if self.setting.is_plane else output,
             "units": units,
@@ -49,29 +49,29 @@ class View:
             "biases": [f.bias.data.copy() for f in linear if f.bias is not None],
         }
 
-    def _units(self, linear: list[Linear]) -> list[np.ndarray]:
+    def _unit_pictures(self, linear: list[Linear]) -> list[np.ndarray]:
         """For each layer but the last the pictures of its units, uint8 (units, height, width); 128 is 0.
 
         Each is on a scale of its own.
         """
-        found: list[np.ndarray] = []
+        activations: list[np.ndarray] = []
         h = Tensor(self.rows)
         for f in self.model.functions:
             if f is linear[-1]:
                 break
             if isinstance(f, Linear):
-                found.append(np.zeros(0))
+                activations.append(np.zeros(0))
             h = f(h)
-            found[-1] = h.numpy()
+            activations[-1] = h.numpy()
         if self.setting.is_plane:
-            return [_as_bytes(values.T.reshape(-1, SMALL, SMALL)) for values in found]
-        pictures = [_as_bytes((self.means @ values).T[:, None]) for values in found]
+            return [_to_bytes(values.T.reshape(-1, SMALL, SMALL)) for values in activations]
+        pictures = [_to_bytes((self.means @ values).T[:, None]) for values in activations]
         if self.setting.is_image and pictures:
-            pictures[0] = _as_bytes(linear[0].weight.data.T.reshape(-1, PIXELS, PIXELS))
+            pictures[0] = _to_bytes(linear[0].weight.data.T.reshape(-1, PIXELS, PIXELS))
         return pictures
 
 
-def _means(y: np.ndarray, classes: int | None) -> np.ndarray:
+def _averaging_matrix(y: np.ndarray, classes: int | None) -> np.ndarray:
     """The matrix (bars, n) that takes the mean over the points of each class, or of each equal part ordered by y."""
     y = np.ravel(y)
     parts = [np.flatnonzero(y == c) for c in range(classes)] if classes else np.array_split(np.argsort(y), BARS)
@@ -90,15 +90,15 @@ def grid(n: int, reach: float) -> np.ndarray:
 def curves(history: History) -> dict[str, Any]:
     """The curves of a history by name: epochs and values, at most MOST_POINTS of them, with the first and the last."""
     epochs = history.epochs
-    kept = np.unique(np.linspace(0, epochs - 1, min(epochs, MOST_POINTS)).astype(int))
-    places = kept.tolist()
+    indices = np.unique(np.linspace(0, epochs - 1, min(epochs, MAX_POINTS)).astype(int))
+    places = indices.tolist()
     return {
-        name: {"epoch": kept + 1, "value": np.array([values[i] for i in places], np.float64)}
+        name: {"epoch": indices + 1, "value": np.array([values[i] for i in places], np.float64)}
         for name, values in history.items()
     }
 
 
-def _as_bytes(pictures: np.ndarray) -> np.ndarray:
+def _to_bytes(pictures: np.ndarray) -> np.ndarray:
     """Pictures (units, height, width) of bytes; the largest value of each unit is at an end of the range."""
     values = pictures.reshape(len(pictures), -1)
     if not np.isfinite(values).all():

@@ -18,7 +18,7 @@ EPSILON = 1e-4  # by which the weight is moved, up and down
 ROWS = 3  # with their numbers on the page
 
 
-def followed(
+def explain_weight(
     model: Model, setting: Setting, x: np.ndarray, y: np.ndarray, place: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Explain the weight at `place`, (layer, from, to), of a model of the playground, by all points x (n, 2) and y.
@@ -32,15 +32,15 @@ def followed(
     f = linear[layer] if 0 <= layer < len(linear) else None
     if f is None or not (0 <= source < f.in_features and 0 <= target < f.out_features):
         raise ValueError(f"there is no weight {place}")
-    exact = _in_float64(model)
-    own = [g for g in exact.functions if isinstance(g, Linear)][layer]
+    exact = _copy_to_float64(model)
+    exact_linear = [g for g in exact.functions if isinstance(g, Linear)][layer]
     loss = getattr(cl, setting.loss)()
-    inputs, deltas = _of_rows(exact, own, loss, x, y, source, target)
+    inputs, deltas = _input_and_delta(exact, exact_linear, loss, x, y, source, target)
     return {
         "place": list(place),
         "value": float(f.weight.data[source, target]),
         "gradient": float((inputs * deltas).mean()),
-        "difference": _by_difference(exact, own, loss, x, y, (source, target)),
+        "difference": _central_difference(exact, exact_linear, loss, x, y, (source, target)),
         "epsilon": EPSILON,
         "rows": [
             {"x": x[i].tolist() if setting.is_plane else None, "h": h, "delta": delta, "product": h * delta}
@@ -50,16 +50,16 @@ def followed(
     }
 
 
-def _in_float64(model: Model) -> Model:
+def _copy_to_float64(model: Model) -> Model:
     """A copy of a model that computes in float64, as it is used and not trained."""
-    made = Model([copy.deepcopy(f) for f in model.functions if not isinstance(f, Dropout)], dtype=np.float64)
-    for f in made.functions:
+    copied = Model([copy.deepcopy(f) for f in model.functions if not isinstance(f, Dropout)], dtype=np.float64)
+    for f in copied.functions:
         if isinstance(f, BatchNorm):  # frozen, it takes its running moments
             f.requires_grad = False
-    return made
+    return copied
 
 
-def _of_rows(
+def _input_and_delta(
     model: Model, f: Linear, loss: Any, x: np.ndarray, y: np.ndarray, source: int, target: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each point h, the output of the unit before the weight, and δ, the gradient of its loss by the sum after it.
@@ -67,27 +67,29 @@ def _of_rows(
     The loss is a mean over n points. So its derivative by the sum of one point is δ / n.
     """
     place = model.functions.index(f)
-    h = _applied(model.functions[:place], Tensor(x, dtype=np.float64)).numpy()
+    h = _apply(model.functions[:place], Tensor(x, dtype=np.float64)).numpy()
     assert f.bias is not None
     sums = Tensor(h @ f.weight.data + f.bias.data, requires_grad=True, dtype=np.float64)
-    loss(_applied(model.functions[place + 1 :], sums), y).backward()
+    loss(_apply(model.functions[place + 1 :], sums), y).backward()
     assert sums.grad is not None
     return h[:, source], sums.grad[:, target] * len(x)
 
 
-def _by_difference(model: Model, f: Linear, loss: Any, x: np.ndarray, y: np.ndarray, place: tuple[int, int]) -> float:
+def _central_difference(
+    model: Model, f: Linear, loss: Any, x: np.ndarray, y: np.ndarray, place: tuple[int, int]
+) -> float:
     """(L(w + ε) − L(w − ε)) / 2ε."""
-    weight, found = f.weight.data.copy(), []
+    weight, losses = f.weight.data.copy(), []
     for sign in (1, -1):
-        moved = weight.copy()
-        moved[place] += sign * EPSILON
-        f.weight.data = moved
-        found.append(loss(_applied(model.functions, Tensor(x, dtype=np.float64)), y).item())
+        shifted = weight.copy()
+        shifted[place] += sign * EPSILON
+        f.weight.data = shifted
+        losses.append(loss(_apply(model.functions, Tensor(x, dtype=np.float64)), y).item())
     f.weight.data = weight
-    return (found[0] - found[1]) / (2 * EPSILON)
+    return (losses[0] - losses[1]) / (2 * EPSILON)
 
 
-def _applied(functions: list[Function], x: Tensor) -> Tensor:
+def _apply(functions: list[Function], x: Tensor) -> Tensor:
     for f in functions:
         x = f(x)
     return x

@@ -10,7 +10,7 @@ const lineColour = (key) => colour(typeof key === "string" ? key : LINES[key % L
 const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22; // pixels around the plot
 
 /** Write a number with about four digits. */
-export function text(value) {
+export function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e-", "e−").replace("e+", "e");
@@ -19,14 +19,14 @@ export function text(value) {
 }
 
 /** Write a number at an axis, with as few digits as it takes. */
-function mark(value) {
+function formatTick(value) {
   const size = Math.abs(value);
   if (size === 0 || (size >= 1e-3 && size < 1e6)) return value.toLocaleString("en", { maximumSignificantDigits: 6 });
   return value.toExponential().replace("e-", "e−").replace("e+", "e");
 }
 
 /** An exponential moving average that does not begin at 0; NaN stays a gap. `weight` 0 changes nothing. */
-export function smoothed(values, weight) {
+export function smooth(values, weight) {
   if (weight === 0) return values;
   const result = new Float32Array(values.length);
   let sum = 0, mass = 0;
@@ -47,9 +47,9 @@ export function ticks(low, high, count) {
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step);
-  return found;
+  const marks = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) marks.push(i * step);
+  return marks;
 }
 
 function logTicks(low, high) {
@@ -57,11 +57,11 @@ function logTicks(low, high) {
   for (let e = Math.floor(low); e <= Math.ceil(high); e++) decades.push(e);
   const multiples = high - low < 1 ? [1, 2, 3, 5, 7] : high - low < 2.5 ? [1, 2, 5] : [1];
   const step = Math.ceil((high - low) / 6);
-  const found = decades
+  const marks = decades
     .filter((e) => e % step === 0 || multiples.length > 1)
     .flatMap((e) => multiples.map((m) => e + Math.log10(m)))
     .filter((e) => e >= low && e <= high);
-  return found.length > 1 ? found : ticks(10 ** low, 10 ** high, 4).map(Math.log10);
+  return marks.length > 1 ? marks : ticks(10 ** low, 10 ** high, 4).map(Math.log10);
 }
 
 let drawn = 0; // frames of all charts, for tests and curious readers
@@ -97,10 +97,10 @@ export class LineChart {
     }
     host.append(this.figure);
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
-    this.canvas.addEventListener("pointermove", ({ offsetX }) => this.point(offsetX));
-    this.canvas.addEventListener("pointerleave", () => this.point(null));
-    this.canvas.addEventListener("blur", () => this.point(null));
-    this.canvas.addEventListener("keydown", (event) => this.walk(event));
+    this.canvas.addEventListener("pointermove", ({ offsetX }) => this.setCursor(offsetX));
+    this.canvas.addEventListener("pointerleave", () => this.setCursor(null));
+    this.canvas.addEventListener("blur", () => this.setCursor(null));
+    this.canvas.addEventListener("keydown", (event) => this.moveCursor(event));
   }
 
   /**
@@ -160,11 +160,11 @@ export class LineChart {
     pen.clearRect(0, 0, width, height);
     this.lines = this.series.map((line, i) => ({
       ...line,
-      y: line.faint ? line.y : smoothed(line.y, this.smoothing),
+      y: line.faint ? line.y : smooth(line.y, this.smoothing),
       colour: lineColour(line.key ?? i),
     }));
     const range = (this.range = this.ranges());
-    this.say();
+    this.describe();
     if (range === null) return;
     const across = (x) => LEFT + ((x - range.left) / (range.right - range.left)) * (width - LEFT - RIGHT);
     const up = (y) => height - BOTTOM - ((y - range.low) / (range.high - range.low)) * (height - TOP - BOTTOM);
@@ -194,12 +194,12 @@ export class LineChart {
       pen.lineTo(width - RIGHT, y);
       pen.stroke();
       pen.fillStyle = colour("--soft");
-      pen.fillText(mark(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 2 : 6))), LEFT - 7, y);
+      pen.fillText(formatTick(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 2 : 6))), LEFT - 7, y);
     }
     pen.textBaseline = "alphabetic";
     pen.fillText(this.unit, LEFT - 7, height - 5);
     for (const at of ticks(left, right, (width - LEFT - RIGHT) / 70)) {
-      const words = mark(Number(at.toPrecision(6))), half = pen.measureText(words).width / 2;
+      const words = formatTick(Number(at.toPrecision(6))), half = pen.measureText(words).width / 2;
       if (across(at) - half < LEFT - 4) continue;
       pen.textAlign = across(at) + half > width ? "right" : "center";
       pen.fillText(words, Math.min(across(at), width), height - 5);
@@ -245,7 +245,7 @@ export class LineChart {
     pen.lineTo(x, height - BOTTOM);
     pen.stroke();
     for (const line of this.lines.filter(({ faint }) => !faint)) {
-      const i = nearest(line.x, this.cursor);
+      const i = nearestIndex(line.x, this.cursor);
       pen.fillStyle = line.colour;
       pen.beginPath();
       pen.arc(across(line.x[i]), up(this.log ? Math.log10(line.y[i]) : line.y[i]), 3.5, 0, 7);
@@ -254,14 +254,14 @@ export class LineChart {
   }
 
   /** Move the cursor to a place in pixels, or take it away. */
-  point(at) {
+  setCursor(at) {
     if (at === null || !this.range || !this.across) {
       this.cursor = null;
     } else {
       const share = (at - LEFT) / (this.width - LEFT - RIGHT);
-      const wanted = this.range.left + Math.min(1, Math.max(0, share)) * (this.range.right - this.range.left);
+      const target = this.range.left + Math.min(1, Math.max(0, share)) * (this.range.right - this.range.left);
       const longest = this.longest();
-      this.cursor = longest.x[nearest(longest.x, wanted)];
+      this.cursor = longest.x[nearestIndex(longest.x, target)];
     }
     this.redraw();
   }
@@ -270,23 +270,23 @@ export class LineChart {
     return this.lines.filter(({ faint }) => !faint).reduce((a, b) => (b.x.length > a.x.length ? b : a));
   }
 
-  walk(event) {
+  moveCursor(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
     if (step === undefined || !this.range) return;
     event.preventDefault();
     const { x } = this.longest();
-    const now = this.cursor === null ? x.length - 1 : nearest(x, this.cursor) + step;
+    const now = this.cursor === null ? x.length - 1 : nearestIndex(x, this.cursor) + step;
     this.cursor = x[Math.min(x.length - 1, Math.max(0, now))];
     this.redraw();
   }
 
   /** Write the legend with the values at the cursor, or the newest, and the same in words. */
-  say() {
-    const shown = this.lines.filter(({ faint }) => !faint);
-    while (this.keys.children.length > shown.length) this.keys.lastChild.remove();
+  describe() {
+    const solidLines = this.lines.filter(({ faint }) => !faint);
+    while (this.keys.children.length > solidLines.length) this.keys.lastChild.remove();
     const values = {};
-    shown.forEach((line, i) => {
-      const at = this.cursor === null ? line.y.length - 1 : nearest(line.x, this.cursor);
+    solidLines.forEach((line, i) => {
+      const at = this.cursor === null ? line.y.length - 1 : nearestIndex(line.x, this.cursor);
       let key = this.keys.children[i];
       if (!key) {
         key = document.createElement("span");
@@ -296,11 +296,11 @@ export class LineChart {
       }
       key.firstChild.style.background = line.colour;
       key.children[1].textContent = line.name;
-      key.lastChild.textContent = text(line.y[at]);
+      key.lastChild.textContent = formatNumber(line.y[at]);
       values[line.name] = line.y[at];
     });
-    const where = this.cursor === null ? "" : ` at ${this.unit} ${text(this.cursor)}`;
-    const all = shown.map(({ name }) => `${name} ${text(values[name])}`).join(", ");
+    const where = this.cursor === null ? "" : ` at ${this.unit} ${formatNumber(this.cursor)}`;
+    const all = solidLines.map(({ name }) => `${name} ${formatNumber(values[name])}`).join(", ");
     this.words.textContent = `${this.title}${where}: ${all || "nothing yet"}.`;
     this.canvas.setAttribute("aria-label", this.words.textContent);
     this.figure.dataset.values = JSON.stringify(values);
@@ -309,11 +309,11 @@ export class LineChart {
   }
 }
 
-function nearest(x, wanted) {
+function nearestIndex(x, target) {
   let low = 0, high = x.length - 1;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
-    x[middle] < wanted ? (low = middle) : (high = middle);
+    x[middle] < target ? (low = middle) : (high = middle);
   }
-  return Math.abs(x[low] - wanted) <= Math.abs(x[high] - wanted) ? low : high;
+  return Math.abs(x[low] - target) <= Math.abs(x[high] - target) ? low : high;
 }

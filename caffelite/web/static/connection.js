@@ -2,24 +2,24 @@
 
 import { decode } from "./messages.js";
 
-const AGAIN = 1000, SELDOM = 10000; // milliseconds before it tries again, at first and at last
+const FIRST_WAIT = 1000, MAX_WAIT = 10000; // milliseconds before it tries again, at first and at last
 
-/** Connect, and call `handle(message, bytes)` for each message. Returns a function that sends one. */
-export function connect(handle, gone) {
+/** Connect, and call `onMessage(message, bytes)` for each message. Returns a function that sends one. */
+export function connect(onMessage, onClose) {
   const token = new URLSearchParams(location.search).get("token") ?? "";
-  let socket = null, wait = AGAIN;
+  let socket = null, wait = FIRST_WAIT;
   const open = () => {
     socket = new WebSocket(`ws://${location.host}/socket?token=${encodeURIComponent(token)}`);
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
-      wait = AGAIN;
-      gone(null);
+      wait = FIRST_WAIT;
+      onClose(null);
     };
-    socket.onmessage = (event) => handle(decode(event.data), event.data);
+    socket.onmessage = (event) => onMessage(decode(event.data), event.data);
     socket.onclose = (event) => {
-      gone(event.reason || "The program that trains has ended, or does not answer. This page shows what it last said.");
+      onClose(event.reason || "The program that trains has ended, or does not answer. This page shows what it last said.");
       if (event.code !== 4001) setTimeout(open, wait);
-      wait = Math.min(2 * wait, SELDOM);
+      wait = Math.min(2 * wait, MAX_WAIT);
     };
   };
   open();
@@ -30,8 +30,8 @@ export function connect(handle, gone) {
 
 /** A button that changes between light and dark, and remembers it. */
 export function themeButton(button, redraw) {
-  const kept = localStorage.getItem("theme");
-  if (kept) document.documentElement.dataset.theme = kept;
+  const theme = localStorage.getItem("theme");
+  if (theme) document.documentElement.dataset.theme = theme;
   const isDark = () =>
     (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) ===
     "dark";

@@ -1,27 +1,27 @@
 // The page of cl.live(): it draws what the training says, and sends what its buttons ask for.
 
-import { LineChart, text } from "./charts.js";
+import { LineChart, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { decode, encode } from "./messages.js";
-import { drawPlane, filterOf, histogram, pictureOf } from "./pictures.js";
+import { drawPlane, filterFigure, histogram, imageFigure } from "./pictures.js";
 
 const $ = (id) => document.getElementById(id);
 const ENDED = ["finished", "stopped", "failed"];
-const OTHERS = ["learning rate", "steps per second"]; // curves that are not results: small, and below the others
+const MINOR_CURVES = ["learning rate", "steps per second"]; // curves that are not results: small, and below the others
 const TIMING = "A copy of the model makes some steps, and the training waits so long.";
-const EVERY = 2000; // milliseconds after which the page of a folder asks for the list of runs again
+const LIST_INTERVAL = 2000; // milliseconds after which the page of a folder asks for the list of runs again
 
 // What the page knows: the run that trains now, those that were opened, and which of them it shows.
-const now = { name: null, parts: {} };
-const opened = new Map(); // by name: runs from files or from the server
-const listed = new Map(); // by name: what the list and the charts need of other runs
-const beside = new Set(); // the names of runs that are drawn beside the one that is shown
-let shown = now, isConnected = false, asked = false;
+const liveRun = { name: null, parts: {} };
+const loadedRuns = new Map(); // by name: runs from files or from the server
+const runList = new Map(); // by name: what the list and the charts need of other runs
+const comparedRuns = new Set(); // the names of runs that are drawn beside the one that is shown
+let shownRun = liveRun, isConnected = false, isRequested = false;
 let isFolder = false; // whether the page is one of `caffelite live`: it shows the runs of a folder, and no training
 
 // ---- messages ---------------------------------------------------------------------------------------------------------
 
-const say = (words, isBad = false) => {
+const showMessage = (words, isBad = false) => {
   $("said").hidden = !words;
   $("said").textContent = words ?? "";
   $("said").classList.toggle("bad", isBad);
@@ -29,41 +29,41 @@ const say = (words, isBad = false) => {
 
 const send = connect(receive, (why) => {
   isConnected = why === null;
-  const isOver = ENDED.includes(now.parts.status?.state);
-  if (isConnected) say(null);
-  else if (isFolder) say("The program that serves these runs has ended. This page keeps what it shows.");
-  else if (isOver) say("The training has ended, and its server with it. This page keeps what it shows.");
-  else say(why, true);
+  const isOver = ENDED.includes(liveRun.parts.status?.state);
+  if (isConnected) showMessage(null);
+  else if (isFolder) showMessage("The program that serves these runs has ended. This page keeps what it shows.");
+  else if (isOver) showMessage("The training has ended, and its server with it. This page keeps what it shows.");
+  else showMessage(why, true);
   drawControls();
 });
 
 function receive(message) {
   const { kind } = message;
   if (kind === "saved") return download(message.name, message.content);
-  if (kind === "refused") return say(`Not done: ${message.why}.`, true);
-  if (kind === "run") return look(message);
-  if (kind === "runs") return list(message);
-  if (message.run !== now.name) {
-    if (now.name !== null && now.parts.status) keepInList(now);
-    Object.assign(now, { name: message.run, parts: {} });
-    beside.delete(now.name);
-    listed.delete(now.name);
-    shown = now;
+  if (kind === "refused") return showMessage(`Not done: ${message.why}.`, true);
+  if (kind === "run") return openRun(message);
+  if (kind === "runs") return updateList(message);
+  if (message.run !== liveRun.name) {
+    if (liveRun.name !== null && liveRun.parts.status) addToList(liveRun);
+    Object.assign(liveRun, { name: message.run, parts: {} });
+    comparedRuns.delete(liveRun.name);
+    runList.delete(liveRun.name);
+    shownRun = liveRun;
   }
-  now.parts[kind] = message;
+  liveRun.parts[kind] = message;
   redraw();
 }
 
-/** Note the runs of the list. Without a training, open the newest, and open a run again if it has gone on. */
-function list(message) {
-  const before = listed.get(shown.name);
-  for (const run of message.runs) if (run.name !== message.now) listed.set(run.name, run);
+/** Take over the runs of the list. Without a training, open the newest, and open a run again if it has gone on. */
+function updateList(message) {
+  const before = runList.get(shownRun.name);
+  for (const run of message.runs) if (run.name !== message.now) runList.set(run.name, run);
   if (message.now === null && !isFolder) {
     isFolder = true;
     document.body.classList.add("of-folder");
-    setInterval(() => send({ kind: "runs" }), EVERY);
+    setInterval(() => send({ kind: "runs" }), LIST_INTERVAL);
     if (message.runs.length) send({ kind: "run", name: message.runs[0].name });
-  } else if (shown !== now && before?.state === "running" && message.runs.some(({ name, seconds }) => name === before.name && seconds !== before.seconds)) {
+  } else if (shownRun !== liveRun && before?.state === "running" && message.runs.some(({ name, seconds }) => name === before.name && seconds !== before.seconds)) {
     send({ kind: "run", name: before.name });
   }
   redraw();
@@ -71,21 +71,21 @@ function list(message) {
 
 /** Draw all in the next frame, once. */
 function redraw() {
-  if (asked) return;
-  asked = true;
+  if (isRequested) return;
+  isRequested = true;
   requestAnimationFrame(() => {
-    asked = false;
-    for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shown.parts);
+    isRequested = false;
+    for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
     drawControls();
     document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
   });
 }
 
 /** Return whether a part has changed since it was drawn last. */
-const drawnLast = new Map();
+const lastDrawn = new Map();
 function isNew(kind, part) {
-  const known = drawnLast.get(kind);
-  drawnLast.set(kind, part);
+  const known = lastDrawn.get(kind);
+  lastDrawn.set(kind, part);
   return known !== part;
 }
 
@@ -99,21 +99,21 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes}:${pad(whole % 60)}` : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
 }
 
-const capital = (words) => words[0].toUpperCase() + words.slice(1);
-const count = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en"));
+const capitalize = (words) => words[0].toUpperCase() + words.slice(1);
+const formatCount = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en"));
 
 function drawStatus({ status }) {
   if (!status) return;
   const { epoch, epochs, results } = status;
-  const state = stateOf(shown);
+  const state = runState(shownRun);
   const numbers = {
-    Epoch: count(epoch),
-    ...Object.fromEntries(Object.entries(results).map(([name, value]) => [name, text(value)])),
-    "Learning rate": text(status.lr),
-    "Steps per second": status.steps_per_second >= 10 ? count(status.steps_per_second) : text(status.steps_per_second),
+    Epoch: formatCount(epoch),
+    ...Object.fromEntries(Object.entries(results).map(([name, value]) => [name, formatNumber(value)])),
+    "Learning rate": formatNumber(status.lr),
+    "Steps per second": status.steps_per_second >= 10 ? formatCount(status.steps_per_second) : formatNumber(status.steps_per_second),
     "Time": duration(status.seconds),
     "Time left": ENDED.includes(state) || state === "broken off" ? "–" : duration(status.left),
-    Steps: count(status.step),
+    Steps: formatCount(status.step),
   };
   const list = $("numbers");
   if (list.children.length !== Object.keys(numbers).length) list.replaceChildren();
@@ -126,37 +126,37 @@ function drawStatus({ status }) {
     }
     item.firstChild.textContent = name.replace(/^val_(.*)/, "$1, held out");
     item.lastChild.textContent = value;
-    if (i === 0 && epochs) item.lastChild.append(Object.assign(document.createElement("small"), { textContent: ` of ${count(epochs)}` }));
+    if (i === 0 && epochs) item.lastChild.append(Object.assign(document.createElement("small"), { textContent: ` of ${formatCount(epochs)}` }));
     item.dataset.number = name;
   });
-  $("about").textContent = `${shown === now ? "" : `${shown.name} · `}${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${count(status.parameters)} parameters`;
+  $("about").textContent = `${shownRun === liveRun ? "" : `${shownRun.name} · `}${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${formatCount(status.parameters)} parameters`;
   $("state").textContent = state;
   $("state").dataset.state = state;
   const share = epochs ? status.place / epochs : 0;
   $("share").style.width = `${100 * share}%`;
   $("share").parentElement.setAttribute("aria-valuenow", epoch);
   if (epochs) $("share").parentElement.setAttribute("aria-valuemax", epochs);
-  document.title = `${state}: epoch ${count(epoch)}, loss ${text(results.loss)}`;
-  if (shown === now && ENDED.includes(state) && isConnected) {
-    say(`The training has ${state === "finished" ? "ended" : state}${status.why ? `: ${status.why}` : ""}.`, state === "failed");
+  document.title = `${state}: epoch ${formatCount(epoch)}, loss ${formatNumber(results.loss)}`;
+  if (shownRun === liveRun && ENDED.includes(state) && isConnected) {
+    showMessage(`The training has ${state === "finished" ? "ended" : state}${status.why ? `: ${status.why}` : ""}.`, state === "failed");
   }
 }
 
 /** The state of a run. Of a run that another program trains, only the list knows whether it was broken off. */
-const stateOf = (run) => (run === now ? run.parts.status : (listed.get(run.name) ?? run.parts.status))?.state;
+const runState = (run) => (run === liveRun ? run.parts.status : (runList.get(run.name) ?? run.parts.status))?.state;
 
 function drawControls() {
-  const status = now.parts.status;
-  const runs = isConnected && shown === now && status && !ENDED.includes(status.state);
+  const status = liveRun.parts.status;
+  const runs = isConnected && shownRun === liveRun && status && !ENDED.includes(status.state);
   const isPaused = status?.state === "paused";
   const cannot = status?.cannot ?? {};
   for (const id of ["pause", "step", "epoch", "stop", "save"]) $(id).disabled = !runs;
   $("time").disabled = !runs || "kernels" in cannot;
   for (const item of $("rate").querySelectorAll("input, button")) item.disabled = !runs || "rate" in cannot;
   $("rate").title = cannot.rate ?? "";
-  if (shown === now && !now.parts.kernels) $("kernels-text").textContent = cannot.kernels ? `${capital(cannot.kernels)}.` : TIMING;
+  if (shownRun === liveRun && !liveRun.parts.kernels) $("kernels-text").textContent = cannot.kernels ? `${capitalize(cannot.kernels)}.` : TIMING;
   $("pause").textContent = isPaused ? "Go on" : "Pause";
-  $("keep").disabled = !shown.parts.status;
+  $("keep").disabled = !shownRun.parts.status;
   if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(4)));
 }
 
@@ -164,7 +164,7 @@ function drawControls() {
 
 const charts = new Map();
 
-function chartOf(host, name, options = {}) {
+function getChart(host, name, options = {}) {
   if (!charts.has(name)) charts.set(name, new LineChart(host, { title: name, ...options }));
   return charts.get(name);
 }
@@ -176,24 +176,24 @@ function drawCurves({ curves: part }) {
   const names = [...new Set(Object.keys(curves).filter((name) => !hidden.has(name)).map((name) => name.replace(/^val_/, "")))];
   if (!names.includes("loss")) names.unshift("loss");
   for (const name of names) {
-    const lines = [], within = curves["loss of the last steps"];
-    const isOther = OTHERS.includes(name);
+    const lines = [], lastSteps = curves["loss of the last steps"];
+    const isOther = MINOR_CURVES.includes(name);
     if (curves[name]) lines.push({ name: isOther ? "" : "training", key: "--blue", ...curves[name] });
-    if (name === "loss" && within && (curves.loss?.y.length ?? 0) < 100) {
-      lines.push({ name: "last steps", key: "--grey", ...within, faint: Boolean(curves.loss) });
+    if (name === "loss" && lastSteps && (curves.loss?.y.length ?? 0) < 100) {
+      lines.push({ name: "last steps", key: "--grey", ...lastSteps, faint: Boolean(curves.loss) });
     }
     if (curves[`val_${name}`]) lines.push({ name: "held out", key: "--red", dashed: true, ...curves[`val_${name}`] });
-    [...beside].forEach((other, i) => {
-      const own = (listed.get(other) ?? opened.get(other))?.curves ?? {};
+    [...comparedRuns].forEach((other, i) => {
+      const own = (runList.get(other) ?? loadedRuns.get(other))?.curves ?? {};
       const key = ["--green", "--violet", "--sky", "--orange"][i % 4];
       if (own[name]) lines.push({ name: other, key, ...own[name] });
       if (own[`val_${name}`]) lines.push({ name: `${other}, held out`, key, dashed: true, ...own[`val_${name}`] });
     });
-    const chart = chartOf($("charts"), name, { height: isOther ? 120 : 200 });
+    const chart = getChart($("charts"), name, { height: isOther ? 120 : 200 });
     if (!isOther) Object.assign(chart, { log: $("log").checked, smoothing: Number($("smoothing").value) });
     chart.show(lines);
   }
-  const order = [...names.filter((name) => !OTHERS.includes(name)), ...OTHERS];
+  const order = [...names.filter((name) => !MINOR_CURVES.includes(name)), ...MINOR_CURVES];
   order.forEach((name, i) => { if (charts.has(name)) charts.get(name).figure.style.order = i; });
   for (const [name, chart] of charts) {
     if (chart.figure.parentElement === $("charts") && !names.includes(name)) chart.show([]);
@@ -216,7 +216,7 @@ function drawRegions({ regions }) {
   const part = panel("regions", regions);
   if (!part) return;
   drawPlane($("plane"), part);
-  const rows = `${count(part.truth.length)} ${part.held_out ? "held-out rows" : "rows of the training"}`;
+  const rows = `${formatCount(part.truth.length)} ${part.held_out ? "held-out rows" : "rows of the training"}`;
   const right = part.right === undefined ? "" : `, ${(100 * part.right).toFixed(1)} % right; those that are wrong have a ring`;
   $("regions-title").textContent = part.labels ? "Decision regions" : "Predictions over the plane";
   $("regions-text").textContent = `${rows}${right}.`;
@@ -230,7 +230,7 @@ function drawMistakes({ mistakes }) {
   if (!part) return;
   const figures = [...part.truth].map((truth, i) => {
     const words = `${truth} → ${part.taken_for[i]}`;
-    return pictureOf(part.images, i, words, `${truth}, taken for ${part.taken_for[i]}, ${Math.round(100 * part.sure[i])} % sure`);
+    return imageFigure(part.images, i, words, `${truth}, taken for ${part.taken_for[i]}, ${Math.round(100 * part.sure[i])} % sure`);
   });
   $("mistakes").querySelector(".pictures").replaceChildren(...figures);
   const rows = part.held_out ? "held-out rows" : "rows of the training";
@@ -241,7 +241,7 @@ function drawMistakes({ mistakes }) {
 function drawFilters({ filters }) {
   const part = panel("filters", filters);
   if (!part) return;
-  const figures = [...Array(part.filters.shape[0]).keys()].map((i) => filterOf(part.filters, i));
+  const figures = [...Array(part.filters.shape[0]).keys()].map((i) => filterFigure(part.filters, i));
   $("filters").querySelector(".pictures").replaceChildren(...figures);
   $("filters-text").textContent = `${part.of}. Each has its own scale.`;
 }
@@ -255,26 +255,26 @@ function drawText({ text: written }) {
 // ---- layers -----------------------------------------------------------------------------------------------------------
 
 function row(cells, left = 1) {
-  const made = document.createElement("tr");
+  const element = document.createElement("tr");
   cells.forEach((cell, i) => {
     const part = document.createElement("td");
     if (i <= left) part.className = "left";
     part.append(cell ?? "");
-    made.append(part);
+    element.append(part);
   });
-  return made;
+  return element;
 }
 
 function drawSizes({ layers, curves }) {
   const sizes = curves?.sizes ?? {};
   for (const [what, title] of [["gradient", "gradients"], ["weight", "weights"]]) {
     const lines = Object.entries(sizes).map(([name, both], i) => ({ name: name.replace(/\.weight$/, ""), key: i, ...both[what] }));
-    chartOf($("size-charts"), title, { log: true, height: 170 }).show(lines);
+    getChart($("size-charts"), title, { log: true, height: 170 }).show(lines);
   }
   const part = panel("sizes", layers);
   if (!part) return;
   $("parameters").replaceChildren(...part.rows.map((p) =>
-    row([p.name, p.shape.join(" × ") || "1", text(p.size), p.frozen ? "frozen" : text(p.gradient), p.frozen ? "" : text(p.ratio)]),
+    row([p.name, p.shape.join(" × ") || "1", formatNumber(p.size), p.frozen ? "frozen" : formatNumber(p.gradient), p.frozen ? "" : formatNumber(p.ratio)]),
   ), ...(part.left_out ? [row([`and ${part.left_out} more`, "", "", "", ""])] : []));
 }
 
@@ -287,12 +287,12 @@ function drawUnits({ units }) {
   const share = (x) => (x === null ? "" : `${Math.round(100 * x)} %`);
   $("layers").replaceChildren(...part.rows.map((layer) => {
     const name = `${layer.name} ${layer.function}`.trim();
-    const outputs = histogram(layer.counts, `outputs of ${name} from ${text(layer.least)} to ${text(layer.most)}`);
-    const made = row([name, outputs, text(layer.mean), text(layer.std), share(layer.zeros),
-      layer.dead ? `${layer.dead} of ${layer.units}` : "", share(layer.saturated), text(layer.gradient)]);
-    made.children[1].className = "bars";
-    made.dataset.dead = layer.dead;
-    return made;
+    const outputs = histogram(layer.counts, `outputs of ${name} from ${formatNumber(layer.least)} to ${formatNumber(layer.most)}`);
+    const element = row([name, outputs, formatNumber(layer.mean), formatNumber(layer.std), share(layer.zeros),
+      layer.dead ? `${layer.dead} of ${layer.units}` : "", share(layer.saturated), formatNumber(layer.gradient)]);
+    element.children[1].className = "bars";
+    element.dataset.dead = layer.dead;
+    return element;
   }));
   $("units-text").textContent = `${part.of} rows of the training, forward and backward on a copy. A unit is dead if it is 0 for all of them.`;
 }
@@ -300,78 +300,78 @@ function drawUnits({ units }) {
 function drawKernels({ kernels }) {
   $("kernels").hidden = isFolder && !kernels;
   if (!kernels || !isNew("kernels", kernels)) return;
-  const most = kernels.times[0] || 1, calls = kernels.calls.reduce((a, b) => a + b, 0);
+  const largest = kernels.times[0] || 1, calls = kernels.calls.reduce((a, b) => a + b, 0);
   $("times").replaceChildren(...kernels.names.map((name, i) => {
-    const made = Object.assign(document.createElement("div"), { className: "kernel" });
+    const element = Object.assign(document.createElement("div"), { className: "kernel" });
     const bar = Object.assign(document.createElement("div"), { className: "bar-of" });
-    bar.style.width = `${(100 * kernels.times[i]) / most}%`;
+    bar.style.width = `${(100 * kernels.times[i]) / largest}%`;
     const times = kernels.calls[i] > 1 ? ` × ${kernels.calls[i]}` : "";
-    made.append(
+    element.append(
       Object.assign(document.createElement("span"), { className: "name mono", textContent: `${name}${times}`, title: name }), bar,
-      Object.assign(document.createElement("span"), { className: "time", textContent: `${text(kernels.times[i])} µs` }),
+      Object.assign(document.createElement("span"), { className: "time", textContent: `${formatNumber(kernels.times[i])} µs` }),
     );
-    return made;
+    return element;
   }));
-  $("kernels-text").textContent = `A step on ${kernels.of} rows takes ${text(kernels.total)} µs in ${calls} kernels.`;
+  $("kernels-text").textContent = `A step on ${kernels.of} rows takes ${formatNumber(kernels.total)} µs in ${calls} kernels.`;
 }
 
 // ---- runs -------------------------------------------------------------------------------------------------------------
 
-const about = (name, { status, curves }) => ({ ...status, name, curves: curves?.curves ?? {} });
+const summarize = (name, { status, curves }) => ({ ...status, name, curves: curves?.curves ?? {} });
 
-function keepInList(run) {
-  listed.set(run.name, about(run.name, run.parts));
-  opened.set(run.name, { name: run.name, parts: run.parts, curves: run.parts.curves?.curves ?? {} });
+function addToList(run) {
+  runList.set(run.name, summarize(run.name, run.parts));
+  loadedRuns.set(run.name, { name: run.name, parts: run.parts, curves: run.parts.curves?.curves ?? {} });
 }
 
 function drawRuns({ file }) {
   $("kept").textContent = !file ? "" : file.error ? `This run is not kept: ${file.error}.` : `This run is kept in ${file.path}.`;
-  const runs = [...listed.values()].sort((a, b) => (a.name < b.name ? 1 : -1));
-  if (now.parts.status) runs.unshift({ ...about(now.name, now.parts), isNow: true });
-  const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...beside], shown.name]);
+  const runs = [...runList.values()].sort((a, b) => (a.name < b.name ? 1 : -1));
+  if (liveRun.parts.status) runs.unshift({ ...summarize(liveRun.name, liveRun.parts), isNow: true });
+  const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...comparedRuns], shownRun.name]);
   if ($("list").dataset.key === key) return;
   $("list").dataset.key = key;
   $("list").replaceChildren(...runs.map((run) => {
-    const last = (curve) => text(curve?.y[curve.y.length - 1]);
+    const last = (curve) => formatNumber(curve?.y[curve.y.length - 1]);
     const { name } = run;
-    const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: beside.has(name) });
+    const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: comparedRuns.has(name) });
     box.setAttribute("aria-label", `draw ${name} beside`);
-    box.disabled = name === shown.name;
+    box.disabled = name === shownRun.name;
     box.onchange = () => {
-      box.checked ? beside.add(name) : beside.delete(name);
+      box.checked ? comparedRuns.add(name) : comparedRuns.delete(name);
       redraw();
     };
-    const button = Object.assign(document.createElement("button"), { textContent: "Look at", disabled: name === shown.name });
+    const button = Object.assign(document.createElement("button"), { textContent: "Look at", disabled: name === shownRun.name });
     button.setAttribute("aria-label", `look at ${name}`);
-    button.onclick = () => open(name);
-    const made = row([name, run.state, count(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button]);
-    made.dataset.run = name;
-    made.setAttribute("aria-current", String(name === shown.name));
-    return made;
+    button.onclick = () => selectRun(name);
+    const element = row([name, run.state, formatCount(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button]);
+    element.dataset.run = name;
+    element.setAttribute("aria-current", String(name === shownRun.name));
+    return element;
   }));
 }
 
-function open(name) {
-  if (name === now.name) show(now);
-  else if (opened.has(name)) show(opened.get(name));
+function selectRun(name) {
+  if (name === liveRun.name) showRun(liveRun);
+  else if (loadedRuns.has(name)) showRun(loadedRuns.get(name));
   else send({ kind: "run", name });
 }
 
-function look({ name, parts }) {
-  opened.set(name, { name, parts, curves: parts.curves?.curves ?? {} });
-  if (name !== now.name && !listed.has(name)) listed.set(name, about(name, parts));
-  show(opened.get(name));
+function openRun({ name, parts }) {
+  loadedRuns.set(name, { name, parts, curves: parts.curves?.curves ?? {} });
+  if (name !== liveRun.name && !runList.has(name)) runList.set(name, summarize(name, parts));
+  showRun(loadedRuns.get(name));
 }
 
-function show(run) {
-  shown = run;
-  beside.delete(run.name);
-  if (run === now || isFolder) say(null);
-  else say(`This is the run ${run.name}. Its state: ${stateOf(run)}.`);
+function showRun(run) {
+  shownRun = run;
+  comparedRuns.delete(run.name);
+  if (run === liveRun || isFolder) showMessage(null);
+  else showMessage(`This is the run ${run.name}. Its state: ${runState(run)}.`);
   if (!run.parts.kernels) {
     $("times").replaceChildren();
     $("kernels-text").textContent = TIMING;
-    drawnLast.delete("kernels");
+    lastDrawn.delete("kernels");
   }
   redraw();
 }
@@ -386,24 +386,24 @@ function download(name, content) {
 
 // ---- what the buttons do ----------------------------------------------------------------------------------------------
 
-$("pause").onclick = () => send({ kind: now.parts.status?.state === "paused" ? "go" : "pause" });
+$("pause").onclick = () => send({ kind: liveRun.parts.status?.state === "paused" ? "go" : "pause" });
 for (const kind of ["step", "epoch", "stop", "save"]) $(kind).onclick = () => send({ kind });
 $("time").onclick = () => send({ kind: "kernels" });
 $("rate").onsubmit = (event) => {
   event.preventDefault();
   const value = Number($("new-rate").value.replace(",", "."));
   if (Number.isFinite(value) && value >= 0) send({ kind: "rate", value });
-  else say("A learning rate is a number, 0 or more.", true);
+  else showMessage("A learning rate is a number, 0 or more.", true);
 };
-$("keep").onclick = () => download(`${shown.name}.run`, encode({ kind: "run", name: shown.name, parts: shown.parts }));
+$("keep").onclick = () => download(`${shownRun.name}.run`, encode({ kind: "run", name: shownRun.name, parts: shownRun.parts }));
 $("open").onchange = async ({ target }) => {
   for (const file of target.files) {
     try {
       const message = decode(await file.arrayBuffer());
       if (message.kind !== "run" || !message.parts?.status) throw new Error("it has no run");
-      look(message);
+      openRun(message);
     } catch (error) {
-      say(`${file.name} cannot be opened: ${error.message}.`, true);
+      showMessage(`${file.name} cannot be opened: ${error.message}.`, true);
     }
   }
   target.value = "";
@@ -412,7 +412,7 @@ $("kernels-text").textContent = TIMING;
 $("log").onchange = redraw;
 $("smoothing").oninput = redraw;
 themeButton($("theme"), () => {
-  drawnLast.clear();
+  lastDrawn.clear();
   for (const chart of charts.values()) chart.redraw();
   redraw();
 });

@@ -2,81 +2,81 @@
 
 import { colour } from "./charts.js";
 import { rgb } from "./pictures.js";
-import { drawPixels, ofClass, pixels, signed } from "./said.js";
+import { drawPixels, classColour, pixels, signedColour } from "./said.js";
 
 const UNIT = 34, TALL = 44; // pixels of a unit, and of its place
-const MOST_INPUTS = 16; // that are drawn one by one
-const LEAST = 66; // pixels between two layers
+const MAX_INPUTS = 16; // that are drawn one by one
+const MIN_GAP = 66; // pixels between two layers
 const WIDE = 112; // pixels of a layer, for its buttons to be side by side
-const NEAR = 9; // pixels between the pointer and a link
+const MAX_DISTANCE = 9; // pixels between the pointer and a link
 
 /** Where units are, for a drawing of this width. Many inputs are one box. */
-function places(told, width) {
-  const count = Array.isArray(told.inputs) ? told.inputs.length : told.inputs;
-  const sizes = [count > MOST_INPUTS ? 1 : count, ...told.setting.layers, told.outputs];
+function computeLayout(config, width) {
+  const count = Array.isArray(config.inputs) ? config.inputs.length : config.inputs;
+  const sizes = [count > MAX_INPUTS ? 1 : count, ...config.setting.layers, config.outputs];
   const tallest = Math.max(...sizes), height = Math.max(180, tallest * TALL + 10);
   const across = (i) => 44 + (i * (width - 88)) / (sizes.length - 1);
   return { sizes, count, height, width, across, up: (i, j) => height / 2 + (j - (sizes[i] - 1) / 2) * TALL };
 }
 
 /** The name of input i, at most as long as a box. */
-export function inputName(told, i) {
-  if (Array.isArray(told.inputs)) return told.inputs[i];
-  return told.picture === "image" ? `pixel ${i + 1}` : ["x₁", "x₂"][i];
+export function inputName(config, i) {
+  if (Array.isArray(config.inputs)) return config.inputs[i];
+  return config.picture === "image" ? `pixel ${i + 1}` : ["x₁", "x₂"][i];
 }
 
 /** The name of a weight. */
-export function named(told, layer, i, j) {
-  const from = layer === 0 ? inputName(told, i) : `unit ${i + 1} of layer ${layer}`;
-  const last = layer === told.setting.layers.length;
-  const to = last ? `output ${told.classes ? told.labels[j] : "y"}` : `unit ${j + 1} of layer ${layer + 1}`;
+export function weightName(config, layer, i, j) {
+  const from = layer === 0 ? inputName(config, i) : `unit ${i + 1} of layer ${layer}`;
+  const last = layer === config.setting.layers.length;
+  const to = last ? `output ${config.classes ? config.labels[j] : "y"}` : `unit ${j + 1} of layer ${layer + 1}`;
   return `The weight from ${from} to ${to}`;
 }
 
 export class Net {
   /** `change(layers)` is called with other layers, `follow(place)` with a weight, `point(words)` with what is pointed at. */
   constructor(canvas, columns, { change, follow, point }) {
-    Object.assign(this, { canvas, host: columns, change, follow, point, links: [], told: null, layout: null });
+    Object.assign(this, { canvas, host: columns, change, follow, point, links: [], config: null, layout: null });
     canvas.onpointermove = (event) => {
-      const place = this.under(event);
+      const place = this.weightAt(event);
       canvas.style.cursor = place ? "pointer" : "";
-      if (place) point(`${named(this.told, ...place)} is ${this.value(place).toFixed(4)}. Click to follow it.`);
+      if (place) point(`${weightName(this.config, ...place)} is ${this.value(place).toFixed(4)}. Click to follow it.`);
     };
     canvas.onclick = (event) => {
-      const place = this.under(event);
+      const place = this.weightAt(event);
       if (place) follow(place);
     };
   }
 
   /** In pixels: that of the place that there is, or more, and then it scrolls. */
   get width() {
-    return Math.max(this.canvas.parentElement.clientWidth, LEAST * (this.told.setting.layers.length + 1) + 88);
+    return Math.max(this.canvas.parentElement.clientWidth, MIN_GAP * (this.config.setting.layers.length + 1) + 88);
   }
 
   // ---- layers ----
 
   /** Put buttons above each hidden layer. */
-  showLayers(told) {
-    this.told = told;
+  showLayers(config) {
+    this.config = config;
     this.host.style.width = `${this.width}px`;
-    const { across, sizes, count } = places(told, this.width), { layers } = told.setting;
+    const { across, sizes, count } = computeLayout(config, this.width), { layers } = config.setting;
     const isWide = (this.width - 88) / (sizes.length - 1) >= WIDE;
     const parts = layers.map((units, i) => {
       const part = document.createElement("div");
       part.style.left = `${across(i + 1)}px`;
       const button = (sign, words, to, isPossible = true) => {
-        const found = Object.assign(document.createElement("button"), { textContent: sign, disabled: !isPossible });
-        found.setAttribute("aria-label", `${words} layer ${i + 1}`);
-        found.onclick = () => this.change(to());
-        return found;
+        const element = Object.assign(document.createElement("button"), { textContent: sign, disabled: !isPossible });
+        element.setAttribute("aria-label", `${words} layer ${i + 1}`);
+        element.onclick = () => this.change(to());
+        return element;
       };
-      const sized = (n) => () => layers.map((m, k) => (k === i ? n : m));
+      const resize = (n) => () => layers.map((m, k) => (k === i ? n : m));
       const size = Object.assign(document.createElement("span"), { textContent: units });
       part.append(
-        this.handle(part, i),
-        button("−", "a unit less in", sized(units - 1), units > 1),
+        this.makeHandle(part, i),
+        button("−", "a unit less in", resize(units - 1), units > 1),
         size,
-        button("+", "a unit more in", sized(units + 1), units < told.limits.units),
+        button("+", "a unit more in", resize(units + 1), units < config.limits.units),
         button("×", "remove", () => layers.filter((_, k) => k !== i)),
       );
       return part;
@@ -87,35 +87,35 @@ export class Net {
   }
 
   /** What a layer is moved by: dragged, or with the arrow keys. */
-  handle(part, i) {
+  makeHandle(part, i) {
     const handle = Object.assign(document.createElement("button"), { textContent: "⠿", className: "handle" });
     handle.setAttribute("aria-label", `move layer ${i + 1}: drag it, or press the left or right arrow`);
-    const moved = (to) => {
-      const layers = [...this.told.setting.layers], [size] = layers.splice(i, 1);
+    const moveLayer = (to) => {
+      const layers = [...this.config.setting.layers], [size] = layers.splice(i, 1);
       layers.splice(to, 0, size);
       return layers;
     };
-    const most = () => this.told.setting.layers.length - 1;
+    const lastIndex = () => this.config.setting.layers.length - 1;
     handle.onkeydown = (event) => {
       const to = i + ({ ArrowLeft: -1, ArrowRight: 1 }[event.key] ?? 0);
-      if (to === i || to < 0 || to > most()) return;
+      if (to === i || to < 0 || to > lastIndex()) return;
       event.preventDefault();
-      this.change(moved(to));
+      this.change(moveLayer(to));
       this.host.children[to]?.querySelector(".handle").focus();
     };
     handle.onpointerdown = (event) => {
       handle.setPointerCapture(event.pointerId);
-      const start = event.clientX, { across } = places(this.told, this.width);
+      const start = event.clientX, { across } = computeLayout(this.config, this.width);
       let to = i;
       handle.onpointermove = ({ clientX }) => {
         part.style.transform = `translateX(calc(-50% + ${clientX - start}px))`;
         const at = across(i + 1) + clientX - start;
-        to = Array.from({ length: most() + 1 }, (_, k) => k).reduce((a, b) => (Math.abs(across(b + 1) - at) < Math.abs(across(a + 1) - at) ? b : a));
+        to = Array.from({ length: lastIndex() + 1 }, (_, k) => k).reduce((a, b) => (Math.abs(across(b + 1) - at) < Math.abs(across(a + 1) - at) ? b : a));
       };
       handle.onpointerup = () => {
         handle.onpointermove = handle.onpointerup = null;
         part.style.transform = "";
-        if (to !== i) this.change(moved(to));
+        if (to !== i) this.change(moveLayer(to));
       };
     };
     return handle;
@@ -123,10 +123,10 @@ export class Net {
 
   // ---- the drawing ----
 
-  draw(told, frame) {
-    Object.assign(this, { told, frame });
+  draw(config, frame) {
+    Object.assign(this, { config, frame });
     const { canvas } = this, ratio = devicePixelRatio || 1;
-    const { sizes, count, height, width, across, up } = (this.layout = places(told, this.width));
+    const { sizes, count, height, width, across, up } = (this.layout = computeLayout(config, this.width));
     canvas.width = width * ratio;
     canvas.height = height * ratio;
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
@@ -134,18 +134,18 @@ export class Net {
     pen.scale(ratio, ratio);
     this.links = [];
     frame.weights.forEach((weights, layer) => {
-      const isOne = layer === 0 && sizes[0] !== count, [from, to] = isOne ? [1, weights.shape[1]] : weights.shape;
+      const isSummary = layer === 0 && sizes[0] !== count, [from, to] = isSummary ? [1, weights.shape[1]] : weights.shape;
       const largest = Math.max(1e-9, ...weights.map(Math.abs));
       for (let i = 0; i < from; i++) for (let j = 0; j < to; j++) {
-        const value = isOne ? 0 : weights[i * to + j], share = Math.abs(value) / largest;
+        const value = isSummary ? 0 : weights[i * to + j], share = Math.abs(value) / largest;
         const [x, y, xx, yy] = [across(layer) + UNIT / 2, up(layer, i), across(layer + 1) - UNIT / 2, up(layer + 1, j)];
-        pen.strokeStyle = isOne ? colour("--line") : `rgb(${signed(Math.sign(value) * (0.15 + 0.85 * share), page)})`;
-        pen.lineWidth = isOne ? 1.5 : 0.4 + 3.6 * share;
+        pen.strokeStyle = isSummary ? colour("--line") : `rgb(${signedColour(Math.sign(value) * (0.15 + 0.85 * share), page)})`;
+        pen.lineWidth = isSummary ? 1.5 : 0.4 + 3.6 * share;
         pen.beginPath();
         pen.moveTo(x, y);
         pen.bezierCurveTo((x + xx) / 2, y, (x + xx) / 2, yy, xx, yy);
         pen.stroke();
-        if (!isOne) this.links.push({ place: [layer, i, j], x, y, xx, yy });
+        if (!isSummary) this.links.push({ place: [layer, i, j], x, y, xx, yy });
       }
     });
     sizes.forEach((n, layer) => {
@@ -155,26 +155,26 @@ export class Net {
   }
 
   drawUnit(pen, layer, j, x, y) {
-    const { told, frame } = this, last = this.layout.sizes.length - 1, [left, top] = [x - UNIT / 2, y - UNIT / 2];
+    const { config, frame } = this, last = this.layout.sizes.length - 1, [left, top] = [x - UNIT / 2, y - UNIT / 2];
     pen.fillStyle = colour("--track");
     pen.fillRect(left, top, UNIT, UNIT);
     if (layer > 0 && layer < last) {
       const pictures = frame.units[layer - 1], [, rows, wide] = pictures.shape;
       const own = pictures.subarray(j * rows * wide, (j + 1) * rows * wide);
-      if (rows === 1) drawBars(pen, own, left, top, told);
-      else drawPicture(pen, own, rows, wide, left, top, told.picture === "plane");
+      if (rows === 1) drawBars(pen, own, left, top, config);
+      else drawPicture(pen, own, rows, wide, left, top, config.picture === "plane");
     } else {
-      const isClass = layer === last && told.classes;
+      const isClass = layer === last && config.classes;
       if (isClass) {
-        pen.fillStyle = ofClass(j);
+        pen.fillStyle = classColour(j);
         pen.fillRect(left, top, UNIT, UNIT);
       }
       pen.fillStyle = isClass ? "#fff" : colour("--ink");
       pen.font = "600 13px system-ui, sans-serif";
       pen.textAlign = "center";
       pen.textBaseline = "middle";
-      const isMany = layer === 0 && this.layout.sizes[0] !== this.layout.count;
-      pen.fillText(isMany ? this.layout.count : layer === 0 ? inputName(told, j) : told.classes ? told.labels[j] : "y", x, y, UNIT - 2);
+      const isSummary = layer === 0 && this.layout.sizes[0] !== this.layout.count;
+      pen.fillText(isSummary ? this.layout.count : layer === 0 ? inputName(config, j) : config.classes ? config.labels[j] : "y", x, y, UNIT - 2);
     }
     pen.strokeStyle = colour("--line");
     pen.lineWidth = 1;
@@ -182,22 +182,22 @@ export class Net {
   }
 
   /** The place of the weight under the pointer, or null: a link, or a pixel of a unit that shows its weights. */
-  under({ offsetX, offsetY }) {
+  weightAt({ offsetX, offsetY }) {
     if (!this.layout) return null;
-    const { told, layout } = this;
-    if (told.picture === "image" && layout.sizes.length > 2) {
+    const { config, layout } = this;
+    if (config.picture === "image" && layout.sizes.length > 2) {
       const side = Math.sqrt(layout.count), x = (offsetX - layout.across(1) + UNIT / 2) / UNIT;
       for (let j = 0; j < layout.sizes[1]; j++) {
         const y = (offsetY - layout.up(1, j) + UNIT / 2) / UNIT;
         if (x >= 0 && x < 1 && y >= 0 && y < 1) return [0, Math.floor(y * side) * side + Math.floor(x * side), j];
       }
     }
-    let nearest = null, least = NEAR;
+    let nearest = null, distance = MAX_DISTANCE;
     for (const link of this.links) {
       const t = (offsetX - link.x) / (link.xx - link.x);
       if (t < 0 || t > 1) continue;
       const u = 1 - t, away = Math.abs(u ** 3 * link.y + 3 * u * u * t * link.y + 3 * u * t * t * link.yy + t ** 3 * link.yy - offsetY);
-      if (away < least) [nearest, least] = [link.place, away];
+      if (away < distance) [nearest, distance] = [link.place, away];
     }
     return nearest;
   }
@@ -210,17 +210,17 @@ export class Net {
 
 /** A picture of bytes, 128 is 0. The rows of the plane begin below, those of an image above. */
 function drawPicture(pen, values, rows, wide, left, top, isFromBelow) {
-  const { ofByte } = pixels();
+  const { byteColours } = pixels();
   pen.imageSmoothingEnabled = isFromBelow;
-  drawPixels(pen, (k) => ofByte[values[k]], rows, wide, isFromBelow, left, top, UNIT, UNIT);
+  drawPixels(pen, (k) => byteColours[values[k]], rows, wide, isFromBelow, left, top, UNIT, UNIT);
 }
 
 /** A bar for each class, or part of the points: up from the middle above 0, down below. */
-function drawBars(pen, values, left, top, told) {
+function drawBars(pen, values, left, top, config) {
   const wide = UNIT / values.length;
   values.forEach((byte, k) => {
     const value = (byte - 128) / 127;
-    pen.fillStyle = told.classes ? ofClass(k) : colour("--strong");
+    pen.fillStyle = config.classes ? classColour(k) : colour("--strong");
     pen.fillRect(left + k * wide + 0.5, top + UNIT / 2 - Math.max(0, value) * (UNIT / 2), wide - 1, (Math.abs(value) * UNIT) / 2);
   });
 }

@@ -1,11 +1,11 @@
 // The playground's page: it draws frames, and sends what is chosen.
 
-import { LineChart, text } from "./charts.js";
+import { LineChart, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
-import { Net, named } from "./net.js";
-import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showTouching } from "./program.js";
-import { drawSaid } from "./said.js";
+import { Net, weightName } from "./net.js";
+import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeightKernels } from "./program.js";
+import { drawPredictions } from "./said.js";
 
 const $ = (id) => document.getElementById(id);
 const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];
@@ -19,9 +19,9 @@ const MEANINGS = {
   bars: "Each unit has a bar for each class: its mean output over the rows of that class. If y is a number, there is a bar for each eighth of the rows, ordered by y.",
 };
 
-let told = null, frame = null, lesson = null, wanted = null;
+let config = null, frame = null, lesson = null, linkedSetting = null;
 
-const OWN = Math.random().toString(36).slice(2); // the name of this page, among others that are open
+const PAGE_NAME = Math.random().toString(36).slice(2); // the name of this page, among others that are open
 let count = 0; // of the changes that it has asked for
 
 const ask = connect(
@@ -30,21 +30,21 @@ const ask = connect(
     else if (message.kind === "frame") { frame = message; requestDraw(); }
     else if (message.kind === "kernels") {
       showKernels(message, askLoop);
-      showTouching(message.touching, askLoop);
+      showWeightKernels(message.touching, askLoop);
     } else if (message.kind === "kernel") {
       kernelStep = message.step;
       showKernel(message);
     } else if (message.kind === "loop") showLoop(message);
     else if (message.kind === "code") $("text").textContent = message.text;
-    else if (message.kind === "refused") say(`This is not possible: ${message.why}`);
+    else if (message.kind === "refused") showMessage(`This is not possible: ${message.why}`);
   },
-  (why) => say(why === null ? "" : why.replace("program that trains", "playground's program")),
+  (why) => showMessage(why === null ? "" : why.replace("program that trains", "playground's program")),
 );
 
 const askLoop = (kernel) => ask({ ask: "loop", kernel });
 let kernelStep = null; // the number of steps that were done when a kernel ran
 
-function say(what) {
+function showMessage(what) {
   $("gone").textContent = what;
   $("gone").classList.toggle("hidden", what === "");
 }
@@ -61,11 +61,11 @@ function fill(select, values) {
 
 function showSetting(message) {
   const [page, number] = message.by ?? [];
-  if (page === OWN && number < count) return; // a newer change is under way
-  told = message;
-  const { setting, choices, limits, table } = told;
-  if (page !== OWN) $("speed").value = told.speed ?? ""; // that another page may have chosen
-  told.labels = told.labels ?? Array.from({ length: told.outputs }, (_, c) => String(c));
+  if (page === PAGE_NAME && number < count) return; // a newer change is under way
+  config = message;
+  const { setting, choices, limits, table } = config;
+  if (page !== PAGE_NAME) $("speed").value = config.speed ?? ""; // that another page may have chosen
+  config.labels = config.labels ?? Array.from({ length: config.outputs }, (_, c) => String(c));
   for (const element of document.querySelectorAll("[data-set]")) {
     const name = element.dataset.set;
     if (element.tagName === "SELECT") {
@@ -82,34 +82,34 @@ function showSetting(message) {
   $("column").classList.toggle("hidden", setting.data !== "table");
   const leftOut = table?.left_out.length ? ` These columns are no numbers, and are left out: ${table.left_out.join(", ")}.` : "";
   $("table").textContent = setting.data === "table" ? `${table.name}: ${table.rows.toLocaleString("en")} rows.${leftOut}` : "";
-  $("meaning").textContent = `${MEANINGS[told.picture]} Links have the colour of their weight, and its size. Drag a layer by its ⠿.`;
-  $("heldlabel").classList.toggle("hidden", told.picture !== "plane");
-  $("parameters").textContent = `· ${told.parameters.toLocaleString("en")} parameters`;
+  $("meaning").textContent = `${MEANINGS[config.picture]} Links have the colour of their weight, and its size. Drag a layer by its ⠿.`;
+  $("heldlabel").classList.toggle("hidden", config.picture !== "plane");
+  $("parameters").textContent = `· ${config.parameters.toLocaleString("en")} parameters`;
   $("fewer").disabled = setting.layers.length === 0;
   $("more").disabled = setting.layers.length === limits.layers;
-  if (wanted === null) wanted = fromAddress(setting);
-  net.showLayers(told);
+  if (linkedSetting === null) linkedSetting = readAddress(setting);
+  net.showLayers(config);
   requestDraw();
-  askForTab();
+  requestTab();
 }
 
 /** If the address has a setting, ask for it once. */
-function fromAddress(setting) {
+function readAddress(setting) {
   if (location.hash.length < 2) return {};
   try {
-    const given = JSON.parse(decodeURIComponent(location.hash.slice(1)));
-    ask({ ask: "set", setting: { ...setting, ...given } });
-    return given;
+    const linked = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+    ask({ ask: "set", setting: { ...setting, ...linked } });
+    return linked;
   } catch {
-    say("The address has no setting that can be read.");
+    showMessage("The address has no setting that can be read.");
     return {};
   }
 }
 
 function change(changes) {
-  const setting = { ...told.setting, ...changes };
-  told.setting = setting; // the next change may come before the answer
-  ask({ ask: "set", setting, by: [OWN, ++count] });
+  const setting = { ...config.setting, ...changes };
+  config.setting = setting; // the next change may come before the answer
+  ask({ ask: "set", setting, by: [PAGE_NAME, ++count] });
   history.replaceState(null, "", `${location.pathname}${location.search}#${encodeURIComponent(JSON.stringify(setting))}`);
 }
 
@@ -124,8 +124,8 @@ for (const element of document.querySelectorAll("[data-set]")) {
   };
 }
 
-$("fewer").onclick = () => change({ layers: told.setting.layers.slice(0, -1) });
-$("more").onclick = () => change({ layers: [...told.setting.layers, 4] });
+$("fewer").onclick = () => change({ layers: config.setting.layers.slice(0, -1) });
+$("more").onclick = () => change({ layers: [...config.setting.layers, 4] });
 $("play").onclick = () => ask({ ask: frame?.playing ? "pause" : "play" });
 $("kernel").onclick = () => {
   openTab("program");
@@ -142,9 +142,9 @@ $("file").onchange = async () => {
   if (!file) return;
   const message = { ask: "table", name: file.name, text: file.size < LONGEST ? await file.text() : "" };
   if (file.size >= LONGEST || new TextEncoder().encode(JSON.stringify(message)).length >= LONGEST) {
-    say(`${file.name} is too large: the playground takes at most half a megabyte.`);
+    showMessage(`${file.name} is too large: the playground takes at most half a megabyte.`);
   } else {
-    say("");
+    showMessage("");
     ask(message);
   }
 };
@@ -152,8 +152,8 @@ $("log").onchange = () => curves.set({ log: $("log").checked });
 $("held").onchange = () => requestDraw();
 $("share").onclick = async () => {
   const { origin, pathname } = location;
-  const link = `${origin}${pathname}#${encodeURIComponent(JSON.stringify(told.setting))}`;
-  history.replaceState(null, "", `${pathname}${location.search}#${encodeURIComponent(JSON.stringify(told.setting))}`);
+  const link = `${origin}${pathname}#${encodeURIComponent(JSON.stringify(config.setting))}`;
+  history.replaceState(null, "", `${pathname}${location.search}#${encodeURIComponent(JSON.stringify(config.setting))}`);
   await navigator.clipboard?.writeText(link).catch(() => {});
   $("share").textContent = "In the address";
   setTimeout(() => { $("share").textContent = "Share"; }, 2000);
@@ -170,30 +170,30 @@ const net = new Net($("graph"), $("columns"), {
 const curves = new LineChart($("curves"), { title: "loss", height: 170 });
 const values = new LineChart($("values"), { title: "its values", unit: "step", height: 150 });
 
-let isAsked = false;
+let isRequested = false;
 function requestDraw() {
-  if (isAsked) return;
-  isAsked = true;
+  if (isRequested) return;
+  isRequested = true;
   requestAnimationFrame(() => {
-    isAsked = false;
+    isRequested = false;
     draw();
   });
 }
 
-const SELDOM = 200; // milliseconds between two numbers or curves; faster, nobody reads them
-let read = 0; // when they were shown last
+const NUMBERS_INTERVAL = 200; // milliseconds between two numbers or curves; faster, nobody reads them
+let numbersDrawn = 0; // when they were shown last
 
 function draw() {
-  if (told === null || frame === null || !fits()) return;
+  if (config === null || frame === null || !isCurrentFrame()) return;
   $("play").textContent = frame.playing ? "Pause" : "Play";
   const now = performance.now();
-  if (!frame.playing || now - read >= SELDOM) {
-    read = now;
+  if (!frame.playing || now - numbersDrawn >= NUMBERS_INTERVAL) {
+    numbersDrawn = now;
     showNumbers();
   }
   if (kernelStep !== frame.step) forgetKernel();
-  drawSaid($("regions"), $("mistakes"), told, frame, $("held").checked);
-  net.draw(told, frame);
+  drawPredictions($("regions"), $("mistakes"), config, frame, $("held").checked);
+  net.draw(config, frame);
   document.body.dataset.frames = Number(document.body.dataset.frames ?? 0) + 1;
 }
 
@@ -201,16 +201,16 @@ function showNumbers() {
   $("epochs").textContent = frame.epoch.toLocaleString("en", { maximumFractionDigits: frame.epoch < 100 ? 1 : 0 });
   $("steps").textContent = frame.step.toLocaleString("en");
   $("rate").textContent = frame.rate ? Math.round(frame.rate).toLocaleString("en") : "–";
-  if (frame.problem) say(frame.problem);
-  else if ($("gone").textContent.includes("diverged")) say("");
+  if (frame.problem) showMessage(frame.problem);
+  else if ($("gone").textContent.includes("diverged")) showMessage("");
   drawCurves();
-  drawFollowed();
+  drawWeight();
 }
 
 /** Whether the frame is of the net that is chosen: a frame of the one before may still come. */
-function fits() {
-  const inputs = Array.isArray(told.inputs) ? told.inputs.length : told.inputs;
-  const sizes = [inputs, ...told.setting.layers, told.outputs], { weights } = frame;
+function isCurrentFrame() {
+  const inputs = Array.isArray(config.inputs) ? config.inputs.length : config.inputs;
+  const sizes = [inputs, ...config.setting.layers, config.outputs], { weights } = frame;
   return weights.length === sizes.length - 1 && weights.every(({ shape }, i) => shape[0] === sizes[i] && shape[1] === sizes[i + 1]);
 }
 
@@ -221,12 +221,12 @@ function drawCurves() {
     { name: "held out", x: held.epoch, y: held.value, key: "--red", dashed: true },
   ]);
   const last = (name) => frame.curves[name]?.value.at(-1);
-  const metric = told.classes ? "accuracy" : "mae";
-  const words = told.classes ? "right" : "off by";
-  const shown = (x) => (x === undefined ? "–" : told.classes ? `${(100 * x).toFixed(1)} %` : text(x));
+  const metric = config.classes ? "accuracy" : "mae";
+  const words = config.classes ? "right" : "off by";
+  const format = (x) => (x === undefined ? "–" : config.classes ? `${(100 * x).toFixed(1)} %` : formatNumber(x));
   $("losses").textContent =
-    `Loss ${text(last("loss"))} (solid), held out ${text(last("val_loss"))} (dashed); ` +
-    `${words} ${shown(last(metric))}, held out ${shown(last(`val_${metric}`))}.`;
+    `Loss ${formatNumber(last("loss"))} (solid), held out ${formatNumber(last("val_loss"))} (dashed); ` +
+    `${words} ${format(last(metric))}, held out ${format(last(`val_${metric}`))}.`;
   $("losses").dataset.loss = last("loss") ?? "";
   $("losses").dataset.held = last("val_loss") ?? "";
 }
@@ -243,24 +243,24 @@ $("choice").onsubmit = (event) => {
 };
 $("leave").onclick = () => follow(null);
 
-function drawFollowed() {
-  const found = frame.followed;
-  $("follow").classList.toggle("hidden", !found);
-  if (!found) return;
-  $("followtitle").textContent = named(told, ...found.place);
-  $("value").textContent = found.value.toPrecision(6);
-  $("gradient").textContent = text(found.gradient);
-  $("difference").textContent = text(found.difference);
-  $("epsilon").textContent = found.epsilon;
-  $("count").textContent = found.points;
-  const rows = found.rows.map(({ x, h, delta, product }, i) => {
+function drawWeight() {
+  const weight = frame.followed;
+  $("follow").classList.toggle("hidden", !weight);
+  if (!weight) return;
+  $("followtitle").textContent = weightName(config, ...weight.place);
+  $("value").textContent = weight.value.toPrecision(6);
+  $("gradient").textContent = formatNumber(weight.gradient);
+  $("difference").textContent = formatNumber(weight.difference);
+  $("epsilon").textContent = weight.epsilon;
+  $("count").textContent = weight.points;
+  const rows = weight.rows.map(({ x, h, delta, product }, i) => {
     const row = document.createElement("tr");
-    const cells = [x ? `(${x.map((a) => a.toFixed(2)).join(", ")})` : i + 1, text(h), text(delta), text(product)];
+    const cells = [x ? `(${x.map((a) => a.toFixed(2)).join(", ")})` : i + 1, formatNumber(h), formatNumber(delta), formatNumber(product)];
     row.append(...cells.map((cell, k) => Object.assign(document.createElement("td"), { textContent: cell, className: k ? "number" : "" })));
     return row;
   });
   $("products").replaceChildren(...rows);
-  values.show([{ name: "value", x: found.steps, y: found.values, key: "--strong" }]);
+  values.show([{ name: "value", x: weight.steps, y: weight.values, key: "--strong" }]);
 }
 
 // ---- lesson and program ----
@@ -288,7 +288,7 @@ $("after").onclick = () => takeStep(lesson + 1);
 $("take").onclick = () => takeStep(lesson ?? 0);
 
 /** Ask for what the open tab shows. */
-function askForTab() {
+function requestTab() {
   if (!$("code").classList.contains("hidden")) ask({ ask: "code" });
   if (!$("program").classList.contains("hidden") || frame?.followed) ask({ ask: "kernels" });
 }
@@ -302,7 +302,7 @@ function openTab(name) {
 for (const name of TABS) {
   $(`tab-${name}`).onclick = () => {
     openTab(name);
-    askForTab();
+    requestTab();
   };
 }
 $("copy").onclick = async () => {
@@ -312,4 +312,4 @@ $("copy").onclick = async () => {
 };
 
 themeButton($("theme"), () => { requestDraw(); drawBars(); });
-new ResizeObserver(() => { if (told) { net.showLayers(told); drawBars(); requestDraw(); } }).observe($("net"));
+new ResizeObserver(() => { if (config) { net.showLayers(config); drawBars(); requestDraw(); } }).observe($("net"));

@@ -1,80 +1,80 @@
 // The Program of a step: its kernels as bars in time, over the memory that they use, before and after each pass; and
 // what one kernel has read and written.
 
-import { colour, text } from "./charts.js";
-import { mixed, rgb } from "./pictures.js";
-import { ofClass, signed } from "./said.js";
+import { colour, formatNumber } from "./charts.js";
+import { mix, rgb } from "./pictures.js";
+import { classColour, signedColour } from "./said.js";
 
 const $ = (id) => document.getElementById(id);
 const BAND = 30, MEMORY = 130, GAP = 8; // pixels of the kernels, of the memory, and between them
-const CELL = 16, MOST_ROWS = 16, MOST_COLUMNS = 32; // of a picture of numbers
+const CELL = 16, MAX_ROWS = 16, MAX_COLUMNS = 32; // of a picture of numbers
 
-let told = null, stage = 0, at = 0, bars = [];
+let timeline = null, stage = 0, at = 0, bars = [];
 
 /** Show the stages and kernels of a "kernels" message. `showLoop(name)` is called for a kernel that is clicked. */
 export function showKernels(message, showLoop) {
-  const isOther = told === null || told.stages.length !== message.stages.length;
-  told = message;
+  const isOther = timeline === null || timeline.stages.length !== message.stages.length;
+  timeline = message;
   at = message.at;
   if (isOther) {
-    $("stage").replaceChildren(...told.stages.map(({ name }, i) => new Option(name.replaceAll("_", " "), i)));
-    stage = told.stages.length - 1;
+    $("stage").replaceChildren(...timeline.stages.map(({ name }, i) => new Option(name.replaceAll("_", " "), i)));
+    stage = timeline.stages.length - 1;
     $("stage").value = stage;
   }
-  const rows = told.kernels.map((kernel) => {
+  const rows = timeline.kernels.map((kernel) => {
     const row = document.createElement("tr");
     row.append(
-      cell(kernel.number + 1, "number"), withButton(kernel.kernel, showLoop), cell(kernel.shapes),
-      cell(kernel.microseconds.toFixed(2), "number"), cell(calledBy(kernel)),
+      cell(kernel.number + 1, "number"), buttonCell(kernel.kernel, showLoop), cell(kernel.shapes),
+      cell(kernel.microseconds.toFixed(2), "number"), cell(callerText(kernel)),
     );
     return row;
   });
   $("kernels").replaceChildren(...rows);
   drawBars();
-  mark();
+  markCurrent();
 }
 
 /** The kernels that read or write the number that is followed. */
-export function showTouching(touching, showLoop) {
+export function showWeightKernels(touching, showLoop) {
   $("touching").replaceChildren(...(touching ?? []).map((kernel) => {
     const row = document.createElement("tr");
     const lines = cell("");
     for (const { file, line, text: code } of kernel.callers) {
-      const shown = document.createElement("div");
-      shown.append(Object.assign(document.createElement("code"), { textContent: code }), ` ${file}:${line}`);
-      lines.append(shown);
+      const item = document.createElement("div");
+      item.append(Object.assign(document.createElement("code"), { textContent: code }), ` ${file}:${line}`);
+      lines.append(item);
     }
-    row.append(withButton(kernel.kernel, showLoop), cell(kernel.does.join(", ")), cell(kernel.microseconds.toFixed(2), "number"), lines);
+    row.append(buttonCell(kernel.kernel, showLoop), cell(kernel.does.join(", ")), cell(kernel.microseconds.toFixed(2), "number"), lines);
     return row;
   }));
 }
 
-const calledBy = ({ callers }) => callers.map(({ file, line }) => `${file.replace("caffelite/", "")}:${line}`).join(", ");
+const callerText = ({ callers }) => callers.map(({ file, line }) => `${file.replace("caffelite/", "")}:${line}`).join(", ");
 
 function cell(content, name = "") {
   return Object.assign(document.createElement("td"), { textContent: content, className: name });
 }
 
-function withButton(kernel, showLoop) {
-  const made = cell(""), button = Object.assign(document.createElement("button"), { textContent: kernel, className: "link" });
+function buttonCell(kernel, showLoop) {
+  const element = cell(""), button = Object.assign(document.createElement("button"), { textContent: kernel, className: "link" });
   button.setAttribute("aria-label", `the loop of ${kernel}`);
   button.onclick = () => showLoop(kernel);
-  made.append(button);
-  return made;
+  element.append(button);
+  return element;
 }
 
 // ---- bars ----
 
 export function drawBars() {
   const canvas = $("bars");
-  if (told === null || canvas.clientWidth === 0) return;
+  if (timeline === null || canvas.clientWidth === 0) return;
   const ratio = devicePixelRatio || 1, width = canvas.clientWidth, page = rgb(colour("--card"));
-  const { microseconds, writes, calls, bars: temporaries, size } = told.stages[stage];
-  const most = Math.max(...told.stages.map((s) => sum(s.microseconds))), highest = Math.max(1, ...told.stages.map((s) => s.size));
+  const { microseconds, writes, calls, bars: temporaries, size } = timeline.stages[stage];
+  const largest = Math.max(...timeline.stages.map((s) => sum(s.microseconds))), highest = Math.max(1, ...timeline.stages.map((s) => s.size));
   canvas.width = width * ratio;
   canvas.height = (BAND + GAP + MEMORY) * ratio;
   canvas.style.height = `${BAND + GAP + MEMORY}px`;
-  const pen = canvas.getContext("2d"), across = (t) => (t / most) * width, paint = (b) => `rgb(${mixed(page, rgb(ofClass(b % 7)), 0.55)})`;
+  const pen = canvas.getContext("2d"), across = (t) => (t / largest) * width, paint = (b) => `rgb(${mix(page, rgb(classColour(b % 7)), 0.55)})`;
   pen.scale(ratio, ratio);
   const ends = [];
   let end = 0;
@@ -103,7 +103,7 @@ export function drawBars() {
     pen.fillRect(...box);
     bars.push({ box, words: `an array of ${shape}, ${nbytes.toLocaleString("en")} bytes: from kernel ${begin + 1} to ${last + 1}` });
   }
-  if (stage === told.stages.length - 1 && at > 0) {
+  if (stage === timeline.stages.length - 1 && at > 0) {
     pen.strokeStyle = colour("--ink");
     pen.lineWidth = 2;
     pen.strokeRect(...bars[at - 1].box);
@@ -120,8 +120,8 @@ $("stage").onchange = () => {
   drawBars();
 };
 $("bars").onpointermove = ({ offsetX, offsetY }) => {
-  const under = bars.find(({ box: [x, y, w, h] }) => offsetX >= x && offsetX <= x + w && offsetY >= y && offsetY <= y + h);
-  if (under) $("barfacts").textContent = under.words;
+  const bar = bars.find(({ box: [x, y, w, h] }) => offsetX >= x && offsetX <= x + w && offsetY >= y && offsetY <= y + h);
+  if (bar) $("barfacts").textContent = bar.words;
 };
 let pointed = -1;
 $("bars").onkeydown = (event) => {
@@ -143,7 +143,7 @@ export function showKernel(message) {
   $("ran").dataset.kernel = message.kernel;
   $("operands").replaceChildren(...message.operands.map(operand));
   drawBars();
-  mark();
+  markCurrent();
 }
 
 /** No kernel of the next step has run: the net has taken a step, or is another one. */
@@ -151,10 +151,10 @@ export function forgetKernel() {
   if (at === 0) return;
   at = 0;
   drawBars();
-  mark();
+  markCurrent();
 }
 
-function mark() {
+function markCurrent() {
   [...$("kernels").children].forEach((row, i) => row.classList.toggle("current", i === at - 1));
 }
 
@@ -164,27 +164,27 @@ function operand({ name, shape, written, values, before }) {
   const words = `${written ? "writes" : "reads"} ${name}, ${shape.join(" × ") || 1}`;
   figure.append(Object.assign(document.createElement("figcaption"), { textContent: words }));
   const all = before ? [["before", before], ["after", values]] : [["", values]];
-  const most = Math.max(1e-30, ...all.map(([, x]) => x.reduce((a, b) => Math.max(a, Number.isFinite(b) ? Math.abs(b) : 0), 0)));
+  const largest = Math.max(1e-30, ...all.map(([, x]) => x.reduce((a, b) => Math.max(a, Number.isFinite(b) ? Math.abs(b) : 0), 0)));
   for (const [when, x] of all) {
     if (when) figure.append(Object.assign(document.createElement("span"), { className: "soft small", textContent: when }));
-    figure.append(numbers(x, most, `${words} ${when}`));
+    figure.append(numbers(x, largest, `${words} ${when}`));
   }
-  figure.append(Object.assign(document.createElement("span"), { className: "soft small", textContent: `up to ±${text(most)}` }));
+  figure.append(Object.assign(document.createElement("span"), { className: "soft small", textContent: `up to ±${formatNumber(largest)}` }));
   return figure;
 }
 
-function numbers(values, most, label) {
-  const rows = Math.min(values.shape[0], MOST_ROWS), columns = Math.min(values.shape[1], MOST_COLUMNS);
+function numbers(values, largest, label) {
+  const rows = Math.min(values.shape[0], MAX_ROWS), columns = Math.min(values.shape[1], MAX_COLUMNS);
   const canvas = document.createElement("canvas"), page = rgb(colour("--track")), pen = canvas.getContext("2d");
   canvas.width = columns * CELL;
   canvas.height = rows * CELL;
   for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
     const value = values[i * values.shape[1] + j];
-    pen.fillStyle = Number.isFinite(value) ? `rgb(${signed(value / most, page)})` : colour("--ink");
+    pen.fillStyle = Number.isFinite(value) ? `rgb(${signedColour(value / largest, page)})` : colour("--ink");
     pen.fillRect(j * CELL, i * CELL, CELL - 1, CELL - 1);
   }
   canvas.setAttribute("role", "img");
-  const first = Array.from(values.subarray(0, 8), (x) => text(x)).join(", ");
+  const first = Array.from(values.subarray(0, 8), (x) => formatNumber(x)).join(", ");
   canvas.setAttribute("aria-label", `${label}: ${first}${values.length > 8 ? " …" : ""}`);
   const point = Object.assign(document.createElement("div"), { className: "numbers" });
   canvas.onpointermove = ({ offsetX, offsetY }) => {
@@ -218,7 +218,7 @@ $("close").onclick = () => $("loop").classList.add("hidden");
 const heading = (words) => Object.assign(document.createElement("h3"), { textContent: words });
 
 function listing(lines) {
-  const made = Object.assign(document.createElement("pre"), { className: "scrolls" });
-  made.append(Object.assign(document.createElement("code"), { textContent: lines }));
-  return made;
+  const element = Object.assign(document.createElement("pre"), { className: "scrolls" });
+  element.append(Object.assign(document.createElement("code"), { textContent: lines }));
+  return element;
 }
