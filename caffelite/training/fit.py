@@ -151,8 +151,8 @@ class TrainingRun:
                 validation=validation,
                 loss_so_far=checkpoints.loss_so_far,
                 steps_per_epoch=num_steps,
-                waited=functools.partial(_exclude_time, listeners),
-                as_at_the_end=self.callback_list.averaged_weights,
+                exclude_time=functools.partial(_exclude_time, listeners),
+                averaged_weights=self.callback_list.averaged_weights,
             )
             listeners.append(CallbackListener(self.callback_list, training, restore))
 

@@ -30,7 +30,7 @@ class Controls:
 
     def __init__(self, training: Any, status: Status, updates: Updates) -> None:
         self.training, self.status, self.updates = training, status, updates
-        self.team: ProcessGroup = training.team or SINGLE_PROCESS
+        self.team: ProcessGroup = training.processes or SINGLE_PROCESS
         self.should_stop = False  # whether a page has ended the training
         self.is_paused = False
         self.steps, self.until_epoch = 0, 0  # steps to make, and the epoch up to which to train, while it is paused
@@ -57,7 +57,7 @@ class Controls:
         was_asked = False
         self.updates.wake_event.clear()
         while self.team.broadcast(len(self._requests)):
-            channel, kind, value = self._requests.popleft() if self.training.leads else (None, KINDS[0], 0.0)
+            channel, kind, value = self._requests.popleft() if self.training.is_main else (None, KINDS[0], 0.0)
             kind, value = KINDS[int(self.team.broadcast(KINDS.index(kind)))], self.team.broadcast(value)
             try:
                 self._handle(channel, kind, value)
@@ -85,9 +85,9 @@ class Controls:
         elif kind == "rate":
             self._set_rate(value)
         elif kind == "save" and channel is not None:
-            with self.training.as_at_the_end():  # as a checkpoint: it has the average that AverageWeights keeps
+            with self.training.averaged_weights():  # as a checkpoint: it has the average that AverageWeights keeps
                 channel.send("saved", self._pack_model())
-        elif kind == "kernels" and self.training.leads:
+        elif kind == "kernels" and self.training.is_main:
             self._time_kernels()
 
     def _set_rate(self, rate: float) -> None:
@@ -120,7 +120,7 @@ class Controls:
         is_done = epochs is not None and history.epochs >= epochs
         begun = self._last_seen = time.monotonic()
         while self.is_paused and not (self.should_stop or is_done or self.steps or self.until_epoch > history.epochs):
-            is_woken = self.training.leads and self._wait_for_page()  # other ranks wait in `handle_requests`
+            is_woken = self.training.is_main and self._wait_for_page()  # other ranks wait in `handle_requests`
             self.handle_requests()
             now = time.monotonic()
             self.status.add_wait(now - begun)

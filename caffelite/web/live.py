@@ -60,10 +60,10 @@ class Live:
         self._outer_error = sys.exc_info()[1]
         self._next_update = 0.0
         self._was_opened = False
-        self._status = Status(self.runs.new_name() if training.leads else "", training)
+        self._status = Status(self.runs.new_name() if training.is_main else "", training)
         self._updates = Updates(training, self._status, self.runs)
         self._controls = Controls(training, self._status, self._updates)
-        if training.leads:
+        if training.is_main:
             self._serve()
         self._training = training
 
@@ -106,7 +106,7 @@ class Live:
             return None
         controls, now = self._controls, time.monotonic()
         was_asked = controls.handle_requests()
-        if self._training.leads and (now >= self._next_update or was_asked or controls.is_paused):
+        if self._training.is_main and (now >= self._next_update or was_asked or controls.is_paused):
             self._next_update = now + FAST_INTERVAL
             self._updates.make(now, SECONDS_PAUSED if controls.is_paused else 0.0)
         if controls.is_paused:
@@ -119,7 +119,7 @@ class Live:
             return
         error = sys.exc_info()[1]
         try:
-            if self._training.leads:
+            if self._training.is_main:
                 self._status.state, self._status.why = self._describe_end(None if error is self._outer_error else error)
                 self._updates.make(time.monotonic(), SECONDS_AT_END, is_over=True)
                 with suppress(OSError):

@@ -33,8 +33,8 @@ class Status:
     def add_wait(self, seconds: float) -> None:
         """Leave so many seconds out of the time of the training."""
         self._waited += seconds
-        if self.training.waited is not None:
-            self.training.waited(seconds)
+        if self.training.exclude_time is not None:
+            self.training.exclude_time(seconds)
 
     @property
     def seconds(self) -> float:

@@ -168,7 +168,7 @@ class Updates:
 
     def _make_picture(self, name: str) -> dict[str, Any] | None:
         """Read a picture. Predictions use the averaged weights, if there are any, as held-out results do."""
-        with self.training.as_at_the_end() if name in PREDICTIONS else nullcontext():
+        with self.training.averaged_weights() if name in PREDICTIONS else nullcontext():
             return PARTS[name](self.view)
 
     def _save_file(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def test_values_and_gradients_are_pytorchs_for_random_shapes(function, data, see
 
 # ---- caffelite.pytorch ----------------------------------------------------------------------------------------------
 
-KINDS = importlib.import_module("caffelite.pytorch.layer_map").KINDS
+KINDS = importlib.import_module("caffelite.pytorch.layer_map").LAYER_PAIRS
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
 DTYPES = {np.float32: torch.float32, np.float64: torch.float64}
 nn, modules = torch.nn, importlib.import_module("caffelite.pytorch.modules")

@@ -63,7 +63,7 @@ class AverageWeights:
     def end(self) -> None:
         self._model = None
 
-    def follow(self) -> None:
+    def update(self) -> None:
         """Move the average towards the weights. A recorded step repeats this."""
         for p in self._model.parameters():
             average = self._swap_buffers.get(p)
@@ -76,7 +76,7 @@ class AverageWeights:
         return self._swap_buffers.values()
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def averaged_weights(self) -> Iterator[None]:
         """Inside, the model has the average."""
         if self._is_shown:
             yield
@@ -87,12 +87,12 @@ class AverageWeights:
         finally:
             self._swap()
 
-    def show(self) -> None:
+    def apply_average(self) -> None:
         """Give the model the average, unless it has it."""
         if not self._is_shown:
             self._swap()
 
-    def hide(self) -> None:
+    def restore_weights(self) -> None:
         """Give the model the weights that are trained, unless it has them."""
         if self._is_shown:
             self._swap()
@@ -112,7 +112,7 @@ class AverageWeights:
         """Return the decay and, during a training, the weights that are trained: `weights.0.weight` and so on."""
         if self._model is None:
             return {"decay": self.decay}
-        with self.shown():
+        with self.averaged_weights():
             named = self._model.named_parameters().items()
             weights = {f"weights.{name}": self._swap_buffers[p].reshape(p.shape).copy() for name, p in named}
         return {"decay": self.decay, **weights}
@@ -146,7 +146,7 @@ class AveragingStep(Step):
     def __call__(self, *batches: Batch) -> Any:
         outputs = self.step(*batches)
         for average in self.averages:
-            average.follow()
+            average.update()
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:

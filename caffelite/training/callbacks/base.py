@@ -34,24 +34,26 @@ class Training(NamedTuple):
     loss: Function  #: The loss to minimize.
     history: History  #: Loss and metrics, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
-    team: Any = None  #: The processes that share each batch. None: there is only one process.
+    processes: Any = None  #: The processes that share each batch. None: there is only one process.
     metrics: Mapping[str, Metric | OutputMetric] = {}  #: The metrics, by name.
     batches: Any = None  #: The training data: a DataGenerator, or another iterable of batches.
     epochs: int | None = None  #: The number of epochs, with those before. None: it is not known.
     validation: Any = None  #: The data for the evaluation after each epoch, or None.
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
     steps_per_epoch: int | None = None  #: None: it is not known.
-    waited: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
-    as_at_the_end: Callable[[], AbstractContextManager[None]] = nullcontext  #: Inside, the model has averaged weights.
+    exclude_time: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
+    averaged_weights: Callable[[], AbstractContextManager[None]] = (
+        nullcontext  #: Inside, the model has averaged weights.
+    )
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes files. With several ranks, only rank 0 does."""
-        return self.team is None or self.team.is_main
+        return self.processes is None or self.processes.is_main
 
-    def agreed(self, value: bool) -> bool:
+    def broadcast(self, value: bool) -> bool:
         """Return rank 0's value on all ranks, for decisions that depend on time, for example."""
-        return value if self.team is None else bool(self.team.broadcast(value))
+        return value if self.processes is None else bool(self.processes.broadcast(value))
 
 
 # The names of callback methods in other frameworks.
@@ -142,7 +144,7 @@ class CallbackList:
         due_callbacks = [callback for callback, due in self._due_epochs(epochs) if due <= epochs + 1]
         stopper = due_callbacks[0] if len(due_callbacks) == 1 else None
         return (
-            stopper.call(earlier_calls)
+            stopper.native_call(earlier_calls)
             if isinstance(stopper, EarlyStopping) and type(stopper) is EarlyStopping
             else None
         )
@@ -186,7 +188,7 @@ class CallbackList:
 
     def averaged_weights(self) -> AbstractContextManager[None]:
         """A context in which the model has the weights that it would have if the training ended now."""
-        return self.averages[0].shown() if self.averages else nullcontext()
+        return self.averages[0].averaged_weights() if self.averages else nullcontext()
 
     def stateful_callbacks(self) -> list[Any]:
         """Return the callbacks that have a state that is not empty."""
@@ -259,7 +261,7 @@ class Monitor:
             )
         self._reset()
 
-    def look(self, epoch: int, history: History) -> bool:
+    def update(self, epoch: int, history: History) -> bool:
         """Look at an epoch's value. Return whether it is the best one."""
         value = history[self.monitor][epoch]
         if math.isnan(value) and self.best is None and not self._has_warned:
@@ -350,13 +352,13 @@ class EarlyStopping(Monitor):
 
     def __call__(self, epoch: int, history: History) -> bool:
         calls = 0 if self._call is None else self._call.calls
-        is_best = [self.look(i, history) for i in range(epoch + 1 - max(calls, 1), epoch + 1)]
+        is_best = [self.update(i, history) for i in range(epoch + 1 - max(calls, 1), epoch + 1)]
         if any(is_best) and self.restore_best:
             self._best_state = self._copies if calls else {name: x.copy() for name, x in self._state().items()}
         self._call = None
         return self.waited >= self.patience
 
-    def call(self, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
+    def native_call(self, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
         """Return what `__call__` does after each epoch as a call without Python, None if there is none."""
         evaluation = next((call for call in earlier_calls if isinstance(call, EvaluationHook)), None)
         if evaluation is None or not evaluation.has_loss_first or (self.monitor, self._mode) != ("val_loss", "min"):
@@ -421,7 +423,7 @@ class ReduceLROnPlateau(Monitor):
         self._optimizer: Any = training.optimizer
 
     def __call__(self, epoch: int, history: History) -> None:
-        self.look(epoch, history)
+        self.update(epoch, history)
         if self.waited >= self.patience:
             self._optimizer.scale_lr(self.factor)
             self.waited = 0
@@ -478,18 +480,18 @@ class Checkpoint:
 
     def begin(self, training: Training) -> None:
         """Reset. Raise OSError if the file cannot be written, and ValueError if the model cannot be saved."""
-        if training.leads:
+        if training.is_main:
             files.check_writable(self.path)
             files.content(self.path, state_arrays(training.model), make_texts(training.model))
         self._write: Any = training.write
-        self._broadcast: Any = training.agreed
+        self._broadcast: Any = training.broadcast
         self._last_write = time.monotonic()
         if self._monitor is not None:
             self._monitor.begin(training)
 
     def __call__(self, epoch: int, history: History) -> None:
         if self._monitor is not None:
-            is_due = self._monitor.look(epoch, history)
+            is_due = self._monitor.update(epoch, history)
         else:
             is_due = self.seconds is None and (epoch + 1) % self.every == 0
         if is_due:

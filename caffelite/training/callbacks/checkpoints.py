@@ -90,7 +90,7 @@ class CheckpointWriter:
         model, optimizer, _, history = self.training[:4]
         assert self.epochs is not None
         epoch, batch, arrays = self.epochs.state()
-        if not self.training.leads:  # all ranks must call `state` before this
+        if not self.training.is_main:  # all ranks must call `state` before this
             return
         optimizer_state = optimizer.state_dict()
         callbacks = self.callback_list.states()

@@ -30,16 +30,16 @@ class AveragingListener(Listener):
 
     def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
         for average in self.averages:
-            average.show()
+            average.apply_average()
         return ()
 
     def between_steps(self) -> None:
         for average in self.averages:
-            average.hide()
+            average.restore_weights()
 
     def end(self) -> None:
         for average in self.averages:
-            average.show()
+            average.apply_average()
 
 
 class ValidationListener(Listener):

@@ -27,7 +27,7 @@ class CSVLog:
         self.path = Path(path).absolute()
 
     def begin(self, training: Any) -> None:
-        history, self._leads = training.history, training.leads
+        history, self._leads = training.history, training.is_main
         self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
 
     def __call__(self, epoch: int, history: History) -> None:
@@ -63,7 +63,7 @@ class TensorBoard:
         self._file: Any = None
 
     def begin(self, training: Any) -> None:
-        if not training.leads:
+        if not training.is_main:
             return
         library = _tensorboardx()
         self.folder.mkdir(parents=True, exist_ok=True)
