@@ -43,8 +43,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Raise AttributeError for a missing name, with caffelite's name if it is one of Keras."""
-    if name == "__path__":  # every import asks for it
-        raise AttributeError(name)
     from caffelite._support import hints
 
-    raise hints.attribute_error("module 'caffelite.callbacks'", name, hints.name(name, __all__, "cl.callbacks"))
+    raise hints.attribute_error("module 'caffelite.callbacks'", name, hints.name_hint(name, __all__, "cl.callbacks"))
