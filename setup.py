@@ -1,4 +1,4 @@
-"""The extension modules: one module of bindings, and the loops once for each instruction set. All else is in pyproject.toml.
+"""The extension modules: the bindings, and the loops once for each instruction set. All else is in pyproject.toml.
 
 CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization. CAFFELITE_LEVELS=native
 compiles the loops only for the best instruction set of this processor: that halves the time, and the result is for this
@@ -82,7 +82,7 @@ if platform.machine() in ("x86_64", "AMD64"):
 UNALIGNED = [f"-fno-align-{what}" for what in ("functions", "jumps", "loops", "labels")]
 
 # Modules that are compiled once. -O2 is for code that runs at every operation, -Os for code that should be small. The
-# bindings are the largest: -O2 would take 11 of 29 seconds more, and save one instruction in 40 of an operation by hand.
+# bindings are the largest: -O2 would take 11 of 29 seconds more, and save one of 40 instructions of an operation.
 COMPILED_ONCE = {f"caffelite._kernels.{name}": "-O2" for name in ("launch", "replay")}
 COMPILED_ONCE |= {"caffelite._kernels.bindings": "-O1"}
 COMPILED_ONCE |= {"caffelite.core.autograd": "-O2", "caffelite.program.runner": "-O2", "caffelite.program.ir": "-Os"}
@@ -256,12 +256,12 @@ class BuildKernels(build_ext):
 
 
 def longest_first(source):
-    """A key that sorts sources, or C files, by how long they probably take, those that take longest first."""
+    """Return a key that sorts sources, or C files, by how long they probably take, those that take longest first."""
     return Path(source).stem not in SLOW_SOURCES, -os.path.getsize(source)
 
 
 def short_name(source):
-    """What messages call a file, such as "loops/tile.c"."""
+    """Return what messages call a file, such as "loops/tile.c"."""
     return "/".join(Path(source).parts[-2:])
 
 

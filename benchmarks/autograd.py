@@ -92,7 +92,7 @@ def learning_rate(k):
 
 
 def make_trainer(start, step):
-    """A contestant's train: start() sets the parameters; step(k) makes a step and returns its loss."""
+    """Return a contestant's train: start() sets the parameters; step(k) makes a step and returns its loss."""
 
     def train(trainings):
         seconds = 0.0
@@ -217,7 +217,7 @@ ROW_SIZES = (784, 128, 64, 10)
 
 
 def row_and_weights():
-    """A row (1, in), and W1 (in, out), b1, W2, b2 …"""
+    """Return a row (1, in), and W1 (in, out), b1, W2, b2 …"""
     rng = np.random.default_rng(0)
     shapes = [shape for n, m in pairwise(ROW_SIZES) for shape in ((n, m), (m,))]
     return rng.random((1, ROW_SIZES[0]), np.float32), [rng.uniform(-0.1, 0.1, s).astype(np.float32) for s in shapes]
@@ -258,7 +258,9 @@ PREDICT = {"caffelite": (predict_caffelite,), "PyTorch": (predict_pytorch,)}
 
 
 def graph_leftovers(backward):
-    """A contestant: measure(graphs) -> KiB of memory and objects that so many graphs leave, each of three times."""
+    """Return a contestant: measure(graphs) -> KiB of memory and objects that so many graphs leave, each of
+    three times.
+    """
     _, loss = network()
     x, y = moons()
 

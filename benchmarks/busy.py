@@ -41,7 +41,7 @@ THREADS = {"1 thread": 1, "2 threads": 2, "default": None}  # None: caffelite ch
 
 
 def caffelite(task):
-    """A contestant: train(epochs, record) -> (seconds, losses), on `task.threads` threads."""
+    """Return a contestant: train(epochs, record) -> (seconds, losses), on `task.threads` threads."""
     if task.threads is not None:
         return contestants.caffelite(task)
     network = task.net.network()
@@ -54,7 +54,7 @@ def caffelite(task):
 
 
 def start_process(make, task):
-    """The process of a contestant that computes with `task.threads` threads."""
+    """Return the process of a contestant that computes with `task.threads` threads."""
     harness.use_threads(task.threads or 1)
     if task.threads is None:
         del os.environ["OMP_NUM_THREADS"]  # so that nobody has set a number
@@ -75,7 +75,7 @@ def busy(number):
 
 
 def make_task(net, at_least):
-    """The task, and the number of epochs that take one thread of caffelite `at_least` seconds."""
+    """Return the task, and the number of epochs that take one thread of caffelite `at_least` seconds."""
     model, _, _ = net.network()
     task = Task(net, *net.data(), [p.data.copy() for p in model.parameters()])
     train = start_process(caffelite, task)
@@ -86,7 +86,7 @@ def make_task(net, at_least):
 
 
 def time_rounds(processes, numbers, epochs, rounds):
-    """The seconds of each round, by the number of other processes and the contestant."""
+    """Return the seconds of each round, by the number of other processes and the contestant."""
     seconds = {number: {name: [] for name in processes} for number in numbers}
     for number in numbers:
         with busy(number):

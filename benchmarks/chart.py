@@ -25,7 +25,7 @@ def write(path, nets, caption):
 
 
 def render(nets, caption, ink, faint, own_colour, peer_colour):
-    """The text of an SVG file."""
+    """Return the text of an SVG file."""
     rows = [list(nets.items())[i : i + COLUMNS] for i in range(0, len(nets), COLUMNS)]
     shapes, top = [], 0
     for row in rows:

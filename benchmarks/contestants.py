@@ -38,7 +38,7 @@ def caffelite(task):
 
 
 def start_pytorch(task, keeping=True):
-    """The module torch, for this task's threads. `keeping`: malloc keeps its memory."""
+    """Return the module torch, for this task's threads. `keeping`: malloc keeps its memory."""
     if keeping:
         harness.keep_memory()
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # compile in this process, and start no others
@@ -49,7 +49,7 @@ def start_pytorch(task, keeping=True):
 
 
 def tensors(task):
-    """The task's inputs and targets as PyTorch's tensors."""
+    """Return the task's inputs and targets as PyTorch's tensors."""
     import torch
 
     return list(map(torch.from_numpy, columns(task.x, task.y)))
@@ -211,7 +211,7 @@ def report_profile(name, net):
 
 
 def add_peak_shares(profile, gflops):
-    """The table of `Program.profile` with one more column: a kernel's GFLOP/s as a share of the peak."""
+    """Return the table of `Program.profile` with one more column: a kernel's GFLOP/s as a share of the peak."""
     head, rule, *rows = profile.splitlines()
     width = max(map(len, (head, rule, *rows)))
     lines = [f"{head:{width}}  of peak", rule + "-" * (width - len(rule) + 9)]
@@ -226,7 +226,8 @@ def add_peak_shares(profile, gflops):
 
 
 def caffelite_memory(net, few, batch):
-    """A contestant: () -> (bytes of the block of temporaries, the most that is alive at once, by how much it grows).
+    """Return a contestant: () -> (bytes of the block of temporaries, the most that is alive at once, by how much it
+    grows).
 
     Of a step on the part `batch` of the net's arrays, such as np.s_[:64], after one on the smaller part `few`.
     """
@@ -269,7 +270,7 @@ def pytorch_memory_growth(net, model, data, few, batch):
 
 
 def make_parser(description, nets):
-    """The options that both scripts have."""
+    """Return the options that both scripts have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=nets, default=list(nets), metavar="NAME",
                         help=f"these nets, of {', '.join(nets)}")  # fmt: skip

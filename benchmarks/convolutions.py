@@ -87,7 +87,7 @@ RELU, SIGMOID, POOL, MEAN, FLATTEN = "relu", "sigmoid", "pool", "mean", "flatten
 
 
 def conv_bn(*arguments, **settings):
-    """A convolution, BatchNorm instead of its bias, and ReLU."""
+    """Return a convolution, BatchNorm instead of its bias, and ReLU."""
     conv = Conv(*arguments, **settings, bias=False)
     return conv, Norm(conv.outputs), RELU
 
@@ -151,7 +151,7 @@ class Net(Trainable):
 
 
 def _shape_and_flops(layers, shape):
-    """The shape of a row after the layers, and the FLOPs of each forward product and convolution."""
+    """Return the shape of a row after the layers, and the FLOPs of each forward product and convolution."""
     flops = []
     for layer in layers:
         match layer:
@@ -369,7 +369,9 @@ def jax(task, last=False):
 
 
 def contestants(net, quick):
-    """The peers, by name: orders only where there are images or series, PyTorch's other forms unless it is quick."""
+    """Return the peers, by name: orders only where there are images or series, PyTorch's other forms unless it is
+    quick.
+    """
     peers = {}
     for order, last in [(", channels first", False), (", channels last", True)] if net.convolves else [("", False)]:
         peers[f"PyTorch{order}"] = partial(pytorch, last=last)
@@ -384,7 +386,9 @@ def contestants(net, quick):
 
 
 def pytorch_memory(net, last):
-    """A contestant: () -> the bytes by which a process that has made steps of two rows grows in steps of a batch."""
+    """Return a contestant: () -> the bytes by which a process that has made steps of two rows grows in steps of a
+    batch.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -448,7 +452,9 @@ def enlarge_digits(images):
 
 
 def lenet_epochs(net, threads, images):
-    """A contestant: () -> (seconds of ten epochs of `fit`, its accuracy on images of digits that it has not seen)."""
+    """Return a contestant: () -> (seconds of ten epochs of `fit`, its accuracy on images of digits that it has not
+    seen).
+    """
     import caffelite as cl
 
     cl.set_num_threads(threads)

@@ -31,7 +31,7 @@ JUDGES |= {"sin": np.sin, "cos": np.cos}
 
 
 def largest_error(name, x, wide):
-    """The largest error in ulp of a kernel at x, and where; the judge computes in the type `wide`."""
+    """Return the largest error in ulp of a kernel at x, and where; the judge computes in the type `wide`."""
     from caffelite import _kernels as kernels
 
     y = getattr(kernels, name)(x)

@@ -30,7 +30,7 @@ SETS = {
 
 
 def contestant(module, dtype):
-    """A function of the name of a set and a seed: seconds that `fit` takes, the score, and the iterations."""
+    """Return a function of the name of a set and a seed: seconds that `fit` takes, the score, and the iterations."""
     import importlib
 
     from sklearn import datasets

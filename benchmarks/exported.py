@@ -54,7 +54,7 @@ def wide():
 
 
 def gru():
-    """A GRU of 64 units, and the shape of its rows."""
+    """Return a GRU of 64 units, and the shape of its rows."""
     import caffelite as cl
 
     return cl.Model([cl.GRU(32, 64), cl.Linear(64, 10)], seed=0), (50, 32)
@@ -64,7 +64,7 @@ NETS = {"MLP 64-100-10": mlp, "LeNet-5, 28 × 28": lenet, "MLP 784-512-512-10": 
 
 
 def c_export(net, *flags, quantize=False):
-    """A contestant: seconds for a row, and what is made of it, in C compiled with these flags."""
+    """Return a contestant: seconds for a row, and what is made of it, in C compiled with these flags."""
     import caffelite.c
 
     model, shape = NETS[net]()
@@ -111,7 +111,7 @@ def row(shape):
 
 
 def prepare(net, make, *flags):
-    """What measures a contestant, and None; or None, and the module that is missing."""
+    """Return what measures a contestant, and None; or None, and the module that is missing."""
     try:
         return make(net, *flags), None
     except ModuleNotFoundError as error:

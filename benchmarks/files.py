@@ -22,7 +22,7 @@ import numpy as np
 
 
 def contestants(folder, features):
-    """A contestant that times them all, once each: seconds by name."""
+    """Return a contestant that times them all, once each: seconds by name."""
     import caffelite as cl
 
     harness.keep_memory()

@@ -103,7 +103,9 @@ def memory_growth(work):
 
 
 def seconds_per_call(statement, at_least=0.01, **names):
-    """The mean seconds that a statement takes, over calls that last `at_least` seconds together, after a first one."""
+    """Return the mean seconds that a statement takes, over calls that last `at_least` seconds together, after a first
+    one.
+    """
     timer = timeit.Timer(statement, globals=names)
     timer.timeit(1)
     number = 1
@@ -113,7 +115,9 @@ def seconds_per_call(statement, at_least=0.01, **names):
 
 
 def epochs_to_time(train, argument, first=1, at_least=0.1):
-    """The first of the numbers first, 2 · first, 4 · first … with which train(epochs, argument)[0] is `at_least`."""
+    """Return the first of the numbers first, 2 · first, 4 · first … with which train(epochs, argument)[0] is
+    `at_least`.
+    """
     epochs = first
     while min(train(epochs, argument)[0] for _ in range(2)) < at_least:  # one alone may have had to wait
         epochs *= 2
@@ -121,7 +125,8 @@ def epochs_to_time(train, argument, first=1, at_least=0.1):
 
 
 def machine_speed(dtype="float32"):
-    """A contestant: the cores' GFLOP/s in NumPy's matmul of 1536 × 1536 matrices, and GB/s copied in 64 MiB arrays.
+    """Return a contestant: the cores' GFLOP/s in NumPy's matmul of 1536 × 1536 matrices, and GB/s copied in 64 MiB
+    arrays.
 
     The first stands in for the peak, of which it reaches nearly all. The second counts bytes read and bytes written.
     """
@@ -149,7 +154,7 @@ def environment(*packages):
 
 
 def processor():
-    """The processor's name, as far as the system tells."""
+    """Return the processor's name, as far as the system tells."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
@@ -157,7 +162,7 @@ def processor():
 
 
 def version(package):
-    """The installed version of a package, None without one."""
+    """Return the installed version of a package, None without one."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

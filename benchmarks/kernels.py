@@ -33,7 +33,7 @@ UPDATED = [7_510, 109_386, 669_706, 8_000_000]
 
 
 def contestant(library, dtype):
-    """Returns measure(statement, M, K, N, transposed, at_least) -> seconds."""
+    """Return measure(statement, M, K, N, transposed, at_least) -> seconds."""
     matmul, add = np.matmul, np.add
     if library == "caffelite":
         from caffelite._kernels import add, matmul
@@ -49,7 +49,7 @@ def contestant(library, dtype):
 
 
 def elementary(dtype):
-    """Returns measure(name, at_least) -> seconds an element of caffelite's function, and of NumPy's, NaN for none."""
+    """Return measure(name, at_least) -> seconds an element of caffelite's function, and of NumPy's, NaN for none."""
     from caffelite import _kernels as kernels
 
     x = np.random.default_rng(0).uniform(0.1, 5, ELEMENTS).astype(dtype)
@@ -65,7 +65,7 @@ def elementary(dtype):
 
 
 def updates(dtype):
-    """Returns measure(n, at_least) -> GB/s of SGD with momentum and of Adam on n parameters, and of copies beside them.
+    """Return measure(n, at_least) -> GB/s of SGD with momentum and of Adam on n parameters, and of copies beside them.
 
     A copy is within as much memory as the update works on. Bytes read and bytes written count.
     """

@@ -64,7 +64,7 @@ class EmptyCallback:
 
 
 def read_clocks():
-    """The time, that of the processor on this thread, and that on other threads."""
+    """Return the time, that of the processor on this thread, and that on other threads."""
     return time.perf_counter(), time.thread_time(), time.process_time() - time.thread_time()
 
 
@@ -97,7 +97,9 @@ class Clock(EmptyCallback):
 
 
 def seconds(make, share, is_live):
-    """The seconds of a training, those of the processor on its thread, on others, in the callback; and parameters."""
+    """Return the seconds of a training, those of the processor on its thread, on others, in the callback; and
+    parameters.
+    """
     import caffelite as cl
 
     model, x, y, epochs = make(cl)

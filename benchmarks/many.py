@@ -31,12 +31,12 @@ def data(rows):
 
 
 def rates(models):
-    """A learning rate for each."""
+    """Return a learning rate for each."""
     return np.geomspace(1e-4, 1e-2, models)
 
 
 def caffelite(models, rows, epochs, patience, together):
-    """A contestant that gives seconds a model, and the means of the models' last losses and of their epochs."""
+    """Return a contestant that gives seconds a model, and the means of the models' last losses and of their epochs."""
     import caffelite as cl
 
     x, y = data(rows + rows // 5)
@@ -137,7 +137,7 @@ def main():
 
 
 def make_rows(measured):
-    """A row for each contestant, from its rounds."""
+    """Return a row for each contestant, from its rounds."""
     seconds = {name: float(np.median([s for s, *_ in rounds])) for name, rounds in measured.items()}
     rows = []
     for name, s in seconds.items():

@@ -93,7 +93,7 @@ def steps(sizes, rows, optimizer_of, timed, quick):
 
 
 def measure_ranks(quick):
-    """What `mpirun` runs; rank 0 prints all that was measured, as JSON."""
+    """Run what `mpirun` starts; rank 0 prints all that was measured, as JSON."""
     from mpi4py import MPI
 
     import caffelite as cl

@@ -64,7 +64,7 @@ def replay_seconds(name):
 
 
 def trainer():
-    """A new model's train(x, y, epochs=1, batch_size=32), which returns the seconds that `fit` took."""
+    """Return a new model's train(x, y, epochs=1, batch_size=32), which returns the seconds that `fit` took."""
     import caffelite as cl
 
     model = cl.Model([cl.Linear(2, 100), cl.ReLU(), cl.Linear(100, 3)], seed=0)
@@ -99,7 +99,7 @@ def fit_beyond_steps(first):
 
 
 def options_beyond_plain_fit(net, steps, repeats):
-    """What all of `fit`'s options together add to a step, as a share of it.
+    """Return what all of `fit`'s options together add to a step, as a share of it.
 
     Weights of rows and of classes, a norm that gradients are clipped to, a schedule, and every callback, in epochs of
     so many steps. Times are those of short fits that take turns, the least of many; what callbacks add to an epoch is
@@ -117,7 +117,7 @@ def options_beyond_plain_fit(net, steps, repeats):
         few, many = 10, 50
 
     def fitting(lr, callbacks=(), **options):
-        """A function that gives the seconds of a `fit` of so many epochs, each of a single step."""
+        """Return a function that gives the seconds of a `fit` of so many epochs, each of a single step."""
         model, loss = cl.MLP(sizes[0], sizes[1:], seed=0), cl.SoftmaxLoss()
         options |= {"loss": loss, "optimizer": rule(model.parameters(), lr=lr), "callbacks": callbacks, "verbose": 0}
 
@@ -186,13 +186,15 @@ def count_allocations(steps):
 
 
 def thread_beside_fit(seconds):
-    """What a counting Python thread gets done beside `fit` on the same core, as a share of what it does alone."""
+    """Return what a counting Python thread gets done beside `fit` on the same core, as a share of what it
+    does alone.
+    """
     x, y = rows(300)
     train = trainer()
     epochs = int(seconds / (train(x, y, epochs=100) / 100)) + 1
 
     def count_epochs(work):
-        """Counts a second while `work` runs."""
+        """Count a second while `work` runs."""
         count, running = 0, True
 
         def run():
@@ -216,7 +218,7 @@ def thread_beside_fit(seconds):
 
 
 def net_and_rows():
-    """A small net, and rows that it takes."""
+    """Return a small net, and rows that it takes."""
     import caffelite as cl
 
     return cl.MLP(64, [100, 10], seed=0), np.random.default_rng(0).random((1000, 64), np.float32)

@@ -67,7 +67,7 @@ def time_fit(setting):
 
 
 def time_playground(setting, steps, playground, count_frames):
-    """Steps a second of the playground until it has taken so many, and frames a second that the page draws."""
+    """Return steps a second of the playground until it has taken so many, and frames a second that the page draws."""
     playground.on_receive(None, {"ask": "set", "setting": setting.described()})
     engine, frames, begin = playground.engine, count_frames(), time.perf_counter()
     engine.play()

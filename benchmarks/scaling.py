@@ -21,7 +21,7 @@ from workloads import WORKLOADS, add_options
 
 
 def fits(net):
-    """A contestant: train(epochs, threads) -> (seconds, the trained parameters, the number of steps)."""
+    """Return a contestant: train(epochs, threads) -> (seconds, the trained parameters, the number of steps)."""
     import caffelite as cl
 
     x, y = net.data()

@@ -75,7 +75,7 @@ class Net(Trainable):
         return model, loss, getattr(cl, self.optimizer)(model.parameters(), **self.settings)
 
     def peer_weights(self, weights):
-        """The weights of caffelite's model, as its peers have them."""
+        """Return the weights of caffelite's model, as its peers have them."""
         return weights
 
 
@@ -375,7 +375,7 @@ def jax(task):
 
 
 def contestants(net, quick):
-    """The peers, by name; PyTorch in its first form alone if it has to be quick."""
+    """Return the peers, by name; PyTorch in its first form alone if it has to be quick."""
     peers = {"PyTorch": pytorch, "JAX": jax}
     if not quick:
         peers["PyTorch, malloc as it is"] = partial(pytorch, keeping=False)
@@ -422,7 +422,7 @@ FEW, ALL = np.s_[:, :16], np.s_[:]  # positions
 
 
 def attention_in_pytorch(net):
-    """A contestant: () -> the bytes by which a process grows in steps, after steps on few positions."""
+    """Return a contestant: () -> the bytes by which a process grows in steps, after steps on few positions."""
     import torch
 
     torch.set_num_threads(1)

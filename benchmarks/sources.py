@@ -60,7 +60,9 @@ def forget(path):
 
 
 def training(kind, folder, rows, limit):
-    """A contestant: trains once through the rows; returns seconds, and the peaks of private and of mapped memory."""
+    """Return a contestant: trains once through the rows; returns seconds, and the peaks of private and of mapped
+    memory.
+    """
     import caffelite as cl
 
     y = np.fromfile(folder / "y", np.int64)

@@ -22,7 +22,9 @@ HIDDEN, LABELS, BATCH, RATE = 64, 20, 128, {"SGD": 0.1, "Adam": 1e-3}
 
 
 def data(rows, features, density):
-    """A CSR matrix (rows, features) whose columns are used as often as words are, and labels that depend on it."""
+    """Return a CSR matrix (rows, features) whose columns are used as often as words are, and labels that
+    depend on it.
+    """
     import scipy.sparse as sp
 
     rng = np.random.default_rng(0)
@@ -91,7 +93,9 @@ def pytorch(optimizer, rows, features, density):
 
 
 def measure_epochs(contestant, *arguments):
-    """A contestant's epochs: the loss, the seconds and, of the first, the bytes that the process has grown by."""
+    """Return a contestant's epochs: the loss, the seconds and, of the first, the bytes that the process has
+    grown by.
+    """
     epoch, first = contestant(*arguments), True
 
     def measure():

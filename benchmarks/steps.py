@@ -374,7 +374,7 @@ def check_agreement(curves, tolerance=1e-4):
 
 
 def prepare(net, quick, contestant=caffelite, threads=1):
-    """The task, and how many epochs are compared (of `net.check_epochs` steps or a few more) and timed.
+    """Return the task, and how many epochs are compared (of `net.check_epochs` steps or a few more) and timed.
 
     Both are at least ten steps. A timing keeps the contestant busy for 0.1 s or more.
     """
@@ -442,7 +442,7 @@ def report(name, task, num_epochs, curves, seconds, speeds):
 
 
 def textbook_step(net):
-    """A training step (*inputs, y) -> loss of the net in caffelite, to be recorded, and its data."""
+    """Return a training step (*inputs, y) -> loss of the net in caffelite, to be recorded, and its data."""
     model, loss, optimizer = net.network()
 
     def step(*batch):
@@ -457,7 +457,7 @@ def textbook_step(net):
 
 
 def step_profiler(net):
-    """A contestant: profile() -> (the table of a training step's kernels, the least seconds of a replay)."""
+    """Return a contestant: profile() -> (the table of a training step's kernels, the least seconds of a replay)."""
     import caffelite as cl
 
     step, data = textbook_step(net)

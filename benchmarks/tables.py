@@ -66,7 +66,7 @@ add_bundled("diabetes", "load_diabetes", float)
 
 
 def make_frame(x, **words):
-    """A frame of the columns of x (n, k), and of columns of words given by their codes."""
+    """Return a frame of the columns of x (n, k), and of columns of words given by their codes."""
     import pandas
 
     columns = {f"x{i}": column for i, column in enumerate(x.T)}
@@ -75,7 +75,7 @@ def make_frame(x, **words):
 
 
 def add_gaps(rng, frame, share, columns):
-    """The frame, without this share of the values of some columns."""
+    """Return the frame, without this share of the values of some columns."""
     for name in columns:
         frame[name] = frame[name].mask(rng.random(len(frame)) < share)
     return frame
@@ -92,12 +92,12 @@ def draw_labels(rng, signal, share=0.5, strength=2.0):
 
 
 def add_noise(rng, signal, noise):
-    """The standardized signal with normal noise of this deviation."""
+    """Return the standardized signal with normal noise of this deviation."""
     return standardize(signal) + noise * rng.normal(size=len(signal))
 
 
 def random_steps(rng, x, count, depth=3):
-    """A sum of random trees: each splits every column that it asks at one of its values."""
+    """Return a sum of random trees: each splits every column that it asks at one of its values."""
     total = np.zeros(len(x))
     for _ in range(count):
         leaf = np.zeros(len(x), int)
@@ -264,7 +264,7 @@ def word_columns(frame):
 
 
 def as_categories(frame, max_categories=254):
-    """A function that turns words into categories: the most frequent of this frame, the others are missing."""
+    """Return a function that turns words into categories: the most frequent of this frame, the others are missing."""
     import pandas
 
     known = {name: frame[name].value_counts().index[:max_categories] for name in word_columns(frame)}
@@ -276,7 +276,9 @@ def as_categories(frame, max_categories=254):
 
 
 def fill_gaps(frame):
-    """A function that fills gaps, which pytabkit refuses: medians, columns that say where, and a word of their own."""
+    """Return a function that fills gaps, which pytabkit refuses: medians, columns that say where, and a word of their
+    own.
+    """
     words = word_columns(frame)
     medians = frame.drop(columns=words).median()
     add_gaps = [name for name in medians.index if frame[name].isna().any()]
@@ -347,7 +349,7 @@ def xgboost():
 
 
 def pipeline(module):
-    """The perceptrons of a module behind what scikit-learn's guide does to a table, on standardized numbers."""
+    """Return the perceptrons of a module behind what scikit-learn's guide does to a table, on standardized numbers."""
     import importlib
 
     from sklearn.compose import TransformedTargetRegressor, make_column_selector, make_column_transformer
@@ -424,7 +426,9 @@ def load_data(name, rows):
 
 
 def contestant(make):
-    """A function of a table's name, a seed and a number of rows: the score, the log loss and the seconds of a fit."""
+    """Return a function of a table's name, a seed and a number of rows: the score, the log loss and the seconds of a
+    fit.
+    """
     from sklearn.metrics import log_loss, r2_score, roc_auc_score
     from sklearn.model_selection import train_test_split
 
@@ -452,14 +456,16 @@ def contestant(make):
 
 
 def mean_ranks(scores):
-    """The mean rank of each column of scores (tables, models), 1 is the largest."""
+    """Return the mean rank of each column of scores (tables, models), 1 is the largest."""
     from scipy.stats import rankdata
 
     return rankdata(-np.array(scores), axis=1).mean(axis=0)
 
 
 def report(results, models):
-    """The tables of scores and of log losses, with ranks and seconds, as text. results[table][model] are triples."""
+    """Return the tables of scores and of log losses, with ranks and seconds, as text. results[table][model] are
+    triples.
+    """
     scores, losses, seconds = [
         {
             name: [statistics.mean(values) if None not in values else None for values in of_models]

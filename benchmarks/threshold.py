@@ -61,7 +61,7 @@ def calls(kernels, dtype):
 
 
 def contestant(dtype):
-    """Returns measure(name, size, threads, at_least) -> (work, seconds of a call)."""
+    """Return measure(name, size, threads, at_least) -> (work, seconds of a call)."""
     import caffelite as cl
     from caffelite import _kernels as kernels
 
@@ -73,7 +73,7 @@ def contestant(dtype):
     recorded = {}
 
     def replays(name, size):
-        """The work, how often a replay has the kernel, and replays in which one thread does it and two share it.
+        """Return the work, how often a replay has the kernel, and replays in which one thread does it and two share it.
 
         So often that the call from Python is a small part.
         """

@@ -94,12 +94,12 @@ class Workload(Trainable):
         return model, cl.SoftmaxLoss(), getattr(cl, self.optimizer)(model.parameters(), **self.settings)
 
     def without_dropout(self):
-        """The same without dropout, so that everybody computes the same."""
+        """Return the same without dropout, so that everybody computes the same."""
         return replace(self, dropout=0.0)
 
 
 def columns(x, y):
-    """The arrays of data: x, or its members where there are several inputs, and y."""
+    """Return the arrays of data: x, or its members where there are several inputs, and y."""
     return [*x, y] if isinstance(x, tuple) else [x, y]
 
 
@@ -125,7 +125,7 @@ WORKLOADS = {
 
 
 def add_options(parser):
-    """What the scripts that train these have in common: which, and how often."""
+    """Add the options that these scripts have in common: which, and how often."""
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME",
                         help=f"these workloads, of {', '.join(WORKLOADS)}")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (5)")

@@ -85,7 +85,7 @@ class DataParallel(DistributedOptimizer):
     The ranks on a machine share its processors, unless you set the number of threads. One process, with or without
     `mpirun`, computes the same bits as without DataParallel.
 
-    Raises TypeError for anything but an Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank,
+    Raise TypeError for anything but an Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank,
     if a rank has other data, another model or other options than rank 0. It also does so after an epoch if the ranks'
     parameters have drifted apart.
     """

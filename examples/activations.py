@@ -36,7 +36,7 @@ def value_and_slope(f, x):
 
 
 def draw(path, accuracies):
-    """A panel for each activation, with its value, its slope and what it reached, into a file."""
+    """Draw a panel for each activation, with its value, its slope and what it reached, into a file."""
     from matplotlib.figure import Figure
 
     rows = -(-len(ACTIVATIONS) // 3)
@@ -62,7 +62,7 @@ def draw(path, accuracies):
 (x, y), (x_test, y_test) = cl.datasets.digits()
 x, x_test = enlarge(x), enlarge(x_test)
 loss = cl.SoftmaxLoss()
-cl.set_num_threads(1)  # so that the times don't depend on what else the machine does at the moment
+cl.set_num_threads(1)  # so the times don't depend on what else the machine does at the moment
 
 print(f"{'activation':22}{'loss':>8}{'test accuracy':>15}{'seconds':>9}")
 accuracies = {}

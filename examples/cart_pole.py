@@ -16,7 +16,7 @@ optimizer = cl.Adam(policy.parameters(), lr=0.01)
 
 
 def move_carts(state, right):
-    """The states (n, 4) after 20 ms of a push of 10 N: place, speed, angle, angular speed."""
+    """Return the states (n, 4) after 20 ms of a push of 10 N: place, speed, angle, angular speed."""
     speed, angle, turning = state.T[1:]
     push = np.where(right, 10.0, -10.0) + 0.05 * turning**2 * np.sin(angle)
     turn = 9.8 * np.sin(angle) - np.cos(angle) * push / 1.1

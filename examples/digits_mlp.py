@@ -14,7 +14,9 @@ import caffelite as cl
 
 
 def read_idx(folder, name):
-    """An array of bytes in MNIST's format: two zeros, 8, the number of axes, their big-endian lengths, the bytes."""
+    """Return an array of bytes in MNIST's format: two zeros, 8, the number of axes, their big-endian lengths, the
+    bytes.
+    """
     packed = folder / f"{name}.gz"
     data = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
     if data[:3] != b"\0\0\x08":
@@ -24,7 +26,7 @@ def read_idx(folder, name):
 
 
 def read_mnist(folder):
-    """The images, (n, 28, 28) in 0 … 1, and the labels, (n,), to train and to test."""
+    """Return the images, (n, 28, 28) in 0 … 1, and the labels, (n,), to train and to test."""
     return [
         (read_idx(folder, f"{part}-images-idx3-ubyte") / np.float32(255), read_idx(folder, f"{part}-labels-idx1-ubyte"))
         for part in ("train", "t10k")

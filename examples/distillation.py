@@ -15,7 +15,7 @@ cross_entropy = cl.SoftmaxLoss()
 
 
 def soft_cross_entropy(outputs, targets):
-    """The cross-entropy at the temperature. T² makes up for gradients that are 1 / T² as large."""
+    """Return the cross-entropy at the temperature. T² makes up for gradients that are 1 / T² as large."""
     return cross_entropy(outputs / TEMPERATURE, targets) * TEMPERATURE**2
 
 

@@ -48,12 +48,14 @@ class GPT(cl.Model):
         return self.scores(self.norm(h))
 
     def write(self, text, count, rng):
-        """The text and so many characters more, drawn as the model thinks them likely, the likely ones more often."""
+        """Return the text and so many characters more, drawn as the model thinks them likely, the likely ones more
+        often.
+        """
         text, block, caches = list(text), self.places.count, []
         with cl.inference():
             for _ in range(count):
                 new = text[-1:]
-                if not caches or caches[0].length == block:  # where they are full, go on from half of what it saw
+                if not caches or caches[0].length == block:  # if they are full, go on from half of what it saw
                     caches, new = [b.cache(rows=1, max_length=block) for b in self.blocks], text[-block // 2 :]
                 scores = self.call(np.array([new]), caches).numpy()[0, -1].astype(float) / 0.8
                 p = np.exp(scores - scores.max())

@@ -48,7 +48,7 @@ def mean_absolute_error(outputs, targets):
 
 
 def decay(epoch, history):
-    """A callback: a smaller learning rate after every epoch."""
+    """Set, as a callback, a smaller learning rate after every epoch."""
     optimizer.lr *= 0.99
 
 

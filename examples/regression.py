@@ -15,7 +15,7 @@ import numpy as np
 import caffelite as cl
 
 SHARES = np.array([0.05, 0.5, 0.95])
-DEVIATIONS = np.array([-1.645, 0, 1.645])  # where the normal distribution has these quantiles
+DEVIATIONS = np.array([-1.645, 0, 1.645])  # of the normal distribution at these quantiles
 
 
 def middle(x):

@@ -36,13 +36,13 @@ class DeepNet(cl.Model):
 
 
 def gradient_of_first_layer(model):
-    """The length of the loss's gradient for the first layer's weights."""
+    """Return the length of the loss's gradient for the first layer's weights."""
     cl.SoftmaxLoss()(model(x), y).backward()
     return np.linalg.norm(model.first.weight.grad)
 
 
 def draw(path, models, histories):
-    """The regions in which each net decides for each spiral, and the losses, into a file."""
+    """Draw the regions in which each net decides for each spiral, and the losses, into a file."""
     from caffelite.plots import decision_regions
     from matplotlib.figure import Figure
 

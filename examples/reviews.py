@@ -34,7 +34,7 @@ def reviews(n, seed):
 
 
 def tokens(text):
-    """The words of a text, and its pairs of neighbours."""
+    """Return the words of a text, and its pairs of neighbours."""
     words = text.split()
     return words + [f"{first} {second}" for first, second in pairwise(words)]
 

@@ -45,7 +45,7 @@ def examples(series, first):
 
 
 def draw(path, truth, forecasts, errors):
-    """A week of forecasts, and how far they are off on average, by how many hours they look ahead."""
+    """Draw a week of forecasts, and how far they are off on average, by how many hours they look ahead."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.6), dpi=160, layout="constrained")

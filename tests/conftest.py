@@ -39,7 +39,7 @@ settings.load_profile("quick")
 
 
 def classifier(*sizes, seed=0, dtype=np.float32):
-    """A Model of Linear layers of these sizes, with ReLU between them."""
+    """Return a Model of Linear layers of these sizes, with ReLU between them."""
     model = cl.Model(seed=seed, dtype=dtype)
     for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         if i > 0:
@@ -57,13 +57,13 @@ def train(model, x, y=None, *, lr=0.1, momentum=0.9, **options):
 
 
 def bits(model):
-    """The bytes of all parameters."""
+    """Return the bytes of all parameters."""
     return b"".join(p.data.tobytes() for p in model.parameters())
 
 
 @pytest.fixture
 def threads_restored():
-    """Puts the number of threads back after the test."""
+    """Put the number of threads back after the test."""
     before = cl.get_num_threads()
     yield
     cl.set_num_threads(before)
@@ -79,7 +79,7 @@ def no_matplotlib(monkeypatch):
 
 @pytest.fixture
 def no_training(monkeypatch):
-    """A training, which nothing has come to where arguments are wrong, fails the test."""
+    """Fail a test that trains where arguments are wrong."""
     monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
 
 
@@ -118,7 +118,7 @@ def unpacked_source_distribution(folder):
 
 
 def run(*command, cwd, **options):
-    """What a command prints; an AssertionError with all of it if the command fails."""
+    """Return what a command prints; an AssertionError with all of it if the command fails."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

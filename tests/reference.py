@@ -34,7 +34,7 @@ def linear(x, weight, bias=None):
 
 
 def normal(x):
-    """The normal distribution, Φ(x)."""
+    """Return the normal distribution, Φ(x)."""
     return np.reshape([math.erfc(-value / math.sqrt(2)) / 2 for value in x.ravel()], x.shape)
 
 
@@ -71,7 +71,7 @@ def kept(dy, x, axis):
 
 
 def unbroadcast(gradient, like):
-    """The sum over the axes along which broadcasting repeated `like`."""
+    """Return the sum over the axes along which broadcasting repeated `like`."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - like.ndim)))
     repeated = tuple(i for i in range(like.ndim) if like.shape[i] == 1 and gradient.shape[i] != 1)
     return gradient.sum(axis=repeated, keepdims=True)
@@ -81,7 +81,7 @@ def unbroadcast(gradient, like):
 
 
 def sgd(w, g, v, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
-    """The new w and v."""
+    """Return the new w and v."""
     w, g, v = (np.asarray(a, dtype=np.float64) for a in (w, g, v))
     d = g + weight_decay * w
     v = momentum * v + d
@@ -89,7 +89,7 @@ def sgd(w, g, v, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
 
 
 def adam(w, g, m, v, t, lr, beta1, beta2, eps, weight_decay=0.0, decoupled=False):
-    """The new w, m and v in step t."""
+    """Return the new w, m and v in step t."""
     w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
     d = g if decoupled else g + weight_decay * w
     m = beta1 * m + (1 - beta1) * d
@@ -131,7 +131,7 @@ def about(what):
 
 
 def assert_same_bits(actual, expected):
-    """The same shape, the same dtype but for its byte order, and the same bits; any NaN equals any other."""
+    """Assert the same shape, the same dtype but for its byte order, and the same bits; any NaN equals any other."""
     actual, expected = plain_copy(actual), plain_copy(expected)
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
@@ -181,12 +181,12 @@ def fortran_ordered(array):
 
 
 def images_last(array):
-    """The first axis innermost in memory, the others in their order."""
+    """Return the first axis innermost in memory, the others in their order."""
     return with_axis_innermost(array, 0)
 
 
 def channels_last(array):
-    """The second axis innermost in memory, the others in their order."""
+    """Return the second axis innermost in memory, the others in their order."""
     return with_axis_innermost(array, 1)
 
 
@@ -210,7 +210,7 @@ def negatively_strided(array):
 
 
 def zero_strided(array):
-    """The first element along every axis, repeated: read-only, with strides of 0."""
+    """Return the first element along every axis, repeated: read-only, with strides of 0."""
     first = plain_copy(array[(slice(0, 1),) * array.ndim])
     return np.broadcast_to(first, array.shape)
 

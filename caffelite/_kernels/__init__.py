@@ -59,7 +59,7 @@ BFLOAT16_METHODS = ("fastest", "one by one", "in pairs", "in tiles")  # in the o
 
 
 def available_instruction_sets() -> list[str]:
-    """The instruction sets that this installation has loops for and this processor runs, best first."""
+    """Return the instruction sets that this installation has loops for and this processor runs, best first."""
     return [isa for isa in INSTRUCTION_SETS if bindings.runs(isa) and importlib.util.find_spec(_module(isa))]
 
 
@@ -75,7 +75,7 @@ def use_instruction_set(isa: str) -> None:
 def use_bfloat16(way: str) -> None:
     """Compute products of bfloat16 operands in one of `BFLOAT16_METHODS` from now on.
 
-    Raises ValueError if the processor or the instruction set in use can't.
+    Raise ValueError if the processor or the instruction set in use can't.
     """
     if way not in BFLOAT16_METHODS or not importlib.import_module(_module(ISA)).compute_bfloat16(
         BFLOAT16_METHODS.index(way)

@@ -49,7 +49,7 @@ cdef class Kernel:
 
 
 def use_loops(dict published):
-    """Set the loops of all kernels. Raises KeyError, and changes nothing, if a kernel's name is not in `published`."""
+    """Set the loops of all kernels. Raise KeyError, and change nothing, if a kernel's name is not in `published`."""
     cdef Kernel kernel
     cdef int i
     pairs = [(kernel, published[kernel.loops]) for kernel in KERNELS.values()]

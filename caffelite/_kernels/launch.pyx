@@ -180,7 +180,7 @@ cdef class precision:
 
     The results have the same bits on every x86-64 processor with fused multiply-adds.
 
-    None keeps the current precision. Raises ValueError for any other name.
+    None keeps the current precision. Raise ValueError for any other name.
     """
     cdef bint keeps, rounds, before
 

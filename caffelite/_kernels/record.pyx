@@ -43,7 +43,7 @@ def recorder():
 cdef class Recorder:
     """Base class of recorders. Inside the `with` block, this thread's kernel calls are noted in the list `entries`.
 
-    Raises RuntimeError if the thread is recording already. (This is compiled code, so a Ctrl-C cannot interrupt
+    Raise RuntimeError if the thread is recording already. (This is compiled code, so a Ctrl-C cannot interrupt
     entering or leaving halfway.)
     """
 
@@ -171,7 +171,7 @@ def is_view(item, array):
 
 
 def plain_value(array):
-    """The array as a plain one. Raises TypeError if this thread is recording."""
+    """The array as a plain one. Raise TypeError if this thread is recording."""
     if this_threads_recorder != NULL:
         raise_unrecordable("an array's value")
     return array.view(np.ndarray)

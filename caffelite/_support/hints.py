@@ -243,30 +243,30 @@ REQUIRED = {
 
 
 def name_hint(name: str, known: Iterable[str], prefix: str) -> str:
-    """The end of a message about a missing name of a module, which has the `known` names; "" if there is no hint."""
+    """Return the end of a message about a missing name of a module, which has the `known` names; "" without a hint."""
     matches = [candidate for candidate in known if candidate.lower() == name.lower()]
     matches.sort(key=lambda candidate: candidate[0] != name[0])  # of ReLU and relu, Relu means ReLU
     return _replacement_hint(NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else None))
 
 
 def attribute_hint(name: str) -> str:
-    """The end of a message about a missing attribute; "" if there is no hint."""
+    """Return the end of a message about a missing attribute; "" if there is no hint."""
     return _replacement_hint(ATTRIBUTES.get(name))
 
 
 def argument_hint(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown argument of a function that takes the `known` ones; "" without a hint."""
+    """Return the end of a message about an unknown argument of a function with the `known` ones; "" without a hint."""
     return _replacement_hint(ARGUMENTS.get(name)) or did_you_mean(name, known)
 
 
 def required_hint(names: Iterable[str]) -> str:
-    """The end of a message about missing arguments; "" if there is no hint."""
+    """Return the end of a message about missing arguments; "" if there is no hint."""
     replacements = [REQUIRED[name] for name in names if name in REQUIRED]
     return f"; give {', and '.join(replacements)}" if replacements else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name, with the `known` name that is most like it; "" if none is."""
+    """Return the end of a message about an unknown name, with the `known` name that is most like it; "" if none is."""
     known = list(known)
     completions = [candidate for candidate in known if len(name) > 2 and candidate.startswith(name)]
     matches = completions or difflib.get_close_matches(name, known, n=1)
@@ -274,7 +274,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def attribute_error(what: str, name: str, hint: str) -> AttributeError:
-    """The error for a missing attribute. If there is a hint, Python does not add a guess of its own."""
+    """Return the error for a missing attribute. If there is a hint, Python does not add a guess of its own."""
     message = f"{what} has no attribute {name!r}{hint}"
     return AttributeError(message, name=name, obj=None) if hint else AttributeError(message)
 

@@ -54,7 +54,7 @@ def foreign_attributes(*names: str) -> Callable[[Kind], Kind]:
 
 
 def attribute_error(kind: type, name: str) -> AttributeError:
-    """The error for a missing attribute of this class."""
+    """Return the error for a missing attribute of this class."""
     from caffelite._support import hints  # tables that only errors need
 
     return hints.attribute_error(f"{kind.__name__!r} object", name, hints.attribute_hint(name))
@@ -90,7 +90,7 @@ def _add_hints(method: Any) -> Any:
 
 
 def message_with_hint(error: TypeError, function: Callable[..., Any]) -> str:
-    """The message of an error about the arguments of a function, with a hint if there is one."""
+    """Return the message of an error about the arguments of a function, with a hint if there is one."""
     from caffelite._support import hints
 
     message = str(error)

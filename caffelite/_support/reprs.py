@@ -16,13 +16,13 @@ _MISSING = object()
 
 @functools.lru_cache(maxsize=1024)
 def init_signature(kind: type) -> inspect.Signature:
-    """The parameters that `kind(…)` takes."""
+    """Return the parameters that `kind(…)` takes."""
     init = kind.__init__  # type: ignore[misc]
     return inspect.Signature() if init is object.__init__ else inspect.signature(types.MethodType(init, kind))
 
 
 def init_arguments(instance: Any, unstored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """The attributes named like `__init__`'s parameters, without `seed`; see `Function.arguments`.
+    """Return the attributes named like `__init__`'s parameters, without `seed`; see `Function.arguments`.
 
     `unstored` has the arguments that no attribute holds; see `unstored_arguments`.
     """
@@ -44,7 +44,7 @@ def init_arguments(instance: Any, unstored: Mapping[str, Any] = MappingProxyType
 
 
 def unstored_arguments(instance: Any, arguments: tuple, options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that `__init__` got and put into no attribute of their names, as far as a file can hold them."""
+    """Return the arguments that `__init__` got and put into no attribute of their names, if a file can hold them."""
     kind: Any = type(instance)
     signature = init_signature(kind)
     bound = signature.bind(*arguments, **options)
@@ -59,7 +59,7 @@ def unstored_arguments(instance: Any, arguments: tuple, options: dict[str, Any])
 
 
 def _attribute_value(instance: Any, parameter: inspect.Parameter) -> Any:
-    """The attribute named like a parameter of `__init__`. For a flag it is whether the attribute is something."""
+    """Return the attribute named like a parameter of `__init__`. For a flag it is whether it is something."""
     value = getattr(instance, parameter.name, _MISSING)
     is_flag = isinstance(parameter.default, bool) and value is not _MISSING
     return value is not None and value is not False if is_flag else value
@@ -82,23 +82,23 @@ def _is_storable(value: Any) -> bool:
 
 
 def as_code(instance: Any, *arguments: Any, **options: Any) -> str:
-    """The call that makes an instance, as code, with these arguments and all options that are not the default."""
+    """Return the call that makes an instance, as code, with these arguments and all options other than the default."""
     parts = [_to_code(value) for value in arguments]
     parts += [f"{name}={_to_code(x)}" for name, x in options.items() if _shorten(x) != _default(type(instance), name)]
     return f"{type(instance).__name__}({', '.join(parts)})"
 
 
 def _default(kind: type, name: str) -> Any:
-    """The default of an option, from the first class in order of inheritance that takes it."""
+    """Return the default of an option, from the first class in order of inheritance that takes it."""
     parameters = [init_signature(base).parameters.get(name) for base in kind.__mro__]
     return next((parameter.default for parameter in parameters if parameter is not None), None)
 
 
 def _shorten(value: Any) -> Any:
-    """A value in short form: a tuple of equal numbers becomes one number."""
+    """Return a value in short form: a tuple of equal numbers becomes one number."""
     return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
 def _to_code(value: Any) -> str:
-    """A value as code. A function or a class is written as its name."""
+    """Return a value as code. A function or a class is written as its name."""
     return getattr(value, "__name__", None) or repr(_shorten(value))

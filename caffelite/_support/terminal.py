@@ -9,7 +9,7 @@ ASCII = {"…": "...", "×": "x", "→": "->", "−": "-", "–": "-", "·": "*"
 
 
 def make_writable(text: str, stream: Any = None) -> str:
-    """The text in characters that a stream, by default the standard output, can write.
+    """Return the text in characters that a stream, by default the standard output, can write.
 
     Other characters become ASCII: `...` for an ellipsis, `->` for an arrow. A character without such a form becomes a
     code, such as `\\xfc`.
@@ -33,7 +33,7 @@ def _replace_character(character: str, encoding: str) -> str:
 def echo(text: Any = "", stream: Any = None, *, flush: bool = False) -> None:
     """Print a text to a stream, by default the standard output, in characters that it can write.
 
-    Raises OSError with the stream's name, such as `<stdout>`, if writing fails: the reader is gone, or a disk is full.
+    Raise OSError with the stream's name, such as `<stdout>`, if writing fails: the reader is gone, or a disk is full.
     """
     stream = sys.stdout if stream is None else stream
     write(make_writable(str(text), stream) + "\n", stream, flush=flush)

@@ -47,7 +47,7 @@ class TextTable(Text):
 def text_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *, cut: int | None = None
 ) -> TextTable:
-    """A table of the head, a rule and the rows. `alignment` has a letter for each column, "<" left or ">" right.
+    """Return a table of the head, a rule and the rows. `alignment` has a letter for each column, "<" left or ">" right.
 
     If lines would be longer than 120 characters, the cells of the column `cut` are shortened.
     """
@@ -66,13 +66,13 @@ def text_table(
 
 
 def shorten(text: str, max_length: int) -> str:
-    """A text in one line, cut after `max_length` characters."""
+    """Return a text in one line, cut after `max_length` characters."""
     text = " ".join(text.split())
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes, in the unit that makes it less than 1,000: `640 B`, `10.4 kB`, `1.2 MB`."""
+    """Return a number of bytes, in the unit that makes it less than 1,000: `640 B`, `10.4 kB`, `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.95 or unit == "GB":
             break
@@ -81,5 +81,5 @@ def format_bytes(count: float) -> str:
 
 
 def escape_tex(text: str) -> str:
-    """A text that matplotlib draws unchanged. (It takes text between two dollar signs for TeX.)"""
+    """Return a text that matplotlib draws unchanged. (It takes text between two dollar signs for TeX.)"""
     return text.replace("$", r"\$")

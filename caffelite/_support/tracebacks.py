@@ -20,7 +20,7 @@ class error_note:
         self.what = what  # type: ignore[method-assign]
 
     def what(self) -> str:
-        """The note: what caffelite was doing."""
+        """Return the note: what caffelite was doing."""
         raise NotImplementedError
 
     def __enter__(self) -> None:
@@ -63,7 +63,7 @@ def _is_user_code(traceback: TracebackType) -> bool:
 
 
 def _without_inner_frames(traceback: TracebackType | None, shown: str) -> TracebackType | None:
-    """The traceback without caffelite's frames before the user's last frame."""
+    """Return the traceback without caffelite's frames before the user's last frame."""
     if traceback is None:
         return None
     file, following = traceback.tb_frame.f_code.co_filename, _without_inner_frames(traceback.tb_next, shown)

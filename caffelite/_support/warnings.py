@@ -38,13 +38,13 @@ thread_origin: ContextVar[Line | None] = ContextVar("thread_origin", default=Non
 
 
 def user_line(max_depth: int = sys.maxsize) -> Line | None:
-    """The user's line that is running; None if more than `max_depth` frames of the package are inside it."""
+    """Return the user's line that is running; None if more than `max_depth` frames of the package are inside it."""
     frame, _ = _user_frame(max_depth)
     return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _user_frame(max_depth: int = sys.maxsize) -> tuple[FrameType | None, int]:
-    """The innermost frame of the user's code, and how many frames of the package are inside it.
+    """Return the innermost frame of the user's code, and how many frames of the package are inside it.
 
     The frame is None if there are more than `max_depth`, or if only the package runs, as in its command line.
     """

@@ -80,7 +80,7 @@ def loops(counts: Mapping[str, int], *body: str) -> list[str]:
 
 
 def axes(**counts: int) -> dict[str, int]:
-    """The axes that are longer than 1, by their indices."""
+    """Return the axes that are longer than 1, by their indices."""
     return {index: count for index, count in counts.items() if count > 1}
 
 
@@ -92,12 +92,12 @@ def index_axes(function: Any, shape: Shape) -> dict[str, int]:
 
 
 def dims(counts: Mapping[str, int]) -> Shape:
-    """The shape of an array with these axes, as C sees it."""
+    """Return the shape of an array with these axes, as C sees it."""
     return tuple(counts.values()) or (1,)
 
 
 def subscript(counts: Mapping[str, int]) -> str:
-    """An element of such an array, as C writes it."""
+    """Return an element of such an array, as C writes it."""
     return "".join(f"[{index}]" for index in counts) or "[0]"
 
 
@@ -110,7 +110,7 @@ def brackets(dims: Shape) -> str:
 
 
 def parameter(name: str, shape: Shape, number_type: str = "float") -> str:
-    """A parameter that is an array of numbers of this type, or an array of arrays."""
+    """Return a parameter that is an array of numbers of this type, or an array of arrays."""
     return (
         f"{number_type} *restrict {name}"
         if len(shape) == 1
@@ -119,7 +119,7 @@ def parameter(name: str, shape: Shape, number_type: str = "float") -> str:
 
 
 def as_pointer(name: str, shape: Shape) -> str:
-    """A pointer to an array of floats of this shape, or its type if the name is empty."""
+    """Return a pointer to an array of floats of this shape, or its type if the name is empty."""
     return f"float *{name}" if len(shape) == 1 else f"float (*{name}){brackets(shape[1:])}"
 
 
@@ -135,7 +135,7 @@ def wrap_items(head: str, items: Sequence[str], tail: str, indent: str = "    ")
 
 
 def literal(value: Any) -> str:
-    """A number in C: the shortest decimal that reads back to its bits."""
+    """Return a number in C: the shortest decimal that reads back to its bits."""
     if isinstance(value, np.integer):
         return str(value)
     if math.isnan(value):
@@ -146,7 +146,7 @@ def literal(value: Any) -> str:
 
 
 def define_array(head: str, array: np.ndarray) -> str:
-    """The definition of an array in C, in lines; `head` is what comes before the numbers."""
+    """Return the definition of an array in C, in lines; `head` is what comes before the numbers."""
     texts = list(map(literal, array.reshape(-1)))
     inner = 1
     for n in reversed(array.shape):

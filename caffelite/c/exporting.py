@@ -51,7 +51,7 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     values.
 
     Before anything is written, raises TypeError naming a Function of another kind, and ValueError for shapes that do
-    not fit. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
+    not fit. Raise OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
     text, rounding = render(model, path, input_shape, quantize)
     files.replace_file(path, [text.encode()])
@@ -105,12 +105,12 @@ ELEMENT_NAMES = {"float": ("number", "numbers"), "int64_t": ("index", "indices")
 
 
 def source(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> str:
-    """The text of a file at this path; see `export`."""
+    """Return the text of a file at this path; see `export`."""
     return render(model, path, input_shape, quantize)[0]
 
 
 def render(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
-    """The text of a file at this path, and how far int8 weights move the outputs; see `export`."""
+    """Return the text of a file at this path, and how far int8 weights move the outputs; see `export`."""
     if not isinstance(model, Model):
         hint = ": an estimator's is its `model_`" if hasattr(model, "get_params") else ""
         raise TypeError(f"export takes a Model, got {model!r}{hint}")
@@ -137,7 +137,7 @@ def render(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[str
 
 
 def _arrays(net: CModel) -> list[str]:
-    """The parameters of the function in C."""
+    """Return the parameters of the function in C."""
     inputs = [f"const {net.convert_code(value.type)} *{value.pointer}" for value, _ in net.inputs]
     return [*inputs, *[f"{net.number_type} *{value.pointer}" for value, _ in net.outputs]]
 
@@ -147,14 +147,14 @@ def _signature(net: CModel) -> str:
 
 
 def _sizes(net: CModel) -> list[tuple[str, Any]]:
-    """The inputs and outputs by name, as constants have them."""
+    """Return the inputs and outputs by name, as constants have them."""
     if net.is_single:
         return [("inputs", net.inputs[0][0]), ("outputs", net.outputs[0][0])]
     return [(value.pointer, value) for value, _ in (*net.inputs, *net.outputs)]
 
 
 def _facts(net: CModel) -> list[tuple[str, str]]:
-    """The facts about the arrays, the weights and the memory that users of the file need."""
+    """Return the facts about the arrays, the weights and the memory that users of the file need."""
     arrays = [*net.inputs, *net.outputs]
     facts = [
         (v.pointer, f"{v.size:,} {ELEMENT_NAMES[v.type][v.size > 1]}, shape {format_shape(shape)}")
@@ -170,7 +170,7 @@ def _facts(net: CModel) -> list[tuple[str, str]]:
 
 
 def _notes(net: CModel) -> list[str]:
-    """The descriptions of the model's Columns, each text once."""
+    """Return the descriptions of the model's Columns, each text once."""
     return list(dict.fromkeys([_columns_text(a.function) for a in net.graph.columns()]))
 
 
@@ -188,7 +188,7 @@ def _columns_text(f: functions.Columns) -> str:
 
 
 def _predict_function(net: CModel) -> str:
-    """The function itself, which calls the layers."""
+    """Return the function itself, which calls the layers."""
     lines = [f"    PREDICT_MEMORY float memory[{net.memory}];", ""] if net.memory else []
     used = {array.value.pointer.split()[0] for _, arrays in net.calls for array in arrays}
     lines += [

@@ -100,7 +100,7 @@ def concatenation(f: Any, *shapes: Shape) -> CLayer:
 
 
 def pad(f: functions.PadAxes, x: Shape, y: Shape) -> CLayer:
-    """A number everywhere first, then x inside; or elements of x, from tables of their places."""
+    """Return a number everywhere first, then x inside; or elements of x, from tables of their places."""
     from_x, to_y, mode = index_axes(f, x), index_axes(f, y), f.modes[f.mode]
     along = list(zip(from_x, x, f.pairs(1 + len(x))[1:], strict=True))
     if mode == "constant":
@@ -181,11 +181,11 @@ class WindowLoops:
                 self.tables.append(f"static const int {_table(first, firsts)}, {_table(last, ends)};")
 
     def loop_positions(self, statement: str) -> list[str]:
-        """A statement for all positions of a window."""
+        """Return a statement for all positions of a window."""
         return loops(self.positions, statement)
 
     def loop_taps(self, statement: str) -> list[str]:
-        """A statement for all taps of a window, and the positions where they are inside."""
+        """Return a statement for all taps of a window, and the positions where they are inside."""
         for i, (begin, end) in reversed(self.inside.items()):
             statement = loop(i, end, statement, begin=begin)
         return loops(self.taps, statement)
@@ -226,7 +226,7 @@ def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape, is_
 
 
 def _channel_of_group(f: functions.Conv2d | functions.ConvTranspose2d) -> str:
-    """The channel of x that is number c of those that output channel o sees."""
+    """Return the channel of x that is number c of those that output channel o sees."""
     if f.groups == 1:
         return "c"
     inputs, outputs = f.in_channels // f.groups, f.out_channels // f.groups
@@ -323,7 +323,7 @@ def normalization(f: Any, groups: dict[str, int], members: dict[str, int], at_sc
 
 
 def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> CLayer:
-    """The largest exponent is 0, so no exponential overflows."""
+    """Return the means. The largest exponent is 0, so no exponential overflows."""
     (axis,) = normalize_axes(f.axis, 1 + len(x))
     if axis == 0:
         raise ValueError(f"export: there is no C for {f!r} along the rows of a batch")

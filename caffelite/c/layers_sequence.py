@@ -76,7 +76,7 @@ def _numbers(f: functions.Columns) -> list[str]:
 
 
 def splines(f: functions.Splines, *shapes: Shape) -> CLayer:
-    """The sum of the rows around the place of each number, and of the vectors of categories."""
+    """Return the sum of the rows around the place of each number, and of the vectors of categories."""
     inputs: dict[str, Shape] = {}
     body = [loop("j", f.size, "y[j] = bias[j];")]
     constants: dict[str, np.ndarray] = {"bias": f.bias.data}
@@ -170,7 +170,7 @@ def recurrent_pass(f: Any, x: Shape, *shapes: Shape) -> CLayer:
 
 
 def recurrent(f: Any, write: WriteCall, x: Part, *options: Part) -> list[Part]:
-    """A call for each layer in each direction, and one that puts both directions side by side."""
+    """Return a call for each layer in each direction, and one that puts both directions side by side."""
     states, lengths = options[: len(f.state_names)], options[len(f.state_names) :]
     if any(part != (None, None) for part in lengths):
         raise TypeError(f"export: there is no C for the lengths that {f!r} gets: each row has all steps")
@@ -196,7 +196,7 @@ def recurrent(f: Any, write: WriteCall, x: Part, *options: Part) -> list[Part]:
 
 
 def _single_layer(f: Any, suffix: str, sequences: bool) -> Any:
-    """The layer of a stack whose parameters have this suffix, as a layer of its own."""
+    """Return the layer of a stack whose parameters have this suffix, as a layer of its own."""
     layer: Any = object.__new__(original_class(f))
     layer.hidden, layer.sequences, layer.suffix = f.hidden, sequences, suffix
     layer.layers, layer.dropout, layer.bidirectional = 1, 0.0, False
@@ -217,7 +217,7 @@ def attention(
     mask: Part = (None, None),
     cache: Part = (None, None),
 ) -> list[Part]:
-    """A call for each of the four Linears, one for rotary positions, and one for the weighted means."""
+    """Return a call for each of the four Linears, one for rotary positions, and one for the weighted means."""
     if not f.has_context:
         context, mask = x, (mask if mask[0] is not None else context)
     (q,), (k,), (v,) = (
@@ -246,7 +246,7 @@ def rotary(f: Any, x: Shape, y: Shape) -> CLayer:
 
 
 def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> CLayer:
-    """The largest exponent is 0, so no exponential overflows. A position that sees no key gets 0."""
+    """Return the means. The largest exponent is 0, so no exponential overflows. A position that sees no key gets 0."""
     *mask, _ = shapes
     (length, _), keys, d = q, k[0], f.size // f.heads
     end = f"i + {keys - length + 1}" if f.causal else keys  # if causal, the queries are the last positions

@@ -377,7 +377,7 @@ class CModel:
         return code if self.number_type == "float" else to_double(code)
 
     def define_constant(self, name: str, array: np.ndarray) -> str:
-        """The definition of an array of weights."""
+        """Return the definition of an array of weights."""
         array = array.astype(self.dtype) if array.dtype.kind == "f" else array
         self.constant_bytes += array.nbytes
         number = self.number_type if array.dtype.kind == "f" else f"{array.dtype}_t"
@@ -407,7 +407,7 @@ def _depends_on_row(source: Any) -> bool:
 
 
 def _row_dependent(leaves: list[Application]) -> set[int]:
-    """The numbers of the applications that depend on the model's input."""
+    """Return the numbers of the applications that depend on the model's input."""
     numbers: set[int] = set()
     for a in leaves:
         if any(
@@ -419,7 +419,7 @@ def _row_dependent(leaves: list[Application]) -> set[int]:
 
 
 def _reachable(leaves: list[Application], outputs: list[Any]) -> set[int]:
-    """The numbers of the applications on which the outputs depend."""
+    """Return the numbers of the applications on which the outputs depend."""
     numbers = {output.application for output in outputs if isinstance(output, Result)}
     for a in reversed(leaves):
         if a.number in numbers:
@@ -428,13 +428,13 @@ def _reachable(leaves: list[Application], outputs: list[Any]) -> set[int]:
 
 
 def _flatten_models(applications: Sequence[Application]) -> list[Application]:
-    """The applications, with each Model replaced by the applications in it."""
+    """Return the applications, with each Model replaced by the applications in it."""
     parts = [(a, a.inner if issubclass(a.kind, Model) and a.inner is not None else None) for a in applications]
     return [inner for a, within in parts for inner in ([a] if within is None else _flatten_models(within))]
 
 
 def _identity(function: Function, layer: CLayer) -> tuple:
-    """A key that is the same for layers of Functions that compute the same with the same weights, such as copies."""
+    """Return a key that is the same for layers of Functions that compute the same with the same weights, as copies."""
     arrays = *map(id, function.parameters()), *map(id, function.buffers().values())
     return repr(function), *arrays, *[(name, array.shape) for name, array in layer.constants.items()]
 

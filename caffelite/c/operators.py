@@ -58,7 +58,7 @@ def arithmetic(text: str) -> Callable[..., CLayer]:
 
 
 def _broadcast_subscript(x: Shape, y: Shape) -> str:
-    """The element of an array of shape x for an element of y. Their last axes belong together."""
+    """Return the element of an array of shape x for an element of y. Their last axes belong together."""
     indices = INDICES[len(y) - len(x) : len(y)]
     return "".join("[0]" if n == 1 else f"[{i}]" for i, n in zip(indices, x, strict=True))
 
@@ -116,7 +116,7 @@ def gather(f: Any, x: Shape, y: Shape, indices: np.ndarray) -> CLayer:
 
 
 def _second_index(axis: int, shape: Shape) -> Shape:
-    """The place of the second element along an axis."""
+    """Return the place of the second element along an axis."""
     return tuple([int(i == axis) for i in range(len(shape))])
 
 
@@ -138,7 +138,7 @@ def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> CLayer:
 
 
 def split(f: functions.Split, write: WriteCall, x: Part) -> list[Part]:
-    """A call for each part."""
+    """Return a call for each part."""
     parts: list[Part] = []
     for i, index in enumerate(f.indices((1, *x[1]))):
         shape = np.empty((1, *x[1]))[index].shape[1:]

@@ -62,17 +62,17 @@ def delimiter(text: str) -> str:
 
 
 def model(text: str) -> Path:
-    """The path of a model to write, checked as a picture's is."""
+    """Return the path of a model to write, checked as a picture's is."""
     return file(text, (".safetensors",))
 
 
 def picture(text: str) -> Path:
-    """The path of a picture to write. It is checked now, before the training spends its time."""
+    """Return the path of a picture to write. It is checked now, before the training spends its time."""
     return file(text, FORMATS)
 
 
 def file(text: str, formats: Sequence[str] = ("",)) -> Path:
-    """The path of a file to write; an error if it can't be written, or has not one of these endings."""
+    """Return the path of a file to write; an error if it can't be written, or has not one of these endings."""
     path = Path(text)
     if not any(format in ("", path.suffix.lower()) for format in formats):
         raise argparse.ArgumentTypeError(f"expected a file that ends in {' or '.join(formats)}, got {text!r}")

@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
 
 
 def _read_text(name: str) -> str:
-    """The text in a file; an error if nothing can be learned from it."""
+    """Return the text in a file; an error if nothing can be learned from it."""
     try:
         text = Path(name).read_text(encoding="utf-8-sig")  # without a byte order mark
     except OSError as error:
@@ -120,7 +120,7 @@ class RandomWindows:
 
 
 def _generate(model: Model, tokens: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """The text and n further characters, drawn by their probabilities, the likely ones somewhat more often."""
+    """Return the text and n further characters, drawn by their probabilities, the likely ones somewhat more often."""
     rng = np.random.default_rng(seed)
     for _ in range(n):
         scores = model.predict(tokens[None, -BLOCK:])[0, -1].astype(float) / 0.8

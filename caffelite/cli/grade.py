@@ -59,7 +59,7 @@ def print_row(*cells: Any) -> None:
 
 
 def grade_file(path: Path, seconds: int) -> tuple[list[str], list[str]]:
-    """The exercises that a file solves, and its problems in words.
+    """Return the exercises that a file solves, and its problems in words.
 
     If an answer ends or hangs its process, the exercises after it are judged in another one.
     """

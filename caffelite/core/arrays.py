@@ -19,15 +19,15 @@ NUMBERS = (int, float, np.integer, np.floating)
 
 
 def native_dtype(array: np.ndarray) -> np.dtype:
-    """The dtype of an array, in the byte order of this processor."""
+    """Return the dtype of an array, in the byte order of this processor."""
     return array.dtype.newbyteorder("=")
 
 
 def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
-    """Data as an array of float32 or float64 in native byte order, without a copy if possible.
+    """Return data as an array of float32 or float64 in native byte order, without a copy if possible.
 
     Without a `dtype`, arrays and NumPy scalars of float32 and float64 keep theirs. Other real numbers become float32.
-    Raises TypeError for anything else. Its message begins with `what`.
+    Raise TypeError for anything else. Its message begins with `what`.
     """
     if type(data) in ARRAY_TYPES and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
         return data
@@ -48,7 +48,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
 
 
 def _describe_objects(array: np.ndarray) -> str:
-    """The part of a message about an array of objects: its first element that is not a number, and what to do."""
+    """Return the part of a message about an array of objects: its first element that is not a number, and advice."""
     if array.ndim == 0:
         conversions = {"toarray": "an array", "collect": "a frame"}  # methods of sparse matrices and of lazy frames
         hints = [
@@ -70,9 +70,9 @@ INDICES_HINT = (
 
 
 def as_indices(data: Any, what: Any) -> np.ndarray:
-    """Data as an array of int64, without a copy if possible.
+    """Return data as an array of int64, without a copy if possible.
 
-    Raises TypeError, whose message begins with `what`, unless all are integers. Raises IndexError for an integer beyond
+    Raise TypeError, whose message begins with `what`, unless all are integers. Raise IndexError for an integer beyond
     int64.
     """
     array = as_array(data, what)
@@ -108,7 +108,7 @@ def raise_bad_index(
 
 
 def as_array(data: Any, what: Any) -> np.ndarray:
-    """Data as a plain array, without a copy if possible. ValueError if it has masked elements."""
+    """Return data as a plain array, without a copy if possible. ValueError if it has masked elements."""
     if type(data) is np.ndarray:
         return data
     if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
@@ -129,21 +129,21 @@ def is_foreign_array(data: Any) -> bool:
 
 
 def memory_owner(array: np.ndarray) -> np.ndarray:
-    """The array that owns the memory of a view."""
+    """Return the array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
 def positions_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
-    """The positions of a view's elements in the array, which is in C order: int64, in the view's shape."""
+    """Return the positions of a view's elements in the array, which is in C order: int64, in the view's shape."""
     positions, scale = np.arange(array.size), 8 // array.itemsize
     offset = (kernels.address(view) - kernels.address(array)) * scale
     return np.ndarray(view.shape, positions.dtype, positions, offset, [step * scale for step in view.strides])
 
 
 def make_rng(what: str, seed: Any) -> np.random.Generator:
-    """A Generator from a seed, or `seed` itself if it is a Generator. Otherwise an error that begins with `what`."""
+    """Return a Generator from a seed, or `seed` itself if it is a Generator. Otherwise an error about `what`."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
@@ -151,7 +151,7 @@ def make_rng(what: str, seed: Any) -> np.random.Generator:
 
 
 def find_outside(values: Any, min_value: int, max_value: int | None) -> tuple[int, Any]:
-    """The first row whose value is not an integer in least … most, and its value; (−1, None) without rows."""
+    """Return the first row whose value is not an integer in least … most, and its value; (−1, None) without rows."""
     array = np.asarray(values, dtype=object).ravel()
     for row, value in enumerate(array):
         is_integer = isinstance(value, INTEGERS) and not isinstance(value, bool)
@@ -161,7 +161,7 @@ def find_outside(values: Any, min_value: int, max_value: int | None) -> tuple[in
 
 
 def private_copy(data: Any) -> Any:
-    """A copy of an array, which nobody else can change. In a recorded step no copy is needed."""
+    """Return a copy of an array, which nobody else can change. In a recorded step no copy is needed."""
     if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
         data = as_array(data, "targets")
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
@@ -174,7 +174,7 @@ def match_shape(targets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def normalize_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """The axes as a tuple, counted from 0; None is all. ValueError if an axis does not exist or comes twice."""
+    """Return the axes as a tuple, counted from 0; None is all. ValueError if an axis does not exist or comes twice."""
     if axis is None:
         return tuple(range(ndim))
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -189,7 +189,7 @@ def normalize_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, 
 def check_integers(
     name: str, value: Any, count: int, min_value: int = 1, max_value: int = sys.maxsize
 ) -> tuple[int, ...]:
-    """The value as `count` integers; one integer is repeated. TypeError or ValueError unless all are least … most."""
+    """Return the value as `count` integers; one is repeated. TypeError or ValueError unless all are least … most."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count:
         raise ValueError(f"{name} takes one integer{f' or {count}' if count > 1 else ''}, got {value!r}")
@@ -201,7 +201,7 @@ def check_integers(
 
 
 def to_integers(name: str, value: Any) -> tuple[int, ...]:
-    """An integer, or those in a list, a tuple or a vector, as a tuple. TypeError for anything else."""
+    """Return an integer, or those in a list, a tuple or a vector, as a tuple. TypeError for anything else."""
     is_sequence = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
     values = tuple(value) if is_sequence else (value,)
     try:
@@ -213,14 +213,14 @@ def to_integers(name: str, value: Any) -> tuple[int, ...]:
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """The value as a bool; TypeError unless it is True or False."""
+    """Return the value as a bool; TypeError unless it is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
 def check_positive_integer(name: str, value: Any, max_value: float = sys.maxsize) -> int:
-    """The value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … most."""
+    """Return the value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … most."""
     if type(value) is int and 1 <= value <= max_value:  # the usual case
         return value
     if isinstance(value, bool) or not isinstance(value, INTEGERS):
@@ -233,7 +233,7 @@ def check_positive_integer(name: str, value: Any, max_value: float = sys.maxsize
 
 
 def check_nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
-    """The value as a float; TypeError unless it is a number, ValueError unless it is 0 or more and below the limit."""
+    """Return the value as a float; TypeError unless it is a number, ValueError unless 0 ≤ value < limit."""
     if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(f"{name} must be a number, got {value!r}")
     try:
@@ -247,7 +247,7 @@ def check_nonnegative(name: str, value: float, limit: float = float("inf")) -> f
 
 
 def check_positive(name: str, value: float, limit: float = float("inf")) -> float:
-    """The value as a float, checked as in `check_nonnegative`; ValueError for 0, too."""
+    """Return the value as a float, checked as in `check_nonnegative`; ValueError for 0, too."""
     number = check_nonnegative(name, value, limit)
     if number == 0:
         raise ValueError(f"{name} must be above 0, got {value!r}")

@@ -198,8 +198,8 @@ def check_input(function, x, Node weight=None, weight_shape=None):
     """Return x as an array of the Function's `required_input_shape` and of its weight's dtype.
 
     A list becomes an array, a sparse matrix becomes SparseRows, and another byte order the native one. Without a
-    weight, x may be float32 or float64. Raises ValueError if the shape is another one, or the weight's shape is not
-    `weight_shape`. Raises TypeError if the dtype is another one.
+    weight, x may be float32 or float64. Raise ValueError if the shape is another one, or the weight's shape is not
+    `weight_shape`. Raise TypeError if the dtype is another one.
     """
     cdef bint is_alike = False
     if isinstance(x, cnp.ndarray):

@@ -130,7 +130,7 @@ class Function(ABC):
 
         The values are JSON's types, Functions, and tuples and lists of them. By default they are the attributes that
         have the names of `__init__`'s parameters. For a flag, such as `bias`, the value is True if the attribute is not
-        None. `seed` is left out, since the file has the values. Raises TypeError if an attribute is missing: then
+        None. `seed` is left out, since the file has the values. Raise TypeError if an attribute is missing: then
         override this.
         """
         return init_arguments(self)
@@ -142,11 +142,11 @@ class Function(ABC):
         return [child for _, child in self._named_children()]
 
     def _named_children(self) -> list[tuple[str, Function]]:
-        """The children with their names: `first`, `blocks.2`, `heads.left`."""
+        """Return the children with their names: `first`, `blocks.2`, `heads.left`."""
         return [(name, part) for name, part in self._parts() if not isinstance(part, Tensor)]
 
     def _parts(self) -> list[tuple[str, Any]]:
-        """The children and its own parameters with their names, in order of assignment, each once."""
+        """Return the children and its own parameters with their names, in order of assignment, each once."""
         parts: dict[int, tuple[str, Any]] = {}
         seen: set[int] = set()
         for name, value in list(vars(self).items()):
@@ -155,7 +155,7 @@ class Function(ABC):
         return list(parts.values())
 
     def _descendants(self) -> list[Function]:
-        """The children, each followed by its own descendants; each once."""
+        """Return the children, each followed by its own descendants; each once."""
         descendants: dict[int, Function] = {}
         _collect_descendants(self, descendants)
         return list(descendants.values())
@@ -188,7 +188,7 @@ class Function(ABC):
     def named_parameters(self) -> dict[str, Tensor]:
         """Return the parameters by name, in order: its own, `weight`, and its children's, `blocks.2.bias`.
 
-        A parameter without a name takes the name of its attribute. Raises ValueError if two parameters have the same
+        A parameter without a name takes the name of its attribute. Raise ValueError if two parameters have the same
         name.
         """
         names: dict[Tensor, str] = {}
@@ -249,11 +249,11 @@ class Function(ABC):
             child._draw(rng, drawn)
 
     def python_code(self) -> Callable[..., Any]:
-        """The Python code that decides which kernels run when the Function is applied."""
+        """Return the Python code that decides which kernels run when the Function is applied."""
         return self.forward
 
     def _used_attributes(self, copy: Function) -> dict[str, Any]:
-        """The attributes of this Function that an applied copy of it read to decide.
+        """Return the attributes of this Function that an applied copy of it read to decide.
 
         `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python, which
         reads its attributes then; of these only the Functions in them count, since their parameters take part.
@@ -293,7 +293,7 @@ class Function(ABC):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         """Return the shape of y for inputs of these shapes. The batch axis comes first, and None is an unknown length.
 
-        Raises ValueError, with the expected shape, if a shape does not fit.
+        Raise ValueError, with the expected shape, if a shape does not fit.
         """
         return input_shapes[0]
 
@@ -306,7 +306,7 @@ class Function(ABC):
             raise ValueError(f"{self._label()} got {rows}shape {format_shape(shape)}; expected {expected}")
 
     def _label(self) -> str:
-        """The name in errors: `Linear(3 → 4)` for a Function with in_features and out_features, else its repr."""
+        """Return the name in errors: `Linear(3 → 4)` for a Function with in_features and out_features, or its repr."""
         if hasattr(self, "in_features") and hasattr(self, "out_features"):
             return f"{type(self).__name__}({self.in_features} → {self.out_features})"
         return repr(self)
@@ -333,7 +333,7 @@ class Function(ABC):
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
     def _order_inputs(self, inputs: tuple, named: dict[str, Any]) -> tuple:
-        """The inputs of a call in the order of the parameters of `forward`, or of a model's `call`."""
+        """Return the inputs of a call in the order of the parameters of `forward`, or of a model's `call`."""
         try:
             bound = inspect.signature(self.python_code()).bind(*inputs, **named)
         except TypeError as error:
@@ -344,7 +344,7 @@ class Function(ABC):
         return bound.args
 
     def _apply_tuples(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
-        """The result of a call if some of the inputs are tuples of Tensors."""
+        """Return the result of a call if some of the inputs are tuples of Tensors."""
         function = TupleInputs(self, [len(x) if type(x) is tuple else None for x in inputs])
         return function.apply_once(*_flatten(inputs), parameters=parameters)
 
@@ -370,7 +370,7 @@ class Function(ABC):
 
 
 def _check_complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
-    """The `parameters` of a user's class, with each parameter once. TypeError if it leaves one out."""
+    """Return the `parameters` of a user's class, with each parameter once. TypeError if it leaves one out."""
 
     @functools.wraps(parameters)
     def wrapper(self: Function) -> list[Tensor]:
@@ -388,7 +388,7 @@ def _check_complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[
 
 
 def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
-    """An `initialize` whose values count as initial ones: a Model with a seed may draw them again.
+    """Return an `initialize` whose values count as initial ones: a Model with a seed may draw them again.
 
     But inside `__init__` of such a Model, None means its stream, and the Model keeps the values.
     """
@@ -448,7 +448,7 @@ def has_functions(value: Any) -> bool:
 
 
 def _copy_value(value: Any, copies: dict[int, Any]) -> Any:
-    """The value with copies of the Functions in it; the value itself if it contains none."""
+    """Return the value with copies of the Functions in it; the value itself if it contains none."""
     if id(value) in copies:
         return copies[id(value)]
     if not has_functions(value):
@@ -498,5 +498,5 @@ class TupleInputs(Function, recordable=True):
 
 
 def _flatten(values: Any) -> tuple:
-    """The values, with the elements of tuples in the place of the tuples."""
+    """Return the values, with the elements of tuples in the place of the tuples."""
     return tuple([x for value in values for x in (value if type(value) is tuple else (value,))])

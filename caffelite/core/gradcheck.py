@@ -32,9 +32,9 @@ def check_gradients(
     the Function's backward returns no gradient for them (a loss's targets). Before each forward, the Function's buffers
     (such as a random counter) get their first values again. Existing values and gradients do not change.
 
-    Returns the largest absolute error. Raises AssertionError, with the worst element and both its numbers, if
-    |analytic − numeric| > atol + rtol |numeric| anywhere. Raises AssertionError also if forward or backward writes into
-    the arrays that it gets. Raises ValueError unless eps > 0, rtol ≥ 0 and atol ≥ 0 are finite.
+    Returns the largest absolute error. Raise AssertionError, with the worst element and both its numbers, if
+    |analytic − numeric| > atol + rtol |numeric| anywhere. Raise AssertionError also if forward or backward writes into
+    the arrays that it gets. Raise ValueError unless eps > 0, rtol ≥ 0 and atol ≥ 0 are finite.
     """
     if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
         raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
@@ -62,7 +62,7 @@ def check_gradients(
 
 
 def _backward_gradients(function: Function, arrays: list[np.ndarray]) -> list[Any]:
-    """The gradients that `backward` returns; None for an input without a gradient."""
+    """Return the gradients that `backward` returns; None for an input without a gradient."""
     applied = function.copy()
     with _assert_unchanged(f"{function!r}.forward", "input", arrays):
         y = applied.forward(*arrays)
@@ -85,7 +85,7 @@ def _backward_gradients(function: Function, arrays: list[np.ndarray]) -> list[An
 
 
 def _graph_gradients(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[Any]:
-    """The gradients of float inputs from `Tensor.backward`, 0 without a contribution; None for other inputs."""
+    """Return the gradients of float inputs from `Tensor.backward`, 0 without a contribution; None for other inputs."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
     outputs = _apply(function, tensors)
     total, *_ = _apply(lambda *ys: sum((y * dy).sum() for y, dy in zip(ys, _dy(ys), strict=True)), outputs)
@@ -98,7 +98,7 @@ def _graph_gradients(function: Callable[..., Any], arrays: list[np.ndarray]) -> 
 
 
 def _apply(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
-    """The results of a callable, with their graph even inside `no_grad`. TypeError unless all are Tensors."""
+    """Return the results of a callable, with their graph even inside `no_grad`. TypeError unless all are Tensors."""
     before, mode.records_graph = mode.records_graph, True
     try:
         y = function(*inputs)
@@ -113,7 +113,7 @@ def _apply(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
 
 
 def _float64_outputs(name: str, y: Any) -> Outputs:
-    """The outputs as a tuple. TypeError unless they are float64."""
+    """Return the outputs as a tuple. TypeError unless they are float64."""
     outputs = y if isinstance(y, tuple) else (y,)
     for output in outputs:
         dtype = output.dtype if isinstance(output, Tensor) else np.asarray(output).dtype
@@ -138,7 +138,7 @@ def _compare(
     rtol: float,
     atol: float,
 ) -> float:
-    """The largest error of `gradients`, one for each array, and of the parameters' `grad`. Varies all in place."""
+    """Return the largest error of `gradients`, one per array, and of the parameters' `grad`. Varies all in place."""
     dys = _dy(outputs())
 
     def values_now() -> list[np.ndarray]:
@@ -183,7 +183,7 @@ def _float64(x: Any) -> np.ndarray:
 
 
 def _parameter_name(function: Function) -> str:
-    """The name of a Function's first parameter in its own methods, such as "self.weight"."""
+    """Return the name of a Function's first parameter in its own methods, such as "self.weight"."""
     return next((f"self.{name}" for name, value in vars(function).items() if isinstance(value, Tensor)), "self.weight")
 
 

@@ -61,7 +61,8 @@ def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def orthogonal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """A random matrix with orthonormal columns, or orthonormal rows if there are fewer rows. All are equally likely.
+    """Return a random matrix with orthonormal columns, or orthonormal rows if there are fewer rows. All are equally
+    likely.
 
     A weight of more than two axes is drawn as a matrix (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact
     solutions to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014. Drawn as in F. Mezzadri,
@@ -80,7 +81,7 @@ def zeros(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 class normal:
-    """N(0, std²). Raises ValueError if `std` is below 0 or not finite."""
+    """N(0, std²). Raise ValueError if `std` is below 0 or not finite."""
 
     def __init__(self, std: float) -> None:
         self.std = check_nonnegative("std", std)
@@ -93,7 +94,7 @@ class normal:
 
 
 class uniform:
-    """U(−limit, limit). Raises ValueError if `limit` is below 0 or not finite.
+    """U(−limit, limit). Raise ValueError if `limit` is below 0 or not finite.
 
     PyTorch's Linear uses limit 1/√fan_in. Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient BackProp", 1998,
     section 4.6, recommend a spread of 1/√fan_in.

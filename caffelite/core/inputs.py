@@ -20,13 +20,13 @@ Shape = tuple[int | None, ...]
 
 
 def format_shape(shape: Shape) -> str:
-    """A shape for messages and tables: n is an unknown number of rows, ? another unknown length."""
+    """Return a shape for messages and tables: n is an unknown number of rows, ? another unknown length."""
     lengths = ["n?"[i > 0] if length is None else str(length) for i, length in enumerate(shape)]
     return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
 
 
 def format_required_shape(required: Sequence[Any], axis_names: Sequence[str], shape: Shape) -> str:
-    """A required shape for messages and, if known, how to bring an input of another shape into it."""
+    """Return a required shape for messages and, if known, how to bring an input of another shape into it."""
     names = [*axis_names, *"?" * len(required)]
     lengths = ["…" if n is ... else names[i] if n is None else str(n) for i, n in enumerate(required)]
     return f"({', '.join(lengths)}){_shape_hint(shape, required)}"

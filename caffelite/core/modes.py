@@ -18,16 +18,16 @@ from caffelite._kernels import current_precision, precision
 from caffelite.core.autograd import Mode, inference, no_grad
 
 __all__ = [
+    "current_precision",
     "inference",
     "initializing",
     "is_training",
-    "mode",
-    "no_grad",
-    "shape_inference",
-    "precision",
-    "current_precision",
-    "model_precision",
     "meta_init",
+    "mode",
+    "model_precision",
+    "no_grad",
+    "precision",
+    "shape_inference",
 ]
 
 mode = Mode()
@@ -40,9 +40,10 @@ def is_training() -> bool:
 
 
 def model_precision(model: Any, name: str | None) -> AbstractContextManager[None]:
-    """The context in which a model trains or predicts with `precision=name`. None keeps the precision of this thread.
+    """Return the context in which a model trains or predicts with `precision=name`. None keeps the precision of this
+    thread.
 
-    Raises ValueError for an unknown name, and TypeError for "bfloat16" with a float64 model.
+    Raise ValueError for an unknown name, and TypeError for "bfloat16" with a float64 model.
     """
     if name == "bfloat16" and model.dtype != np.float32:
         raise TypeError(f'precision="bfloat16" is for models of float32; this one has dtype {model.dtype}')

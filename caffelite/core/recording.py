@@ -74,7 +74,7 @@ class Recording(kernels.Recorder):
         self.failure = self.failure or failure
 
     def line(self) -> Line | None:
-        """The user's line that is running, or None if no code of the user takes part in the step."""
+        """Return the user's line that is running, or None if no code of the user takes part in the step."""
         return None if self._guards is None else user_line(max_depth=8)  # the line that calls a kernel, not `fit`
 
     def record_copy(self, copy: Any, original: Any) -> None:
@@ -102,18 +102,18 @@ class Recording(kernels.Recorder):
         self._guards.add(code)
 
     def _written_ids(self) -> set[int]:
-        """The ids of the arrays that kernels wrote into; for a view, the id of the array that owns its memory."""
+        """Return the ids of the arrays that kernels wrote into; for a view, the id of its memory's owner."""
         calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
         return {
             id(memory_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1
         }
 
     def replaced_values(self) -> list[Any]:
-        """The Tensors and arrays in the user's attributes and lists that the step has replaced by its results."""
+        """Return the Tensors and arrays in the user's attributes and lists that the step replaced by its results."""
         return [] if self._guards is None else self._guards.replaced_values
 
     def find_change(self) -> CaptureFailure | None:
-        """The obstacle that the step changes a value which it also reads to decide; None if it does not."""
+        """Return the obstacle that the step changes a value which it also reads to decide; None if it does not."""
         if self._guards is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
             return None
         reason = self._guards.find_change(self._written_ids)
@@ -133,21 +133,21 @@ class Recording(kernels.Recorder):
         self._unrepeatable = True
 
     def original(self, copy: Any) -> Any:
-        """The Function that this applied Function was copied from; None if it is not a copy."""
+        """Return the Function that this applied Function was copied from; None if it is not a copy."""
         return self._copies.get(id(copy), (None, None))[1]
 
     def snapshots(self) -> list[TensorSnapshot]:
-        """The Notes of all Tensors that the step has read."""
+        """Return the Notes of all Tensors that the step has read."""
         return list(self._snapshots.values())
 
     def find_untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
-        """The leaves that got a gradient in this step so far but are not in `trained`."""
+        """Return the leaves that got a gradient in this step so far but are not in `trained`."""
         ids = set(map(id, trained))
         leaves = [snapshot.tensor() for snapshot in self._snapshots.values() if snapshot.changes_gradient]
         return [t for t in leaves if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
 
     def attribute_guards(self) -> list[kernels.AttributeGuard]:
-        """The attributes of Functions and Optimizers that the step depends on."""
+        """Return the attributes of Functions and Optimizers that the step depends on."""
         guards = [
             _attribute_guard(original, original._used_attributes(copy)) for copy, original in self._copies.values()
         ]
@@ -161,7 +161,7 @@ class Recording(kernels.Recorder):
 
 
 def _attribute_guard(owner: Any, attributes: dict[str, Any]) -> kernels.AttributeGuard:
-    """The attributes' values, and their number: a new attribute of the object may hide one of its class."""
+    """Return the attributes' values, and their number: a new attribute of the object may hide one of its class."""
     count = -1 if owner.runs_in_python else len(vars(owner))
     return kernels.AttributeGuard(
         owner, {name: x for name, x in attributes.items() if name not in owner.not_recorded}, count=count
@@ -185,7 +185,7 @@ class TensorSnapshot:
 
 
 def live_tensors(snapshots: list[TensorSnapshot]) -> list[tuple[Tensor, TensorSnapshot]]:
-    """The Tensors that still exist, with their notes."""
+    """Return the Tensors that still exist, with their notes."""
     return [(t, snapshot) for snapshot in snapshots if (t := snapshot.tensor()) is not None]
 
 
@@ -240,17 +240,17 @@ class PythonCallback:
 
 
 def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple) -> tuple:
-    """The values, with f applied to every array, in tuples too."""
+    """Return the values, with f applied to every array, in tuples too."""
     return tuple([f(x) if isinstance(x, np.ndarray) else _map_arrays(f, x) if type(x) is tuple else x for x in values])
 
 
 def _flatten(result: Any) -> list[Any]:
-    """The values in nested tuples as one list; a result that is not a tuple is a list of one value."""
+    """Return the values in nested tuples as one list; a result that is not a tuple is a list of one value."""
     return [leaf for r in result for leaf in _flatten(r)] if isinstance(result, tuple) else [result]
 
 
 def _unflatten(result: Any, leaves: Iterator[Any]) -> Any:
-    """The same nested tuples as `result`, filled with these leaves."""
+    """Return the same nested tuples as `result`, filled with these leaves."""
     return tuple([_unflatten(r, leaves) for r in result]) if isinstance(result, tuple) else next(leaves)
 
 

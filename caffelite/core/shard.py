@@ -34,11 +34,11 @@ class Shard:
         return 0
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
-        """The sum of this array and the arrays of all other processes."""
+        """Return the sum of this array and the arrays of all other processes."""
         return array
 
     def all_gather(self, array: np.ndarray) -> np.ndarray:
-        """This array and the arrays of all other processes, stacked: (processes, …)."""
+        """Return this array and the arrays of all other processes, stacked: (processes, …)."""
         return array[np.newaxis]
 
 

@@ -71,11 +71,11 @@ class SparseRows(SparseOperand):
         return SparseRows(np.ascontiguousarray(self.rows[which]), self.numbers)
 
     def toarray(self) -> np.ndarray:
-        """The rows as an array (n, features)."""
+        """Return the rows as an array (n, features)."""
         return kernels.sparse_to_dense(self.rows)
 
     def tocsr(self) -> Any:
-        """The rows as a new matrix, of the same class as the matrix from which they were made."""
+        """Return the rows as a new matrix, of the same class as the matrix from which they were made."""
         numbers, counts = self._numbers(), self.rows["count"]
         ends = np.cumsum(counts)
         positions = np.arange(counts.sum()) + np.repeat(self._starts() - ends + counts, counts)
@@ -83,7 +83,7 @@ class SparseRows(SparseOperand):
         return numbers.matrix_class(arrays, shape=self.shape)
 
     def astype(self, dtype: Any, name: str = "sparse rows") -> SparseRows:
-        """The rows in float32 or float64. TypeError, beginning with `name`, if they are not real numbers."""
+        """Return the rows in float32 or float64. TypeError, beginning with `name`, if they are not real numbers."""
         if self.dtype == dtype:
             return self
         numbers = self._numbers()
@@ -91,7 +91,7 @@ class SparseRows(SparseOperand):
         return make_sparse_rows(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
 
     def bytes(self) -> Iterator[Any]:
-        """The contents of the rows, in pieces of memory, for a checksum."""
+        """Yield the contents of the rows, in pieces of memory, for a checksum."""
         for i in range(0, len(self), 10_000):
             matrix = self[i : i + 10_000].tocsr()
             yield from (matrix.indptr.data, matrix.indices.data, matrix.data.data)
@@ -105,7 +105,7 @@ class SparseRows(SparseOperand):
         return self.numbers
 
     def _starts(self) -> np.ndarray:
-        """The place of each row's first number among all numbers."""
+        """Return the place of each row's first number among all numbers."""
         columns = self._numbers().columns
         return (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
 
@@ -125,15 +125,15 @@ def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRow
     """Convert a sparse matrix (n, features) to SparseRows, of its own dtype or of float32 or float64.
 
     The numbers of each row are in the order of their columns. Numbers of the same column are added. If the matrix has
-    this order, this dtype and int32 columns, the rows share its memory. Raises ValueError, with the row, if the arrays
-    are not a CSR matrix. Raises TypeError if they are not real numbers.
+    this order, this dtype and int32 columns, the rows share its memory. Raise ValueError, with the row, if the arrays
+    are not a CSR matrix. Raise TypeError if they are not real numbers.
     """
     rows = x if type(x) is SparseRows else _from_matrix(x, name)
     return rows if dtype is None else rows.astype(dtype, name)
 
 
 def to_row_array(x: Any) -> np.ndarray:
-    """The array of rows: `x.rows` for SparseRows, otherwise x itself."""
+    """Return the array of rows: `x.rows` for SparseRows, otherwise x itself."""
     return x.rows if type(x) is SparseRows else x
 
 
@@ -219,7 +219,7 @@ def _is_sorted(columns: np.ndarray, ends: np.ndarray) -> bool:
 def _sort_columns(
     values: np.ndarray, columns: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same numbers with the columns of each row in order, and numbers of the same column added."""
+    """Return the same numbers with the columns of each row in order, and numbers of the same column added."""
     rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     order = np.lexsort((columns, rows))
     values, columns, rows = values[order], columns[order], rows[order]

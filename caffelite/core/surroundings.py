@@ -256,7 +256,7 @@ class StateGuards:
             _set_state(stream, state)
 
     def find_line(self, *names: str) -> Line | None:
-        """The user's line that sets one of these names, or a line that reads one, or the first line."""
+        """Return the user's line that sets one of these names, or a line that reads one, or the first line."""
         candidates = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in _instructions(code)]
         candidates = [(step, line) for step, line in candidates if step.argval in names]
         candidates.sort(key=lambda candidate: not candidate[0].opname.startswith("STORE"))
@@ -291,7 +291,7 @@ class CodeNames(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def code_names(code: types.CodeType) -> CodeNames:
-    """The names in code and in the functions within it. A string may be the name of an attribute, too."""
+    """Return the names in code and in the functions within it. A string may be the name of an attribute, too."""
     loaded, missing, imported = set(), set(), set()
     for step, _ in _instructions(code):
         if step.opname.startswith(
@@ -309,7 +309,7 @@ def code_names(code: types.CodeType) -> CodeNames:
 
 
 def _instructions(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
-    """The instructions of code and of the functions within it, with their lines."""
+    """Yield the instructions of code and of the functions within it, with their lines."""
     line = code.co_firstlineno
     starts = {offset: number for offset, number in dis.findlinestarts(code) if number is not None}
     for instruction in dis.get_instructions(code):
@@ -322,7 +322,7 @@ def _instructions(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]
 
 @functools.lru_cache(maxsize=1024)
 def user_bases(kind: type) -> tuple[type, ...]:
-    """The class and its bases that the user wrote, without the bases from caffelite and libraries."""
+    """Return the class and its bases that the user wrote, without the bases from caffelite and libraries."""
     bases = [
         base for base in kind.__mro__ if isinstance(base.__module__, str)
     ]  # some compiled types have no name as their module
@@ -332,7 +332,7 @@ def user_bases(kind: type) -> tuple[type, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def special_methods(kind: type) -> tuple[str, ...]:
-    """The special methods of a class, such as `__add__`, except those that make an object.
+    """Return the special methods of a class, such as `__add__`, except those that make an object.
 
     Python calls these without their name in the code.
     """
@@ -348,7 +348,7 @@ def _is_user_code(module: str, file: str | None) -> bool:
 
 
 def _get_state(stream: Any) -> Any:
-    """The state of a random stream, to compare and to set."""
+    """Return the state of a random stream, to compare and to set."""
     memory = _state_memory(stream)
     return _bit_generator(stream).state if memory is None else ctypes.string_at(*memory)
 
@@ -362,7 +362,7 @@ def _set_state(stream: Any, state: Any) -> None:
 
 
 def _state_memory(stream: Any) -> tuple[int, int] | None:
-    """The address and the size of a Mersenne Twister's state. Reading it in Python takes forty times as long."""
+    """Return the address and the size of a Mersenne Twister's state. Reading it in Python takes forty times as long."""
     if isinstance(stream, random.Random):  # the index and the words follow the head that every object has
         return id(stream) + object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__
     bits = _bit_generator(stream)

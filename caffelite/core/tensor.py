@@ -109,7 +109,7 @@ class Tensor(Node):
 
     @classmethod
     def _from_array(cls, data: np.ndarray) -> Tensor:
-        """A Tensor that shares this array, which has to be float32 or float64."""
+        """Return a Tensor that shares this array, which has to be float32 or float64."""
         tensor = cls.__new__(cls)
         tensor._data = data
         tensor._version = [0]
@@ -134,7 +134,7 @@ class Tensor(Node):
             self._initial_version = self._version[0]
 
     def _recorded_data(self) -> np.ndarray:
-        """The array. If a step is being recorded, the recording notes that the array is read."""
+        """Return the array. If a step is being recorded, the recording notes that the array is read."""
         recording = kernels.recorder()
         if recording is not None:
             recording.snapshot(self)
@@ -154,11 +154,11 @@ class Tensor(Node):
         return self.transpose()
 
     def numpy(self) -> np.ndarray:
-        """The array itself, not a copy."""
+        """Return the array itself, not a copy."""
         return self.data
 
     def item(self) -> float:
-        """Return the value as a number. Raises ValueError if the Tensor does not have exactly one element."""
+        """Return the value as a number. Raise ValueError if the Tensor does not have exactly one element."""
         return self.data.item()
 
     def copy(self) -> Tensor:
@@ -260,14 +260,14 @@ class Tensor(Node):
         self._has_gradient = False
 
     def _present_gradient(self) -> np.ndarray | None:
-        """The memory of the gradient; None if there is no gradient now."""
+        """Return the memory of the gradient; None if there is no gradient now."""
         recording = kernels.recorder()
         if recording is not None:
             recording.snapshot(self).record_gradient_read(self)
         return self._gradient if self._has_gradient else None
 
     def add_grad(self, g: Any) -> None:
-        """Add an array of the Tensor's shape to its gradient. Raises ValueError for another shape.
+        """Add an array of the Tensor's shape to its gradient. Raise ValueError for another shape.
 
         Does nothing if the Tensor requires no gradient, such as a frozen parameter.
         """
@@ -302,7 +302,7 @@ class Tensor(Node):
         self._has_gradient = True
 
     def _gradient_memory(self, rows: np.ndarray | None) -> np.ndarray:
-        """The memory to write or add these rows of the gradient to, or all rows if None; see `add_grad_of`.
+        """Return the memory to write or add these rows of the gradient to, or all rows if None; see `add_grad_of`.
 
         If the Tensor keeps a list of used rows, all other rows of this memory are 0.
         """
@@ -354,7 +354,7 @@ class Tensor(Node):
         `grad` is the gradient of a later result with respect to this Tensor, and has its shape. If the Tensor has a
         single element, you may leave it out: it is 1 then.
 
-        Raises ValueError if `grad` has another shape, or is missing for a Tensor of several elements. Raises
+        Raise ValueError if `grad` has another shape, or is missing for a Tensor of several elements. Raises
         RuntimeError if there is no graph, if an earlier call has freed it, or if a value that it needs has changed.
         """
         if not self.requires_grad:
@@ -426,7 +426,7 @@ def _array(value: Any) -> Any:
 
 
 def make_parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
-    """A new parameter of this shape, whose values are not set yet. It is float32, or of the dtype of `drawing`."""
+    """Return a new parameter of this shape, without values yet. It is float32, or of the dtype of `drawing`."""
     tensor = Tensor._from_array(empty_array(shape, init_dtype()))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
@@ -435,10 +435,10 @@ def make_parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = Fa
 
 
 def _empty_row_list(rows: int) -> np.ndarray:
-    """An empty list of rows, with room for this many; see the kernel `use_rows`."""
+    """Return an empty list of rows, with room for this many; see the kernel `use_rows`."""
     return np.broadcast_to(np.int64(0), 1 + 2 * rows) if meta_init.is_on else np.zeros(1 + 2 * rows, np.int64)
 
 
 def empty_array(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """A new array, whose values are not set yet. Inside `meta_init()` it takes no memory."""
+    """Return a new array, whose values are not set yet. Inside `meta_init()` it takes no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape) if meta_init.is_on else np.empty(shape, dtype)

@@ -48,7 +48,7 @@ def set_num_threads(n: int) -> None:
     Without this call, and without a number in the environment, each recorded step measures whether fewer threads are
     faster. With it, n is kept, also on a busy machine.
 
-    Raises ValueError if n is below 1 or above the bound, and TypeError if n is not an integer. The bound is 4 for each
+    Raise ValueError if n is below 1 or above the bound, and TypeError if n is not an integer. The bound is 4 for each
     processor of the machine, or 64 if that is more. It is at most half the threads that the control groups allow.
     """
     n, max_threads = check_positive_integer("n", n), _max_threads(Path("/"))
@@ -88,7 +88,7 @@ def _use(n: int, reason: str) -> None:
 
 
 def _max_threads(root: Path) -> int:
-    """The upper bound of the number of threads. It leaves half of the control groups' limit to other threads."""
+    """Return the upper bound of the number of threads. It leaves half of the control groups' limit to other threads."""
     max_threads = max(MIN_BOUND, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
     return int(max(1, min(max_threads, _cgroup_limit("pids", root) / 2)))
 
@@ -112,7 +112,7 @@ def _decide() -> tuple[int, str]:
 
 
 def _cgroup_limit(controller: str, root: Path) -> float:
-    """The limit of control groups, version 2 or 1, for this process; infinite if there is none.
+    """Return the limit of control groups, version 2 or 1, for this process; infinite if there is none.
 
     It counts processors' time ("cpu") or threads ("pids").
     """
@@ -138,7 +138,7 @@ def _cgroup_limit(controller: str, root: Path) -> float:
 
 
 def _limit(files: list[Path]) -> float:
-    """The limit in these files, divided by the period if there is one; infinite if it can't be read."""
+    """Return the limit in these files, divided by the period if there is one; infinite if it can't be read."""
     try:
         limit, *period = " ".join(file.read_text() for file in files).split()
         return math.inf if limit in ("max", "-1") else int(limit) / math.prod(map(int, period))

@@ -100,7 +100,7 @@ class Augmentation:
 def shift(pixels: int) -> Augmentation:
     """Move each image by whole pixels, −pixels … pixels down and to the right. Zeros fill the gap.
 
-    All moves are equally likely. Raises ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
+    All moves are equally likely. Raise ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
     """
     return Augmentation("shift", kernels.shift, check_positive_integer("shift: pixels", pixels, MAX_PIXELS))
 
@@ -114,7 +114,7 @@ def cutout(size: int) -> Augmentation:
     """Set a square of size × size pixels to 0, in all channels, around a random pixel of each image.
 
     All pixels are equally likely. If the square crosses the border, only the part inside is set. If the size is even,
-    the pixel is the one below and to the right of the middle. Raises ValueError or TypeError unless size is an integer
+    the pixel is the one below and to the right of the middle. Raise ValueError or TypeError unless size is an integer
     from 1 to 2³¹ − 1.
 
     T. DeVries and G. W. Taylor, "Improved regularization of convolutional neural networks with cutout",
@@ -129,7 +129,7 @@ def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
     Before that, `padding` lines of zeros are added on all four sides. All places are equally likely. The new images are
     (n, C, *size). To predict, cut the middle out yourself: `crop(28)` of 32 × 32 pixels goes with `x[..., 2:30, 2:30]`.
 
-    Raises ValueError or TypeError unless size and padding are integers below 2³¹, size from 1 and padding from 0 on.
+    Raise ValueError or TypeError unless size and padding are integers below 2³¹, size from 1 and padding from 0 on.
     Later, raises ValueError if the window is larger than the images with their padding.
     """
     height, width = check_integers("crop: size", size, 2, max_value=MAX_PIXELS)
@@ -144,7 +144,7 @@ def rotate(degrees: float) -> Augmentation:
     """Turn each image about its middle by a random angle of −degrees … degrees, counter-clockwise.
 
     All angles are equally likely. A pixel of the new image is the bilinear interpolation of the four pixels around the
-    place that it comes from. Outside the image they are 0. Raises ValueError or TypeError unless degrees is positive
+    place that it comes from. Outside the image they are 0. Raise ValueError or TypeError unless degrees is positive
     and finite.
     """
     return Augmentation("rotate", _rotate, check_positive("rotate: degrees", degrees))
@@ -159,7 +159,7 @@ def _rotate(x: np.ndarray, key: np.ndarray, degrees: float) -> np.ndarray:
 def zoom(factor: float) -> Augmentation:
     """Scale each image about its middle by a random number of 1 − factor … 1 + factor; above 1 it becomes larger.
 
-    All numbers are equally likely. The size in pixels stays. Interpolation is as in `rotate`. Raises ValueError or
+    All numbers are equally likely. The size in pixels stays. Interpolation is as in `rotate`. Raise ValueError or
     TypeError unless 0 < factor < 1.
     """
     return Augmentation("zoom", _zoom, check_positive("zoom: factor", factor, 1))
@@ -175,7 +175,7 @@ def _zoom(x: np.ndarray, key: np.ndarray, factor: float) -> np.ndarray:
 def brightness(amount: float) -> Augmentation:
     """Add a random number of −amount … amount to each image, the same to all its pixels.
 
-    All numbers are equally likely. Pixels are not limited to a range. Raises ValueError or TypeError unless amount is
+    All numbers are equally likely. Pixels are not limited to a range. Raise ValueError or TypeError unless amount is
     positive and finite.
     """
     return Augmentation("brightness", _brighten, check_positive("brightness: amount", amount))
@@ -190,7 +190,7 @@ def contrast(factor: float) -> Augmentation:
 
         y = m + c (x − m),  m the mean of a channel of the image
 
-    All numbers are equally likely. Pixels are not limited to a range. Raises ValueError or TypeError unless 0 < factor
+    All numbers are equally likely. Pixels are not limited to a range. Raise ValueError or TypeError unless 0 < factor
     < 1.
     """
     return Augmentation("contrast", _change_contrast, check_positive("contrast: factor", factor, 1))
@@ -205,7 +205,7 @@ def _change_contrast(x: np.ndarray, key: np.ndarray, factor: float) -> np.ndarra
 def noise(std: float) -> Augmentation:
     """Add a random number to each pixel, from the normal distribution N(0, std²).
 
-    x may be any rows (n, …) of floats. Raises ValueError or TypeError unless std is positive and finite.
+    x may be any rows (n, …) of floats. Raise ValueError or TypeError unless std is positive and finite.
     """
     return Augmentation("noise", _add_noise, check_positive("noise: std", std), needs_images=False)
 
@@ -242,7 +242,7 @@ def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
     With `classes`, y are labels (n,), integers in 0 … classes − 1. They become probabilities (n, classes), which
     `SoftmaxLoss` takes. Without it, y are floats (n, …), such as probabilities or the targets of `MSELoss`.
 
-    Raises ValueError or TypeError unless alpha is positive and finite and classes an integer from 1 on. When it is
+    Raise ValueError or TypeError unless alpha is positive and finite and classes an integer from 1 on. When it is
     called, raises TypeError for integers without `classes`, and ValueError for a label that is not one of the classes.
 
     H. Zhang, M. Cisse, Y. N. Dauphin and D. Lopez-Paz, "mixup: beyond empirical risk minimization", ICLR 2018.

@@ -95,7 +95,7 @@ def infer_columns(frame: Any, categories: Sequence[Any], what: str, min_frequenc
 
     Categories of fewer rows than `min_frequency` are left out.
 
-    Raises ValueError or TypeError, beginning with `what` and naming the column, for columns that can't be used.
+    Raise ValueError or TypeError, beginning with `what` and naming the column, for columns that can't be used.
     """
     named = frames.get_columns(frame, what)
     if unknown := [name for name in categories if name not in named]:

@@ -19,7 +19,7 @@ INT64 = np.dtype(np.int64)
 def from_dataframe(data: Any, what: str) -> Any:
     """Return the numbers of a frame or of its column as an array, and rows of a source; everything else as it is.
 
-    A source that is larger than a buffer becomes a Source, which is read later. Raises TypeError for a sparse matrix,
+    A source that is larger than a buffer becomes a Source, which is read later. Raise TypeError for a sparse matrix,
     because only inputs may be sparse. Raises what `frames.as_array` and `Source.read` raise.
     """
     if type(data) is np.ndarray or isinstance(data, Source):
@@ -38,7 +38,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     """Return the inputs of a model of this dtype: x, or each member of a tuple x.
 
     Numbers become `dtype`. If the model takes indices, integers of any width become int64. If there are several inputs,
-    a bool one stays bool, as a mask. Raises TypeError for anything else, ValueError if `takes_indices` has another
+    a bool one stays bool, as a mask. Raise TypeError for anything else, ValueError if `takes_indices` has another
     number of inputs, and IndexError for an index beyond int64.
     """
     if not takes_indices and type(x) is np.ndarray:  # the usual case, without what follows
@@ -99,8 +99,8 @@ def is_multi_target(y: Any) -> bool:
 def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
     """Return the weights of this number of rows in this dtype, float32 or float64, or in their own.
 
-    Raises ValueError for other shapes, and for weights that are negative or not finite: it names the first bad row.
-    Raises TypeError for anything but numbers.
+    Raise ValueError for other shapes, and for weights that are negative or not finite: it names the first bad row.
+    Raise TypeError for anything but numbers.
     """
     array = as_real(read_all(from_dataframe(weights, name)), dtype, name)
     if array.shape != (rows,):
@@ -116,8 +116,8 @@ class ClassWeights:
     """Weights of rows by their labels y (n,) or (n, 1), integers or bool.
 
     `class_weight` is {label: weight}, with 1 for all other labels. Or "balanced": n / (number of classes · rows of the
-    class), for the classes that occur. The label `ignore` does not count. Raises ValueError for labels that do not
-    occur in y, for weights that are negative or not finite, and for other shapes. Raises TypeError for targets that are
+    class), for the classes that occur. The label `ignore` does not count. Raise ValueError for labels that do not
+    occur in y, for weights that are negative or not finite, and for other shapes. Raise TypeError for targets that are
     not labels.
     """
 
@@ -158,7 +158,7 @@ def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np
     y : (n,) or (n, 1) integers or bool
         The labels of all rows of the training.
 
-    Raises ValueError for labels that do not occur in y, and for weights that are negative or not finite. Raises
+    Raise ValueError for labels that do not occur in y, and for weights that are negative or not finite. Raises
     TypeError for targets that are not labels.
     """
     return ClassWeights(class_weight, y).multiply(None, y)

@@ -150,7 +150,7 @@ def _quote_names(names: list[Any]) -> str:
 def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
     """Return the numbers and bools of a frame, (n, columns), or of a column, (n,), in the dtype that holds them all.
 
-    Missing values raise ValueError; with `allow_missing` they are NaN. Raises TypeError for anything else.
+    Missing values raise ValueError; with `allow_missing` they are NaN. Raise TypeError for anything else.
     The message names the column and, if it is about one, the row.
     """
     if is_series(frame):

@@ -105,12 +105,12 @@ class DataGenerator:
     tuples if you gave tuples. Every row comes once. If you leave an epoch early, the next pass is a new epoch. If the
     loss is a mean, a short last batch weighs as much as a full one.
 
-    Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
-    finite, and for a batch_size below 1. Raises TypeError for a batch_size that is not an integer, for a shuffle or a
+    Raise ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
+    finite, and for a batch_size below 1. Raise TypeError for a batch_size that is not an integer, for a shuffle or a
     drop_last that is not a bool, for Python objects, and for a transform that can't be called.
 
     During an epoch, raises TypeError if a transform does not return a pair, and ValueError if it returns a different
-    number of rows. Raises ValueError if a source changes its shape or returns fewer or more rows than it announced.
+    number of rows. Raise ValueError if a source changes its shape or returns fewer or more rows than it announced.
     Exceptions of a source are passed on.
     """
 
@@ -358,8 +358,8 @@ class Prefetch:
     An exception while a batch is made is raised in place of that batch. If you leave a pass early, or press Ctrl-C, the
     thread stops after the batch it is making. `len()` is the length of `batches`.
 
-    Raises TypeError if `batches` is not an iterable, and TypeError or ValueError if the depth is not a positive
-    integer. Raises RuntimeError if a process is forked during a pass and the child goes on with it, because a child has
+    Raise TypeError if `batches` is not an iterable, and TypeError or ValueError if the depth is not a positive
+    integer. Raise RuntimeError if a process is forked during a pass and the child goes on with it, because a child has
     no copies of threads.
     """
 

@@ -36,7 +36,7 @@ class Vocabulary:
     `len()` is the number of indices, `words` the list of words: `words[i - 2]` has index i. A model saves the
     vocabularies in its attributes.
 
-    Raises ValueError if there are no words, and for a size below 3. Raises TypeError, with its number, for a text that
+    Raise ValueError if there are no words, and for a size below 3. Raise TypeError, with its number, for a text that
     is neither a string nor a list of strings.
     """
 
@@ -87,7 +87,7 @@ class Vocabulary:
         """Return the text of indices (length,), or a list of texts of indices (n, length).
 
         Words are joined by spaces. Padding is left out. An unknown word is "[unknown]", an unknown character "\\ufffd".
-        Raises IndexError for an index that is not in the vocabulary, and TypeError unless all are integers.
+        Raise IndexError for an index that is not in the vocabulary, and TypeError unless all are integers.
         """
         array = as_indices(indices, "Vocabulary")
         if array.ndim > 1:

@@ -64,8 +64,8 @@ class Windows:
 
     The next values after the end of the series are `model.predict(series[None, -length:])`, for a series (n, features).
 
-    Raises ValueError for a series that is too short for a window, for other shapes, and for targets of another length.
-    Raises TypeError for anything but numbers, and unless length and horizon are integers.
+    Raise ValueError for a series that is too short for a window, for other shapes, and for targets of another length.
+    Raise TypeError for anything but numbers, and unless length and horizon are integers.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Windows:
         back into the first part, by `length` rows: then the last part's y begin with its first row. The first part is
         for training, the last for validation. A random split would validate on rows that were trained on.
 
-        Raises ValueError unless 0 < share < 1, and if a part is too short for a window.
+        Raise ValueError unless 0 < share < 1, and if a part is too short for a window.
         """
         if isinstance(share, bool) or not isinstance(share, NUMBERS):
             raise TypeError(f"split: expected a share, got {share!r}")

@@ -44,7 +44,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def training_context(self) -> AbstractContextManager[None]:
-        """A context in which all ranks train. If one leaves by an exception and others wait for it, all end."""
+        """Return a context in which all ranks train. If one leaves by an exception and others wait for it, all end."""
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of all ranks' arrays. For bools, return whether any is True."""

@@ -44,7 +44,7 @@ class StopSignal:
 
     @contextmanager
     def defer_interrupts(self, interrupts: InterruptsBetweenSteps) -> Iterator[None]:
-        """A context in which Ctrl-C takes effect on all ranks after the same step."""
+        """Return a context in which Ctrl-C takes effect on all ranks after the same step."""
         previous, self.interrupts, self._is_interrupted = self.interrupts, interrupts, False
         try:
             with interrupts.defer():

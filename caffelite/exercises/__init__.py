@@ -55,13 +55,13 @@ def tasks() -> Text:
 
 
 def task(name: str) -> Text:
-    """Return the text of an exercise. Raises ValueError if there is no exercise of this name."""
+    """Return the text of an exercise. Raise ValueError if there is no exercise of this name."""
     exercise = _find(name)
     return Text(f"{exercise.task}\n\nThen: cl.exercises.check({name!r}, …)")
 
 
 def hint(name: str, number: int = 1) -> Text:
-    """Return a hint, the first one by default. Raises ValueError if there is no such exercise or hint."""
+    """Return a hint, the first one by default. Raise ValueError if there is no such exercise or hint."""
     hints = _find(name).hints
     if not 1 <= number <= len(hints):
         raise ValueError(f"the exercise {name!r} has hints 1 to {len(hints)}, got {number}")
@@ -73,7 +73,7 @@ def check(name: str, answer: Any) -> Verdict:
     """Judge an answer: a function or a class, as the task says.
 
     Returns a Verdict, which is true if the answer is right. Printed, it says what is wrong, with the numbers. Errors of
-    the answer become part of the verdict. Raises ValueError if there is no exercise of this name, and TypeError if the
+    the answer become part of the verdict. Raise ValueError if there is no exercise of this name, and TypeError if the
     first argument is not a name.
     """
     return _find(name).judge(answer)

@@ -28,7 +28,7 @@ ATTEMPTS = 5  # for those
 
 
 def read_cells(path: Path) -> Iterator[tuple[str, str]]:
-    """The name and the source of each cell of a notebook, or of the whole program."""
+    """Yield the name and the source of each cell of a notebook, or of the whole program."""
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix != ".ipynb":
         yield str(path), text
@@ -72,7 +72,7 @@ def execute(source: str, part: str, names: dict[str, Any]) -> str:
 
 
 def format_error(error: BaseException, part: str) -> str:
-    """An error of a file in one line."""
+    """Return an error of a file in one line."""
     line = getattr(error, "lineno", None)
     trace = error.__traceback__
     while trace is not None and line is None:

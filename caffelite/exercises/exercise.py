@@ -87,14 +87,14 @@ def exercise(*hints: str, takeaway: str = "") -> Callable[[Callable[[Any], Any]]
 
 
 def describe(value: Any) -> str:
-    """A value in a few words."""
+    """Return a value in a few words."""
     if isinstance(value, np.ndarray) and value.size > 6:
         return f"an array of shape {value.shape}"
     return " ".join(repr(value).split())
 
 
 def locate_error(error: BaseException) -> str:
-    """The last line of the answer that an error passed, in words. Empty if the error passed none."""
+    """Return the last line of the answer that an error passed, in words. Empty if the error passed none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(LIBRARIES) and "site-packages" not in frame.filename:
             return f", in line {frame.lineno} of {frame.name}" if frame.line else f", in {frame.name}"
@@ -107,7 +107,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def call_answer(what: str, function: Any, *arguments: Any) -> Any:
-    """Call a part of an answer. Raises Wrong if it cannot be called, raises an error, or returns None.
+    """Call a part of an answer. Raise Wrong if it cannot be called, raises an error, or returns None.
 
     The answer gets copies of arrays. So the judge's own keep their values if the answer writes into them.
     """
@@ -126,7 +126,7 @@ def call_answer(what: str, function: Any, *arguments: Any) -> Any:
 
 
 def construct(answer: Any, base: type, what: str, *arguments: Any) -> Any:
-    """Make an object of the class that is the answer. Raises Wrong if it is not a subclass of `base`."""
+    """Make an object of the class that is the answer. Raise Wrong if it is not a subclass of `base`."""
     if not isinstance(answer, type):
         raise Wrong(f"Give the class {what} itself, not {describe(answer)}.")
     if base is not object and not issubclass(answer, base):
@@ -137,7 +137,7 @@ def construct(answer: Any, base: type, what: str, *arguments: Any) -> Any:
 def check_equal(
     what: str, got: Any, expected: Any, mistakes: Sequence[tuple[Any, str]] = (), rtol: float = 1e-6, atol: float = 1e-9
 ) -> None:
-    """Compare a result with the right one. Raises Wrong with the first element that differs, or with a likely mistake.
+    """Compare a result with the right one. Raise Wrong with the first element that differs, or with a likely mistake.
 
     `mistakes` are pairs: the result of a typical mistake, and the message for it.
     """
@@ -177,7 +177,7 @@ def _factor(got: np.ndarray, expected: np.ndarray) -> str:
 
 
 def copy_arrays(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments, but copies of arrays."""
+    """Return the arguments, but copies of arrays."""
     return [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
 
 

@@ -226,7 +226,7 @@ def _ascend(slope: Any, w: float, lr: float, steps: int) -> float:
 
 
 def unpack_pair(what: str, result: Any, names: str) -> Any:
-    """The two parts of a result."""
+    """Return the two parts of a result."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise Wrong(f"{what} has to return two things, {names}; this is {describe_type(result)}.")
     return result

@@ -51,31 +51,31 @@ class TensorSpec(NamedTuple):
 
 
 def max_header_bytes(size: int) -> int:
-    """The bytes that a header may have in a file of this size. Python needs up to 25 times as many to read it."""
+    """Return the bytes that a header may have in a file of this size. Python reads it in up to 25 times as many."""
     return 2**20 + size // 16
 
 
 def max_values(size: int) -> int:
-    """The number of values in a long JSON text in a file of this size. Python needs up to 100 bytes for each."""
+    """Return the number of values in a long JSON text in a file of this size. Python needs up to 100 bytes for each."""
     return 2**19 + size // 6
 
 
 def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> None:
     """Write arrays and texts by name to a file, and replace an older one; see `replace_file`.
 
-    Raises OSError as `replace_file` does, and ValueError as `content` does.
+    Raise OSError as `replace_file` does, and ValueError as `content` does.
     """
     replace_file(path, content(path, arrays, texts))
 
 
-class HeaderTooLong(ValueError):
+class HeaderSizeError(ValueError):
     """The names and texts are so long that `File` would not read them."""
 
 
 def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> list[Any]:
-    """The content of a file with these arrays and texts, as a list of pieces.
+    """Return the content of a file with these arrays and texts, as a list of pieces.
 
-    Raises TooLong if names and texts are so long that `File` would not read them. Raises ValueError if an array's dtype
+    Raise TooLong if names and texts are so long that `File` would not read them. Raise ValueError if an array's dtype
     is not in `DTYPES`.
     """
     encoded = {name: text.encode() for name, text in texts.items()}
@@ -90,7 +90,7 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
     header = _header(parts, texts)
     size = len(header) + sum(array.nbytes for array in parts.values())
     if len(header) > max_header_bytes(size) or any(_count_values(encoded[name]) > max_values(size) for name in long):
-        raise HeaderTooLong(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
+        raise HeaderSizeError(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
     return [len(header).to_bytes(8, "little"), header, *parts.values()]
 
 
@@ -102,7 +102,7 @@ def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     mode of the older file and, if the system allows it, its owner. If the path is a link, the link stays, and its
     target is replaced. New files that killed programs left in the folder are removed.
 
-    Raises OSError with the path if the file cannot be written, and in all cases of `check_writable`. Then the old file
+    Raise OSError with the path if the file cannot be written, and in all cases of `check_writable`. Then the old file
     does not change.
     """
     target = os.path.realpath(path)
@@ -143,7 +143,7 @@ def check_writable(path: str | os.PathLike) -> None:
 
 
 def _stat_target(path: str | os.PathLike) -> os.stat_result | None:
-    """The status of the file that will be replaced; None if there is none. OSError if it can't be replaced."""
+    """Return the status of the file that will be replaced; None if there is none. OSError if it can't be replaced."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -161,9 +161,10 @@ class NotAFileError(OSError):
 
 
 def open_file(path: Any, flags: int) -> int:
-    """An opener for `open` that refuses FIFOs and devices, because opening one may wait for ever or have effects.
+    """Return an opener for `open` that refuses FIFOs and devices, because opening one may wait for ever or have
+    effects.
 
-    Raises NoFile for one, before opening it.
+    Raise NoFile for one, before opening it.
     """
     with suppress(FileNotFoundError):
         _check_is_file(os.stat(path), path)
@@ -182,7 +183,7 @@ def _check_is_file(status: os.stat_result, path: str | os.PathLike) -> None:
 
 
 def _create_temporary(target: str, mode: int) -> Any:
-    """A new file beside the target, with a random name that nobody can guess. It is locked while it is written."""
+    """Return a new file beside the target, with a name that nobody can guess. It is locked while it is written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         beside = f"{target}.{os.urandom(8).hex()}.part"
@@ -216,7 +217,7 @@ def _keep_owner_and_mode(file: int, old: os.stat_result) -> None:
 
 
 def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
-    """The header of a file with these arrays in this order."""
+    """Return the header of a file with these arrays in this order."""
     entries: dict[str, Any] = {"__metadata__": texts}
     names = {dtype: name for name, dtype in DTYPES.items()}
     end = 0
@@ -228,15 +229,15 @@ def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
 
 
 def file_error(path: str | os.PathLike, why: Any) -> ValueError:
-    """A ValueError that says what is wrong with a file."""
+    """Return a ValueError that says what is wrong with a file."""
     return ValueError(f"{path}: {shorten(str(why), MAX_MESSAGE)}")
 
 
 class File:
     """An open safetensors file of any program: its `texts`, and the `specs` of its arrays, by name.
 
-    An array of bfloat16 is read as float32, because NumPy has no bfloat16. Raises OSError if the path can't be read.
-    Raises ValueError with the reason if it is not a safetensors file. The arrays come from this file even if another
+    An array of bfloat16 is read as float32, because NumPy has no bfloat16. Raise OSError if the path can't be read.
+    Raise ValueError with the reason if it is not a safetensors file. The arrays come from this file even if another
     one replaces it at the path meanwhile.
     """
 
@@ -267,7 +268,7 @@ class File:
         self._file.close()
 
     def error(self, why: Any) -> ValueError:
-        """A ValueError that says what is wrong with this file."""
+        """Return a ValueError that says what is wrong with this file."""
         return file_error(self.path, why)
 
     def check_not_pytorch(self) -> None:
@@ -279,7 +280,7 @@ class File:
             )
 
     def _header(self) -> dict[str, Any]:
-        """The header. ValueError if it is not JSON, is too long, or has a name twice."""
+        """Return the header. ValueError if it is not JSON, is too long, or has a name twice."""
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 10 or length > size - 8:
@@ -363,12 +364,12 @@ class File:
 
 
 def _bytes(content: Any) -> Any:
-    """The memory of a contiguous array, or of bytes, as bytes."""
+    """Return the memory of a contiguous array, or of bytes, as bytes."""
     return np.frombuffer(content, np.uint8).data if memoryview(content).nbytes else b""
 
 
 def _count_values(text: bytes) -> int:
-    """An upper limit of the number of values in a JSON text, without the names in objects."""
+    """Return an upper limit of the number of values in a JSON text, without the names in objects."""
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
@@ -378,9 +379,9 @@ def _write_all(file: Any, content: Any) -> None:
 
 
 def strict_json(text: str, finite: bool = True) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
-    Raises ValueError if the text is not JSON, has a name twice or is nested too deeply. If `finite`, NaN and Infinity
+    Raise ValueError if the text is not JSON, has a name twice or is nested too deeply. If `finite`, NaN and Infinity
     raise ValueError, too.
     """
 

@@ -20,7 +20,7 @@ from caffelite.functions import Columns
 
 
 def named_state(model: Any) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-    """The parameters and the buffers by name. ValueError if a parameter and a buffer have the same name."""
+    """Return the parameters and the buffers by name. ValueError if a parameter and a buffer have the same name."""
     parameters, buffers = model.named_parameters(), model.buffers()
     if not parameters.keys().isdisjoint(buffers):
         raise ValueError(f"a parameter and a buffer have the name {min(parameters.keys() & buffers)}")
@@ -94,7 +94,7 @@ def fill(model: Any, file: files.File) -> None:
 
 
 def state_arrays(model: Any) -> dict[str, np.ndarray]:
-    """The arrays of parameters and buffers by name, not copied."""
+    """Return the arrays of parameters and buffers by name, not copied."""
     parameters, buffers = named_state(model)
     return {name: p.data for name, p in parameters.items()} | buffers
 
@@ -115,7 +115,7 @@ def _specs(model: Any, state: dict[str, Any]) -> dict[str, files.TensorSpec]:
 
 
 def match_specs(file: files.File, expected: dict[str, files.TensorSpec], exactly: bool) -> dict[str, files.TensorSpec]:
-    """The names and forms of the model's arrays in a file. ValueError unless the file has all that the model has."""
+    """Return the names and forms of the model's arrays in a file. ValueError unless the file has all of the model's."""
     file.check_not_pytorch()
     specs_in_file = {name: form for name, form in file.specs.items() if not name.startswith(files.TRAINING_PREFIX)}
     file.check(expected, specs_in_file, exactly)
@@ -123,12 +123,12 @@ def match_specs(file: files.File, expected: dict[str, files.TensorSpec], exactly
 
 
 def float64_buffers(functions: Iterable[Function]) -> set[int]:
-    """The ids of the buffers that stay float64 in any model: the buffers of Columns and Splines."""
+    """Return the ids of the buffers that stay float64 in any model: the buffers of Columns and Splines."""
     return {id(a) for f in functions if isinstance(f, Columns) for a in f.buffers().values()}
 
 
 def make_texts(model: Any) -> dict[str, str]:
-    """The texts of a file: structure, or why it can't be written, frozen parameters, names of columns, vocabularies."""
+    """Return the texts of a file: structure, or why it can't be written, frozen parameters, columns, vocabularies."""
     frozen = [name for name, p in model.named_parameters().items() if not p.requires_grad]
     texts = {"caffelite.frozen": structure.to_json(frozen)} if frozen else {}
     if model._state.column_names is not None:
@@ -144,7 +144,7 @@ def make_texts(model: Any) -> dict[str, str]:
 
 
 def read_frozen(model: Any, texts: Mapping[str, str]) -> set[str]:
-    """The names of frozen parameters in the texts of a file. ValueError if the model does not have one of them."""
+    """Return the names of frozen parameters in the texts of a file. ValueError if the model lacks one of them."""
     frozen = files.strict_json(texts.get("caffelite.frozen", "[]"))
     if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
         raise ValueError(f"expected a list of the frozen parameters' names, got {frozen!r}")
@@ -154,7 +154,7 @@ def read_frozen(model: Any, texts: Mapping[str, str]) -> set[str]:
 
 
 def read_columns(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
-    """The names of columns, for each input, in the texts of a file. ValueError if they are not such names."""
+    """Return the names of columns, for each input, in the texts of a file. ValueError if they are not such names."""
     columns = files.strict_json(texts.get("caffelite.columns", "null"))
     inputs = [] if columns is None else columns
     if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
@@ -165,7 +165,7 @@ def read_columns(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
 
 
 def find_vocabularies(model: Any) -> dict[str, Vocabulary]:
-    """The vocabularies in attributes of a model and of the Functions in it: `vocabulary`, `reader.vocabulary`."""
+    """Return the vocabularies in attributes of a model and the Functions in it: `vocabulary`, `reader.vocabulary`."""
     return {
         f"{path}{name}": x
         for path, function in _functions_by_path(model).items()
@@ -175,7 +175,7 @@ def find_vocabularies(model: Any) -> dict[str, Vocabulary]:
 
 
 def read_vocabularies(model: Any, texts: Mapping[str, str]) -> list[tuple[Function, str, Vocabulary]]:
-    """The vocabularies in the texts of a file, each with the Function and the attribute that it belongs to.
+    """Return the vocabularies in the texts of a file, each with the Function and the attribute that it belongs to.
 
     ValueError if they can't be the model's.
     """
@@ -201,7 +201,7 @@ def read_vocabularies(model: Any, texts: Mapping[str, str]) -> list[tuple[Functi
 
 
 def _functions_by_path(model: Any) -> dict[str, Function]:
-    """The model and all Functions in it, each once, by the beginnings of their attributes' names: "", "blocks.2."."""
+    """Return the model and all Functions in it, each once, by the prefix of their attributes: "", "blocks.2."."""
     functions, seen = {"": model}, {id(model)}
 
     def add(function: Function, path: str) -> None:

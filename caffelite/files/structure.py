@@ -43,7 +43,7 @@ class UnwritableError(TypeError):
 
 
 def describe(root: Function) -> list[dict[str, Any]]:
-    """The structure of a Function. Raises `UnwritableError` with the part that can't be written."""
+    """Return the structure of a Function. Raise `UnwritableError` with the part that can't be written."""
     try:
         entries = _entries(root)
         _check_entries(entries)
@@ -98,14 +98,14 @@ def _entries(root: Function) -> list[dict[str, Any]]:
 
 
 def to_json(entries: Any) -> str:
-    """A structure as JSON."""
+    """Return a structure as JSON."""
     return json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
 
 
 def build(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> Any:
     """Make the object of a structure, that is, of its last entry. The structure may be from an unknown file.
 
-    Raises ValueError with the reason if it is not a structure, or if a name is neither in `names` nor in `custom`.
+    Raise ValueError with the reason if it is not a structure, or if a name is neither in `names` nor in `custom`.
     Inside `meta_init()`, the parameters take no memory.
     """
     _check_entries(entries)

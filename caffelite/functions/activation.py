@@ -81,7 +81,7 @@ class PReLU(Function, recordable=True, rowwise=True):
         dx = dy where x > 0, else dy slope,  dslope = Σ dy min(x, 0)
 
     With channels=1, x and y have any shape (…). Otherwise they are (n, channels, …). `slope` (channels,) begins at
-    0.25. Raises ValueError for x of another shape. Raises TypeError for another dtype than `slope` has.
+    0.25. Raise ValueError for x of another shape. Raise TypeError for another dtype than `slope` has.
 
     K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers: surpassing human-level performance on ImageNet
     classification", ICCV 2015.
@@ -106,7 +106,7 @@ class PReLU(Function, recordable=True, rowwise=True):
         return x.relu() - (-x).relu() * self.slope.reshape(self._slope_shape(x.ndim))
 
     def _slope_shape(self, ndim: int) -> tuple[int, ...]:
-        """The shape of the slopes, as they are broadcast to x with so many axes."""
+        """Return the shape of the slopes, as they are broadcast to x with so many axes."""
         return () if self.channels == 1 else (self.channels, *[1] * (ndim - 2))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -316,7 +316,7 @@ def softplus(x: Any) -> Tensor:
 
 
 def tanh(x: Any) -> Tensor:
-    """The hyperbolic tangent, elementwise."""
+    """Return the hyperbolic tangent, elementwise."""
     return Tanh().apply_once(as_tensor(x))
 
 

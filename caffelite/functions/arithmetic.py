@@ -22,12 +22,12 @@ PYTHON_NUMBERS = (int, float)
 
 
 def operand_shape(value: Any) -> tuple[int, ...]:
-    """The shape of an array, or of a number; NumPy's function takes three times as long."""
+    """Return the shape of an array, or of a number; NumPy's function takes three times as long."""
     return getattr(value, "shape", ())
 
 
 def sum_to_shape(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The gradient of an operand of the given shape, summed over the axes along which broadcasting repeated it."""
+    """Return the gradient of an operand of the given shape, summed over the axes on which broadcasting repeated it."""
     if gradient.shape == shape:
         return gradient
     new_axes = gradient.ndim - len(shape)
@@ -36,7 +36,7 @@ def sum_to_shape(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def common_length(lengths: Iterable[int | None]) -> int | None:
-    """The length that all of these are; None is unknown. ValueError if they differ."""
+    """Return the length that all of these are; None is unknown. ValueError if they differ."""
     known = set(lengths)
     known.discard(None)
     if len(known) > 1:
@@ -45,7 +45,7 @@ def common_length(lengths: Iterable[int | None]) -> int | None:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape that these are broadcast to; None is an unknown length. ValueError if they can't be."""
+    """Return the shape that these are broadcast to; None is an unknown length. ValueError if they can't be."""
     lengths = [set(axis_lengths) - {1} for axis_lengths in itertools.zip_longest(*map(reversed, shapes), fillvalue=1)]
     try:
         return tuple([common_length(axis_lengths) if axis_lengths else 1 for axis_lengths in reversed(lengths)])
@@ -54,7 +54,7 @@ def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def format_shapes(shapes: Iterable[Shape]) -> str:
-    """The different ones of these shapes, as text."""
+    """Return the different ones of these shapes, as text."""
     return ", ".join(map(str, dict.fromkeys(shapes)))
 
 
@@ -156,7 +156,8 @@ def as_tensor(x: Any) -> Tensor:
 
 
 def as_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
-    """The other operand of an operator as Functions take it: a Tensor, an array of the Tensor's dtype, or a number.
+    """Return the other operand of an operator as Functions take it: a Tensor, an array of the Tensor's dtype, or a
+    number.
 
     Numbers and arrays become the Tensor's dtype. TypeError for a Tensor of another dtype, and for anything but numbers.
     """

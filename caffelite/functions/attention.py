@@ -58,8 +58,8 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     y has the same bits as for the whole sequence at once. The keys of a mask are then all positions so far. A mask and
     a cache may also follow x without their names: attention(x, None, cache).
 
-    Raises ValueError unless size is a multiple of heads, for x, a context or a mask of another shape, and for a full
-    cache. Raises TypeError for a mask that is not bool, and for a cache beside a context.
+    Raise ValueError unless size is a multiple of heads, for x, a context or a mask of another shape, and for a full
+    cache. Raise TypeError for a mask that is not bool, and for a cache beside a context.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017. J. Su et al., "RoFormer: enhanced
     transformer with rotary position embedding", 2021.
@@ -106,7 +106,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         return {"random": self.random, **super().buffers()}
 
     def cache(self, rows: int, max_length: int) -> KVCache:
-        """Return an empty cache for rows of at most `max_length` positions. Raises ValueError unless causal."""
+        """Return an empty cache for rows of at most `max_length` positions. Raise ValueError unless causal."""
         if not self.causal:
             raise ValueError(f"{self!r} has no cache: it is not causal, so a new position changes the earlier ones")
         return KVCache(rows, max_length, self.size, self.query.weight.dtype)
@@ -174,7 +174,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         return self.output.forward(self.h)
 
     def _resolve_arguments(self, x: np.ndarray, context: Any, mask: Any, cache: Any) -> tuple[Any, Any, Any]:
-        """The context, mask and cache of a call. A mask or a cache may have come in the place before its own."""
+        """Return the context, mask and cache of a call. A mask or a cache may have come in the place before its own."""
         if cache is None and isinstance(mask, KVCache):
             mask, cache = None, mask
         if not isinstance(cache, KVCache | None):

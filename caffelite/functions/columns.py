@@ -197,7 +197,7 @@ class Columns(Function, recordable=True, rowwise=True):
         return own_columns == other_columns
 
     def _numbers(self, frame: Any, what: str) -> np.ndarray:
-        """The numbers of a frame, (n, k) float64, NaN where one is missing. ValueError if one is infinite."""
+        """Return the numbers of a frame, (n, k) float64, NaN where one is missing. ValueError if one is infinite."""
         number_names = [column.name for column in self.columns if isinstance(column, NumberColumn)]
         date_columns = [column for column in self.columns if isinstance(column, DateColumn)]
         parts = []
@@ -221,7 +221,7 @@ class Columns(Function, recordable=True, rowwise=True):
         return numbers
 
     def bin_bounds(self, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The column of numbers, the lower edge and the width of each bin, for an exported program."""
+        """Return the column of numbers, the lower edge and the width of each bin, for an exported program."""
         is_lower_edge = np.ones(len(self.edges), bool)
         is_lower_edge[self.starts[1:] - 1] = False  # the last edge of each column begins no bin
         lower = np.flatnonzero(is_lower_edge)
@@ -232,7 +232,7 @@ class Columns(Function, recordable=True, rowwise=True):
     def moments(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """`center` and `scale` for an exported program that gets numbers of this dtype.
 
-        Raises ValueError, with the column, if this dtype can hardly tell the numbers of a column apart, as `predict`
+        Raise ValueError, with the column, if this dtype can hardly tell the numbers of a column apart, as `predict`
         does.
         """
         for name, center, scale in zip(self.numbers, self.center, self.scale, strict=True):
@@ -319,7 +319,7 @@ class Columns(Function, recordable=True, rowwise=True):
 
 
 def _parse_columns(columns: Any, what: str) -> list[Column]:
-    """The columns that a file has as pairs (name, description)."""
+    """Return the columns that a file has as pairs (name, description)."""
     if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
         raise TypeError(f"{what} takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}")
     return [kinds.column_from_config(name, described) for name, described in columns]
@@ -344,7 +344,7 @@ def mean_and_deviation(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bin_edges(numbers: np.ndarray, bins: int) -> np.ndarray:
-    """The edges of at most so many bins of equally many of these numbers (n,), leaving out NaN. No bin has one edge."""
+    """Return the edges of at most so many bins of equally many numbers (n,), leaving out NaN. No bin has one edge."""
     values = numbers[~np.isnan(numbers)]
     if bins == 0 or values.size == 0:
         return np.zeros(1)
@@ -357,7 +357,7 @@ def bin_edges(numbers: np.ndarray, bins: int) -> np.ndarray:
 
 
 def median_and_spread(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The median and the distance of the quartiles of each column of numbers (n, k), leaving out NaN.
+    """Return the median and the distance of the quartiles of each column of numbers (n, k), leaving out NaN.
 
     If the quartiles are equal, it is half of the range; if all numbers are equal, or all are missing, 1.
     """

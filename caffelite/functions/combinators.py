@@ -18,7 +18,7 @@ __all__ = ["Parallel", "Residual"]
 class Residual(Function, recordable=True, rowwise=True):
     """A residual connection, y = x + f(x):  dx = dy + df(dy).
 
-    Raises ValueError if f changes the shape.
+    Raise ValueError if f changes the shape.
 
     K. He et al., "Deep residual learning for image recognition", CVPR 2016.
     """
@@ -61,7 +61,7 @@ class Residual(Function, recordable=True, rowwise=True):
 class Parallel(Function, recordable=True, rowwise=True):
     """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
-    Each gets x, or all inputs if there are several. Raises ValueError without Functions, and if the outputs differ
+    Each gets x, or all inputs if there are several. Raise ValueError without Functions, and if the outputs differ
     along other axes.
     """
 
@@ -118,7 +118,7 @@ class Parallel(Function, recordable=True, rowwise=True):
 
 
 def _sum_gradients(gradients: Iterable[Any]) -> np.ndarray | None:
-    """The sum of the gradients, without None."""
+    """Return the sum of the gradients, without None."""
     total = None
     for g in gradients:
         total = g if total is None else total if g is None else kernels.add(total, g)

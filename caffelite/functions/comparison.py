@@ -46,7 +46,7 @@ class Clip(Function, recordable=True, rowwise=True):
         return kernels.clip_grad(dy, self.x, *self.bounds())
 
     def bounds(self) -> tuple[float, float]:
-        """The bounds as numbers, −∞ or ∞ if a bound is None."""
+        """Return the bounds as numbers, −∞ or ∞ if a bound is None."""
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class Where(BroadcastFunction, recordable=True):
 
 
 def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A condition as numbers of this dtype, 0 where it is false."""
+    """Return a condition as numbers of this dtype, 0 where it is false."""
     if native_dtype(condition) == dtype:
         return condition
     if condition.dtype.kind == "f":  # in float32 a small float64 would become 0
@@ -120,17 +120,17 @@ def clip(x: Any, lo: float | None, hi: float | None) -> Tensor:
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    """The larger of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast to each other."""
+    """Return the larger of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast together."""
     return Maximum().apply_once(*as_operands((a, b), "maximum"))
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    """The smaller of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast to each other."""
+    """Return the smaller of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast together."""
     return Minimum().apply_once(*as_operands((a, b), "minimum"))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """a where the condition is true, and b elsewhere. All may be Tensors, arrays or numbers, broadcast to each other.
+    """Return a where the condition is true, and b elsewhere. All may be Tensors, arrays or numbers, broadcast together.
 
     Numbers in the condition are true if they are not 0.
     """

@@ -80,7 +80,7 @@ class Convolution(Function):
 
     @abstractmethod
     def _positions(self, shape: Shape, axis: int) -> int | None:
-        """The length of an axis of y for x of this shape; None if the length in x is not known."""
+        """Return the length of an axis of y for x of this shape; None if the length in x is not known."""
 
     def _extent(self, axis: int) -> int:
         """How many pixels the window reaches over."""
@@ -88,7 +88,7 @@ class Convolution(Function):
 
     @abstractmethod
     def pads_before(self, lengths: Sequence[int]) -> tuple[int, ...]:
-        """The number of zeros before each axis of the convolution's input, if its axes have these lengths."""
+        """Return the number of zeros before each axis of the convolution's input, if its axes have these lengths."""
 
     def _window(self) -> dict[str, Any]:
         """How the window moves, as kernels take it."""
@@ -113,7 +113,7 @@ class Convolution(Function):
         return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options, **self._extra_options())
 
     def _extra_options(self) -> dict[str, Any]:
-        """The other arguments of a subclass, by name, for its `repr`."""
+        """Return the other arguments of a subclass, by name, for its `repr`."""
         return {}
 
 
@@ -137,8 +137,8 @@ class Conv2d(Convolution, recordable=True, rowwise=True):
       stride 1 it is PyTorch's, too.
 
     W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as in PyTorch. With an `initializer`, (shape,
-    rng) -> array, it draws W, and b is 0. Raises ValueError for x of another shape, for a window larger than the padded
-    x, and for groups that do not divide the channels. Raises TypeError for x of another dtype than W.
+    rng) -> array, it draws W, and b is 0. Raise ValueError for x of another shape, for a window larger than the padded
+    x, and for groups that do not divide the channels. Raise TypeError for x of another dtype than W.
 
     V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, has
     pictures of all of these.
@@ -234,7 +234,7 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
     exchanged.
 
     W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as in PyTorch. The order of the arguments is
-    PyTorch's too. Raises ValueError for x of another shape, and unless `output_padding` is less than stride or
+    PyTorch's too. Raise ValueError for x of another shape, and unless `output_padding` is less than stride or
     dilation.
 
     M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.

@@ -30,7 +30,7 @@ class Dropout(Function, recordable=True, rowwise=True):
     Dropout, the other layers are therefore drawn as before.
 
     As in PyTorch, an element is dropped by multiplying it by 0: NaN and infinities become NaN, and are not hidden.
-    Raises ValueError unless 0 ≤ p < 1.
+    Raise ValueError unless 0 ≤ p < 1.
 
     N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
     """
@@ -115,6 +115,6 @@ class DropConnect(Linear, recordable=True, rowwise=True):
 
 
 def draw_seed(rng: Any) -> int:
-    """A seed of 63 bits from a child of a stream, a `numpy.random.Generator` or a seed of one; see Dropout."""
+    """Return a seed of 63 bits from a child of a stream, a `numpy.random.Generator` or a seed of one; see Dropout."""
     (child,) = np.random.default_rng(rng).spawn(1)
     return int(child.integers(2**63))

@@ -18,7 +18,7 @@ Labels = list[Label]
 
 
 def einsum(subscripts: str, *operands: Any) -> Tensor:
-    """The sum of products of one or two arrays whose axes have letters, as `numpy.einsum`.
+    """Return the sum of products of one or two arrays whose axes have letters, as `numpy.einsum`.
 
     `einsum("bij,bjk->bik", a, b)` computes products of matrices: y[b, i, k] = Σ_j a[b, i, j] b[b, j, k]. Axes with the
     same letter run together. If a letter is missing after the arrow, its axis is summed over. Without an arrow, the
@@ -26,8 +26,8 @@ def einsum(subscripts: str, *operands: Any) -> Tensor:
     broadcast. A letter that an operand has twice takes its diagonal. A matrix product sums over the letters that both
     operands have and the result does not. So einsum is as fast as that product.
 
-    Raises ValueError for other than one or two operands, for subscripts that do not fit them, and for axes with one
-    letter and different lengths, none of them 1. Raises TypeError for dtypes that differ.
+    Raise ValueError for other than one or two operands, for subscripts that do not fit them, and for axes with one
+    letter and different lengths, none of them 1. Raise TypeError for dtypes that differ.
     """
     if not isinstance(subscripts, str):
         raise TypeError(f"einsum takes its subscripts as a string first, got {type(subscripts).__name__}")
@@ -60,13 +60,13 @@ def einsum(subscripts: str, *operands: Any) -> Tensor:
 
 
 def _labels(term: str, begin: int, end: int) -> Labels:
-    """The labels of the axes of a term. "..." are the numbers begin … end − 1."""
+    """Return the labels of the axes of a term. "..." are the numbers begin … end − 1."""
     head, dots, tail = term.partition("...")
     return [*head, *(range(begin, end) if dots else ()), *tail]
 
 
 def _implicit_output(labels: list[Labels], ellipsis_ndim: int) -> Labels:
-    """The result's labels without an arrow: what "..." stands for, then the letters that come once, in order."""
+    """Return the result's labels without an arrow: what "..." stands for, then the letters that come once, in order."""
     all_labels = [label for x_labels in labels for label in x_labels]
     return [
         *range(ellipsis_ndim),
@@ -133,7 +133,7 @@ def _order_axes(x: Tensor, labels: Labels, order: Labels) -> Tensor:
 
 
 def _product(a: Tensor, a_labels: Labels, b: Tensor, b_labels: Labels, result: Labels) -> Tensor:
-    """The sum of products over the labels that both have and the result does not. All other labels are the result's."""
+    """Return the sum of products over the labels that both have and the result does not. The rest is the result's."""
     shared = [label for label in a_labels if label in b_labels]
     stack, inner = [label for label in shared if label in result], [label for label in shared if label not in result]
     rows, columns = (

@@ -28,7 +28,7 @@ class Embedding(Function, recordable=True, rowwise=True):
     """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
 
     x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as in
-    PyTorch. Raises TypeError unless x is integers. Raises IndexError, with the row, for an integer that is not in the
+    PyTorch. Raise TypeError unless x is integers. Raise IndexError, with the row, for an integer that is not in the
     table.
 
     With `sparse`, optimizers update only the rows of W that a step used, and spend no time on the others. SGD without
@@ -75,7 +75,7 @@ class PositionalEncoding(Function, recordable=True, rowwise=True):
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
 
-    x and y (n, length, size). Raises ValueError for another size, and for a length above `max_length`.
+    x and y (n, length, size). Raise ValueError for another size, and for a length above `max_length`.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.5.
     """

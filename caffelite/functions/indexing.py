@@ -121,7 +121,7 @@ def _is_basic(entry: Any) -> bool:
 
 
 def _slice_length(entry: slice, n: int | None) -> int | None:
-    """The length of a slice of an axis of length n, None = unknown."""
+    """Return the length of a slice of an axis of length n, None = unknown."""
     return None if n is None else len(range(n)[entry])
 
 
@@ -175,7 +175,7 @@ def _split_index(index: tuple, shape: Shape) -> tuple[tuple, dict[int, IndexArra
 
 
 def _index_array(entry: Any) -> np.ndarray:
-    """An entry of an index as an array of integers or of bool; IndexError for anything else."""
+    """Return an entry of an index as an array of integers or of bool; IndexError for anything else."""
     array = entry if isinstance(entry, np.ndarray) else np.asarray(entry)
     if array.dtype.kind not in "iub" and not (array.size == 0 and isinstance(entry, list)):
         raise IndexError(f"an index is of integers, slices, ..., None and arrays of integers or bool, got {entry!r}")
@@ -190,7 +190,7 @@ def _move_axes(x: np.ndarray, source: list[int], destination: list[int]) -> np.n
 
 
 def _format_entry(entry: Any) -> str:
-    """An entry of an index as code; dtype and shape for an array."""
+    """Return an entry of an index as code; dtype and shape for an array."""
     if isinstance(entry, slice):
         parts = [entry.start, entry.stop, *([] if entry.step is None else [entry.step])]
         return ":".join("" if part is None else str(part) for part in parts)
@@ -248,7 +248,7 @@ class Split(Function, recordable=True):
         self.parts, self.axis = parts, axis
 
     def spans(self, n: int | None) -> list[tuple[int | None, int | None]]:
-        """The begin and the end of each part along an axis of length n; None is unknown."""
+        """Return the begin and the end of each part along an axis of length n; None is unknown."""
         if isinstance(self.parts, int):
             if n is not None and n % self.parts:
                 raise ValueError(f"split got an axis of length {n}, which {self.parts} does not divide")
@@ -284,7 +284,7 @@ class Split(Function, recordable=True):
         return dx
 
     def indices(self, shape: tuple[int, ...]) -> list[tuple]:
-        """The index of each part in an array of this shape."""
+        """Return the index of each part in an array of this shape."""
         (axis,) = normalize_axes((self.axis,), len(shape))
         return [(*[FULL_SLICE] * axis, slice(begin, end)) for begin, end in self.spans(shape[axis])]
 
@@ -329,7 +329,7 @@ class Concatenate(Function, recordable=True, rowwise=True):
         return tuple([dy[part] for part in self.parts])
 
     def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
-        """The part of y that each input is, for inputs of these shapes."""
+        """Return the part of y that each input is, for inputs of these shapes."""
         ends = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
         return [(*[FULL_SLICE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
 
@@ -359,8 +359,8 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
     each other along all axes except `axis`. A negative index counts from the end. Without an axis, x is one vector.
     `cl.take_along_axis(scores, labels[:, None], 1)` returns the scores of the labels.
 
-    Raises IndexError, with the row, for an index that x does not have. Raises TypeError unless indices are integers.
-    Raises ValueError for shapes that do not fit.
+    Raise IndexError, with the row, for an index that x does not have. Raise TypeError unless indices are integers.
+    Raise ValueError for shapes that do not fit.
     """
     x = as_tensor(x)
     if axis is None:
@@ -371,11 +371,11 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
 
 
 def one_hot(indices: Any, classes: int) -> np.ndarray:
-    """A plain array (…, classes) of 0 and 1, with the 1 at each of `indices` (…).
+    """Return a plain array (…, classes) of 0 and 1, with the 1 at each of `indices` (…).
 
     The array is float32. An operator between it and a Tensor converts it to the Tensor's dtype. It has no gradient.
 
-    Raises IndexError, with the row, for an index that is not in 0 … classes − 1. Raises TypeError unless indices are
+    Raise IndexError, with the row, for an index that is not in 0 … classes − 1. Raise TypeError unless indices are
     integers.
     """
     classes = check_positive_integer("one_hot: classes", classes)
@@ -390,10 +390,10 @@ def one_hot(indices: Any, classes: int) -> np.ndarray:
 
 
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """The parts of x along an axis, as a list of views.
+    """Return the parts of x along an axis, as a list of views.
 
     `cl.split(x, 3)` returns three parts, and `cl.split(x, [2, 5])` returns `x[:2]`, `x[2:5]` and `x[5:]`. Raises
-    ValueError if the parts would not have the same length. Raises TypeError unless the number or the places are
+    ValueError if the parts would not have the same length. Raise TypeError unless the number or the places are
     integers.
     """
     positions = to_integers("split", indices_or_sections)
@@ -415,7 +415,7 @@ def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
 
 
 def to_common_dtype(tensors: Iterable[Any], name: str) -> list[Any]:
-    """The values in the dtype of the first Tensor or array of floats. TypeError for floats of another dtype."""
+    """Return the values in the dtype of the first Tensor or array of floats. TypeError for floats of another dtype."""
     values = list(tensors)
     if not values:
         raise ValueError(f"{name} got no Tensors")

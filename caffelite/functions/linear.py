@@ -36,7 +36,7 @@ class Linear(Function, recordable=True, rowwise=True):
     rows of W that x needs, and there is no dx.
 
     W and b are drawn from U(−1/√in, 1/√in). With an `initializer`, (shape, rng) -> array, it draws W, and b is 0.
-    Raises ValueError for x of another shape and TypeError for x of another dtype than W.
+    Raise ValueError for x of another shape and TypeError for x of another dtype than W.
     """
 
     takes_sparse = True
@@ -128,7 +128,7 @@ class MatMul(Function, recordable=True):
 
 
 def batched_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a b for matrices, or for stacks of matrices, which are broadcast to each other."""
+    """Return a b for matrices, or for stacks of matrices, which are broadcast to each other."""
     if a.ndim == b.ndim == 2:
         return kernels.matmul(a, b)
     stack: Any = broadcast_shape((a.shape[:-2], b.shape[:-2]))
@@ -140,7 +140,7 @@ def batched_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    """The matrix product a @ b."""
+    """Return the matrix product a @ b."""
     return MatMul().apply_once(*as_operands((a, b), "@"))
 
 

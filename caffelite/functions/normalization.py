@@ -27,7 +27,7 @@ class LayerNorm(Function, recordable=True, rowwise=True):
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the row
 
     x and y (…, features), `scale` (features,) ones, `shift` (features,) zeros; there is no shift with bias=False. It
-    does the same in training and in inference. Raises ValueError for x of another shape. Raises TypeError for another
+    does the same in training and in inference. Raise ValueError for x of another shape. Raise TypeError for another
     dtype than `scale` has.
 
     J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
@@ -83,7 +83,7 @@ class RMSNorm(Function, recordable=True, rowwise=True):
 
     x and y (…, features), `scale` (features,) ones. With `eps` None, ε is the difference between 1 and the next number
     of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same in training and in inference. Raises
-    ValueError for x of another shape. Raises TypeError for another dtype than `scale` has.
+    ValueError for x of another shape. Raise TypeError for another dtype than `scale` has.
 
     B. Zhang and R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
     """
@@ -104,7 +104,7 @@ class RMSNorm(Function, recordable=True, rowwise=True):
         return (*shape[:-1], self.features)
 
     def epsilon(self) -> float:
-        """The number ε."""
+        """Return the number ε."""
         return _machine_epsilon(self.scale.dtype) if self.eps is None else self.eps
 
     def formula(self, x: Tensor) -> Tensor:
@@ -135,8 +135,8 @@ class GroupNorm(Function, recordable=True, rowwise=True):
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the group
 
     x and y (n, channels, …); `scale` (channels,) ones, `shift` (channels,) zeros. A group is channels / groups
-    neighbouring channels. It does the same in training and in inference. Raises ValueError if `groups` does not divide
-    `channels`, and for x of another shape. Raises TypeError for another dtype than `scale` has.
+    neighbouring channels. It does the same in training and in inference. Raise ValueError if `groups` does not divide
+    `channels`, and for x of another shape. Raise TypeError for another dtype than `scale` has.
 
     Y. Wu and K. He, "Group normalization", ECCV 2018.
     """
@@ -202,7 +202,7 @@ class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the channel's places
 
     x and y (n, channels, …) with one axis of places or more; `scale` (channels,) ones, `shift` (channels,) zeros. It
-    does the same in training and in inference. Raises ValueError for x of another shape. Raises TypeError for another
+    does the same in training and in inference. Raise ValueError for x of another shape. Raise TypeError for another
     dtype than `scale` has.
 
     D. Ulyanov, A. Vedaldi and V. Lempitsky, "Instance normalization: the missing ingredient for fast stylization",
@@ -236,7 +236,7 @@ class BatchNorm(Function, recordable=True, rowwise=True):
     the outputs of that batch NaN, which stops a training, but not the outputs of later batches. If a variance is too
     large for its dtype, the buffer gets the largest number, and `fit` warns. Everything not mentioned is as in PyTorch.
 
-    Raises ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a
+    Raise ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a
     feature.
 
     S. Ioffe, C. Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate
@@ -317,13 +317,13 @@ def _ones(count: int, dtype: np.dtype) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def standard_moments(features: int) -> np.ndarray:
-    """The moments that `kernels.batch_norm` returns for features that have mean 0 and variance 1 already."""
+    """Return the moments that `kernels.batch_norm` returns for features that have mean 0 and variance 1 already."""
     return np.repeat([[0.0], [1.0], [1.0]], features, axis=1)
 
 
 @functools.lru_cache(maxsize=2)
 def _machine_epsilon(dtype: np.dtype) -> float:
-    """The difference between 1 and the next number of this dtype."""
+    """Return the difference between 1 and the next number of this dtype."""
     return float(np.finfo(dtype).eps)
 
 

@@ -37,7 +37,7 @@ class PadAxes(Function, recordable=True):
         self.widths, self.mode, self.value = self.check_widths(widths), mode, float(value)
 
     def check_widths(self, widths: Any) -> Any:
-        """The widths as integers, or as tuples of them. TypeError unless they are integers, ValueError below 0."""
+        """Return the widths as integers, or tuples of them. TypeError unless they are integers, ValueError below 0."""
         widths = widths.tolist() if isinstance(widths, np.ndarray) else widths
         if isinstance(widths, list | tuple):
             return tuple([self.check_widths(width) for width in widths])
@@ -47,7 +47,7 @@ class PadAxes(Function, recordable=True):
         return width
 
     def pairs(self, ndim: int) -> Pairs:
-        """The widths for an array of so many axes."""
+        """Return the widths for an array of so many axes."""
         try:
             return tuple([(before, after) for before, after in np.broadcast_to(self.widths, (ndim, 2)).tolist()])
         except ValueError:
@@ -84,7 +84,7 @@ class PadAxes(Function, recordable=True):
         return dy[(*self.inner, ...)]
 
     def border_copies(self, shape: tuple[int, ...], pairs: Pairs) -> Iterator[tuple[Part, Part]]:
-        """The copies that fill the borders, in order: pairs of parts of y, the source and the target.
+        """Yield the copies that fill the borders, in order: pairs of parts of y, the source and the target.
 
         Along each axis they span what earlier copies have filled along the axes before it, so they fill corners, too.
         """
@@ -94,7 +94,7 @@ class PadAxes(Function, recordable=True):
                 yield (*filled, source, *inner), (*filled, target, *inner)
 
     def axis_copies(self, n: int, before: int, after: int) -> list[tuple[slice, slice]]:
-        """The copies along an axis of length n: sources and targets.
+        """Return the copies along an axis of length n: sources and targets.
 
         If a border is longer than its mirror image, several copies fill it. Each mirrors all elements so far.
         """
@@ -119,7 +119,7 @@ class PadAxes(Function, recordable=True):
 
 
 def _reversed_slice(begin: int, end: int) -> slice:
-    """The places begin … end − 1 in reverse order."""
+    """Return the places begin … end − 1 in reverse order."""
     return slice(end - 1, begin - 1 if begin else None, -1)
 
 
@@ -178,7 +178,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: floa
     - "reflect": the mirror image of x, without the element at the edge: 3 2 | 1 2 3 | 2 1,
     - "edge": the element at the edge: 1 1 | 1 2 3 | 3 3.
 
-    Raises ValueError for another mode, a width below 0, widths that do not fit the axes, and for nothing to copy along
+    Raise ValueError for another mode, a width below 0, widths that do not fit the axes, and for nothing to copy along
     an axis of length 0.
     """
     x = as_tensor(x)

@@ -52,7 +52,7 @@ class Pool(Function):
         return (*shape[:2], *counts)
 
     def _positions(self, length: int | None, axis: int) -> int | None:
-        """The number of windows along an axis of this length."""
+        """Return the number of windows along an axis of this length."""
         if length is None:
             return None
         stride, padding = self.stride[axis], self.padding[axis]
@@ -101,7 +101,7 @@ class MaxPool1d(MaxPool, recordable=True, rowwise=True):
         length of y = ⌊(length of x + 2 padding − kernel_size) / stride⌋ + 1
 
     With `ceil`, the quotient is rounded up: a last window may go beyond the pads, if it begins before them. y and dx
-    have the memory order of x. Raises ValueError for windows larger than x with its pads, and for pads of more than
+    have the memory order of x. Raise ValueError for windows larger than x with its pads, and for pads of more than
     half a window.
     """
 
@@ -174,7 +174,7 @@ class GlobalPool(Function):
 class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
     """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
 
-    Raises ValueError for x without positions, (n, C), and for channels without elements.
+    Raise ValueError for x without positions, (n, C), and for channels without elements.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -189,7 +189,7 @@ class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
 class GlobalMaxPool(GlobalPool, recordable=True, rowwise=True):
     """y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
 
-    dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. Raises ValueError
+    dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. Raise ValueError
     for x without positions, (n, C), and for channels without elements.
     """
 
@@ -207,7 +207,7 @@ class Upsample(Function, recordable=True, rowwise=True):
     """Repeats each element in a block: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
 
     x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair for rows and columns. y and dx have the
-    memory order of x. Raises ValueError for x of other axes, and for a y that no memory holds.
+    memory order of x. Raise ValueError for x of other axes, and for a y that no memory holds.
     """
 
     def __init__(self, scale: Any) -> None:

@@ -37,7 +37,7 @@ class Flip(Function, recordable=True):
         return dy[self.reversing_index(dy.ndim)]
 
     def reversing_index(self, ndim: int) -> tuple:
-        """The index that reverses the axes; of no axes, the whole array."""
+        """Return the index that reverses the axes; of no axes, the whole array."""
         axes = normalize_axes(self.axis, ndim)
         return (*[slice(None, None, -1 if i in axes else None) for i in range(ndim)], ...)
 
@@ -85,7 +85,7 @@ class Roll(Function, recordable=True):
 
 
 def roll_array(x: np.ndarray, moves: dict[int, int]) -> np.ndarray:
-    """A copy of x, its elements moved by 1 … n − 1 places along these axes: block by block, two along each axis."""
+    """Return a copy of x, its elements moved by 1 … n − 1 places along these axes: in blocks, two along each axis."""
     y = kernels.output(x.shape, native_dtype(x))
     parts = []
     for axis, n in enumerate(x.shape):
@@ -133,7 +133,7 @@ class Repeat(Function, recordable=True):
 def flip(x: Any, axis: Any = None) -> Tensor:
     """x in reverse order along `axis`: one, a tuple of them, or all (None). A view.
 
-    Raises ValueError for an axis that x does not have.
+    Raise ValueError for an axis that x does not have.
     """
     return Flip(axis).apply_once(as_tensor(x))
 
@@ -142,7 +142,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
     """x with its elements moved by `shift` places along `axis`, round and round.
 
     Elements that leave at one end come in at the other. Either argument may be a tuple, as in `numpy.roll`. Without an
-    axis, x is rolled as one vector. Raises TypeError unless shifts and axes are integers. Raises ValueError for an axis
+    axis, x is rolled as one vector. Raise TypeError unless shifts and axes are integers. Raise ValueError for an axis
     that x does not have, and for tuples of different lengths.
     """
     x = as_tensor(x)
@@ -158,8 +158,8 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
 def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
     """x with each element along an axis several times, one after the other.
 
-    Without an axis, x is one vector. `repeats` is an integer, or one for each element along the axis. Raises ValueError
-    if there is another number of them, or one is negative. Raises TypeError unless they are integers.
+    Without an axis, x is one vector. `repeats` is an integer, or one for each element along the axis. Raise ValueError
+    if there is another number of them, or one is negative. Raise TypeError unless they are integers.
     """
     x = as_tensor(x)
     if axis is None:

@@ -66,7 +66,7 @@ class Recurrent(Function, recordable=True):
         return 2 if self.bidirectional else 1
 
     def _suffixes(self, layer: int) -> list[str]:
-        """The ends of the names of a layer's parameters, one for each direction."""
+        """Return the ends of the names of a layer's parameters, one for each direction."""
         suffix = f"_l{layer}" if layer > 0 else ""
         return [suffix, f"{suffix}_reverse"][: self.directions]
 
@@ -94,7 +94,7 @@ class Recurrent(Function, recordable=True):
         return (y, *[self._state_shape(x) for _ in self.state_names]) if states else y
 
     def _state_shape(self, x: Shape) -> Shape:
-        """The shape of a state."""
+        """Return the shape of a state."""
         count = self.layers * self.directions
         return (x[0], self.hidden) if count == 1 else (count, x[0], self.hidden)
 
@@ -154,7 +154,7 @@ class Recurrent(Function, recordable=True):
         return x, last
 
     def _apply_dropout(self, y: np.ndarray) -> np.ndarray:
-        """The states that the next layer gets. In training, some are dropped."""
+        """Return the states that the next layer gets. In training, some are dropped."""
         self.rng_states.append(None)
         if is_training() and self.dropout > 0:
             self.active_p, self.offset = self.dropout, current_shard().offset(y.size)
@@ -184,19 +184,19 @@ class Recurrent(Function, recordable=True):
         return (dx, *[_stack_states(states[::-1]) for states in zip(*dfirst, strict=True)]) if self.has_state else dx
 
     def _split_by_pass(self, states: Any) -> list[Any]:
-        """The state of each pass, or its gradient; None for each if there is none."""
+        """Return the state of each pass, or its gradient; None for each if there is none."""
         count = self.layers * self.directions
         return [states] if count == 1 else [None if states is None else states[i] for i in range(count)]
 
     def _split_by_direction(self, dy: Any) -> list[Any]:
-        """The columns of a gradient that belong to each direction; None for each if there is none."""
+        """Return the columns of a gradient that belong to each direction; None for each if there is none."""
         if self.directions == 1:
             return [dy]
         columns = slice(self.hidden), slice(self.hidden, None)
         return [None if dy is None else dy[..., part] for part in columns]
 
     def _check_lengths(self, lengths: Any, rows: int, steps: int) -> np.ndarray:
-        """The lengths as int64. TypeError unless they are integers, ValueError unless there is one for each row."""
+        """Return the lengths as int64. TypeError unless they are integers, ValueError unless there is one per row."""
         array = as_array(lengths, f"{self!r}: lengths")
         if array.dtype.kind not in "iu":
             row, value = find_outside(lengths, 1, steps)
@@ -213,7 +213,7 @@ class Recurrent(Function, recordable=True):
 
 
 def _add_gradients(a: Any, b: Any) -> Any:
-    """The sum of two gradients; None is 0."""
+    """Return the sum of two gradients; None is 0."""
     return b if a is None else a if b is None else kernels.add(a, b)
 
 
@@ -223,7 +223,7 @@ def _concat_directions(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _stack_states(states: Sequence[np.ndarray]) -> np.ndarray:
-    """The states of all passes as one array (layers · directions, n, hidden); of a single pass (n, hidden)."""
+    """Return the states of all passes as one array (layers · directions, n, hidden); of a single pass (n, hidden)."""
     return states[0] if len(states) == 1 else Stack().forward(*states)
 
 
@@ -254,7 +254,7 @@ class RecurrentPass(ABC):
         self.reverse = suffix.endswith("_reverse")
 
     def zeros(self, rows: int) -> list[np.ndarray]:
-        """The first states if none are given."""
+        """Return the first states if none are given."""
         return [kernels.full((rows, self.hidden), 0, self.weight_hh.dtype) for _ in range(self.state_count)]
 
     def forward(self, x: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
@@ -361,7 +361,7 @@ class RNN(Recurrent, recordable=True, rowwise=True):
     The first state is 0, or the h (n, hidden) that you give. `rnn(x, h)` returns (y, the last state), from which the
     next part of a long sequence continues. `rnn(x, lengths=…)` takes the number of steps of each row, (n,) integers in
     1 … length. The last state is then the state after the row's own last step. After this step y is 0, and x has no
-    influence and no gradient. Raises ValueError for other shapes and, with the first bad row, for other lengths. Raises
+    influence and no gradient. Raise ValueError for other shapes and, with the first bad row, for other lengths. Raises
     TypeError for other dtypes.
 
     In a stack of `layers`, each layer reads the states of the layer below. In training, `dropout` is the p of Dropout

@@ -184,7 +184,7 @@ class CumSum(Function, recordable=True):
         return kernels.cumsum(*self.elements(dy), reverse=True).reshape(self.shape)
 
     def elements(self, x: np.ndarray) -> tuple[np.ndarray, int]:
-        """The elements to sum, and along which axis."""
+        """Return the elements to sum, and along which axis."""
         return (reshape_array(x, (x.size,)), 0) if self.axis is None else (x, self.axis)
 
     def __repr__(self) -> str:
@@ -192,37 +192,37 @@ class CumSum(Function, recordable=True):
 
 
 def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The sum over `axis`: one, a tuple of them, or all (None)."""
+    """Return the sum over `axis`: one, a tuple of them, or all (None)."""
     return Sum(axis, keepdims).apply_once(as_tensor(x))
 
 
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The mean over `axis`: one, a tuple of them, or all (None)."""
+    """Return the mean over `axis`: one, a tuple of them, or all (None)."""
     return Mean(axis, keepdims).apply_once(as_tensor(x))
 
 
 def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The largest element over `axis`: one, a tuple of them, or all (None)."""
+    """Return the largest element over `axis`: one, a tuple of them, or all (None)."""
     return Max(axis, keepdims).apply_once(as_tensor(x))
 
 
 def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The smallest element over `axis`: one, a tuple of them, or all (None)."""
+    """Return the smallest element over `axis`: one, a tuple of them, or all (None)."""
     return Min(axis, keepdims).apply_once(as_tensor(x))
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The product over `axis`: one, a tuple of them, or all (None)."""
+    """Return the product over `axis`: one, a tuple of them, or all (None)."""
     return Prod(axis, keepdims).apply_once(as_tensor(x))
 
 
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
-    """The variance over `axis`, Σ (x − mean)² / (n − ddof): one, a tuple of them, or all (None)."""
+    """Return the variance over `axis`, Σ (x − mean)² / (n − ddof): one, a tuple of them, or all (None)."""
     return Var(axis, keepdims, ddof).apply_once(as_tensor(x))
 
 
 def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
-    """The standard deviation over `axis`, the square root of `var`."""
+    """Return the standard deviation over `axis`, the square root of `var`."""
     return Std(axis, keepdims, ddof).apply_once(as_tensor(x))
 
 
@@ -232,21 +232,21 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def cumsum(x: Any, axis: int | None = None) -> Tensor:
-    """The sums of the first 1, 2, … elements along `axis`. If it is None, of all elements, in one axis."""
+    """Return the sums of the first 1, 2, … elements along `axis`. If it is None, of all elements, in one axis."""
     return CumSum(axis).apply_once(as_tensor(x))
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
     """Return the place of the largest element along `axis`, or in C order among all (None): an array of int64.
 
-    It is the first of equal ones, or the first NaN. A place has no gradient. Raises ValueError if there are no
+    It is the first of equal ones, or the first NaN. A place has no gradient. Raise ValueError if there are no
     elements.
     """
     return _arg_extremum(kernels.largest, "argmax", x, axis, keepdims)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
-    """The place of the smallest element along `axis`, as `argmax`."""
+    """Return the place of the smallest element along `axis`, as `argmax`."""
     return _arg_extremum(kernels.smallest, "argmin", x, axis, keepdims)
 
 

@@ -135,7 +135,7 @@ class Transpose(Function, recordable=True):
 
 
 def reshape(x: Any, *shape: Any) -> Tensor:
-    """The elements of x, in order, in another shape, given as numbers or as a tuple."""
+    """Return the elements of x, in order, in another shape, given as numbers or as a tuple."""
     return ToShape(*_as_integers(shape)).apply_once(as_tensor(x))
 
 
@@ -147,7 +147,7 @@ def transpose(x: Any, *axes: Any) -> Tensor:
 def squeeze(x: Any, axis: Any = None) -> Tensor:
     """x without axes of length 1: one, a tuple of them, or all (None). A view.
 
-    Raises ValueError for an axis of another length, and for one that x does not have.
+    Raise ValueError for an axis of another length, and for one that x does not have.
     """
     x = as_tensor(x)
     axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalize_axes(axis, x.ndim)
@@ -159,7 +159,7 @@ def squeeze(x: Any, axis: Any = None) -> Tensor:
 def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Tensor:
     """x with new axes of length 1: one, or a tuple of them, at these places in the result. A view.
 
-    Raises ValueError for a place that the result does not have, and for one that comes twice.
+    Raise ValueError for a place that the result does not have, and for one that comes twice.
     """
     x = as_tensor(x)
     axes = to_integers("expand_dims", axis)

@@ -114,7 +114,7 @@ class Splines(Columns, recordable=True, rowwise=True):
         return {"z": self.z, **super().buffers()}
 
     def table(self) -> np.ndarray:
-        """The knots of each number, with the row of a missing one after them; then the vectors of the categories."""
+        """Return the knots of each number, with the row of a missing one after them; then the categories' vectors."""
         return kernels.spline_table(*self._parameter_arrays(), self.z, self.rows)
 
     def _parameter_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -93,7 +93,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
         return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that the container was made with, by name; see `Function.arguments`.
+        """Return the arguments that the container was made with, by name; see `Function.arguments`.
 
         If `__init__` did not put an argument into an attribute of its name, it is what was given. The container
         remembers that if it consists of numbers, texts and Functions.
@@ -113,7 +113,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
     def __getitem__(self, index: int | slice) -> Any:
         """Return Function number `index` of a sequence, or for a slice a Model that shares its Functions.
 
-        Raises IndexError for a number that there is not, ValueError for a slice of Functions that do not fit together,
+        Raise IndexError for a number that there is not, ValueError for a slice of Functions that do not fit together,
         and TypeError for a model that writes `call`.
         """
         functions = self._sequence()

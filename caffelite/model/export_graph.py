@@ -148,7 +148,7 @@ def trace_graph(
     """Trace a model for rows of these shapes. `finish` is applied to the model's outputs.
 
     A Function is not inlined if its class is native. An input is bool if it is a mask of attention, or is used only as
-    a condition. Raises TypeError if the model is not a list of applications. Raises ValueError if it depends on the
+    a condition. Raise TypeError if the model is not a list of applications. Raise ValueError if it depends on the
     number of rows in another way than `SymbolicLength` allows.
     """
     model.all_functions()
@@ -213,7 +213,7 @@ class _Flow:
             self.formulas.append((step.outputs, results))
 
     def leaves(self) -> list[TraceStep]:
-        """The steps that are not inlined, in order."""
+        """Return the steps that are not inlined, in order."""
         leaves: list[TraceStep] = []
         stack = self.trace.steps[::-1]
         while stack:
@@ -346,7 +346,7 @@ def _merge_sources(flows: Sequence[_Flow], flow_values: Iterable[list[Any]], wha
 def merge(values: Sequence[Any], what: str) -> Any:
     """Return the value that all have, with `SymbolicLength` for numbers that depend on the number of rows.
 
-    Raises ValueError if the values differ in another way.
+    Raise ValueError if the values differ in another way.
     """
     first = values[0]
     if isinstance(first, tuple | list) and len({len(x) for x in values}) == 1:
@@ -398,7 +398,7 @@ def merge_constants(values: Sequence[Any], what: str) -> Constant:
 
 
 def find_formula(kind: type[Function]) -> Callable[..., Any] | None:
-    """The `formula` of a class; None if it has none, or inherits it from a base that computes something else."""
+    """Return the `formula` of a class; None if it has none, or inherits it from a base that computes something else."""
     for base in kind.__mro__:
         if "formula" in vars(base):
             return kind.formula
@@ -431,7 +431,7 @@ def random_rows(graph: ExportGraph, n: int, rng: np.random.Generator) -> list[np
 
 
 def _moments(graph: ExportGraph, place: int) -> tuple[Any, Any]:
-    """The center and the scale of the numbers of an input."""
+    """Return the center and the scale of the numbers of an input."""
     for a in graph.columns():
         if a.inputs[0] == ModelInput(place) and a.function.numbers:
             return a.function.center, a.function.scale

@@ -23,7 +23,7 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
     `load("net.safetensors", custom={"Swish": Swish})`. `load` calls them with what their `arguments()` returned. It
     calls nothing else that is named in a file, and imports nothing.
 
-    Raises OSError if the path can't be read. Raises ValueError with the reason if the file is not valid, before it
+    Raise OSError if the path can't be read. Raise ValueError with the reason if the file is not valid, before it
     allocates memory for the contents. A file with weights only is for `Model.load`.
     """
     custom = {} if custom is None else custom

@@ -22,7 +22,7 @@ def MLP(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> Model:
-    """A multilayer perceptron: Linear layers with an activation between them, but not after the last.
+    """Return a multilayer perceptron: Linear layers with an activation between them, but not after the last.
 
     `MLP(2, [100, 3])` is `Model([Linear(2, 100), ReLU(), Linear(100, 3)])`.
 
@@ -37,7 +37,7 @@ def MLP(
     seed, dtype
         As in `Model`.
 
-    Raises TypeError or ValueError for sizes that are not positive integers, for no sizes, and for other activations.
+    Raise TypeError or ValueError for sizes that are not positive integers, for no sizes, and for other activations.
     """
     if not isinstance(sizes, Iterable):
         raise TypeError(f"MLP takes the sizes of its layers in a list, MLP(2, [100, 3]), got {sizes!r}")

@@ -106,7 +106,7 @@ class Model(Container, recordable=True):
     def add(self, function: Function) -> Model:
         """Append a Function and return the model.
 
-        Raises TypeError for anything but a Function, and ValueError if its input can't have the shape of the output
+        Raise TypeError for anything but a Function, and ValueError if its input can't have the shape of the output
         before it.
         """
         self._extend([function])
@@ -320,7 +320,7 @@ class Model(Container, recordable=True):
         the probabilities. A row's output does not depend on the rows beside it. Several threads may call `predict` at
         once. `precision` is as in `fit`.
 
-        Raises ValueError for no rows or rows of another shape. Raises TypeError if x does not hold numbers, and
+        Raise ValueError for no rows or rows of another shape. Raise TypeError if x does not hold numbers, and
         IndexError if an index is not in its table.
         """
         batch_size = check_positive_integer("batch_size", batch_size)
@@ -365,7 +365,7 @@ class Model(Container, recordable=True):
           if a Function raises an error for zeros. Products outside of the Functions count in the total only.
         - Frozen parameters have a row of their own.
 
-        Raises TypeError if `input_shape` is not a shape, and ValueError if it does not fit.
+        Raise TypeError if `input_shape` is not a shape, and ValueError if it does not fit.
         """
         return summary.summary(self, input_shape)
 
@@ -386,8 +386,8 @@ class Model(Container, recordable=True):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set parameters and buffers to the values of a `state_dict`.
 
-        Parameters are converted to the model's dtype, buffers to their own. Raises ValueError if names or shapes are
-        not this model's, or if a buffer of integers can't hold a value. Raises TypeError for anything but numbers.
+        Parameters are converted to the model's dtype, buffers to their own. Raise ValueError if names or shapes are
+        not this model's, or if a buffer of integers can't hold a value. Raise TypeError for anything but numbers.
         After an error, nothing has changed.
         """
         load_state_dict(self, state)
@@ -399,7 +399,7 @@ class Model(Container, recordable=True):
         classes that are not caffelite's. Their `arguments()` return how to make them. If a Function can't return that,
         `save` warns with the reason, and saves the values for `Model.load`.
 
-        Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
+        Raise OSError naming the path if the file can't be written, and leaves an older one as it was.
         """
         save(self, path)
 
@@ -409,7 +409,7 @@ class Model(Container, recordable=True):
         Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
         so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
 
-        Raises OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
+        Raise OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
         kinds of numbers. After a ValueError, nothing has changed.
         """
         load(self, path)

@@ -26,7 +26,7 @@ class TableModel(Model):
         The names of the classes: then the outputs (n, classes) are probabilities. Without them, outputs are values
         (n, 1).
 
-    Raises ValueError for other Functions, and for outputs of another shape.
+    Raise ValueError for other Functions, and for outputs of another shape.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class FittedEstimator:
     """A fitted estimator of `caffelite.sklearn`, or anything that has its attributes.
 
     The attributes are `model_`, the Model, and `_link`, a function from an array of scores to an array of predictions.
-    A classifier also has `classes_`, its labels. Raises TypeError for a link that is not in LINKS, ValueError for a
+    A classifier also has `classes_`, its labels. Raise TypeError for a link that is not in LINKS, ValueError for a
     classifier of one class.
     """
 
@@ -37,7 +37,7 @@ class FittedEstimator:
             raise ValueError(f"export: the classifier has learned one class only, {self.classes!r}")
 
     def finish(self, scores: Tensor) -> Tensor:
-        """The probabilities of the classes, or of each label of several, or the values of a regressor."""
+        """Return the probabilities of the classes, or of each label of several, or the values of a regressor."""
         outputs = LINKS[self.link](scores)
         if self.classes is None or self.link != "sigmoid":
             return outputs

@@ -26,8 +26,8 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     with the model's. (It does not have all operators in float64; then it computes in float32.)
 
     Before anything is written, raises TypeError naming a Function that computes in Python, or another one that ONNX
-    can't express. Raises ValueError for a shape that is missing or does not fit, and if the model depends on the number
-    of rows. Raises RuntimeError if the outputs differ. Raises OSError naming the path if it can't be written. The file
+    can't express. Raise ValueError for a shape that is missing or does not fit, and if the model depends on the number
+    of rows. Raise RuntimeError if the outputs differ. Raise OSError naming the path if it can't be written. The file
     replaces an older one when it is complete.
     """
     proto = (

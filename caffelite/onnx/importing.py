@@ -43,7 +43,7 @@ def load(path: str | os.PathLike) -> Model:
     initializers. Inputs of integers are indices. Outputs are arrays of floats. Others, such as the labels of a
     classifier, are left out. So the model of a classifier returns the probabilities.
 
-    Raises OSError if the path can't be read. Raises ValueError before it computes anything, in these cases:
+    Raise OSError if the path can't be read. Raise ValueError before it computes anything, in these cases:
 
     - The file is not ONNX.
     - It has an operator, version or attribute that caffelite does not know. The message names the node.
@@ -125,7 +125,7 @@ class Reader:
         self._check_names()
 
     def _dtype(self) -> np.dtype:
-        """The one dtype of all floats; ValueError for others, and for inputs that are not arrays."""
+        """Return the one dtype of all floats; ValueError for others, and for inputs that are not arrays."""
         dtypes = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
         for name, kind in self.inputs.items():
             if not kind.HasField("tensor_type"):
@@ -140,7 +140,7 @@ class Reader:
         return dtypes.pop() if dtypes else np.dtype(np.float32)
 
     def _read_node(self, proto: onnx.NodeProto, index: int) -> Node:
-        """A node, checked by itself."""
+        """Return a node, checked by itself."""
         attributes = {a.name: self._read_attribute(a) for a in proto.attribute}
         name = proto.name or f"{proto.op_type} {index}"
         node = Node(proto.op_type, name, list(proto.input), list(proto.output), attributes, self.version, self.dtype)
@@ -216,7 +216,7 @@ class Reader:
         return node.attributes["value"]
 
     def _find_outputs(self, graph: onnx.GraphProto) -> list[str]:
-        """The names of the outputs that are arrays of floats; only what these need is kept."""
+        """Return the names of the outputs that are arrays of floats; only what these need is kept."""
         producers = {name: node for node in self.nodes for name in node.outputs}
         outputs = []
         for info in graph.output:
@@ -255,7 +255,7 @@ class Reader:
                 raise UnsupportedGraph(f"nothing makes its output {name!r}")
 
     def model(self) -> Model:
-        """The Model."""
+        """Return the Model."""
         layers = LayerGraph(self)
         for node in layers.nodes:
             check_operator(node)
@@ -297,7 +297,7 @@ def first_line(error: Exception) -> str:
 
 
 def drop_lengths(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of an array with as many axes, of unknown lengths."""
+    """Return the type of an array with as many axes, of unknown lengths."""
     copy = onnx.TypeProto()
     copy.CopyFrom(kind)
     for dim in copy.tensor_type.shape.dim:
@@ -313,7 +313,7 @@ def to_dtype(code: int, what: str) -> np.dtype:
 
 
 def read_tensor(tensor: TensorProto, folder: Path | None) -> np.ndarray:
-    """The array that a tensor in a file is; its numbers may be in another file of that folder."""
+    """Return the array that a tensor in a file is; its numbers may be in another file of that folder."""
     what = f"the tensor {tensor.name!r}"
     dtype = to_dtype(tensor.data_type, what)
     size = 1
@@ -331,7 +331,7 @@ def read_tensor(tensor: TensorProto, folder: Path | None) -> np.ndarray:
 
 
 def read_external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> bytes:
-    """The bytes of a tensor in another file of the folder; ValueError for one elsewhere, or without as many."""
+    """Return the bytes of a tensor in another file of the folder; ValueError for one elsewhere, or without as many."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None or Path(location).name != location or location in ("", ".", ".."):

@@ -146,7 +146,7 @@ class LayerGraph(NodeGraph):
         return name not in self.outputs and not self._unfolded_uses[name]
 
     def _find_integers(self) -> set[str]:
-        """The names of integers and bools, such as lengths. No layer computes anything of them."""
+        """Return the names of integers and bools, such as lengths. No layer computes anything of them."""
         names = {name for name, a in self.constants.items() if a.dtype.kind != "f"}
         names |= {name for name, kind in self.reader.inputs.items() if kind.tensor_type.elem_type not in FLOAT_TYPES}
         for node in self.nodes:
@@ -192,7 +192,7 @@ class LayerGraph(NodeGraph):
         self.remove_unused()
 
     def _find_layer(self, table: dict[str, list[Finder]], node: Node) -> Node | None:
-        """The node that takes the place of this one; None if it stays."""
+        """Return the node that takes the place of this one; None if it stays."""
         for find in table.get(node.operator, ()):
             if has_unsupported_attribute(node):
                 return None
@@ -231,7 +231,7 @@ class LayerGraph(NodeGraph):
                 self.functions[node.layer or ""] = functions.Flatten() if len(row) == 1 else functions.Reshape(row)
 
     def _ancestors(self, name: str) -> list[str]:
-        """The value, the input of the layer that makes it, and so on, while nothing else uses the values."""
+        """Return the value, the input of the layer that makes it, and so on, while nothing else uses the values."""
         names = [name]
         while True:
             node = self.producers.get(name)
@@ -244,7 +244,7 @@ class LayerGraph(NodeGraph):
         return self.is_used_once(name) and len([y for y in self.producers[name].outputs if y]) == 1
 
     def _make_branch(self, end: str, start: str) -> Function:
-        """The layers from a value to another as one Function; ValueError if it is too deep for a Function of it."""
+        """Return the layers from a value to another as one Function; ValueError if it is too deep for one."""
         branch: list[Function] = []
         while end != start:
             node = self.producers[end]
@@ -291,7 +291,7 @@ class LayerGraph(NodeGraph):
         return self.layer(node, function, common[:1])
 
     def chain(self) -> list[Node] | None:
-        """The nodes of the layers in order; None if the net is not only a chain of layers."""
+        """Return the nodes of the layers in order; None if the net is not only a chain of layers."""
         if len(self.reader.inputs) != 1 or len(self.reader.outputs) != 1:
             return None
         (name,) = self.reader.inputs
@@ -336,7 +336,7 @@ def _max_size(node: Node, arrays: list[np.ndarray]) -> int:
 
 
 def _declared_shape(kind: Any) -> Shape | None:
-    """The shape of an input as a file says it, None for a length with a name; None if it says none."""
+    """Return the shape of an input as a file says it, None for a length with a name; None if it says none."""
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim

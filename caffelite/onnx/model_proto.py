@@ -21,7 +21,7 @@ from caffelite.training import inputs
 
 
 def to_proto(model: Any, input_shape: Any = None) -> onnx.ModelProto:
-    """The graph of a model or an estimator, checked; see `export`."""
+    """Return the graph of a model or an estimator, checked; see `export`."""
     estimator = FittedEstimator(model) if hasattr(model, "model_") else None
     net = model if estimator is None else estimator.model
     if not isinstance(net, Model):

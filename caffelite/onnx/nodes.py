@@ -59,13 +59,13 @@ class Node:
         return self.attributes.get(attribute, default)
 
     def argument(self, name: str, value: Any, default: Any = None) -> Any:
-        """An argument that is an attribute, or an input with this value, as a list or a number."""
+        """Return an argument that is an attribute, or an input with this value, as a list or a number."""
         if value is None:
             return self.get(name, default)
         return self.constant(value, name).tolist()
 
     def constant(self, value: Any, what: str) -> np.ndarray:
-        """The value as a plain array; ValueError if it is not a plain array."""
+        """Return the value as a plain array; ValueError if it is not a plain array."""
         if isinstance(value, Tensor | kernels.RecordedArray):
             raise self.error(f"gets a {what} that depends on data")
         return np.asarray(value)
@@ -90,7 +90,7 @@ def is_plain(*values: Any) -> bool:
 
 
 def check_size(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
-    """The shape of an array that is made of x, or of nothing; ValueError if it is too large.
+    """Return the shape of an array that is made of x, or of nothing; ValueError if it is too large.
 
     An axis of length 0 counts as one of length 1, because the others cost work all the same.
     """
@@ -125,7 +125,7 @@ class NodeGraph:
         self.outputs = set(self.reader.outputs)
 
     def producer(self, name: str, operator: str) -> Node | None:
-        """The node of this operator that makes a value, if it is not a layer yet and nothing else uses the value."""
+        """Return the node of this operator that makes a value, if it is not a layer yet and nothing else uses it."""
         node = self.producers.get(name)
         if node is None or node.layer is not None or node.operator != operator:
             return None
@@ -135,17 +135,17 @@ class NodeGraph:
         return self.uses[name] == 1 and name not in self.outputs
 
     def number(self, name: str) -> float | None:
-        """The constant number of this name."""
+        """Return the constant number of this name."""
         a = self.constants.get(name)
         return a.item() if a is not None and a.size == 1 else None
 
     def array(self, name: str, ndim: int) -> np.ndarray | None:
-        """The constant array of floats of this name and of so many axes."""
+        """Return the constant array of floats of this name and of so many axes."""
         a = self.constants.get(name)
         return a if a is not None and a.ndim == ndim and a.dtype == self.reader.dtype else None
 
     def row(self, name: str) -> np.ndarray | None:
-        """The constant vector of this name. One row becomes a vector, unless something else uses it."""
+        """Return the constant vector of this name. One row becomes a vector, unless something else uses it."""
         a = self.array(name, 2)
         if a is not None and len(a) == 1 and self.is_used_once(name):
             self.constants[name] = a[0]
@@ -186,7 +186,7 @@ class NodeGraph:
     # ---- layers -------------------------------------------------------------------------------------------------
 
     def weight(self, name: str, last: str | None = None, transposed: bool = False) -> Tensor:
-        """The parameter of an initializer: the same one for all layers that use it."""
+        """Return the parameter of an initializer: the same one for all layers that use it."""
         key = name, transposed
         if key not in self._weights:
             a = self.constants[name]
@@ -195,7 +195,7 @@ class NodeGraph:
         return self._weights[key]
 
     def layer(self, node: Node, make: Any, inputs: Sequence[str], weights: dict[str, Any] | None = None) -> Node:
-        """A node that applies a layer: a Function, or a callable that makes one.
+        """Return a node that applies a layer: a Function, or a callable that makes one.
 
         `weights` are its parameters: names of initializers, in a tuple if transposed. A layer that is made of the same
         initializers as another is the same one.
@@ -213,7 +213,7 @@ class NodeGraph:
         return dataclasses.replace(node, inputs=list(inputs), attributes={}, layer=self._layers[key])
 
     def _name(self, node: Node, weights: list[Any]) -> str:
-        """The name of a layer: from its weights, `conv1` from `conv1.weight`, or from its operator."""
+        """Return the name of a layer: from its weights, `conv1` from `conv1.weight`, or from its operator."""
         names = [x[0] if isinstance(x, tuple) else x for x in weights]
         name = names[0].rpartition(".")[0] if names else ""
         name = name or node.operator.lower()
@@ -246,5 +246,5 @@ def constant_integers(g: NodeGraph, node: Node, attribute: str) -> list[int] | N
 
 
 def shortest_decimal(x: float) -> float:
-    """The shortest number that a float32 stands for: 0.01, and not 0.009999999776482582."""
+    """Return the shortest number that a float32 stands for: 0.01, and not 0.009999999776482582."""
     return float(str(np.float32(x)))

@@ -14,7 +14,7 @@ OLDEST_READABLE = 7  # the first opset whose operators broadcast as NumPy
 
 
 def opset_version(proto: onnx.ModelProto) -> int:
-    """The opset of a file; ValueError if onnx does not know it."""
+    """Return the opset of a file; ValueError if onnx does not know it."""
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     version = versions.get("", versions.get("ai.onnx", OLDEST_READABLE))
     newest = onnx.defs.onnx_opset_version()
@@ -24,7 +24,7 @@ def opset_version(proto: onnx.ModelProto) -> int:
 
 
 def convert_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph in an opset that caffelite reads; ValueError with what onnx says if onnx can't convert it.
+    """Return the same graph in an opset that caffelite reads; ValueError with what onnx says if onnx can't convert it.
 
     The converter needs the shapes of all values. It infers them at its start, and operators before opset 6 infer none,
     so the graph is first converted to opset 6. The converter trusts its input, so onnx's checker comes before it.
@@ -80,7 +80,7 @@ def _align_axes(proto: onnx.ModelProto) -> None:
 
 
 def _broadcast_axis(node: onnx.NodeProto) -> int | None:
-    """The axis of the first input at which the axes of the second one begin; None if both end at the last one."""
+    """Return the axis of the first input at which the second's axes begin; None if both end at the last one."""
     if node.op_type == "PRelu":
         return 1
     attributes = {attribute.name: attribute.i for attribute in node.attribute}

@@ -21,7 +21,7 @@ def is_pipeline(model: Any) -> bool:
 def register() -> None:
     """Make skl2onnx know the estimators of `caffelite.sklearn`.
 
-    Then `skl2onnx.to_onnx` converts what they are in, such as a Pipeline or a VotingClassifier. Raises ImportError if
+    Then `skl2onnx.to_onnx` converts what they are in, such as a Pipeline or a VotingClassifier. Raise ImportError if
     skl2onnx is not installed.
     """
     from caffelite import sklearn

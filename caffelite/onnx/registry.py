@@ -38,7 +38,7 @@ RULES: dict[type, Rule] = {
 
 
 def find_rule(kind: type[Function]) -> Rule | None:
-    """The rule for a Function of a class; None if there is none, or if the class computes something else."""
+    """Return the rule for a Function of a class; None if there is none, or if the class computes something else."""
     base: Any
     for base in kind.__mro__:
         if base in RULES and base.forward is kind.forward and base.__call__ is kind.__call__:

@@ -104,7 +104,7 @@ class Writer:
         )
 
     def _value(self, source: Any, dtype: np.dtype) -> Any:
-        """The value that comes from there; None for None."""
+        """Return the value that comes from there; None for None."""
         if source is None:
             return None
         if isinstance(source, ModelInput):
@@ -121,7 +121,7 @@ class Writer:
         return self._constant(source, dtype)
 
     def initializer(self, x: Any) -> Value:
-        """A parameter or a buffer of the model."""
+        """Return a parameter or a buffer of the model."""
         array = getattr(x, "_data", x)
         name = self._places.get(memory_key(array))
         if name is None:
@@ -163,7 +163,7 @@ class Writer:
         return names[0] if outputs == 1 else tuple(names)
 
     def constant(self, array: Any) -> str:
-        """The name of a constant array."""
+        """Return the name of a constant array."""
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._made:
@@ -171,11 +171,11 @@ class Writer:
         return self._made[key]
 
     def number(self, x: float) -> str:
-        """The name of a number in the model's dtype."""
+        """Return the name of a number in the model's dtype."""
         return self.constant(np.array(x, self.dtype))
 
     def length(self, length: Length) -> str:
-        """The name of a length, int64 (1,)."""
+        """Return the name of a length, int64 (1,)."""
         if not isinstance(length, SymbolicLength):
             return self.constant(np.array([length], np.int64))
         if length not in self._made:
@@ -188,19 +188,19 @@ class Writer:
         return self._made[length]
 
     def integers(self, lengths: Sequence[Length]) -> str:
-        """The name of so many lengths, int64 (k,)."""
+        """Return the name of so many lengths, int64 (k,)."""
         if not any(isinstance(length, SymbolicLength) for length in lengths):
             return self.constant(np.array(lengths, np.int64))
         return self.node("Concat", *[self.length(length) for length in lengths], axis=0)
 
     def shape(self, shape: Lengths) -> str:
-        """The name of a shape to which something is reshaped."""
+        """Return the name of a shape to which something is reshaped."""
         if sum(isinstance(length, SymbolicLength) for length in shape) > 1:
             return self.integers(shape)
         return self.integers([-1 if isinstance(length, SymbolicLength) else length for length in shape])
 
     def _new(self, name: str) -> str:
-        """The name, or one like it that is not taken yet."""
+        """Return the name, or one like it that is not taken yet."""
         new = name
         while new in self._names:
             self._numbers[name] += 1
@@ -263,7 +263,7 @@ class Writer:
 
 
 def node_rule(operator: str, **attributes: str) -> Rule:
-    """The rule for a Function that becomes one node. `attributes` has the Function's name of each ONNX attribute."""
+    """Return the rule for a Function that is one node. `attributes` has the Function's name of each ONNX attribute."""
 
     def rule(g: Writer, a: Application, *inputs: Value) -> str:
         return g.node(
@@ -274,7 +274,7 @@ def node_rule(operator: str, **attributes: str) -> Rule:
 
 
 def known_lengths(shape: Lengths) -> tuple[int | None, ...]:
-    """The shape with None for lengths that follow the number of rows."""
+    """Return the shape with None for lengths that follow the number of rows."""
     return tuple([None if isinstance(n, SymbolicLength) else n for n in shape])
 
 
@@ -289,7 +289,7 @@ def _no_rule_error(application: Application) -> TypeError:
 
 
 def _remove_identities(nodes: list[onnx.NodeProto], fixed: set[str]) -> list[onnx.NodeProto]:
-    """The nodes, where a node's result gets its name by an Identity at the end with that name at once."""
+    """Return the nodes, where a node's result gets its name by an Identity at the end with that name at once."""
     names: dict[str, str] = {}
     rest = []
     for node in nodes:
@@ -319,7 +319,7 @@ def _input_names(graph: ExportGraph) -> list[str]:
 
 
 def _dims(shape: Lengths) -> list[Any]:
-    """A shape as a file says it."""
+    """Return a shape as a file says it."""
     return [BATCH if n == N else None if isinstance(n, SymbolicLength) else int(n) for n in shape]
 
 

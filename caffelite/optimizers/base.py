@@ -39,8 +39,8 @@ class Optimizer(ABC):
     ----------
     parameters : iterable of Tensor, or of dict
         Dicts are groups with their own hyper-parameters, named like the constructor's arguments:
-        `[{"parameters": ps, "lr": 1e-4}, {"parameters": qs}]`. Raises ValueError if there are none, or if a Tensor
-        comes twice. Raises TypeError for anything but Tensors, and for names that the rule does not have.
+        `[{"parameters": ps, "lr": 1e-4}, {"parameters": qs}]`. Raise ValueError if there are none, or if a Tensor
+        comes twice. Raise TypeError for anything but Tensors, and for names that the rule does not have.
     lr : float or schedule
         The learning rate: a number, or a function of the step t = 0, 1 … with an attribute `steps`, such as
         `schedules.cosine(…)`. Its values are tabulated for t = 0 … steps. Later steps have the last one. Raises
@@ -129,7 +129,7 @@ class Optimizer(ABC):
         """Scale all gradients by one factor. Their norm ‖g‖ is then at most this: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
 
         Like PyTorch's `clip_grad_norm_`, except that ‖g‖ is summed in float64. `step(clip_norm=…)` calls this first.
-        Raises TrainingDiverged, before any write, if ‖g‖ is not finite. Raises ValueError unless norm is above 0.
+        Raise TrainingDiverged, before any write, if ‖g‖ is not finite. Raise ValueError unless norm is above 0.
         R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
         """
         limit, total_norm = check_positive("norm", norm), None
@@ -182,7 +182,7 @@ class Optimizer(ABC):
     def scale_lr(self, factor: float) -> None:
         """Multiply the rates of all groups, and all rates of their schedules, by a factor.
 
-        Raises ValueError if the factor is negative or not finite.
+        Raise ValueError if the factor is negative or not finite.
         """
         self._raise_if_recording("lr")
         factor = check_nonnegative("factor", factor)
@@ -190,7 +190,7 @@ class Optimizer(ABC):
         self._schedule_state.scale(factor)
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The hyper-parameters of a group by name, in the order that the rule's kernel needs."""
+        """Return the hyper-parameters of a group by name, in the order that the rule's kernel needs."""
         numbers: dict[str, Any] = {}
         for name, value in group.items():
             if name in self.pairs:
@@ -200,7 +200,7 @@ class Optimizer(ABC):
         return numbers
 
     def _check_hyper(self, hyper: dict[str, Any], group: int) -> dict[str, float]:
-        """Check a group's hyper-parameters, and return them as floats. Raises TypeError or ValueError."""
+        """Check a group's hyper-parameters, and return them as floats. Raise TypeError or ValueError."""
         floats = {name: check_nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
         self._check_combination(floats, group)
         return floats
@@ -265,7 +265,7 @@ class Optimizer(ABC):
         self._clear_segments()
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """The rule's own vectors, such as velocities, by name. They and the hyper-parameters are its state."""
+        """Return the rule's own vectors, such as velocities, by name. They and the hyper-parameters are its state."""
         arrays = (self._state_arrays or {}).items()
         return {f"{name}.{dtype.name}": rows[i] for dtype, rows in arrays for i, name in enumerate(self._state_names)}
 
@@ -284,7 +284,7 @@ class Optimizer(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a `state_dict`, its schedules included.
 
-        Raises ValueError, before any write, for names, sizes and values that this optimizer cannot have.
+        Raise ValueError, before any write, for names, sizes and values that this optimizer cannot have.
         """
         schedule_names = {name for names in self._schedule_state.names() for name in names}
         current = {name: value for name, value in self.state_dict().items() if name not in schedule_names}
@@ -327,7 +327,7 @@ class Optimizer(ABC):
             )
 
     def segments(self) -> list[Segment]:
-        """The parameters that have a gradient; neighbours in memory are one segment."""
+        """Return the parameters that have a gradient; neighbours in memory are one segment."""
         layout = [array for p in self._parameters for array in (p._data, p._present_gradient(), p._used_rows)]
         if len(layout) != len(self._layout) or not all(map(operator.is_, layout, self._layout)):
             self._layout = layout
@@ -392,7 +392,7 @@ def _wrap_zero_grad(zero_grad: Callable[[Optimizer], None]) -> Callable[[Optimiz
 
 
 def _unpack_pair(name: str, value: Any) -> tuple[Any, Any]:
-    """The two values of a pair. TypeError or ValueError if the value is not a pair."""
+    """Return the two values of a pair. TypeError or ValueError if the value is not a pair."""
     try:
         first, second = value
     except (TypeError, ValueError) as error:

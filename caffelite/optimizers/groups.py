@@ -50,7 +50,7 @@ class Group(Mapping):
         return f"Group({self.text()})"
 
     def text(self) -> str:
-        """The number of parameters, and the hyper-parameters, as text."""
+        """Return the number of parameters, and the hyper-parameters, as text."""
         hyper = ", ".join(f"{name}={self[name]:g}" for name in self._optimizer.hyper_names)
         return f"{len(self['parameters'])} parameters, {hyper}"
 

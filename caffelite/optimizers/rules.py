@@ -51,7 +51,7 @@ class Lion(Optimizer, recordable=True):
         w ← w − lr (sign(β₁ m + (1 − β₁) g) + λ w),   m ← β₂ m + (1 − β₂) g            (m₀ = 0; both with the old m)
 
     sign(0) is 0. A step is longer than Adam's, so lr is about a tenth of it, and λ ten times. `betas` is (β₁, β₂). In
-    `groups` and in the state, they are `beta1` and `beta2`. Raises ValueError unless 0 ≤ β < 1.
+    `groups` and in the state, they are `beta1` and `beta2`. Raise ValueError unless 0 ≤ β < 1.
 
     X. Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
     """
@@ -99,7 +99,7 @@ class RMSProp(Optimizer, recordable=True):
         v ← α v + (1 − α) g'²,   b ← μ b + g' / (√v + ε),   w ← w − lr b            (v₀ = b₀ = 0)
 
     If no group has momentum μ at first, there is no b, and momentum cannot be set later. With ε = 0, an element whose
-    gradient has always been 0 becomes NaN. Raises ValueError unless 0 ≤ α < 1.
+    gradient has always been 0 becomes NaN. Raise ValueError unless 0 ≤ α < 1.
 
     T. Tieleman and G. Hinton, "Lecture 6.5 – RMSProp", Coursera: Neural networks for machine learning, 2012 (with
     momentum as PyTorch has it).
@@ -133,7 +133,7 @@ class Adam(Optimizer, recordable=True):
 
     t is counted for each parameter separately. It is the number of steps in which the parameter had a gradient, so the
     number of gradients in the means m and v. With ε = 0, an element whose gradient has always been 0 becomes NaN.
-    `betas` is (β₁, β₂). In `groups` and in the state, they are `beta1` and `beta2`. Raises ValueError unless 0 ≤ β < 1.
+    `betas` is (β₁, β₂). In `groups` and in the state, they are `beta1` and `beta2`. Raise ValueError unless 0 ≤ β < 1.
 
     In a sparse parameter, m, v and w change only in the rows that were used, as in PyTorch's SparseAdam. A sparse
     parameter takes no weight decay.

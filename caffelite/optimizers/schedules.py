@@ -38,7 +38,7 @@ class Schedule:
 def cosine(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
     """Half a cosine from lr down to `end`, after the warm-up: s = end + (lr − end) (1 + cos π p) / 2.
 
-    p = (t − warmup) / (steps − warmup) goes from 0 to 1. Raises ValueError if a rate is below 0 or not finite, and
+    p = (t − warmup) / (steps − warmup) goes from 0 to 1. Raise ValueError if a rate is below 0 or not finite, and
     unless 0 ≤ warmup < steps.
 
     I. Loshchilov and F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
@@ -47,14 +47,14 @@ def cosine(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule
 
 
 def linear(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
-    """A line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p). p and errors are as in `cosine`."""
+    """Return a line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p). p, errors: as in `cosine`."""
     return _warmup_schedule("linear", lr, steps, warmup, end, lambda p: 1 - p)
 
 
 def exponential(lr: float, steps: int, end: float) -> Schedule:
     """From lr to `end`, by the same factor at every step: s = lr (end / lr)^(t / steps).
 
-    Raises ValueError unless lr and `end` are above 0.
+    Raise ValueError unless lr and `end` are above 0.
     """
     t, lr, end = _step_range(steps), check_nonnegative("lr", lr), check_nonnegative("end", end)
     if lr == 0 or end == 0:
@@ -90,7 +90,7 @@ def one_cycle(lr: float, steps: int) -> Schedule:
 def _warmup_schedule(
     name: str, lr: float, steps: int, warmup: int, end: float, shape: Callable[[np.ndarray], np.ndarray]
 ) -> Schedule:
-    """The schedule with a warm-up and then a shape: the rate is lr if the shape is 1, and `end` if it is 0."""
+    """Return the schedule with a warm-up and then a shape: the rate is lr if the shape is 1, and `end` if it is 0."""
     t, lr, end = _step_range(steps), check_nonnegative("lr", lr), check_nonnegative("end", end)
     if isinstance(warmup, bool) or not isinstance(warmup, int | np.integer):
         raise TypeError(f"warmup must be an integer, got {warmup!r}")
@@ -111,7 +111,7 @@ def _step_range(steps: int) -> np.ndarray:
 
 
 def tabulate(schedule: Any) -> np.ndarray:
-    """The rates of a schedule, s(0) … s(steps). TypeError if it is not a schedule, ValueError for a wrong rate."""
+    """Return a schedule's rates, s(0) … s(steps). TypeError if it is not a schedule, ValueError for a wrong rate."""
     if isinstance(schedule, Schedule):
         return schedule.rates
     if not callable(schedule) or not hasattr(schedule, "steps"):
@@ -124,7 +124,7 @@ def tabulate(schedule: Any) -> np.ndarray:
 
 
 def to_writeable(value: Any) -> Any:
-    """The value, with copies of its read-only arrays: unpickling may map arrays from a file, read-only."""
+    """Return the value, with copies of its read-only arrays: unpickling may map arrays from a file, read-only."""
     if isinstance(value, np.ndarray):
         return value if value.flags.writeable else value.copy()
     if type(value) is dict:
@@ -146,7 +146,7 @@ class ScheduleState:
         self.__dict__.update({name: to_writeable(value) for name, value in state.items()})
 
     def __getitem__(self, group: int) -> tuple[np.ndarray, int] | None:
-        """The rates of a group's schedule and its next step; None if it follows none."""
+        """Return the rates of a group's schedule and its next step; None if it follows none."""
         entry = self._rates_and_t[group]
         return None if entry is None or entry[1][0] < 0 else (entry[0], int(entry[1][0]))
 
@@ -164,12 +164,12 @@ class ScheduleState:
             entry[1][0] = -1
 
     def names(self) -> list[tuple[str, str]]:
-        """The names in a state of each group's rates and next step."""
+        """Return the names in a state of each group's rates and next step."""
         count = len(self._rates_and_t)
         return [("schedule", "t")] if count == 1 else [(f"schedule.{i}", f"t.{i}") for i in range(count)]
 
     def state(self) -> dict[str, Any]:
-        """The rates and the next step of each schedule, by these names."""
+        """Return the rates and the next step of each schedule, by these names."""
         state: dict[str, Any] = {}
         for group, names in enumerate(self.names()):
             if (entry := self[group]) is not None:
@@ -177,7 +177,7 @@ class ScheduleState:
         return state
 
     def read(self, state: dict[str, Any]) -> list[tuple[np.ndarray, int] | None]:
-        """The rates and the next step of each group in a state. ValueError if they are not a possible schedule."""
+        """Return the rates and the next step of each group in a state. ValueError unless they are a schedule."""
         return [_read_schedule(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
@@ -216,7 +216,7 @@ class ScheduleState:
         return None
 
     def add_end_warning(self, between_steps: Callable[[], None] | None) -> Callable[[], None] | None:
-        """A function to call between steps of a training of unknown length. It warns once if a schedule ended at 0."""
+        """Return a function to call between steps if the length is unknown. It warns once if a schedule ended at 0."""
         open_entries = [
             f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1
         ]
@@ -240,7 +240,7 @@ class ScheduleState:
 
 
 def _read_schedule(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:
-    """The rates and the step with these names in a state; None if the state does not have them."""
+    """Return the rates and the step with these names in a state; None if the state does not have them."""
     if schedule not in state and t not in state:
         return None
     rates, step = (as_real(state.get(name, np.nan), np.float64, f"state {name!r}") for name in (schedule, t))

@@ -58,7 +58,7 @@ def find_segments(
 
 
 def join_views(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """The vector of a and b together, if b follows a in the same memory, otherwise None."""
+    """Return the vector of a and b together, if b follows a in the same memory, otherwise None."""
     if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
         return None
     origin, start_a, start_b = (array.__array_interface__["data"][0] for array in (a.base, a, b))

@@ -59,7 +59,8 @@ class ProgramCache:
         return LockedArray(self._memory, self._cursor_lock)
 
     def find(self, kind: type[Any], dependencies: tuple, *key: Any) -> Any:
-        """The Program, or RowBuckets, for this key of a step that uses these objects, in this thread's precision.
+        """Return the Program, or RowBuckets, for this key of a step that uses these objects, in this thread's
+        precision.
 
         The key begins with the step's name. If there is none yet, it makes a new one. If there is no room for a new
         Program, it is not kept, and runs in Python.

@@ -46,7 +46,7 @@ def plot_stages(stages: list[Timeline]) -> Any:
 
 
 def _colours(stages: list[Timeline]) -> dict[Buffer, str]:
-    """A colour for each temporary, in the order in which they are made, the same in all stages."""
+    """Return a colour for each temporary, in the order in which they are made, the same in all stages."""
     from matplotlib.colors import to_hex, to_rgb
 
     buffers = dict.fromkeys([bar.buffer for stage in stages for bar in stage.bars])
@@ -55,7 +55,7 @@ def _colours(stages: list[Timeline]) -> dict[Buffer, str]:
 
 
 def _draw_kernels(axes: Any, stage: Timeline, colours: dict[Buffer, str]) -> None:
-    """A bar for each kernel, as wide as it takes, with its name above."""
+    """Draw a bar for each kernel, as wide as it takes, with its name above."""
     ends = np.cumsum(stage.seconds) * 1e6
     begins = ends - stage.seconds * 1e6
     fill_colours = [colours[b] if b is not None else NEUTRAL for b in stage.writes]
@@ -68,7 +68,7 @@ def _draw_kernels(axes: Any, stage: Timeline, colours: dict[Buffer, str]) -> Non
 
 
 def _draw_memory(axes: Any, stage: Timeline, colours: dict[Buffer, str], highest: int) -> None:
-    """A bar for each temporary, from the first to the last kernel that uses it, at its place in memory."""
+    """Draw a bar for each temporary, from the first to the last kernel that uses it, at its place in memory."""
     from matplotlib.patches import Rectangle
 
     ends = np.cumsum(stage.seconds) * 1e6

@@ -38,7 +38,7 @@ class Program(Runner):
 
     After a call, parameters, gradients and the optimizer's state are the same as after the step in Python. The Program
     records the step again if a replay would be wrong: if a Tensor's array was moved, or a gradient exists that did not
-    exist before (or the reverse). Raises ValueError for other shapes and TypeError for other dtypes.
+    exist before (or the reverse). Raise ValueError for other shapes and TypeError for other dtypes.
 
     `print(program)` lists the kernels, and so does a notebook. `profile(replays)` shows how long each takes, and `show`
     draws it, with the memory that the kernels use.
@@ -177,7 +177,7 @@ class Program(Runner):
         The replays are real steps, on the data of the last call. But `show` then restores all values that the kernels
         have written. Only the changes that your own Python code in the step makes remain.
 
-        Returns a matplotlib figure: `program.show().savefig("step.png")`. Needs the extra `plot`. Raises RuntimeError
+        Returns a matplotlib figure: `program.show().savefig("step.png")`. Needs the extra `plot`. Raise RuntimeError
         without a recording that is up to date, for a step that runs in Python, and for a Program that belongs to a
         model. Raises the errors of the step.
         """
@@ -205,7 +205,7 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     Functions, Tensors, losses, optimizers and kernels. An array that was made outside is a constant. Each replay reads
     it, so keep it.
 
-    Raises TypeError, with the reason and the line, if `function` does one of these, which can't be recorded:
+    Raise TypeError, with the reason and the line, if `function` does one of these, which can't be recorded:
 
     - NumPy arithmetic on a recorded array, or reading its value;
     - using an array that NumPy made inside;
@@ -229,7 +229,7 @@ def _place_remaining(step: RecordedStep) -> None:
 def _find_foreign_result(
     result: Any, known_arrays: list[np.ndarray | None], buffers: list[Buffer]
 ) -> CaptureFailure | None:
-    """The obstacle that NumPy made an array in the result, which a replay would not make; None without obstacle."""
+    """Return the obstacle that NumPy made an array in the result, which a replay would not make; None without one."""
     owners = {id(get_owner(array)) for array in known_arrays if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}
     foreign: list[np.ndarray] = []
@@ -248,7 +248,8 @@ def _find_foreign_result(
 
 
 def _find_early_read(buffers: list[Buffer], replaced_ids: set[int]) -> CaptureFailure | None:
-    """The obstacle that a kernel read a buffer before the step wrote it, and nobody keeps it or the step replaced it.
+    """Return the obstacle that a kernel read a buffer before the step wrote it, and nobody keeps it or the step
+    replaced it.
 
     NumPy made such a buffer, or the step before did.
     """

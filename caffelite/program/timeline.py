@@ -25,7 +25,7 @@ class Stage(NamedTuple):
 
     @classmethod
     def from_step(cls, name: str, step: RecordedStep) -> Stage:
-        """The stage of a step whose temporaries may have places."""
+        """Return the stage of a step whose temporaries may have places."""
         temporaries = list(dict.fromkeys([x.buffer for _, x in step.operands() if x.buffer.is_temporary]))
         addresses = {buffer: buffer.address for buffer in temporaries if buffer.address is not None}
         first = min(addresses.values(), default=0)

@@ -32,7 +32,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def from_torch(module: nn.Module) -> cl.Model:
-    """A Model that computes what a module of PyTorch computes, with copies of its weights.
+    """Return a Model that computes what a module of PyTorch computes, with copies of its weights.
 
     The module is a layer, or an `nn.Sequential` of layers and sequences. Positions in sequences stay the same. A module
     with float64 parameters gives a float64 Model, any other one a float32 Model. Frozen parameters stay frozen.
@@ -41,7 +41,7 @@ def from_torch(module: nn.Module) -> cl.Model:
 
     Random numbers are caffelite's. `nn.Softplus` is x above its threshold; caffelite's differs by 2e-9 at most there.
 
-    Raises ValueError with the name of a module
+    Raise ValueError with the name of a module
 
     - if caffelite has no such layer,
     - if it has an option that can't be kept, hooks, or a `forward` of its own,
@@ -85,7 +85,7 @@ def from_torch(module: nn.Module) -> cl.Model:
 
 
 def to_torch(model: Function) -> nn.Module:
-    """A module of PyTorch that computes what a Model computes, with copies of its weights.
+    """Return a module of PyTorch that computes what a Model computes, with copies of its weights.
 
     The Model is a sequence of layers and of sequences, which may be in a `Residual` or a `Parallel`. It may also be a
     single layer. The modules are PyTorch's own if these compute the same. The others, such as a `BatchNorm` for any
@@ -137,7 +137,7 @@ def _set_state(m: nn.Module, arrays: dict[str, TorchArray]) -> None:
 
 
 def _find_function_pair(f: Function, path: str) -> LayerPair:
-    """The row of a Function. ValueError if there is none that makes a module."""
+    """Return the row of a Function. ValueError if there is none that makes a module."""
     kind = type(f)
     is_sequence = isinstance(f, cl.Model) and f.is_sequence()
     if is_sequence and kind.forward is cl.Model.forward and kind.__call__ is cl.Model.__call__:
@@ -149,7 +149,7 @@ def _find_function_pair(f: Function, path: str) -> LayerPair:
 
 
 def _find_module_pair(m: nn.Module, path: str) -> LayerPair:
-    """The row of a module. ValueError if there is none, or if the module does not compute what the row's class does."""
+    """Return the row of a module. ValueError if there is none, or if the module computes something else."""
     base = next((c for c in type(m).__mro__ if c in PAIR_BY_MODULE), None)
     if base is None:
         raise _error(path, m, "caffelite has no such layer")
@@ -212,7 +212,7 @@ def _check_options(m: nn.Module, expected_module: nn.Module, path: str) -> None:
 
 
 def _canonical(option: Any) -> Any:
-    """The same value for options that mean the same."""
+    """Return the same value for options that mean the same."""
     if isinstance(option, list | tuple):
         return _canonical(option[0]) if len(set(option)) == 1 else tuple(option)
     if isinstance(option, nn.GELU) and option.approximate == "none":
@@ -221,13 +221,13 @@ def _canonical(option: Any) -> Any:
 
 
 def _parameter_pairs(arrays: dict[str, TorchArray], state: Mapping[str, Any]) -> Iterator[tuple[Tensor, Any]]:
-    """The parameters, each with the one of PyTorch's that it is in."""
+    """Yield the parameters, each with the one of PyTorch's that it is in."""
     for name, array in arrays.items():
         yield from [(parameter, state[name]) for parameter in array.arrays if isinstance(parameter, Tensor)]
 
 
 def _join_path(path: str, name: str) -> str:
-    """The path of a part."""
+    """Return the path of a part."""
     return f"{path}.{name}".strip(".")
 
 

@@ -53,7 +53,7 @@ def pair_layers(
     array_names: ArrayNames = MappingProxyType({}),
     **fixed: Any,
 ) -> LayerPair:
-    """A kind whose two classes take options alike; `fixed` ones are PyTorch's."""
+    """Return a kind whose two classes take options alike; `fixed` ones are PyTorch's."""
     name_pairs = [(option.partition("=")[0], option.rpartition("=")[2]) for option in options.split()]
     return LayerPair(
         function_class,
@@ -65,7 +65,7 @@ def pair_layers(
 
 
 def get_option(layer: Any, name: str) -> Any:
-    """An argument that a layer was made with: for `bias`, whether it has one; for a tuple of one number, the number."""
+    """Return an argument that a layer was made with: for `bias`, whether it has one; for a tuple of one, the number."""
     value = layer.arguments()[name] if isinstance(layer, Function) else getattr(layer, name)
     if name == "bias":
         return value is not None and value is not False
@@ -73,7 +73,7 @@ def get_option(layer: Any, name: str) -> Any:
 
 
 def pair_recurrent(function_class: Any, module_class: Any) -> LayerPair:
-    """A row for recurrent layers. PyTorch's constructor warns of dropout in a single layer, so it is set later."""
+    """Return a row for recurrent layers. PyTorch's constructor warns of dropout in one layer, so it is set later."""
 
     def to_function(m: Any) -> Function:
         options = {"layers": m.num_layers, "dropout": m.dropout, "bidirectional": m.bidirectional}
@@ -93,7 +93,7 @@ def recurrent_names(f: Any) -> ArrayNames:
 
 
 def pair_batch_norm(module_class: Any) -> LayerPair:
-    """A row for batch normalization. Frozen in training mode, PyTorch's goes on with its moments."""
+    """Return a row for batch normalization. Frozen in training mode, PyTorch's goes on with its moments."""
     pair = pair_layers(cl.BatchNorm, module_class, "num_features=features momentum eps", MOMENTS)
 
     def to_function(m: Any) -> Function:
@@ -112,7 +112,7 @@ def make_gelu(m: Any) -> Function:
 
 
 def pair_softmax(function_class: Any, module_class: Any) -> LayerPair:
-    """A row for a softmax. Without `dim`, PyTorch guesses the axis from the input."""
+    """Return a row for a softmax. Without `dim`, PyTorch guesses the axis from the input."""
 
     def to_function(m: Any) -> Function:
         if m.dim is None:
@@ -158,7 +158,7 @@ def make_pad_module(f: Any) -> nn.Module:
 
 
 def make_global_pool(kind: type[Function], axes: int) -> Callable[[Any], Function]:
-    """An adaptive pool to one element, which keeps the axes."""
+    """Return an adaptive pool to one element, which keeps the axes."""
 
     def to_function(m: Any) -> Function:
         size = m.output_size if isinstance(m.output_size, tuple) else (m.output_size,)
@@ -194,7 +194,7 @@ def make_splines_module(f: cl.Splines) -> nn.Module:
 
 
 def _table_state(f: cl.Columns) -> tuple[dict[str, np.ndarray], list[int]]:
-    """The buffers, and the numbers of codes of each category."""
+    """Return the buffers, and the numbers of codes of each category."""
     buffers = {name: array for name, array in f.buffers().items() if "." not in name}
     return buffers, [len(names) + 2 for names in f.categories.values()]
 
@@ -267,7 +267,7 @@ BLOCK = {
 
 
 def make_sequence(m: nn.Module, *functions: Function) -> cl.Model:
-    """A Model of these Functions, in the dtype of a module's parameters."""
+    """Return a Model of these Functions, in the dtype of a module's parameters."""
     is_float64 = any(p.dtype == torch.float64 for p in m.parameters())
     return cl.Model(functions, dtype=np.float64 if is_float64 else np.float32)
 
@@ -356,7 +356,7 @@ PAIR_BY_MODULE: dict[type, LayerPair] = {kind.module_class: kind for kind in LAY
 
 
 def named_parts(nest: Any) -> dict[str, Any]:
-    """The parts of a sequence, a Residual or a Parallel of either side, by name. They have the same order in both."""
+    """Return the parts of a sequence, a Residual or a Parallel of either side, by name. Both have the same order."""
     if isinstance(nest, nn.Sequential):
         return dict(nest._modules)
     if isinstance(nest, cl.Model) and nest.is_sequence():

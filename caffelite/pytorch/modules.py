@@ -145,12 +145,12 @@ class TableModule(nn.Module):
         return self
 
     def _inputs(self, x: Any) -> tuple[Any, Any]:
-        """The numbers in float64 and the codes; None if there are none."""
+        """Return the numbers in float64 and the codes; None if there are none."""
         numbers, codes = x if isinstance(x, tuple) else (None, x) if self.counts else (x, None)
         return None if numbers is None else numbers.double(), codes
 
     def _bin_shares(self, numbers: Any) -> Any:
-        """The piecewise linear code of each number, (n, bins): 1 for a bin below it, the share of the bin it is in."""
+        """Return the piecewise linear code of each number, (n, bins): 1 for bins below it, the share of its own bin."""
         width = self.edges[self.lower + 1] - self.edges[self.lower]
         return ((numbers[:, self.column] - self.edges[self.lower]) / width).clamp(0, 1)
 
@@ -225,5 +225,5 @@ class TransformerBlock(nn.TransformerEncoderLayer):
 
 
 def causal_mask(x: Any) -> Any:
-    """A causal layer's mask, True for the positions that a position does not see: the positions behind it."""
+    """Return a causal layer's mask, True for the positions that a position does not see: the positions behind it."""
     return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)

@@ -35,11 +35,11 @@ class TorchArray(NamedTuple):
         return values.T if self.is_transposed else values
 
     def to_torch(self) -> np.ndarray:
-        """The values as PyTorch has them."""
+        """Return the values as PyTorch has them."""
         return np.concatenate([self._view(array) for array in self.arrays])
 
     def split(self, values: np.ndarray) -> list[np.ndarray]:
-        """The values for each own array."""
+        """Return the values for each own array."""
         return [part.T if self.is_transposed else part for part in np.split(values, len(self.arrays))]
 
 
@@ -62,13 +62,13 @@ def torch_arrays(function: Function, prefix: str = "") -> dict[str, TorchArray]:
 
 
 def _parse_array(function: Function, text: str) -> TorchArray | None:
-    """The place that a row of the table says; None if the Function has no such array, such as a bias."""
+    """Return the place that a row of the table says; None if the Function has no such array, such as a bias."""
     arrays = [_attribute(function, name.removesuffix(".T")) for name in text.split()]
     return None if arrays[0] is None else TorchArray(arrays, text.endswith(".T"))
 
 
 def _attribute(function: Any, path: str) -> Any:
-    """An attribute of an attribute, or of an element of a list: `embeddings.0.weight`."""
+    """Return an attribute of an attribute, or of an element of a list: `embeddings.0.weight`."""
     for name in path.split("."):
         function = function[int(name)] if name.isdecimal() else getattr(function, name)
     return function
@@ -98,7 +98,7 @@ def load_state_dict(model: Any, state: Mapping[str, Any]) -> None:
 
 
 def match_state(arrays: dict[str, TorchArray], state: Mapping[str, Any], where: str) -> list[tuple[Any, np.ndarray]]:
-    """The own arrays and the values for them. ValueError unless names and shapes fit."""
+    """Return the own arrays and the values for them. ValueError unless names and shapes fit."""
     state = {name: value for name, value in state.items() if str(name).rpartition(".")[2] != BATCH_COUNT}
     wrong = [f"{name} is missing" for name in arrays if name not in state]
     wrong += [f"{name} is unexpected" for name in state if name not in arrays]

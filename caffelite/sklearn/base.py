@@ -42,7 +42,7 @@ except ImportError:  # before 1.9
         """Old versions of scikit-learn have no callbacks."""
 
     def with_callbacks(method: Callable) -> Callable:
-        """The method."""
+        """Return the method."""
         return method
 
 
@@ -111,7 +111,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     _model_parameters: ClassVar[tuple[str, ...]]  # the parameters that say what the model is
 
     def _build(self, n_features: Any, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
-        """A new model for rows of so many features."""
+        """Return a new model for rows of so many features."""
         raise NotImplementedError
 
     def _learn_targets(self, y: Any, classes: Any) -> None:
@@ -126,7 +126,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         raise NotImplementedError
 
     def _loss(self) -> tuple[Loss, float]:
-        """The loss, a mean over rows, and the factor that makes it the sum over a row's outputs, which is minimized."""
+        """Return the loss, a mean over rows, and the factor that makes it the sum over a row's outputs, to minimize."""
         raise NotImplementedError
 
     def _link(self, scores: np.ndarray) -> np.ndarray:
@@ -134,7 +134,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return self._loss()[0].link(scores)
 
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
-        """The score of the model's outputs, NaN where they are not finite."""
+        """Return the score of the model's outputs, NaN where they are not finite."""
         raise NotImplementedError
 
     def _row_weights(self, weights: np.ndarray | None, y: Any, is_partial: bool) -> np.ndarray | None:
@@ -151,7 +151,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return False
 
     def _validation_score(self, validation: ValidationSet) -> float:
-        """The score of the model as it is now, on validation rows."""
+        """Return the score of the model as it is now, on validation rows."""
         scoring = getattr(self, "scoring", None)
         if scoring is None:
             outputs = self.model_.predict(validation.data()[0])
@@ -167,7 +167,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @staticmethod
     def _dtype(X: Any) -> np.dtype:
-        """The dtype to compute in, for such rows."""
+        """Return the dtype to compute in, for such rows."""
         return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
 
     def _check_data(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
@@ -236,7 +236,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.best_validation_score_: float | None = None
 
     def _model_description(self) -> dict[str, Any]:
-        """The parameters that define the model."""
+        """Return the parameters that define the model."""
         return {name: getattr(self, name) for name in self._model_parameters}
 
     def _check_same_model(self) -> None:
@@ -288,7 +288,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             Rows that are scored after each epoch (`validation_scores_`), and not trained on. `history_` then has their
             loss, too. `early_stopping` uses them instead of a share of X.
 
-        Raises ValueError for parameters and data that cannot be used, and where the training diverges.
+        Raise ValueError for parameters and data that cannot be used, and where the training diverges.
         """
         self._validate_params()
         callbacks = list(self.callbacks or ())
@@ -408,7 +408,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     # ---- use --------------------------------------------------------------------------------------------------------
 
     def _predict_scores(self, X: Any) -> np.ndarray:
-        """The model's outputs (n, outputs)."""
+        """Return the model's outputs (n, outputs)."""
         check_is_fitted(self)
         if self._takes_frames:
             return self.model_.predict(self._check_frame(X, "no_validation", reset=False).frame)

@@ -25,7 +25,7 @@ class ValidationSet(NamedTuple):
     weights: np.ndarray | None = None
 
     def data(self) -> tuple:
-        """The rows as `fit` takes them."""
+        """Return the rows as `fit` takes them."""
         return (model_input(self.inputs), self.targets, *([] if self.weights is None else [self.weights]))
 
 
@@ -43,7 +43,7 @@ class FitMonitor:
         self.has_ended = False
 
     def begin(self, training: Training) -> None:
-        """The estimator's account of the epochs to come begins."""
+        """Begin the estimator's account of the epochs to come."""
         estimator = self.estimator
         self.model, self.optimizer = training.model, training.optimizer
         estimator.n_iter_ = 0
@@ -58,7 +58,7 @@ class FitMonitor:
         self._update_rate()
 
     def due(self, epochs: int) -> float:
-        """The next epoch after which the training may end, or another action is due."""
+        """Return the next epoch after which the training may end, or another action is due."""
         estimator = self.estimator
         if self.validation is not None or estimator.verbose or self._has_inverse_scaling():
             return epochs + 1
@@ -76,7 +76,7 @@ class FitMonitor:
             self.model.load_state_dict(self.best_state)
 
     def record_divergence(self) -> None:
-        """The epoch that was under way has no loss and no score."""
+        """Act if the epoch that was under way has no loss and no score."""
         self.estimator.n_iter_ += 1
         self.estimator.loss_ = np.nan
         self.estimator.loss_curve_.append(np.nan)
@@ -154,11 +154,11 @@ class CallbackTasks:
         self.task: Any = None  # the epoch under way
 
     def begin(self, training: Training) -> None:
-        """The first epoch begins."""
+        """Act when the first epoch begins."""
         self._begin_epoch()
 
     def __call__(self, epoch: int, history: History) -> bool:
-        """An epoch ends, and perhaps another one begins."""
+        """Act when an epoch ends, and perhaps another one begins."""
         stop = self._end_epoch()
         if not stop and epoch + 1 < self.estimator.max_iter:
             self._begin_epoch()

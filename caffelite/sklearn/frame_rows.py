@@ -33,7 +33,7 @@ class FrameRows:
         return FrameRows(self.frame.iloc[rows] if hasattr(self.frame, "iloc") else self.frame[rows])
 
     def output_shape(self, model: Model) -> tuple[int | None, ...]:
-        """The shape of a model's outputs for these rows. ValueError unless it begins with Columns."""
+        """Return the shape of a model's outputs for these rows. ValueError unless it begins with Columns."""
         columns = find_columns(model)
         if columns is None:
             raise ValueError(f"build: a model of a frame must begin with Columns, got {model!r}")
@@ -41,7 +41,7 @@ class FrameRows:
 
 
 def input_features(X: Any) -> Any:
-    """The size of a model's input: the number of features, the shape of a row with several axes, or a frame."""
+    """Return the size of a model's input: the number of features, the shape of a row with several axes, or a frame."""
     if isinstance(X, FrameRows):
         return X.frame
     return X.shape[1] if X.ndim == 2 else X.shape[1:]

@@ -147,7 +147,7 @@ class TableEstimator(BaseEstimator):
         return columns.tolist()
 
     def _predict_nets(self, X: Any) -> np.ndarray:
-        """The outputs of each net, float64 (n, nets, outputs)."""
+        """Return the outputs of each net, float64 (n, nets, outputs)."""
         check_is_fitted(self)
         outputs = self._nets.predict(self._to_frame(X, "no_validation", reset=False))
         return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
@@ -216,7 +216,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     classes_, n_features_in_, feature_names_in_
         As scikit-learn's.
 
-    Raises ValueError or TypeError that names the column for columns that are missing or of another kind than in `fit`.
+    Raise ValueError or TypeError that names the column for columns that are missing or of another kind than in `fit`.
 
     The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and
     Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, with those parts that gave better scores on

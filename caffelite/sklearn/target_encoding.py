@@ -40,7 +40,7 @@ class Classification(ClassifierMixin, Estimator):
         """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
 
         X, y and sample_weight are as in `fit`. `classes` are all classes that there will be, in any order. The first
-        call needs them, unless y is an indicator matrix. Raises ValueError with `early_stopping`, because it needs a
+        call needs them, unless y is an indicator matrix. Raise ValueError with `early_stopping`, because it needs a
         whole training, and with `class_weight="balanced"`, because it depends on all rows.
         """
         self._validate_params()
@@ -103,7 +103,7 @@ class Classification(ClassifierMixin, Estimator):
         return float(np.average(right, weights=weights))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable classes (n,), or an indicator matrix (n, labels) of labels with a probability above ½."""
+        """Return the most probable classes (n,), or an indicator matrix (n, labels) of probabilities above ½."""
         scores = self._predict_scores(X)
         if self._is_multilabel:
             return (scores > 0).astype(int)
@@ -112,7 +112,7 @@ class Classification(ClassifierMixin, Estimator):
         return self.classes_[((scores[:, 0] > 0) & (len(self.classes_) > 1)).astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probabilities of the classes (n, classes), in the order of `classes_`; or of each label (n, labels)."""
+        """Return the probabilities of the classes (n, classes), in the order of `classes_`; or of (n, labels)."""
         scores = self._predict_scores(X)
         probabilities = self._link(scores)
         if self.n_outputs_ > 1 or self._is_multilabel:
@@ -122,7 +122,7 @@ class Classification(ClassifierMixin, Estimator):
         return np.concatenate([1 - probabilities, probabilities], axis=1)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithms of `predict_proba`, computed from the scores. So a tiny probability does not give −∞."""
+        """Return the logarithms of `predict_proba`, computed from the scores. So tiny probabilities do not give −∞."""
         scores = self._predict_scores(X)
         if self._is_multilabel:
             return log_expit(scores)
@@ -171,7 +171,7 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
         return float(r2_score(targets, predictions, sample_weight=weights))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The predictions, (n,) or (n, outputs)."""
+        """Return the predictions, (n,) or (n, outputs)."""
         scores = self._predict_scores(X)
         predictions = self._link(scores)
         return predictions[:, 0] if self.n_outputs_ == 1 else predictions

@@ -36,7 +36,7 @@ class TrainingResult(NamedTuple):
     evaluation: TableEvaluation
 
     def picture(self) -> Any:
-        """A matplotlib Figure."""
+        """Return a matplotlib Figure."""
         target, rows, importances = self.evaluation.target, self.evaluation.parts.test, self.evaluation.importances
         outputs = self.evaluation.models[TableEvaluation.NETS]
         predictions = outputs[:, 0] if target.classes is None else outputs.argmax(axis=1)
@@ -60,7 +60,7 @@ def train(
 ) -> TrainingResult:
     """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
 
-    Raises ValueError with the reason if a table can't be learned from.
+    Raise ValueError with the reason if a table can't be learned from.
     """
     as_words = {*categories, *([target_name] if task == "classification" else [])}
     data = read(path, delimiter, as_words=as_words)
@@ -95,7 +95,7 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
 
     The first line has names. The other lines have a class and the probability of each class, or a value.
 
-    Raises ValueError for a file that is not a model of a table, and for a table that does not fit the model.
+    Raise ValueError for a file that is not a model of a table, and for a table that does not fit the model.
     """
     model = load(path)
     if not isinstance(model, TableModel):

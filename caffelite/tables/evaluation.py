@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 
     @classmethod
     def from_rows(cls, differences: np.ndarray) -> Difference:
-        """The mean of the rows' differences (n,), and its standard error."""
+        """Return the mean of the rows' differences (n,), and its standard error."""
         error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
         return cls(float(differences.mean()), float(error))
 
@@ -78,7 +78,7 @@ class TableEvaluation:
         return "R²" if self.target.classes is None else "log loss"
 
     def score(self, model: str) -> float:
-        """The score of a model for the test rows, by `metric`."""
+        """Return the score of a model for the test rows, by `metric`."""
         return self.scores[1 + list(self.models).index(model)][self.metric]
 
     def difference(self, better: str, worse: str) -> Difference:
@@ -89,7 +89,7 @@ class TableEvaluation:
 
 
 def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
-    """The loss of each of these rows: −log of the probability of its class, or the squared error."""
+    """Return the loss of each of these rows: −log of the probability of its class, or the squared error."""
     values, outputs = target.values[rows], outputs.astype(np.float64)
     if target.classes is None:
         return (outputs[:, 0] - values) ** 2
@@ -97,12 +97,12 @@ def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
 
 
 def unit(target: Target, rows: np.ndarray) -> float:
-    """The unit of differences of `losses`: for values their variance, which makes differences of R²; for classes 1."""
+    """Return the unit of differences of `losses`: for values their variance, for differences of R²; for classes 1."""
     return 1.0 if target.classes is not None else float(target.values[rows].var()) or 1.0
 
 
 def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, float]:
-    """The scores of outputs for these rows of the table, by name."""
+    """Return the scores of outputs for these rows of the table, by name."""
     values = target.values[rows]
     if target.classes is None:
         return {

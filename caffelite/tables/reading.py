@@ -45,7 +45,7 @@ class CSVTable(NamedTuple):
     nameless: int = 0  # columns that were left out, for they have no name
 
     def where(self, rows: np.ndarray) -> str:
-        """A text about the rows that are True in (n,) bool: "in line 7 and 2 others"."""
+        """Return a text about the rows that are True in (n,) bool: "in line 7 and 2 others"."""
         rest = int(np.count_nonzero(rows)) - 1
         more = f" and {plural(rest, 'other')}" if rest else ""
         return f"in line {self.lines[rows.argmax()]:,}{more}"
@@ -62,7 +62,7 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
     the delimiter is a semicolon, numbers may have a decimal comma. All other columns are words, and so are the columns
     in `as_words`.
 
-    Raises OSError for a path that can't be read, and ValueError with the line if the file is not such a table.
+    Raise OSError for a path that can't be read, and ValueError with the line if the file is not such a table.
     """
     path, words = os.fspath(path), set(as_words)
     content = None if os.path.isfile(path) else Path(path).read_bytes()  # a pipe can be read only once
@@ -81,7 +81,7 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
 
 
 def _open_text(path: str, content: bytes | None) -> Any:
-    """The text of a file, or of this content."""
+    """Return the text of a file, or of this content."""
     raw: Any = open(path, "rb") if content is None else io.BytesIO(content)  # noqa: SIM115 (closed with the text)
     is_packed = raw.read(2) == GZIP
     raw.seek(0)
@@ -101,14 +101,14 @@ class LimitedGzipFile(gzip.GzipFile):
         part = super().read1(size)
         if self.tell() > self.max_size:
             raise ValueError(
-                f"{self.path}: the unpacked table is larger than {format_bytes(self.max_size)}, which is {MAX_EXPANSION} "
+                f"{self.path}: the unpacked table is larger than {format_bytes(self.max_size)}, which is "
                 f"times the file and {format_bytes(MAX_EXTRA_BYTES)}; if this is right, unpack the file first"
             )
         return part
 
 
 def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple[CSVTable | None, set[str]]:
-    """The table, or None and the names of columns of words that began with numbers.
+    """Return the table, or None and the names of columns of words that began with numbers.
 
     The cells of such a column have to be read again, as words.
     """
@@ -141,7 +141,7 @@ def _count_cells(line: str, delimiter: str) -> int:
 
 
 def _iter_rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows, first the row of names, each with the line in which it ends. Raises ValueError for a bad row."""
+    """Yield the rows, first the row of names, each with the line in which it ends. Raise ValueError for a bad row."""
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
     count = 0
     try:
@@ -197,7 +197,7 @@ class ColumnParser:
         return True
 
     def parse_numbers(self, cells: Sequence[str]) -> np.ndarray | None:
-        """The cells as numbers, or None if one is not a number. (Python takes "1_000" as a number. We do not.)"""
+        """Return the cells as numbers, or None if one is not a number. (Python takes "1_000" for one. We do not.)"""
         try:
             values = np.fromiter(map(float, cells), np.float64, len(cells))
         except ValueError:
@@ -213,11 +213,11 @@ class ColumnParser:
         return float(cell.replace(",", ".") if self.decimal_comma and "." not in cell else cell)
 
     def values(self) -> np.ndarray | Words:
-        """The whole column."""
+        """Return the whole column."""
         values = np.concatenate(self.parts)
         return values if self.words is None else Words(values, list(self.words))
 
 
 def plural(n: int, what: str) -> str:
-    """A number of things: "1 row", "2 rows"."""
+    """Return a number of things: "1 row", "2 rows"."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -18,13 +18,13 @@ MAX_NAME_LENGTH = 24  # characters of a class or a column
 
 
 def columns_table(summaries: list[ColumnSummary]) -> TextTable:
-    """The columns, their kinds and their values."""
+    """Return the columns, their kinds and their values."""
     rows = [(shorten(summary.name, MAX_NAME_LENGTH), summary.kind, summary.text) for summary in summaries]
     return text_table(["column", "read as", ""], rows, "<<<", cut=2)
 
 
 def describe_target(target: Target, parts: TableSplit, other_task: str | None) -> str:
-    """The target, the share of each class, the other task if one is possible, and the numbers of rows."""
+    """Return the target, the share of each class, the other task if one is possible, and the numbers of rows."""
     values = target.values
     if target.classes is None:
         text = f"{target.name}: regression, {values.min():g} … {values.max():g}, mean {values.mean():.4g}"
@@ -45,7 +45,7 @@ def describe_target(target: Target, parts: TableSplit, other_task: str | None) -
 
 
 def scores_table(evaluation: TableEvaluation) -> TextTable:
-    """The scores of the nets, and the scores of the other models for the test rows."""
+    """Return the scores of the nets, and the scores of the other models for the test rows."""
     titles = {TableEvaluation.NETS: "test", TableEvaluation.LINEAR: "linear", TableEvaluation.TREES: "boosted trees"}
     names = ["", "training", *[titles.get(name, baseline(evaluation)) for name in evaluation.models]]
     rows = [[name, *(f"{scores[name]:.4g}" for scores in evaluation.scores)] for name in evaluation.scores[0]]
@@ -53,7 +53,7 @@ def scores_table(evaluation: TableEvaluation) -> TextTable:
 
 
 def baseline(evaluation: TableEvaluation) -> str:
-    """The output of the baseline, which is the same for all rows."""
+    """Return the output of the baseline, which is the same for all rows."""
     classes = evaluation.target.classes
     top = 0 if classes is None else int(evaluation.baseline.argmax())
     return "the mean" if classes is None else f"always {shorten(classes[top], MAX_NAME_LENGTH)}"
@@ -82,7 +82,7 @@ def _compare_models(evaluation: TableEvaluation, other: str, name: str, do: str)
 
 
 def importances_table(evaluation: TableEvaluation) -> TextTable:
-    """The columns that matter most."""
+    """Return the columns that matter most."""
     head = "R² lost" if evaluation.target.classes is None else "log loss added"
     columns = list(evaluation.importances.items())[:MAX_LISTED_COLUMNS]
     rows = [(shorten(name, MAX_NAME_LENGTH), f"{round(x.mean, 3) + 0.0:.3f} ± {x.error:.3f}") for name, x in columns]
@@ -90,7 +90,7 @@ def importances_table(evaluation: TableEvaluation) -> TextTable:
 
 
 def inputs_table(columns: Columns) -> TextTable:
-    """The inputs of an exported model, which are the arrays that `columns.arrays` makes from a frame."""
+    """Return the inputs of an exported model, which are the arrays that `columns.arrays` makes from a frame."""
     rows = []
     numbers = [
         feature for column in columns.columns if isinstance(column, DateColumn) for feature in _date_features(column)
@@ -105,7 +105,7 @@ def inputs_table(columns: Columns) -> TextTable:
 
 
 def _date_features(column: DateColumn) -> list[tuple[str, str]]:
-    """The features of a date, and how they are computed."""
+    """Return the features of a date, and how they are computed."""
     descriptions = []
     for part in column.parts:
         if part == "seconds":

@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
 
 def percent_text(share: float) -> str:
-    """A share as text: "40%", "1.5%"."""
+    """Return a share as text: "40%", "1.5%"."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
@@ -52,7 +52,7 @@ def percent_text(share: float) -> str:
 
 
 def encode_target(table: CSVTable, name: str, task: str | None = None) -> Target:
-    """The column to predict. `task` is "classification", "regression", or None to decide by its values.
+    """Return the column to predict. `task` is "classification", "regression", or None to decide by its values.
 
     Words are classes. So are integers, if there are at most MOST_CLASSES different ones.
     """
@@ -87,7 +87,7 @@ def encode_target(table: CSVTable, name: str, task: str | None = None) -> Target
 
 
 def other_task(column: np.ndarray | Words, target: Target) -> str | None:
-    """The other task that is possible for a target of integers (`--task` selects it), or None for other targets."""
+    """Return the other task that is possible for a target of integers (`--task` selects it), or None for others."""
     if isinstance(column, Words) or (column != np.floor(column)).any():
         return None
     return "classification" if target.classes is None else "regression"
@@ -99,9 +99,9 @@ def other_task(column: np.ndarray | Words, target: Target) -> str | None:
 def select_columns(
     table: CSVTable, training: np.ndarray, target: str, min_frequency: int, ignored: Collection[str] = ()
 ) -> tuple[Frame, list[ColumnSummary]]:
-    """The columns to predict from, and a ColumnSummary of each. The training rows, (n,) bool, decide its kind.
+    """Return the columns to predict from, and a ColumnSummary of each. The training rows, (n,) bool, decide its kind.
 
-    A word that is in fewer rows than `min_frequency` is not a category. Raises ValueError if no column is left, and for
+    A word that is in fewer rows than `min_frequency` is not a category. Raise ValueError if no column is left, and for
     an infinite number.
     """
     frame: Frame = {}
@@ -148,7 +148,7 @@ def _is_row_index(column: np.ndarray) -> bool:
 
 
 def _convert_words(name: str, column: Words, training: np.ndarray, min_frequency: int) -> tuple[Any, ColumnSummary]:
-    """The values of a column of words, or None if it is left out, and its ColumnSummary."""
+    """Return the values of a column of words, or None if it is left out, and its ColumnSummary."""
     training_codes = column.codes[training]
     missing, counts = (
         int((training_codes < 0).sum()),
@@ -183,7 +183,7 @@ def _convert_words(name: str, column: Words, training: np.ndarray, min_frequency
 
 
 def _date_range(dates: np.ndarray, rows: np.ndarray) -> tuple[int, int]:
-    """The places of the first and the last date in the rows that are True in (n,) bool."""
+    """Return the places of the first and the last date in the rows that are True in (n,) bool."""
     known = [(date, i) for i, date in enumerate(dates.tolist()) if rows[i] and date is not None]
     return min(known)[1], max(known)[1]
 
@@ -205,7 +205,7 @@ def parse_dates(column: Words) -> np.ndarray | None:
 
 
 def _parse_date(word: str) -> datetime.datetime:
-    """A word as a date. Raises ValueError if it is not a date."""
+    """Return a word as a date. Raise ValueError if it is not a date."""
     match = YEAR_FIRST.fullmatch(word) or DAY_FIRST.fullmatch(word)
     if match is None:
         raise ValueError(f"{word!r} is not a date")
@@ -233,14 +233,14 @@ def _is_date(word: str) -> bool:
 
 
 def word_column_names(columns: Columns) -> list[str]:
-    """The names of the columns to read as words: dates, and categories, which may look like numbers."""
+    """Return the names of the columns to read as words: dates, and categories, which may look like numbers."""
     return [column.name for column in columns.columns if isinstance(column, CategoryColumn | DateColumn)]
 
 
 def make_frame(table: CSVTable, columns: Columns) -> tuple[Frame, list[str]]:
-    """The columns of a table that a model needs, and remarks about them for the user.
+    """Return the columns of a table that a model needs, and remarks about them for the user.
 
-    Raises ValueError if a column does not exist, and for words in a column of numbers or dates.
+    Raise ValueError if a column does not exist, and for words in a column of numbers or dates.
     """
     if absent := [column.name for column in columns.columns if column.name not in table.columns]:
         raise ValueError(f"{table.path} has no column {', '.join(map(repr, absent[:10]))}, which the model needs")
@@ -281,7 +281,7 @@ def _to_dates(table: CSVTable, name: str, column: Words) -> np.ndarray:
 
 
 def _precision_problem(numbers: np.ndarray) -> str | None:
-    """The reason why float32, the dtype of nets, cannot tell these numbers apart; None if it can."""
+    """Return the reason why float32, the dtype of nets, cannot tell these numbers apart; None if it can."""
     float32, largest = np.finfo(np.float32), np.abs(numbers).max()
     if largest > float32.max:
         return f"within ±{largest:.2g}, too large for float32: divide the column first"
@@ -302,7 +302,7 @@ def _check_finite(table: CSVTable, name: str, column: np.ndarray) -> None:
 
 
 def _nonnumeric_message(table: CSVTable, name: str, column: Words, expected: str) -> str:
-    """The message of an error about words in a column of numbers. It names the first word."""
+    """Return the message of an error about words in a column of numbers. It names the first word."""
     code = next((i for i, word in enumerate(column.words) if not _is_number(word)), 0)
     return f"{table.path}: {name} is {column.words[code]!r} {table.where(column.codes == code)}; {expected}"
 

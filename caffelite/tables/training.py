@@ -50,7 +50,7 @@ class TrainedNets(NamedTuple):
     histories: list[History]
 
     def mean_history(self) -> History:
-        """The mean of the histories, as long as the shortest."""
+        """Return the mean of the histories, as long as the shortest."""
         epochs = min(history.epochs for history in self.histories)
         names = self.histories[0]
         means = {name: np.mean([history[name][:epochs] for history in self.histories], axis=0) for name in names}
@@ -60,7 +60,7 @@ class TrainedNets(NamedTuple):
 def split(target: Target, test: float, seed: int) -> TableSplit:
     """Hold out random rows, the same share of each class. The first row of a class stays in the training.
 
-    Raises ValueError for too few rows.
+    Raise ValueError for too few rows.
     """
     n = len(target.values)
     rng = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ def split(target: Target, test: float, seed: int) -> TableSplit:
 
 
 def take_rows(frame: Frame, rows: np.ndarray) -> Frame:
-    """These rows of a frame. `rows` are numbers, or (n,) bool."""
+    """Return these rows of a frame. `rows` are numbers, or (n,) bool."""
     return {
         name: Categories(column.codes[rows], column.names) if isinstance(column, Categories) else column[rows]
         for name, column in frame.items()
@@ -141,7 +141,7 @@ def train_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> T
 
 
 def predict_trees(columns: Columns, frame: Frame, target: Target, parts: TableSplit, seed: int) -> np.ndarray | None:
-    """The outputs of boosted trees for the test rows, (n, classes) or (n, 1). None without scikit-learn."""
+    """Return the outputs of boosted trees for the test rows, (n, classes) or (n, 1). None without scikit-learn."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     except ImportError:
@@ -163,7 +163,7 @@ def predict_trees(columns: Columns, frame: Frame, target: Target, parts: TableSp
 
 
 def _make_targets(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Function, float, float]:
-    """The targets of these rows, the number of outputs, the loss, and the center and scale of numbers."""
+    """Return the targets of these rows, the number of outputs, the loss, and the center and scale of numbers."""
     values = target.values[rows]
     if target.classes is not None:
         return values, len(target.classes), SoftmaxLoss(), 0.0, 1.0

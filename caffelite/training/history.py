@@ -50,7 +50,7 @@ class History(dict):
         With others, `a.plot(b, c, labels=["SGD", "Adam", "AdamW"])`, it draws the runs together, each with its own line
         style. Validation data then has separate panels below, with the same scale.
 
-        Raises TypeError if another run is not a History, and ValueError unless there is a label for each run.
+        Raise TypeError if another run is not a History, and ValueError unless there is a label for each run.
         """
         from caffelite._support.figures import Figure
 

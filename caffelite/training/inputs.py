@@ -186,7 +186,7 @@ def as_batches(
     """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
 
     Frames must have the columns `columns`. `options` are for rows in memory. `user_options` replace them
-    if they are not None. Raises ValueError if x is batches that do not follow `user_options`.
+    if they are not None. Raise ValueError if x is batches that do not follow `user_options`.
     """
     if are_rows(x, y):
         data, _ = prepare_data(model, name, x, y, weights, loss, columns)
@@ -299,7 +299,7 @@ def model_inputs(
 ) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
     """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
 
-    Raises ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
+    Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
     ValueError for rows without names if `Columns` has numbers and categories.
     """
     names = None

@@ -24,10 +24,10 @@ class Listener:
         return math.inf
 
     def begin(self, loop: Loop) -> None:
-        """Called before the first step."""
+        """Act before the first step."""
 
     def steps_done(self, count: int, loop: Loop) -> None:
-        """Called when `count` more steps are done."""
+        """Act when `count` more steps are done."""
 
     def native_call(self, loop: Loop, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
         """Return the work after each epoch as a call without Python, None if it needs Python now.
@@ -45,11 +45,11 @@ class Listener:
         return ()
 
     def epochs_done(self, count: int, loop: Loop) -> bool:
-        """Called when `count` more epochs are done and in the history. Return True to end the training."""
+        """Act when `count` more epochs are done and in the history. Return True to end the training."""
         return False
 
     def between_steps(self) -> bool | None:
-        """Called between two steps, when all state of the training is complete and may be saved.
+        """Act between two steps, when all state of the training is complete and may be saved.
 
         Return True to end the training.
         """
@@ -58,7 +58,7 @@ class Listener:
         """Leave out these seconds, in which the training has waited and no step was taken."""
 
     def end(self) -> None:
-        """Called when the training is over, also if an exception ended it."""
+        """Act when the training is over, also if an exception ended it."""
 
 
 class Loop:

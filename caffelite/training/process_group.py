@@ -34,7 +34,7 @@ class ProcessGroup:
     # ---- around a training --------------------------------------------------------------------------------------
 
     def training_context(self) -> AbstractContextManager[None]:
-        """A context in which all processes train. If one leaves by an exception, no other waits for it."""
+        """Return a context in which all processes train. If one leaves by an exception, no other waits for it."""
         return NO_CONTEXT
 
     def share_streams(self, *streams: np.random.Generator) -> None:
@@ -50,7 +50,7 @@ class ProcessGroup:
         """Make all processes begin with the same state. Raise RuntimeError if a fact differs."""
 
     def defer_interrupts(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
-        """A context in which Ctrl-C takes effect on all processes after the same step."""
+        """Return a context in which Ctrl-C takes effect on all processes after the same step."""
         return NO_CONTEXT
 
     def make_loop(
@@ -81,7 +81,7 @@ class ProcessGroup:
         """Raise RuntimeError unless all processes got the same batch, or None at the end of the epoch."""
 
     def end_step(self) -> None:
-        """Called after a step on a batch that Python made."""
+        """Act after a step on a batch that Python made."""
 
     # ---- a step -------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Film:
         """Write the film to a file: `.gif`, an animation, or `.html`, a page with a slider.
 
         `fps` is the number of frames a second. The last frame of a GIF stays for two seconds more. The page needs no
-        other file and no network. Raises ValueError for another ending of the name, and OSError if the file cannot be
+        other file and no network. Raise ValueError for another ending of the name, and OSError if the file cannot be
         written.
         """
         path, fps = Path(path), check_positive("fps", fps)
@@ -266,7 +266,7 @@ def film(
     the same bits as `fit` with the same arguments, and raises the same errors. `film.history` is its result, and
     `film.save(path)` writes a `.gif` or an `.html` file.
 
-    Needs matplotlib, the extra `plot`. Without it, raises ImportError before the training. Raises ValueError for other
+    Needs matplotlib, the extra `plot`. Without it, raises ImportError before the training. Raise ValueError for other
     shapes of x, y and the outputs, and for fewer than 2 frames.
     """
     import caffelite._support.figures  # noqa: F401 (raises ImportError without matplotlib)
@@ -304,7 +304,7 @@ def _choose_subject(model: Model, x: np.ndarray, y: np.ndarray) -> _Regions | _C
 
 
 def _sample_rows(rows: int) -> np.ndarray:
-    """The numbers of the rows that are drawn."""
+    """Return the numbers of the rows that are drawn."""
     return np.linspace(0, rows - 1, min(rows, MAX_POINTS)).astype(int)
 
 

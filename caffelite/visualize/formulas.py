@@ -19,7 +19,7 @@ MAX_NUMBERS = 4  # numbers of an input or an output
 
 
 def format_number(x: Any) -> str:
-    """A number with three digits: `−0.25`, `1.2e−5`. Labels and bools as they are."""
+    """Return a number with three digits: `−0.25`, `1.2e−5`. Labels and bools as they are."""
     if isinstance(x, float):
         digits = f"{x + 0.0:.3g}"  # + 0 makes 0 of −0
         return digits.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", "−")
@@ -27,7 +27,7 @@ def format_number(x: Any) -> str:
 
 
 def forward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarray) -> Formulas:
-    """The formulas of a Function's output; [] if there are too many numbers, or no formulas for this class."""
+    """Return the formulas of a Function's output; [] if there are too many numbers, or no formulas for this class."""
     formula = _lookup(FORWARD_FORMULAS, function)
     if formula is None or not _are_few([*inputs, output]):
         return []
@@ -35,7 +35,7 @@ def forward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarr
 
 
 def backward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarray, dy: np.ndarray) -> Formulas:
-    """The formulas of the gradient of a Function's input; [] if there are too many numbers, or no formulas."""
+    """Return the formulas of the gradient of a Function's input; [] if there are too many numbers, or no formulas."""
     formula = _lookup(BACKWARD_FORMULAS, function)
     if formula is None or not _are_few([*inputs, output]):
         return []
@@ -44,7 +44,7 @@ def backward_formulas(function: Function, inputs: Sequence[Any], output: np.ndar
 
 
 def _lookup(table: dict[type, Any], function: Function) -> Callable[..., Any] | None:
-    """The entry of a table for a Function's class. A subclass has no entry, because it may compute anything."""
+    """Return the entry of a table for a Function's class. A subclass has no entry, because it may compute anything."""
     return table.get(type(function))
 
 

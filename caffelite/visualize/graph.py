@@ -41,7 +41,7 @@ class SVG(str):
     """SVG text, which notebooks show as the picture. Its `repr` is the size."""
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the picture to a file, such as `graph.svg`, which a browser shows. Raises OSError if it cannot."""
+        """Write the picture to a file, such as `graph.svg`, which a browser shows. Raise OSError if it cannot."""
         Path(path).write_text(self, encoding="utf-8")
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ def graph(tensor: Tensor) -> SVG:
     Tensors, such as labels or a number, were not kept. Each is a `constant`.
 
     Returns SVG text, a `str`: `cl.graph(loss).save("graph.svg")`. In a notebook it shows the picture.
-    Raises TypeError for anything but a Tensor, and RuntimeError if `backward` has freed the graph.
+    Raise TypeError for anything but a Tensor, and RuntimeError if `backward` has freed the graph.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"graph takes a Tensor, got {tensor!r}")
@@ -102,7 +102,7 @@ def draw_boxes(boxes: list[Box], legend: Sequence[Piece] = ()) -> SVG:
 
 
 def build_boxes(*results: Tensor) -> list[Box]:
-    """The boxes of a graph, each after its inputs. RuntimeError if `backward` has freed the graph."""
+    """Return the boxes of a graph, each after its inputs. RuntimeError if `backward` has freed the graph."""
     boxes: dict[int, Box] = {}  # by the id of a Function, which may have several outputs, or of a leaf
 
     def find_box(x: Tensor | None) -> Box:
@@ -133,7 +133,7 @@ def build_boxes(*results: Tensor) -> list[Box]:
 
 
 def _rows(boxes: list[Box]) -> list[list[Box]]:
-    """The rows, the lowest first. A box is in the row right above the highest box that it goes into."""
+    """Return the rows, the lowest first. A box is in the row right above the highest box that it goes into."""
     for box in reversed(boxes):
         for x in box.inputs:
             x.row = max(x.row, box.row + 1)

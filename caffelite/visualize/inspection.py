@@ -192,7 +192,7 @@ class Inspection:
         return figure
 
     def _plot_lines(self) -> list[tuple[str, str, list[Statistics | None]]]:
-        """The histograms of `plot`: beside each layer its first parameter, its others on lines of their own."""
+        """Return the histograms of `plot`: beside each layer its first parameter, its others on lines of their own."""
         lines: list[tuple[str, str, list[Statistics | None]]] = []
         remaining = dict(self.parameters)
         for layer in self.layers:
@@ -272,7 +272,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
 
 
 def _unit_axis(function: Function, previous: int) -> int:
-    """The axis along which outputs have their features or channels: where the input it requires has its own."""
+    """Return the axis along which outputs have their features or channels: where the input it requires has its own."""
     required = function.required_input_shape or ()
     for i, length in enumerate(required):
         if isinstance(length, int):
@@ -322,7 +322,7 @@ def _input_findings(inputs: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _design_findings(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str]:
-    """Findings about two linear layers in a row, if neither the model nor another layer uses what is between them."""
+    """Yield findings about two linear layers in a row, if nothing else uses what is between them."""
     results = {id(unwrap_tensor(y)): step for step in steps if step.name for y in step.outputs}
     uses = Counter(
         [id(unwrap_tensor(x)) for step in steps for x in step.inputs] + [id(unwrap_tensor(y)) for y in outputs]
@@ -344,7 +344,8 @@ def _design_findings(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str
 
 
 def _describe_merged(kind: type, first: Any, second: Any) -> str:
-    """The layer that two layers of a kind are together; "" if there is none, or if a reason for the two is likely.
+    """Return the layer that two layers of a kind are together; "" if there is none, or if a reason for the two is
+    likely.
 
     Likely reasons are a frozen layer, groups, and a window that is a row or a column. Few numbers between the two
     layers are a factorization: not every such layer is a product of two.
@@ -386,7 +387,7 @@ def _value_findings(inspection: Inspection) -> Iterator[str]:
 
 
 def _gradient_findings(inspection: Inspection, norm: float) -> Iterator[str]:
-    """Findings about the gradients. `norm` is the norm of the gradient at the model's outputs."""
+    """Yield findings about the gradients. `norm` is the norm of the gradient at the model's outputs."""
     named_layers = zip(inspection.layers, _name_layers(inspection.layers), strict=True)
     gradients = [(layer.gradient, place) for layer, place in named_layers if layer.gradient is not None]
     broken = [place for gradient, place in gradients if gradient.not_finite]

@@ -102,8 +102,8 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
     The meanings are in words, for the common instructions of x86-64. `a ← b` means that register a gets b. `16 floats
     at [rax]` are the floats in memory from the address in register rax on.
 
-    Raises ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raises
-    TypeError for another dtype. Raises RuntimeError without `objdump`: it is in Debian's package `binutils`, and on
+    Raise ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raises
+    TypeError for another dtype. Raise RuntimeError without `objdump`: it is in Debian's package `binutils`, and on
     macOS in Xcode's tools.
 
     Source of the meanings: Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2.
@@ -131,9 +131,9 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
 def _make_code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode:
     places = [f"{instruction.address:x}" for instruction in instructions]
     rows = [[place, i.text, i.meaning] for place, i in zip(places, instructions, strict=True)]
-    text_table = text_table(["address", "instruction", "meaning"], rows, "><<")
-    code = MachineCode(text_table)
-    code.cells, code.alignment = text_table.cells, text_table.alignment
+    table = text_table(["address", "instruction", "meaning"], rows, "><<")
+    code = MachineCode(table)
+    code.cells, code.alignment = table.cells, table.alignment
     code.instructions, code.kernel, code.isa = instructions, kernel, isa
     return code
 

@@ -38,7 +38,7 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     the places at which two classes tie. Points have the colour of their label, and a dark ring if the model's
     prediction differs.
 
-    x (n, 2) points, y (n,) integer labels, which are the columns of the model's outputs (n, classes). Raises ValueError
+    x (n, 2) points, y (n,) integer labels, which are the columns of the model's outputs (n, classes). Raise ValueError
     for other shapes.
     """
     x, y = np.asarray(x), np.asarray(y)
@@ -53,7 +53,7 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
 def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw every image whose prediction is not its label, in a grid, with "label → prediction" under each.
 
-    images (n, height, width), labels (n,), predictions (n,). Raises ValueError for other shapes.
+    images (n, height, width), labels (n,), predictions (n,). Raise ValueError for other shapes.
     """
     images, labels, predictions = np.asarray(images), np.asarray(labels), np.asarray(predictions)
     if images.ndim != 3 or not labels.shape == predictions.shape == images.shape[:1]:
@@ -94,7 +94,7 @@ def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
 
     This is W[o, 0] over y[o], each from dark purple, for its largest magnitude below 0, through grey for 0 to orange.
 
-    image (height, width). Raises ValueError for other shapes and for a convolution of several channels.
+    image (height, width). Raise ValueError for other shapes and for a convolution of several channels.
     """
     image = np.asarray(image)
     if image.ndim != 2 or convolution.in_channels != 1:
@@ -122,7 +122,7 @@ def weights(function: Function) -> Any:
     channels, or of one channel in a square. Colours go from dark purple, for the largest magnitude below 0, through
     grey for 0 to orange. The title has the largest magnitude.
 
-    Raises ValueError if there are no such parameters.
+    Raise ValueError if there are no such parameters.
     """
     from caffelite._support.figures import Figure
 
@@ -145,7 +145,7 @@ def weights(function: Function) -> Any:
 def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw how many rows of each label were predicted to be of each class, by scikit-learn's ConfusionMatrixDisplay.
 
-    labels (n,), predictions (n,), `scores.argmax(axis=1)`. Raises ValueError for other shapes, ImportError without
+    labels (n,), predictions (n,), `scores.argmax(axis=1)`. Raise ValueError for other shapes, ImportError without
     scikit-learn.
     """
     labels, predictions = _check_columns("confusion_matrix", "labels", labels, "predictions", predictions)
@@ -174,7 +174,7 @@ def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
     picture shows the probability of the predicted class (C. Guo et al., "On calibration of modern neural networks",
     ICML 2017). It has ten bins of equal width.
 
-    Raises ValueError for other shapes and for numbers outside 0 … 1, ImportError without scikit-learn.
+    Raise ValueError for other shapes and for numbers outside 0 … 1, ImportError without scikit-learn.
     """
     labels, probabilities = np.asarray(labels), np.asarray(probabilities)
     if labels.ndim != 1 or probabilities.ndim not in (1, 2) or len(probabilities) != len(labels) or len(labels) == 0:
@@ -199,7 +199,7 @@ def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
 def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw target minus prediction over the prediction, for 1,000 points at most.
 
-    targets and predictions are (n,) or (n, 1). The picture is scikit-learn's PredictionErrorDisplay. Raises ValueError
+    targets and predictions are (n,) or (n, 1). The picture is scikit-learn's PredictionErrorDisplay. Raise ValueError
     for other shapes, ImportError without scikit-learn.
     """
     targets, predictions = (np.asarray(a) for a in (targets, predictions))
@@ -223,7 +223,7 @@ def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = 
     """Draw a text in lines of some columns. The ground of a character is darker if it was less probable.
 
     The ground of a character of probability p shows −log₂ p bits: white for 0 bits and darkest for 8 or more. `↵` is
-    the end of a line, `□` a character that the font lacks. probabilities (n,), of n characters. Raises ValueError for
+    the end of a line, `□` a character that the font lacks. probabilities (n,), of n characters. Raise ValueError for
     other shapes.
     """
     from matplotlib.colors import LinearSegmentedColormap
@@ -253,7 +253,7 @@ def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = 
 
 
 def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
-    """A matplotlib Figure: `decision_regions`, and beside them the loss and the accuracy over the epochs.
+    """Return a matplotlib Figure: `decision_regions`, and beside them the loss and the accuracy over the epochs.
 
     x (n, 2), y (n,) integer labels.
     """
@@ -265,7 +265,7 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
 
 
 def digits_picture(history: History, images: Any, labels: Any, predictions: Any, convolution: Conv2d) -> Any:
-    """A matplotlib Figure: `mistakes`, the loss and the accuracy over the epochs, and below them `filters`.
+    """Return a matplotlib Figure: `mistakes`, the loss and the accuracy over the epochs, and below them `filters`.
 
     images (n, height, width), labels (n,), predictions (n,); the convolution, of one channel, is shown with the first
     image that is wrong, or the first of all where none is.
@@ -282,7 +282,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
 
 
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
-    """A matplotlib Figure: `text`, what there is room for, and beside it the loss and the accuracy over the epochs."""
+    """Return a matplotlib Figure: `text`, what there is room for, and beside it loss and accuracy over the epochs."""
     figure = _make_figure()
     axes = _draw_curves_right(figure, history, "held-out text, the darker the less expected")
     text(characters[:MAX_CHARACTERS], probabilities[:MAX_CHARACTERS], axes=axes)
@@ -292,7 +292,7 @@ def text_picture(history: History, characters: str, probabilities: Any) -> Any:
 def table_picture(
     history: History, truth: Any, predictions: Any, classes: Sequence[str] | None, importances: Mapping[str, float]
 ) -> Any:
-    """A matplotlib Figure: predictions for held-out rows, curves over the epochs, and importances of columns.
+    """Return a matplotlib Figure: predictions for held-out rows, curves over the epochs, and importances of columns.
 
     With classes, truth (n,) and predictions (n,) are labels, and the figure shows how many rows of each class were
     predicted as each class. Without classes they are values, and it shows one over the other. `importances` are numbers
@@ -362,7 +362,7 @@ def _style_axes(axes: Any, title: str) -> None:
 
 
 def _make_figure() -> Any:
-    """A figure of 1600 × 700 pixels, empty."""
+    """Return a figure of 1600 × 700 pixels, empty."""
     from caffelite._support.figures import Figure
 
     return Figure(10, 4.375, dpi=160)
@@ -378,7 +378,7 @@ def _draw_curves_right(figure: Any, history: History, title: str) -> Any:
 
 
 def _draw_curves(figure: Any, history: History, validation_label: str = "held out") -> None:
-    """The loss, and below it the first metric, over the epochs."""
+    """Draw the loss, and below it the first metric, over the epochs."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     loss, metric = figure.subplots(2, 1, sharex=True)
@@ -403,7 +403,7 @@ def _make_axes(width: float, height: float) -> Any:
 
 
 def _import_display(what: str, module: str, name: str) -> Any:
-    """A class of scikit-learn's."""
+    """Return a class of scikit-learn's."""
     try:
         return getattr(import_module(f"sklearn.{module}"), name)
     except ImportError:
@@ -428,7 +428,7 @@ def _draw_signed(axes: Any, values: np.ndarray, **options: Any) -> None:
 
 
 def _tile_filters(weights: np.ndarray) -> np.ndarray:
-    """Filters (outputs, inputs, …, width) as one image, an input a row, an output a column; gaps are NaN."""
+    """Return filters (outputs, inputs, …, width) as one image, an input a row, an output a column; gaps are NaN."""
     width = weights.shape[-1]
     filters = weights.reshape(*weights.shape[:2], -1, width).swapaxes(0, 1)
     if len(filters) == 1:  # in a square

@@ -145,7 +145,7 @@ def _write_function(box: Box, loss: Function | None, targets: tuple[np.ndarray, 
 
 
 def _drop_long(formulas: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The formulas if they are few and short, otherwise []."""
+    """Return the formulas if they are few and short, otherwise []."""
     fits = len(formulas) <= MAX_LINES and all(len(a) + len(b) + 9 <= MAX_LINE for a, b in formulas)
     return formulas if fits else []
 

@@ -35,7 +35,7 @@ FIXED_MEANINGS = {
 
 
 def meaning(name: str, operands: list[str], width: int | None = None, constant: int | None = None) -> str:
-    """The meaning of an instruction; "" if the instruction is not a common one.
+    """Return the meaning of an instruction; "" if the instruction is not a common one.
 
     `width` is how many bytes the operand in memory has. `constant` is the address of an operand inside the module,
     such as a constant.
@@ -76,7 +76,7 @@ class _Operands:
         return self.words(0)
 
     def words(self, i: int) -> str:
-        """The words for operand i: a register's name, a number, or what is in memory."""
+        """Return the words for operand i: a register's name, a number, or what is in memory."""
         operand = self.texts[i]
         if not operand.startswith("[") and ":[" not in operand:
             return operand
@@ -96,7 +96,7 @@ class _Operands:
         return f"what is at {operand}" if operand.startswith("[") else operand
 
     def sources(self) -> tuple[str, str]:
-        """The two operands of an operation; with two operands in all, the result replaces the first."""
+        """Return the two operands of an operation; with two operands in all, the result replaces the first."""
         return (self.words(0), self.words(1)) if len(self) == 2 else (self.words(1), self.words(2))
 
 
@@ -131,7 +131,7 @@ def _logic(match: Match, ops: _Operands) -> str:
 
 
 def _mask(match: Match, ops: _Operands) -> str:
-    """A comparison of each lane, whose results are bits of a mask, or lanes of all ones and all zeros."""
+    """Return a comparison of each lane, whose results are bits of a mask, or lanes of all ones and all zeros."""
     sign = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥", "eq": "=", "neq": "≠"}
     name = match[1].removesuffix("_oq").removesuffix("_uq")
     a, b = ops.sources()

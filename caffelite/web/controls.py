@@ -39,7 +39,7 @@ class Controls:
         status.unsupported = _unsupported_requests(training, updates.view)
 
     def add_request(self, channel: Channel | None, kind: Any, value: Any = None) -> None:
-        """Queue a request of a page. Raises ValueError if it cannot be done. It runs on the server's thread."""
+        """Queue a request of a page. Raise ValueError if it cannot be done. It runs on the server's thread."""
         if kind not in KINDS:
             raise ValueError(f"the page asked for {kind!r:.80}, which is unknown")
         if kind in self.status.unsupported:
@@ -141,7 +141,7 @@ class Controls:
 
 
 def _unsupported_requests(training: Any, view: snapshots.TrainingView) -> dict[str, str]:
-    """The requests that are impossible, and the reasons."""
+    """Return the requests that are impossible, and the reasons."""
     if training.optimizer is None:
         return {"rate": "L-BFGS chooses the length of each step", "kernels": "only steps of an optimizer can be timed"}
     if view.training_rows is None:
@@ -150,7 +150,7 @@ def _unsupported_requests(training: Any, view: snapshots.TrainingView) -> dict[s
 
 
 def _check_rate(value: Any) -> float:
-    """The learning rate that a page has sent. Raises ValueError if it is not a possible one."""
+    """Return the learning rate that a page has sent. Raise ValueError if it is not a possible one."""
     if type(value) not in (int, float) or not 0 <= value < 1e9:
         raise ValueError(f"a learning rate is a number, 0 or more, got {value!r:.80}")
     return float(value)

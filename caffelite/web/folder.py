@@ -14,7 +14,7 @@ class FolderPage:
 
     The page asks for the list again now and then. So it shows also runs that another program trains meanwhile.
 
-    Raises OSError if the folder cannot be read or another program has the port, and ValueError if it has no runs.
+    Raise OSError if the folder cannot be read or another program has the port, and ValueError if it has no runs.
     """
 
     html = "live.html"

@@ -191,7 +191,7 @@ def live(port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str
     The training computes the same bits as without it, unless a page changes the rate or ends the training. It takes
     less than 2 % of the time. The server ends with the training; a page that is open keeps what it shows.
 
-    Needs `pip install starlette uvicorn websockets`. Raises ValueError for a port outside 0 … 65535. When the
+    Needs `pip install starlette uvicorn websockets`. Raise ValueError for a port outside 0 … 65535. When the
     training begins, it raises OSError if the port is taken, or if the folder cannot be written.
     """
     if type(port) is not int or not 0 <= port <= 65535:

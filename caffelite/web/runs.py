@@ -56,7 +56,7 @@ class Runs:
         return self.folder / f"{name}{SUFFIX}"
 
     def save(self, name: str, parts: dict[str, dict[str, Any]]) -> None:
-        """Keep a run, in the place of an earlier state of it. Raises OSError if it cannot be written."""
+        """Keep a run, in the place of an earlier state of it. Raise OSError if it cannot be written."""
         content = encode_message("run", {"name": name, "parts": parts})
         if self.folder is not None:
             files.replace_file(self.path(name), [content])
@@ -66,7 +66,7 @@ class Runs:
             del self._contents[next(iter(self._contents))]
 
     def content(self, name: Any) -> bytes:
-        """Return the message of a run. Raises ValueError if there is none of this name."""
+        """Return the message of a run. Raise ValueError if there is none of this name."""
         if isinstance(name, str) and NAME_PATTERN.fullmatch(name):
             if name in self._contents:
                 return self._contents[name]
@@ -105,7 +105,7 @@ class Runs:
 
 
 def _summarize(name: str, content: bytes | None) -> dict[str, Any]:
-    """The entry of a run in the page's list; {} if the content is not a run."""
+    """Return the entry of a run in the page's list; {} if the content is not a run."""
     try:
         message = decode(content or b"")
         status, curves = message["parts"]["status"], message["parts"]["curves"]

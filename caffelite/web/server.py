@@ -63,13 +63,15 @@ class Page(Protocol):
     html: str  # the file of the page
 
     def on_connect(self, channel: Channel) -> None:
-        """A page has connected."""
+        """Act when a page has connected."""
 
     def on_receive(self, channel: Channel, message: dict[str, Any]) -> None:
-        """A page has sent a message. Raises ValueError for an unexpected message; then the page gets the reason."""
+        """Act when a page has sent a message. Raise ValueError for an unexpected message; then the page gets the
+        reason.
+        """
 
     def on_disconnect(self, channel: Channel) -> None:
-        """A page has gone."""
+        """Act when a page has gone."""
 
 
 class Channel:
@@ -118,7 +120,7 @@ class Server:
     """Serves a page at `address`, on a thread of its own, until `stop` or the end of the program.
 
     `port` is 0 for any free port. `max_message` is a limit in bytes. If a server replaces an earlier
-    one, give it the `token` of the earlier server: then open pages find it. Raises OSError if another program has the
+    one, give it the `token` of the earlier server: then open pages find it. Raise OSError if another program has the
     port.
     """
 

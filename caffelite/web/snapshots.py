@@ -92,7 +92,7 @@ class TrainingView:
 
 
 def _rows_in_memory(batches: Any) -> DataGenerator | None:
-    """The DataGenerator, if its rows are in memory and have targets."""
+    """Return the DataGenerator, if its rows are in memory and have targets."""
     generator = getattr(batches, "batches", batches)  # an object that accumulates batches has them
     if not isinstance(generator, DataGenerator) or generator.y is None or generator.blocks is not None:
         return None
@@ -103,7 +103,7 @@ def _rows_in_memory(batches: Any) -> DataGenerator | None:
 
 
 def layers(view: TrainingView) -> dict[str, Any]:
-    """The size of each parameter and of its gradient, as the root of the mean square."""
+    """Return the size of each parameter and of its gradient, as the root of the mean square."""
     lr = None if view.optimizer is None else view.optimizer.lr
     rows = []
     parameters = view.model.named_parameters()
@@ -169,7 +169,7 @@ def units(view: TrainingView) -> dict[str, Any] | None:
 
 
 def regions(view: TrainingView) -> dict[str, Any] | None:
-    """The classes that the model decides for, or its predictions, over the plane; x has two columns."""
+    """Return the classes that the model decides for, or its predictions, over the plane; x has two columns."""
     x = view.x
     if x is None or x.ndim != 2 or x.shape[1] != 2 or not isinstance(view.rows.y, np.ndarray):  # type: ignore[union-attr]
         return None
@@ -218,7 +218,7 @@ def _image_shape(view: TrainingView) -> tuple[int, int, int] | None:
 
 
 def filters(view: TrainingView) -> dict[str, Any] | None:
-    """The filters of the first layer as images: of a convolution, or the weights of each unit of a Linear."""
+    """Return the filters of the first layer as images: of a convolution, or the weights of each unit of a Linear."""
     shape = _image_shape(view)
     if shape is None:
         return None
@@ -269,7 +269,7 @@ def mistakes(view: TrainingView) -> dict[str, Any] | None:
 
 
 def _find_vocabulary(view: TrainingView) -> Vocabulary | None:
-    """The vocabulary of a model that gives scores for the next token at each place; None if it is not one."""
+    """Return the vocabulary of a model that gives scores for the next token at each place; None if it is not one."""
     model = view.model
     if getattr(model, "takes_indices", False) is not True:
         return None
@@ -278,7 +278,7 @@ def _find_vocabulary(view: TrainingView) -> Vocabulary | None:
 
 
 def text(view: TrainingView) -> dict[str, Any] | None:
-    """The text that the model writes: token after token, each drawn by its probability."""
+    """Return the text that the model writes: token after token, each drawn by its probability."""
     vocabulary = _find_vocabulary(view)
     if vocabulary is None:
         return None
@@ -303,7 +303,7 @@ def text(view: TrainingView) -> dict[str, Any] | None:
 
 
 def kernels(view: TrainingView) -> dict[str, Any]:
-    """The time of each kernel of a step. A copy of the model makes the steps, on rows that are in memory."""
+    """Return the time of each kernel of a step. A copy of the model makes the steps, on rows that are in memory."""
     assert view.training_rows is not None
     model, optimizer, loss = copy.deepcopy((view.model, view.optimizer, view.loss))
     x, y = view.sample_rows(view.training_rows.batch_size, from_training=True)
@@ -335,5 +335,5 @@ def kernels(view: TrainingView) -> dict[str, Any]:
 
 
 def describe_model(model: Function) -> str:
-    """The model in a line."""
+    """Return the model in a line."""
     return shorten(repr(model), 400)

@@ -130,7 +130,7 @@ class Updates:
         self.send()
 
     def make_status_due(self) -> None:
-        """The state has changed: do not wait until the numbers are due."""
+        """Do not wait, because the state has changed, until the numbers are due."""
         self._parts["status"].due = 0.0
 
     def _has_time_for(self, name: str, budget: float) -> bool:
@@ -191,5 +191,5 @@ class Updates:
         self._unsent.clear()
 
     def save(self) -> None:
-        """Keep the run as it is now. Raises OSError if it cannot be written."""
+        """Keep the run as it is now. Raise OSError if it cannot be written."""
         self.runs.save(self.status.name, self._messages)

@@ -63,7 +63,7 @@ def to_restructured_text(app, what, name, obj, options, lines):
 
 
 def shorten_signature(app, what, name, obj, options, signature, returned):
-    """A signature without what says nothing: `Any`, and that a constructor returns None."""
+    """Return a signature without what says nothing: `Any`, and that a constructor returns None."""
     signature = re.sub(r": (?:~?typing\.)?Any\b", "", signature or "")
     signature = re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", signature)
     return signature or None, None if returned in {"None", "Any", "~typing.Any"} else returned
@@ -92,7 +92,7 @@ def escape_plain(text: str) -> str:
 
 
 def format_code(quoted: str) -> str:
-    """A name may be a link; what is more than a name is code, and `mean` an attribute sooner than `cl.mean`."""
+    """Return a name may be a link; what is more than a name is code, and `mean` an attribute sooner than `cl.mean`."""
     if quoted.startswith("*"):
         return quoted
     is_word = quoted.islower() and hasattr(caffelite, quoted.strip("`"))

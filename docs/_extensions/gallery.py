@@ -148,7 +148,7 @@ def run(example, folder, library_digest):
 
 
 def execute(*arguments, folder):
-    """What Python with these arguments prints; ExtensionError if it fails."""
+    """Return what Python with these arguments prints; ExtensionError if it fails."""
     command = [sys.executable, *arguments]
     child = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=folder, env=ENVIRONMENT, check=False)
     if child.returncode:
@@ -161,7 +161,7 @@ def picture_name(example):
 
 
 def read_docstring(example):
-    """The first sentence of its docstring, and the rest: paragraphs, and blocks of commands."""
+    """Return the first sentence of its docstring, and the rest: paragraphs, and blocks of commands."""
     docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example.name}.py").read_text()))
     first, _, rest = docstring.partition("\n\n")
     paragraphs = [commands(p) if p.startswith("python ") else p for p in rest.split("\n\n") if p]

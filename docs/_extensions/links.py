@@ -26,7 +26,7 @@ class Page(HTMLParser):
 
 
 def follow(app, exception):
-    """A warning for every link within the site that leads nowhere. What is outside is not asked."""
+    """Warn of every link within the site that leads nowhere. What is outside is not asked."""
     if exception is not None or app.builder.format != "html":
         return
     pages = {path.resolve(): Page(path) for path in Path(app.outdir).rglob("*.html")}

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 def to_mathml(self, node, display):
-    """The formula of a node. A warning, which ends the build, if LaTeX has a command that is not known here."""
+    """Return the formula of a node. A warning, which ends the build, if LaTeX has a command that is not known here."""
     try:
         formula = convert(node.astext(), display=display)
     except Exception as error:  # the converter has no base class of its errors

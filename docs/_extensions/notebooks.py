@@ -35,7 +35,7 @@ def setup(app: Sphinx) -> dict:
 
 
 def pages(folder):
-    """The pages in a folder that have programs."""
+    """Return the pages in a folder that have programs."""
     return sorted(page for page in folder.glob("*.md") if "```{code-cell}" in page.read_text())
 
 
@@ -64,7 +64,7 @@ def link_to_notebook(app, name, source):
 
 
 def notebook(page, solutions=True):
-    """The notebook of a page, with or without its solutions."""
+    """Return the notebook of a page, with or without its solutions."""
     text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text(), flags=re.DOTALL)
     result, markdown = nbformat.v4.new_notebook(), ""
     result.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -96,7 +96,7 @@ def notebook(page, solutions=True):
 
 
 def make_stub(solution):
-    """The cell in place of a solution, which checks the answer if the solution does."""
+    """Return the cell in place of a solution, which checks the answer if the solution does."""
     checks = re.findall(r"^cl\.exercises\.check\(.*\)$", solution, re.MULTILINE)
     return "\n\n\n".join(["# your answer", *checks])
 
@@ -116,7 +116,7 @@ def add(notebook, text):
 
 
 def to_markdown(match, folder):
-    """A directive as Markdown."""
+    """Return a directive as Markdown."""
     _, kind, argument, body = match.groups()
     options = dict(re.findall(r"^:([\w-]+): *(.*)$", body, re.MULTILINE))
     content = re.sub(r"\A(?::.*\n)*\n?", "", body)
@@ -134,7 +134,7 @@ def to_markdown(match, folder):
 
 
 def read_include(path, options):
-    """The lines of a file that `literalinclude` shows, as far as our pages use its options."""
+    """Return the lines of a file that `literalinclude` shows, as far as our pages use its options."""
     lines = path.read_text().splitlines()
     begin = next(i for i, line in enumerate(lines) if options.get("start-at", "").strip('"') in line)
     rest = lines[begin:]

@@ -123,7 +123,7 @@ class Reference(SphinxDirective):
 
 
 def family(name: str | None, kind: str) -> list[str]:
-    """The layers or the operators of a family of Functions, in the order of its file."""
+    """Return the layers or the operators of a family of Functions, in the order of its file."""
     if name is None:
         return []
     module = importlib.import_module(f"caffelite.functions.{name}")
@@ -139,7 +139,7 @@ def directive_for(module: str, name: str) -> str:
 
 
 def warn_about_gaps(app, env):
-    """A warning, which ends the build, for each public name that is documented nowhere."""
+    """Warn of, and so end the build for, each public name that is documented nowhere."""
     offered = {f"caffelite.{name}" for name in caffelite.__all__ if name not in MODULES}
     for name in MODULES:
         offered |= {f"caffelite.{name}.{member}" for member in getattr(getattr(caffelite, name), "__all__", ())}

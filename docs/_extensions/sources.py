@@ -38,7 +38,7 @@ PLACES = ["", "caffelite", "caffelite/_kernels", "caffelite/_kernels/loops", "ca
 
 @cache
 def files() -> frozenset[str]:
-    """The paths of the files that have pages, relative to the project."""
+    """Return the paths of the files that have pages, relative to the project."""
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")]
     named = set(re.findall(r"\b\w+\.py\b", "".join(page.read_text() for page in pages)))
     found = [path for folder in ("caffelite", "examples") for path in (ROOT / folder).rglob("*")]
@@ -54,7 +54,7 @@ def files() -> frozenset[str]:
 
 @cache
 def folders() -> dict[str, list[str]]:
-    """The folders that have pages, and what is in them: files, and folders with a slash behind."""
+    """Return the folders that have pages, and what is in them: files, and folders with a slash behind."""
     inside = defaultdict(set)
     for path in files():
         while folder := posixpath.dirname(path.rstrip("/")):
@@ -69,7 +69,7 @@ def lines(path: str) -> list[str]:
 
 
 def find_file(name: str) -> str | None:
-    """The path of a file or a folder that a page calls by this name."""
+    """Return the path of a file or a folder that a page calls by this name."""
     for place in PLACES:
         path = posixpath.join(place, name).rstrip("/")
         if path in files() or (name.endswith("/") and path in folders()):
@@ -86,7 +86,7 @@ def page_name(path: str) -> str:
 
 
 def find_object(module: str, fullname: str) -> tuple[str, int] | None:
-    """The file and the line, from 1, of something in the reference."""
+    """Return the file and the line, from 1, of something in the reference."""
     owner, name, value = None, "", __import__(module, fromlist=["_"])
     for name in fullname.split("."):
         owner, value = (
@@ -110,7 +110,7 @@ def find_object(module: str, fullname: str) -> tuple[str, int] | None:
 
 
 def find_compiled(owner, name: str) -> tuple[str, int] | None:
-    """The same by its text: a class or a function of a .pyx file, a method within its class."""
+    """Return the same by its text: a class or a function of a .pyx file, a method within its class."""
     inside = owner.__name__ if inspect.isclass(owner) else None
     for path in sorted(path for path in files() if path.endswith((".pyx", ".pxi"))):
         begun = inside is None
@@ -163,7 +163,7 @@ class Sources(SphinxPostTransform):
 
 
 def pages(app):
-    """What Sphinx writes beside the documents."""
+    """Yield what Sphinx writes beside the documents."""
     for path in sorted(files()):
         yield page_name(path), {"title": path, "body": heading(app, path) + number_lines(app, path)}, "source.jinja"
     for path, names in sorted(folders().items()):
@@ -177,7 +177,7 @@ def pages(app):
 
 
 def heading(app, path):
-    """The path as a title, each folder of it a link."""
+    """Return the path as a title, each folder of it a link."""
     here, parts, shown = page_name(path), path.split("/"), []
     for i, part in enumerate(parts):
         uri = app.builder.get_relative_uri(here, page_name("/".join(parts[: i + 1])))
@@ -186,7 +186,7 @@ def heading(app, path):
 
 
 def number_lines(app, path):
-    """The text of a file, highlighted, with a place to link to at each line."""
+    """Return the text of a file, highlighted, with a place to link to at each line."""
     text = (ROOT / path).read_text(encoding="utf-8")
     block = app.builder.highlighter.highlight_block(text, LANGUAGES[Path(path).suffix], linenos=False)
     before, opened, rest = block.partition("<pre>")
@@ -196,7 +196,7 @@ def number_lines(app, path):
 
 
 def first_sentence(name):
-    """What a file says of itself first."""
+    """Return what a file says of itself first."""
     if name.endswith("/"):
         name = next((f"{name}{file}" for file in ("__init__.py",) if f"{name}{file}" in files()), name)
         if name.endswith("/"):

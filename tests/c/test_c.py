@@ -116,7 +116,7 @@ def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
     kinds = {type(function) for model, _ in nets for function in model.all_functions()}
     assert kinds >= {
         kind for kind in (*LAYERS, *STACKS, *IDENTITIES) if hasattr(cl, kind.__name__)
-    }  # all but operators
+    }  # all except operators
 
 
 @needs_compiler
@@ -216,7 +216,7 @@ def test_an_input_that_no_output_depends_on_stays_an_argument():
 
 
 def table():
-    """A model of two columns of numbers and two of words, and its rows: a frame, and the arrays of that."""
+    """Return a model of two columns of numbers and two of words, and its rows: a frame, and the arrays of that."""
     frame = {"age": [20.0, 31, 60], "town": ["Rome", "Oslo */", "Rome"], "pay": [1.0, 2, 4], "size": ["S", "L", "M"]}
     columns = cl.Columns(frame, size=2, bins=2)
     model = cl.Model([columns, cl.Linear(columns.features, 2)], seed=0)

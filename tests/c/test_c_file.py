@@ -60,7 +60,7 @@ def test_the_file_of_a_float64_model_has_no_float():
 
 
 def test_values_share_memory_if_they_are_not_needed_at_the_same_time():
-    assert memory(cl.Model([cl.Linear(9, 4), cl.Softmax()])) == 0  # what comes last is where the caller wants it
+    assert memory(cl.Model([cl.Linear(9, 4), cl.Softmax()])) == 0  # the last array is where the caller wants it
     assert memory(cl.MLP(9, [7, 8, 5])) == 7 + 8
     assert memory(cl.MLP(9, [7, 8, 6, 8, 7, 3])) == 8 + 7
     assert memory(lenet(), (1, 28, 28)) == 6 * 28 * 28 + 6 * 14 * 14

@@ -26,7 +26,7 @@ def convolutional(dtype=F32):
 
 
 def rounded(model):
-    """The model with weights that are multiples of the largest of their output / 127."""
+    """Return the model with weights that are multiples of the largest of their output / 127."""
     other = copy.deepcopy(model)
     for f in other.all_functions():
         if isinstance(f, cl.Linear | cl.Conv2d | cl.ConvTranspose2d):

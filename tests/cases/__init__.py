@@ -36,7 +36,7 @@ FAMILIES = {family.function: family for module in MODULES.values() for family in
 
 
 def named(kind):
-    """The listed or empty cases of all Functions, as pytest parameters."""
+    """Return the listed or empty cases of all Functions, as pytest parameters."""
     return [
         pytest.param(family.build(*arguments), id=f"{function.__name__}-{'-'.join(map(str, arguments))}")
         for function, family in FAMILIES.items()

@@ -97,7 +97,7 @@ def log_softmax_along(x, axis):
 
 
 def along(function, judge, pytorch):
-    """A family of a Function along one axis."""
+    """Return a family of a Function along one axis."""
 
     def build(shape, axis):
         return Case(
@@ -127,13 +127,13 @@ def along(function, judge, pytorch):
 
 
 def saturating(dtype):
-    """Special values, but for those at which 1 − y of a sigmoid's kin loses digits and isn't yet 0."""
+    """Return special values, but for those at which 1 − y of a sigmoid's kin loses digits and isn't yet 0."""
     values = special_values(dtype)
     return values[~((abs(values) >= 1) & (abs(values) < 4))]
 
 
 def with_number(function, judge, pytorch):
-    """A family of an elementwise Function with one number."""
+    """Return a family of an elementwise Function with one number."""
 
     def build(shape, number):
         return Case(
@@ -154,7 +154,7 @@ def with_number(function, judge, pytorch):
 
 
 def of_either_form(function, judges, pytorch):
-    """A family of an elementwise Function of two forms."""
+    """Return a family of an elementwise Function of two forms."""
 
     def build(shape, form):
         return Case(

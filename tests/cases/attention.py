@@ -17,7 +17,9 @@ def ones_where_seen(shape, causal, mask):
 
 
 def for_heads(mask, n):
-    """The index with which a mask broadcasts to (n, heads, length, keys): it is of keys, of pairs, or of each row's."""
+    """Return the index with which a mask broadcasts to (n, heads, length, keys): it is of keys, of pairs, or of each
+    row's.
+    """
     if mask.ndim == 3:
         return (slice(None), None)
     return (slice(None), None, None) if len(mask) == n else (None, None)
@@ -72,7 +74,7 @@ def of_positions(x, weight, bias=None):
 
 
 def in_pairs(parameters, bias):
-    """The parameters of each layer: its weight, and its bias if it has one."""
+    """Return the parameters of each layer: its weight, and its bias if it has one."""
     each = 2 if bias else 1
     return [parameters[i : i + each] for i in range(0, len(parameters), each)]
 
@@ -102,7 +104,9 @@ def layer_of_heads(x, context, parameters, heads, causal, mask, kept, rotary=Fal
 
 
 def kept_by(layer, shape, keys=None):
-    """What MultiHeadAttention multiplied its probabilities by, the layer having been applied to x of this shape."""
+    """Return what MultiHeadAttention multiplied its probabilities by, the layer having been applied to x of
+    this shape.
+    """
     heads = (shape[0], layer.heads, shape[1], shape[1] if keys is None else keys)
     return np.ones(heads) if layer.rng_state is None else attention_mask(heads, layer.rng_state, layer.dropout)
 
@@ -128,7 +132,7 @@ def masks(shape, masked, keys=None):
 
 
 def seeded(function):
-    """The Function with the same seeds each time."""
+    """Return the Function with the same seeds each time."""
     function.initialize(0)
     return function
 

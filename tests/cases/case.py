@@ -30,12 +30,12 @@ class Case:
     low: float = 0.1
     high: float = 2.0
     signed: bool = True
-    kinks: tuple[float, ...] = ()  # besides 0
+    kinks: tuple[float, ...] = ()  # and 0
     # Further inputs, without a gradient: labels, indices, a mask, weights (floats take the case's dtype).
     held: Callable[[np.random.Generator], Sequence[np.ndarray]] = lambda rng: ()
     # Draws the parameters, where the Function's own draw would be all ones or zeros.
     draw: Callable[[tuple[int, ...], np.random.Generator], np.ndarray] | None = None
-    # What judge and counterpart have to be told, by keyword, of a Function after forward: the mask that it drew.
+    # The keywords of judge and counterpart that come from a Function after forward: the mask that it drew.
     saved: Callable[[cl.Function], dict[str, np.ndarray]] = lambda function: {}
     training: bool = True  # or as in `cl.inference()`
     step: float = 1e-6  # of difference quotients; where f is linear in each number, a large one rounds less
@@ -68,7 +68,7 @@ class Case:
         return x
 
     def mode(self):
-        """The context in which the Function is applied."""
+        """Return the context in which the Function is applied."""
         return contextlib.nullcontext() if self.training else cl.inference()
 
     def forward_and_backward(self, function, inputs, dys=None, *, layout=plain_copy):
@@ -82,7 +82,7 @@ class Case:
         return ys, dys, [*gradients, *[p.grad for p in function.parameters()]]
 
     def judged(self, function, inputs):
-        """The true outputs, and the function from their dy to the true gradients of inputs and parameters.
+        """Return the true outputs, and the function from their dy to the true gradients of inputs and parameters.
 
         Of a Function after forward, with these inputs.
         """
@@ -91,7 +91,7 @@ class Case:
         return as_tuple(y), backward
 
     def check_against_judge(self, dtype, seed=0):
-        """The outputs and all gradients are the judge's, for random inputs and a random dy."""
+        """Check that the outputs and all gradients are the judge's, for random inputs and a random dy."""
         function, inputs = self.function(dtype), self.inputs(dtype, seed)
         ys, dys, gradients = self.forward_and_backward(function, inputs)
         truths, backward = self.judged(function, inputs)
@@ -99,7 +99,7 @@ class Case:
             assert_close(mine, truth, dtype, self.scale)
 
     def check_against_pytorch(self, torch, seed=0):
-        """The outputs and all gradients are PyTorch's, in float64."""
+        """Check that the outputs and all gradients are PyTorch's, in float64."""
         function, inputs = self.function(), self.inputs(seed=seed)
         ys, dys, gradients = self.forward_and_backward(function, inputs)
         for mine, theirs in zip([*ys, *gradients], self.pytorchs(torch, function, inputs, dys), strict=True):
@@ -118,7 +118,7 @@ class Case:
 
 
 def as_tuple(value):
-    """The value, or what is in a tuple and in the tuples in it."""
+    """Return the value, or what is in a tuple and in the tuples in it."""
     return tuple([leaf for part in value for leaf in as_tuple(part)]) if isinstance(value, tuple) else (value,)
 
 
@@ -155,7 +155,9 @@ def pairs(values):
 
 
 def elementwise(make, judge, pytorch, special=special_values, **interval):
-    """A family of a Function of one input, which knows nothing of shapes; `special` gives a dtype's special values."""
+    """Return a family of a Function of one input, which knows nothing of shapes; `special` gives a dtype's special
+    values.
+    """
 
     def build(*shapes):
         return Case(make, shapes, judge, pytorch, **interval)
@@ -174,7 +176,7 @@ def elementwise(make, judge, pytorch, special=special_values, **interval):
 
 
 def broadcast(make, judge, pytorch, **interval):
-    """A family of a Function of two inputs that broadcast to each other."""
+    """Return a family of a Function of two inputs that broadcast to each other."""
 
     def build(*shapes):
         return Case(make, shapes, judge, pytorch, **interval)

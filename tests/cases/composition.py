@@ -28,7 +28,7 @@ def residual(rows, size):
 
 
 def parallel(rows, size):
-    """A layer beside the data themselves."""
+    """Return a layer beside the data themselves."""
 
     def judge(x, weight, bias):
         y, backward = linear(x, weight, bias)

@@ -49,12 +49,12 @@ class Geometry(NamedTuple):
             )
 
     def inside(self, padded):
-        """The pixels between the pads."""
+        """Return the pixels between the pads."""
         return padded[(..., *[slice(p, n - q) for (p, q), n in zip(self.pads(), padded.shape[2:], strict=True)])]
 
 
 def grouped(x, groups, axis=1):
-    """The channels of each group on an axis of their own."""
+    """Return the channels of each group on an axis of their own."""
     return x.reshape(*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :])
 
 
@@ -69,7 +69,7 @@ def forward(g, x, w, positions):
 
 
 def backward(g, y, w, size):
-    """What y, spread over the windows' pixels, gives each pixel of images of this size."""
+    """Return what y, spread over the windows' pixels, gives each pixel of images of this size."""
     w, grouped_y = grouped(w, g.groups, 0), grouped(y, g.groups)
     sizes = [n + sum(pads) for n, pads in zip(size, g.pads(), strict=True)]
     padded = np.zeros((len(y), g.groups, w.shape[2], *sizes))

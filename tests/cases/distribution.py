@@ -9,7 +9,7 @@ from tests.cases.loss import drawn_weights, pointwise, shares, weighted_by_pytor
 
 
 def of_rows(make, shape, judged, counterpart, targets, weighted):
-    """The case of a loss whose `judged` gives, of scores and targets, the loss of each row and its gradient."""
+    """Return the case of a loss whose `judged` gives, of scores and targets, the loss of each row and its gradient."""
 
     def judge(scores, targets, weights=None):
         losses, slopes = judged(scores, targets.reshape(*scores.shape[:-1], -1))

@@ -37,7 +37,7 @@ def philox_mask(shape, drawn, p):
 
 
 def seeded(function):
-    """The Function with the same seed each time."""
+    """Return the Function with the same seed each time."""
     function.initialize(0)
     return function
 

@@ -28,7 +28,7 @@ def lookup(shape, count, size, sparse=False):
 
 
 def sines(length, size):
-    """The table, element by element."""
+    """Return the table, element by element."""
     angle = np.array([[p / 10_000 ** (2 * (j // 2) / size) for j in range(size)] for p in range(length)])
     return np.where(np.arange(size) % 2, np.cos(angle), np.sin(angle)).reshape(length, size)
 

@@ -10,7 +10,7 @@ from tests.reference import linear, matmul_of_matrices
 
 
 def matmul(a, b):
-    """A vector counts as a row on the left and as a column on the right."""
+    """Return a vector counts as a row on the left and as a column on the right."""
     rows, columns = np.atleast_2d(a), b[:, np.newaxis] if b.ndim == 1 else b
     if rows.ndim > 2 or columns.ndim > 2:
         return matmul_of_stacks(a, b, rows, columns)
@@ -31,7 +31,7 @@ def matmul_of_stacks(a, b, rows, columns):
         dy = dy.reshape(*stack, rows.shape[-2], columns.shape[-1])
         da, db = np.zeros(rows.shape), np.zeros(columns.shape)
         for i in places:
-            # Where a stack is repeated, the gradients of its repetitions add up.
+            # If a stack is repeated, the gradients of its repetitions add up.
             m, n = (
                 tuple(0 if s == 1 else j for s, j in zip(x.shape[:-2], i[len(i) - x.ndim + 2 :], strict=True))
                 for x in (rows, columns)

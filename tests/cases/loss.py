@@ -18,7 +18,7 @@ class OnGrid(Case):
 
 
 def shares(rows, weights):
-    """What each row counts for in a weighted mean."""
+    """Return what each row counts for in a weighted mean."""
     weights = np.ones(rows) if weights is None else np.repeat(weights, rows // len(weights))
     return weights / weights.sum()
 
@@ -31,7 +31,7 @@ def drawn_weights(rng, rows, weighted):
 
 
 def weighted_by_pytorch(torch, rows, weights):
-    """The mean of the losses (n, …) of PyTorch's reduction "none"."""
+    """Return the mean of the losses (n, …) of PyTorch's reduction "none"."""
     rows = rows.reshape(len(rows), -1).mean(dim=1)
     return rows.mean() if weights is None else (weights * rows).sum() / weights.sum()
 
@@ -63,7 +63,9 @@ def cross_entropy(s, t, positive):
 
 
 def pointwise(make, loss, pytorch, targets, more=()):
-    """A family of a loss of scores and targets of one shape; `targets` draws those. `more` cases are listed, too."""
+    """Return a family of a loss of scores and targets of one shape; `targets` draws those. `more` cases are listed,
+    too.
+    """
 
     def build(shape, number=1.0, weighted=False):
         number = list(np.linspace(0.3, 2, shape[-1])) if number == "one each" else number
@@ -129,7 +131,9 @@ def hinge(rows, classes, margin=1.0, weighted=False):
 
 
 def of_classes(shape, kind="labels", smoothing=0.0, weighted=False):
-    """The softmax loss of scores of this shape: of labels, of labels some of which are ignored, of probabilities."""
+    """Return the softmax loss of scores of this shape: of labels, of labels some of which are ignored, of
+    probabilities.
+    """
     *of_labels, classes = shape
     ignore = -1 if kind == "some ignored" else None
 
@@ -165,7 +169,7 @@ def of_classes(shape, kind="labels", smoothing=0.0, weighted=False):
     def held(rng):
         if kind == "probabilities":
             given = rng.dirichlet(np.ones(classes), of_labels)
-            given[0] = 1 / classes  # so that its first number alone, repeated, is of probabilities, too
+            given[0] = 1 / classes  # so its first number alone, repeated, is of probabilities, too
         else:
             given = rng.integers(-1 if kind == "some ignored" else 0, classes, of_labels)
             given.reshape(-1)[0] = 0

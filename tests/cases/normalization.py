@@ -71,7 +71,7 @@ def of_groups(shape, groups, eps):
 
 
 def of_instances(shape, eps):
-    """Groups of one channel: PyTorch's instance_norm does not take a single number, or no rows."""
+    """Return groups of one channel: PyTorch's instance_norm does not take a single number, or no rows."""
     of_one = of_groups(shape, shape[1], eps)
     return dataclasses.replace(of_one, make=lambda: functions.InstanceNorm(shape[1], eps))
 

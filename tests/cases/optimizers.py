@@ -23,13 +23,13 @@ class Rule(NamedTuple):
     # Of w, g, the step from 1, each vector of state, and hyper-parameters by name; gives the new w and vectors.
     judge: Callable
     state: tuple[str, ...]  # its vectors, which begin at 0; hyper-parameters may make some of them useless
-    # Hyper-parameters, by what is special about them. Where g + λ w may be nearly 0 and is divided by its own size, the
+    # Hyper-parameters, by what is special about them. If g + λ w may be nearly 0 and is divided by its own size, the
     # step is a steep function of w, unless ε is beside it.
     options: dict[str, dict]
-    refused: tuple[tuple[dict, type[Exception]], ...] = ()  # hyper-parameters, besides those below 0 and no numbers
+    refused: tuple[tuple[dict, type[Exception]], ...] = ()  # hyper-parameters, beside those below 0 and no numbers
     nonnegative: tuple[str, ...] = ()  # vectors of state that are squares
     fading: tuple[str, ...] = ()  # vectors of state that end at 0 where gradients do
-    jumps: bool = False  # whether a step jumps as g changes, so that a rounding error may change its direction
+    jumps: bool = False  # whether a step jumps as g changes, so a rounding error may change its direction
 
 
 class Case(NamedTuple):
@@ -39,14 +39,16 @@ class Case(NamedTuple):
     options: dict
 
     def make(self, parameters, **others):
-        """The optimizer of these parameters, with other hyper-parameters besides."""
+        """Return the optimizer of these parameters, with other hyper-parameters besides."""
         return self.rule.optimizer(parameters, **{**self.options, **others})
 
     def pytorch(self, torch, parameters):
         return getattr(torch.optim, self.rule.pytorch)(parameters, **self.options)
 
     def judged(self, w, gradients):
-        """The vector w after a step with each of these gradients, and the way it went: |w| and the sum of all |Δw|."""
+        """Return the vector w after a step with each of these gradients, and the way it went: |w| and the sum of all
+        |Δw|.
+        """
         state = [np.zeros(w.size) for _ in self.rule.state]
         way = abs(w)
         for t, g in enumerate(gradients, 1):

@@ -109,7 +109,7 @@ def reversed_rows(x, lengths):
 
 
 def judged_stack(step, kinds, sequences, layers, directions, x, states, lengths, weights):
-    """What `judged` gives, of a stack of both directions: `weights` has four arrays of each pass."""
+    """Return what `judged` gives, of a stack of both directions: `weights` has four arrays of each pass."""
     passes, hidden = layers * directions, weights[1].shape[1]
     each = [weights[4 * i : 4 * i + 4] for i in range(passes)]
     given = [np.reshape(state, (passes, len(x), hidden)) for state in states]

@@ -18,7 +18,7 @@ def mean(x, axis, keepdims):
 
 
 def largest(x, axis, keepdims):
-    """The first of the largest elements, in C order of the reduced ones, has the gradient."""
+    """Return the first of the largest elements, in C order of the reduced ones, has the gradient."""
     axes = tuple(range(x.ndim)) if axis is None else np.atleast_1d(np.array(axis, int)) % x.ndim
     axes = sorted(int(a) for a in axes)
     rest = [d for d in range(x.ndim) if d not in axes]

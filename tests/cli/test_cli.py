@@ -23,7 +23,7 @@ def picture(tmp_path):
 
 @pytest.fixture(autouse=True)
 def small_gpt(monkeypatch):
-    """The GPT of the command, small, and with a text that is soon learned."""
+    """Make the GPT of the command small, and with a text that is soon learned."""
     for name, value in {"SIZE": 16, "STEPS": 2, "SAMPLE_LENGTH": 5}.items():
         monkeypatch.setattr(gpt, name, value)
     monkeypatch.setattr(gpt, "_python_docs", lambda: "aaaaaaaaa\n" * 200)
@@ -31,14 +31,14 @@ def small_gpt(monkeypatch):
 
 @pytest.fixture
 def alphabet(tmp_path):
-    """A file with the same four letters, again and again."""
+    """Return a file with the same four letters, again and again."""
     path = tmp_path / "alphabet.txt"
     path.write_text("äbc\n" * 500, encoding="utf-8")
     return path
 
 
 def accuracy(output):
-    """What the command printed as accuracy, in percent."""
+    """Return what the command printed as accuracy, in percent."""
     (found,) = re.findall(r"^accuracy (\d+\.\d)% on the \d+ ", output, re.MULTILINE)
     return float(found)
 
@@ -50,7 +50,7 @@ def run(*arguments, **options):
 
 
 def refusal(capsys, *arguments):
-    """What the command says when it exits with 2."""
+    """Return what the command says when it exits with 2."""
     with pytest.raises(SystemExit) as exit:
         cli.main([str(argument) for argument in arguments])
     assert exit.value.code == 2
@@ -89,7 +89,7 @@ def test_the_picture_is_1600_by_700_and_has_something_on_it(command, picture):
     assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
     pixels = matplotlib.image.imread(picture)[..., :3]
     assert pixels.shape == (700, 1600, 3)
-    for half in (pixels[:, :700], pixels[:, 750:]):  # what was learned; the curves
+    for half in (pixels[:, :700], pixels[:, 750:]):  # the learned weights; the curves
         share = (half < 0.9).any(axis=-1).mean()
         assert 0.005 < share < 0.99
         assert len(np.unique(half.reshape(-1, 3), axis=0)) > 30

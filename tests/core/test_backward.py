@@ -14,7 +14,7 @@ from tests.reference import assert_close, assert_same_bits
 
 
 def elsewhere(function):
-    """What a function returns in another thread."""
+    """Return what a function returns in another thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result(timeout=60)
 

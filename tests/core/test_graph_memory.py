@@ -24,7 +24,7 @@ def without_collector():
 
 
 def graph_of_everything():
-    """A graph of every kind of operation; weak references to its Tensors and applied Functions."""
+    """Return a graph of every kind of operation; weak references to its Tensors and applied Functions."""
     x, linear = leaf(np.ones((4, 3), np.float32)), cl.Linear(3, 3)
     h = Swish()(cl.ReLU()(linear(x)))
     h = ((h @ linear.weight) * h / 2.0 - h**2 + (-h)).reshape(12).reshape(3, 4).T

@@ -41,7 +41,7 @@ class Machine:
 
 
 def quiet(one, n):
-    """A tenth of a step is not divided."""
+    """Return a tenth of a step is not divided."""
     return one * (0.1 + 0.9 / n)
 
 
@@ -115,7 +115,7 @@ def test_no_step_runs_on_more_threads_than_are_allowed_then():
 
 
 def captured(dtype=np.float32):
-    """A training step whose products are divided among threads, captured, and its model and batch."""
+    """Return a training step whose products are divided among threads, captured, and its model and batch."""
     model = classifier(300, 257, 65, dtype=dtype)
     loss, optimizer = cl.SoftmaxLoss(), cl.Adam(model.parameters(), lr=1e-3)
     rng = np.random.default_rng(0)
@@ -173,7 +173,9 @@ def test_several_python_threads_may_choose_at_once():
 
 
 def in_a_process(program, **environment):
-    """What a program that imports this file prints in a new process, and its errors, with only these settings."""
+    """Return what a program that imports this file prints in a new process, and its errors, with only these
+    settings.
+    """
     setting = f"import os, sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
     inherited = {name: value for name, value in os.environ.items() if name not in NAMES}
     done = subprocess.run(

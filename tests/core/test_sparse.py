@@ -39,7 +39,7 @@ every_optimizer = pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(),
 
 
 def matrix(n=60, features=90, density=0.05, dtype=np.float32, seed=0, kind=sp.csr_array):
-    """A random CSR matrix in which the second row and the last column are empty."""
+    """Return a random CSR matrix in which the second row and the last column are empty."""
     rng = np.random.default_rng(seed)
     array = np.where(rng.random((n, features)) < density, rng.uniform(-1, 1, (n, features)), 0).astype(dtype)
     array[1:2], array[:, -1:] = 0, 0
@@ -234,7 +234,7 @@ def test_numbers_of_every_dtype_become_the_models(dtype, of_model):
 
 
 def rearranged(x, how):
-    """A matrix of the same numbers, in arrays of another kind."""
+    """Return a matrix of the same numbers, in arrays of another kind."""
     data, indices, indptr = x.data, x.indices, x.indptr
     if how == "int64":
         indices, indptr = indices.astype(np.int64), indptr.astype(np.int64)
@@ -342,7 +342,7 @@ def weak(array):
 
 
 def lying(data=None, indices=None, indptr=None):
-    """A matrix of 60 × 90 with other arrays than it had."""
+    """Return a matrix of 60 × 90 with other arrays than it had."""
     x = matrix()
     x.data = x.data if data is None else data(x.data)
     x.indices = x.indices if indices is None else indices(x.indices)

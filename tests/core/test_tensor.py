@@ -47,7 +47,7 @@ def test_float32_and_float64_arrays_and_scalars_keep_their_dtype(dtype):
 )
 def test_a_dtype_that_is_not_real_or_beyond_64_bits_is_a_type_error(dtype):
     for data in (odd_array(dtype, (2,)), odd_array(dtype, ()), odd_array(dtype, (2,)).tolist()[0]):
-        if isinstance(data, int | float | tuple):  # what tolist makes of it
+        if isinstance(data, int | float | tuple):  # the same as from tolist
             continue
         with pytest.raises(TypeError, match="Tensor"):
             cl.Tensor(data)

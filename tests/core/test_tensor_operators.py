@@ -27,7 +27,7 @@ every_operator = pytest.mark.parametrize("symbol", OPERATORS)
 
 
 def derivatives(symbol, a, b):
-    """The gradients of Σ (a ∘ b) in float64, with a and b of one shape."""
+    """Return the gradients of Σ (a ∘ b) in float64, with a and b of one shape."""
     da, db = OPERATORS[symbol][1](a, b)
     return np.broadcast_to(da, a.shape), np.broadcast_to(db, b.shape)
 

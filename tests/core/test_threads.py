@@ -44,7 +44,7 @@ RULES = {"SGD": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}, "Adam": {"l
 
 
 def prepared(net, rule, dtype):
-    """A model, the optimizer, rows, labels and the batch size."""
+    """Return a model, the optimizer, rows, labels and the batch size."""
     sizes, batch, rows = NETS[net]
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(rows, sizes[0])).astype(dtype), rng.integers(0, sizes[-1], rows)
@@ -102,7 +102,7 @@ def test_a_prediction_depends_neither_on_the_rows_beside_it_nor_on_threads(isa, 
                 assert model.predict(x[i : i + 1])[0].tobytes() == together[i].tobytes(), width
             for n, batch_size in [(1, 7), (1, 64), (3, 101), (3, 1024), (8, 1024)]:
                 cl.set_num_threads(1)
-                model.predict(-x, batch_size=batch_size)  # so that no right result is left in memory
+                model.predict(-x, batch_size=batch_size)  # so no right result is left in memory
                 cl.set_num_threads(n)
                 assert model.predict(x, batch_size=batch_size).tobytes() == together.tobytes(), width
     finally:
@@ -240,7 +240,7 @@ def test_as_many_threads_as_are_allowed_can_be_used():
 
 
 def number_in_a_process(before="", **environment):
-    """What `get_num_threads` says in a new process, after `before` has run in it."""
+    """Return what `get_num_threads` says in a new process, after `before` has run in it."""
     names = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS")
     inherited = {name: value for name, value in os.environ.items() if name not in names}
     program = f"import os\n{before}\nimport caffelite as cl\nprint(cl.get_num_threads())\ncl.show_config()"
@@ -328,7 +328,9 @@ def test_threads_that_train_at_the_same_time_share_the_number():
 
 
 def in_a_process(program, **environment):
-    """What a program prints in a new process in which one may import this file and OpenMP has two threads by itself."""
+    """Return what a program prints in a new process in which one may import this file and OpenMP has two threads by
+    itself.
+    """
     setting = f"import sys; sys.path.insert(0, {ROOT!r})\n"
     environment = dict(os.environ, OMP_NUM_THREADS="2") | environment
     command = [sys.executable, "-c", setting + program]
@@ -400,7 +402,7 @@ NOTHING = float("inf")
 
 
 def tree(root, groups, mounts, limits):
-    """The files of a process in these groups, where hierarchies are mounted from some top on and set limits."""
+    """Return the files of a process in these groups, where hierarchies are mounted from some top on and set limits."""
     line = "31 23 0:27 {} {} rw,nosuid,noexec shared:9 master:3 - {} cgroup {}\n"
     files = {"proc/self/cgroup": groups, "proc/self/mountinfo": "23 1 8:1 / / rw - ext4 /dev/sda1 rw\n"}
     for top, (point, kind, options) in mounts:
@@ -437,7 +439,7 @@ def tree(root, groups, mounts, limits):
         # both: version 2 for the hierarchy, version 1 for the processors, or the other way round
         ("1:cpu,cpuacct:/a\n0::/b\n", [("/", HYBRID), ("/", V1)], {(V1, "a"): "2 1", (V1, "b"): "1 1"}, 2),
         ("1:memory:/a\n0::/b\n", [("/", HYBRID), ("/", MEMORY)], {(HYBRID, "b"): "2 1", (MEMORY, "a"): "1 1"}, 2),
-        # in a container: with a namespace of its own; without one, seen from its group on; and only from far above
+        # in a container: with its own namespace, without one, seen from its group on, and only from far above
         ("0::/\n", [("/", V2)], {(V2, ""): "max 100000", (V2, "a"): "1 1"}, NOTHING),
         ("4:cpu,cpuacct:/docker/abc\n", [("/docker/abc", V1)], {(V1, ""): "300000 100000"}, 3),
         ("4:cpu,cpuacct:/docker/abc/d\n", [("/docker/abc", V1)], {(V1, ""): "3 1", (V1, "d"): "2 1"}, 2),
@@ -523,7 +525,7 @@ def test_the_bound_is_several_threads_a_processor_or_half_a_groups_limit(monkeyp
 
 @pytest.fixture
 def expected():
-    """What `trained` gives in this process, whose kernels have then run on several threads."""
+    """Return what `trained` gives in this process, whose kernels have then run on several threads."""
     cl.set_num_threads(4)
     return trained()
 
@@ -609,7 +611,7 @@ def test_garbage_that_notes_things_when_it_is_collected_may_be_collected_at_any_
 
     class Thing:
         def __init__(self):
-            self.itself = self  # a cycle, so that it is garbage for the collector
+            self.itself = self  # a cycle, so it is garbage for the collector
 
         def __del__(self):
             if next(left, None) is not None:

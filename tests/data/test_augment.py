@@ -29,7 +29,7 @@ SHAPES = [(40, 5, 7), (3, 2, 6, 4), (17, 3, 1, 1), (0, 3, 4, 4), (2, 0, 4, 4), (
 
 
 def numbers(drawn, i, *counts):
-    """What is drawn for image i: of each count m, a number below m."""
+    """Return what is drawn for image i: of each count m, a number below m."""
     seed, batch, before = drawn
     place = (before << 44) + i
     words = philox((place % 2**32, place >> 32, batch % 2**32, batch >> 32), (seed % 2**32, seed >> 32))
@@ -246,7 +246,7 @@ Y = np.arange(50)
 
 
 def epochs(transform, count=2, **options):
-    """The images of some epochs, each put back into the data's order."""
+    """Return the images of some epochs, each put back into the data's order."""
     generator = cl.DataGenerator(X, Y, **{"batch_size": 16, "seed": 0, **options}, transform=transform)
     images = []
     for _ in range(count):

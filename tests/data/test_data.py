@@ -11,7 +11,7 @@ from tests.conftest import bits, classifier, train
 
 
 def rows(generator):
-    """The first column of an epoch's rows, in order."""
+    """Return the first column of an epoch's rows, in order."""
     return [int(row[0]) for batch in generator for row in (batch[0] if isinstance(batch, tuple) else batch)]
 
 

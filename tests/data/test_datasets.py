@@ -125,7 +125,7 @@ def cifar_arrays(rows=(2, 1, 3, 1, 1, 4)):
 
 
 def contents(dataset):
-    """The files of a small data set by name."""
+    """Return the files of a small data set by name."""
     if dataset == "cifar10":
         return dict(zip(CIFAR_NAMES, [rows.tobytes() for rows in cifar_arrays()], strict=True))
     return dict(zip(NAMES, map(idx, mnist_arrays()), strict=True))
@@ -273,7 +273,7 @@ def test_a_gzip_file_that_is_damaged_is_named(dataset, spoil, tmp_path):
 
 
 def peak_of(call):
-    """The most memory that Python and NumPy held during a call, in bytes, which raises ValueError."""
+    """Return the most memory that Python and NumPy held during a call, in bytes, which raises ValueError."""
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="expected"):
@@ -309,7 +309,7 @@ def test_a_gzip_file_is_not_unpacked_beyond_a_limit(tmp_path, monkeypatch):
 
 
 def mutated(content, rng):
-    """The content with a byte, a bit, an integer or a stretch changed, or with another length."""
+    """Return the content with a byte, a bit, an integer or a stretch changed, or with another length."""
     content = bytearray(content)
     for _ in range(rng.integers(1, 4)):
         i, n = int(rng.integers(0, len(content) + 1)), int(rng.integers(1, 40))
@@ -372,7 +372,7 @@ def test_thousands_of_mutated_files_raise_value_error_or_are_read_right(dataset,
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     largest = max(len(pack(content)) for content in of.values())
-    assert peak < 4 * files.MAX_RATIO * largest  # what an error holds on to may not be collected at once
+    assert peak < 4 * files.MAX_RATIO * largest  # objects that an error holds may not be collected at once
     for name, errors in unread.items():
         assert 300 < len(errors) < 500
         assert all(name in error for error in errors)
@@ -400,7 +400,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A server on this machine from which everything can be fetched, in place of those in the world."""
+    """Yield a server on this machine from which everything can be fetched, in place of those in the world."""
     pytest.importorskip("pooch")
     monkeypatch.setenv("NO_PROXY", "*")
     (tmp_path / "served").mkdir()

@@ -40,7 +40,7 @@ def start(ranks, *arguments, program=None):
 
 
 def outcome(ranks, *arguments, seconds=60, program=None):
-    """The status, output and errors of so many ranks, which end in time."""
+    """Return the status, output and errors of so many ranks, which end in time."""
     with start(ranks, *arguments, program=program) as process:
         try:
             output, errors = process.communicate(timeout=seconds)
@@ -50,7 +50,7 @@ def outcome(ranks, *arguments, seconds=60, program=None):
 
 
 def run(ranks, *arguments, seconds=120, program=None):
-    """The output of so many ranks, which succeed."""
+    """Return the output of so many ranks, which succeed."""
     status, output, errors = outcome(ranks, *arguments, seconds=seconds, program=program)
     assert status == 0, output + errors
     return output
@@ -101,7 +101,7 @@ def test_if_one_rank_ends_all_end_and_say_why(how, said):
     assert said in errors
 
 
-FAIL = {"raise": 1, "exit": 3, "_exit": 3, "kill": None}  # with which status mpirun ends, if MPI says so
+FAIL = {"raise": 1, "exit": 3, "_exit": 3, "kill": None}  # the status with which mpirun ends, if MPI gives one
 WHEN = ["before", "made", "between", "predict", "evaluate", "after"]
 ORDINARY = [("raise", "before", 2, 1), ("raise", "predict", 3, 0), ("exit", "predict", 2, 1), ("raise", "after", 2, 1)]
 FAILURES = ORDINARY + [
@@ -132,7 +132,7 @@ def test_a_rank_that_fails_outside_of_trainings_ends_all_and_has_the_last_word(h
 
 
 def own_words(errors):
-    """What ranks have printed; `mpirun` may have its own words between lines of - or =."""
+    """Return what ranks have printed; `mpirun` may have its own words between lines of - or =."""
     return re.split("^(?:-----|=====)", errors, maxsplit=1, flags=re.MULTILINE)[0].strip()
 
 
@@ -285,7 +285,7 @@ def test_killed_ranks_leave_a_whole_checkpoint_from_which_any_number_goes_on(tmp
 
 
 def children(pid):
-    """The ranks among the processes that `mpirun` has started."""
+    """Return the ranks among the processes that `mpirun` has started."""
     found, new = [], [pid]
     while new:
         listed = [Path(f"/proc/{p}/task/{p}/children") for p in new]

@@ -23,7 +23,7 @@ def said(name, answer):
 
 
 def right_answers():
-    """The solutions of the page, by the name of the exercise."""
+    """Return the solutions of the page, by the name of the exercise."""
     cells = re.findall(r"^```\{code-cell\}\n(?::.*\n)*((?:.*\n)*?)```$", PAGE.read_text(), re.MULTILINE)
     namespace = {"np": np, "cl": cl}
     found = {}
@@ -71,7 +71,7 @@ def test_a_useless_answer_gets_a_verdict_and_no_error(name, answer):
 
 
 def function(forward, backward=None, init=None):
-    """A class of a Function with these methods."""
+    """Return a class of a Function with these methods."""
     methods = {"forward": forward, "backward": backward or (lambda self, dy: dy)}
     return type("Answer", (cl.Function,), methods | ({"__init__": init} if init else {}))
 
@@ -324,7 +324,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(name, answer, message):
 
 
 def scribbles(function):
-    """An answer with the results of another one, which then overwrites the arrays that it got."""
+    """Return an answer with the results of another one, which then overwrites the arrays that it got."""
 
     def of_copies(*arguments):
         copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
@@ -338,7 +338,9 @@ def scribbles(function):
 
 
 def in_place_version(answer):
-    """An answer with the same results, which overwrites the arrays that it got, in both directions if it has two."""
+    """Return an answer with the same results, which overwrites the arrays that it got, in both directions if it has
+    two.
+    """
     if not isinstance(answer, type):
         return scribbles(answer)
 
@@ -475,7 +477,7 @@ def test_an_error_of_the_judge_itself_is_not_a_verdict():
 
 
 def _of_caffelite(check):
-    """A judge as if it were written in a file of caffelite."""
+    """Return a judge as if it were written in a file of caffelite."""
     code = check.__code__.replace(co_filename=cl.exercises.__file__)
     return check.__name__, type(check)(code, {"__doc__": check.__doc__}), (), ""
 

@@ -423,7 +423,7 @@ def test_no_link_beside_the_file_is_followed(path, tmp_path, monkeypatch):
         os.symlink(victim, name)
     classifier(2, 3).save(path)
     assert not path.is_symlink()
-    monkeypatch.setattr(os, "urandom", bytes)  # so that the name is guessed after all
+    monkeypatch.setattr(os, "urandom", bytes)  # so the name is guessed after all
     with pytest.raises(FileExistsError, match="nothing was written"):
         classifier(2, 3).save(path)
     assert victim.read_text() == "precious"
@@ -699,14 +699,15 @@ def test_mutated_files_are_refused_without_doing_anything():
 
 
 def with_structure(path, entries, arrays=None):
-    """A file with this structure."""
+    """Write a file with this structure."""
     text = entries if isinstance(entries, str) else json.dumps(entries)
     arrays = {"0.weight": np.ones((2, 3), np.float32)} if arrays is None else arrays
     safetensors.numpy.save_file(arrays, path, {"caffelite.structure": text})
 
 
 def refused(path, message):
-    """Loading is refused, and takes less memory than twice the file and what a short header takes, nested as deep as
+    """Check that loading raises an error, and takes less memory than twice the file and what a short header takes,
+    nested as deep as
     Python goes."""
     tracemalloc.start()
     try:
@@ -736,7 +737,7 @@ LINEAR = {"in_features": 2, "out_features": 3, "bias": False, "initializer": Non
 
 
 def model_of(*entries, **arguments):
-    """The entries of a Model of these Functions."""
+    """Return the entries of a Model of these Functions."""
     functions = [{"#": i} for i in range(len(entries))]
     return [*entries, {"name": "Model", "arguments": {"functions": functions, "dtype": "float32", **arguments}}]
 

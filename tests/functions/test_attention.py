@@ -198,7 +198,7 @@ def copied_attention(torch, theirs, mine):
 
 
 def gradients_of(torch, theirs):
-    """What copied_attention copies, as gradients of our parameters."""
+    """Return what copied_attention copies, as gradients of our parameters."""
     weights, biases = theirs.in_proj_weight.grad.numpy(), theirs.in_proj_bias.grad.numpy()
     pairs = [x for w, b in zip(np.split(weights, 3), np.split(biases, 3), strict=True) for x in (w.T, b)]
     return [*pairs, theirs.out_proj.weight.grad.numpy().T, theirs.out_proj.bias.grad.numpy()]
@@ -357,7 +357,7 @@ def test_a_model_counts_multiply_adds_of_pairs_that_are_seen():
 
 
 def sequence(dropout=0.1, seed=0, dtype=np.float32):
-    """A model of a sequence of vectors, which classifies each position."""
+    """Return a model of a sequence of vectors, which classifies each position."""
     layers = [cl.MultiHeadAttention(8, 2, causal=True, dropout=dropout), cl.TransformerBlock(8, 2, dropout=dropout)]
     return cl.Model([cl.Linear(5, 8), *layers, cl.Linear(8, 3)], seed=seed, dtype=dtype)
 
@@ -657,7 +657,9 @@ def test_a_call_that_does_not_fit_a_cache_is_refused_and_leaves_it_unchanged():
 
 
 def probabilities(layer_or_p, random, length=64):
-    """What is kept of the probabilities of 4 rows in which all positions are alike: 0 or 1 / (length (1 − p))."""
+    """Return what is kept of the probabilities of 4 rows in which all positions are alike: 0 or 1 / (length
+    (1 − p)).
+    """
     zeros = np.zeros((4, length, length), np.float32)
     return kernels.attention(
         zeros, zeros, zeros + np.eye(length, dtype=np.float32), 1, False, None, random, layer_or_p

@@ -145,7 +145,7 @@ def test_few_channels_have_the_bits_of_the_same_among_many(name, n, dtype):
         return parts.reshape(*a.shape[:axis], -1, *a.shape[axis + 1 :])
 
     def narrowed(a, before, after):
-        """The channels that were there."""
+        """Return the channels that were there."""
         if c == o == 1:
             return a[:, :groups]
         return a.reshape(n, groups, after, *a.shape[2:])[:, :, :before].reshape(n, -1, *a.shape[2:])
@@ -300,7 +300,7 @@ def test_an_even_window_has_the_odd_pad_behind():
 
 
 def windowed(x, kernel_size, *arguments, **options):
-    """What a window of powers of 10 makes of a series of digits: each digit of y is the tap that saw it."""
+    """Return what a window of powers of 10 makes of a series of digits: each digit of y is the tap that saw it."""
     layer = cl.Conv1d(1, 1, kernel_size, *arguments, bias=False, **options)
     layer.weight.data = 10.0 ** np.arange(kernel_size).reshape(1, 1, -1)
     return layer.forward(np.array(x, np.float32)[None, None]).ravel().tolist()
@@ -381,7 +381,7 @@ def test_huge_strides_dilations_and_pads_that_leave_few_pixels_are_right(layer):
         w = narrow.weight.data.astype(np.float64)
         if layer in TRANSPOSED:
             truth = np.einsum("nc...,co->no...", x, w[(..., *[0] * narrow.axes)])
-        else:  # the windows begin far before x, at its first pixel, and so on; one of their taps lies on that
+        else:  # the windows begin far before x, at its first pixel, and so on; one of their taps is on that
             truth = np.zeros((2, channels, *[2] * narrow.axes))
             for places in itertools.product((0, 1), repeat=narrow.axes):
                 taps = tuple([1 - place for place in places])

@@ -17,7 +17,7 @@ from tests.reference import assert_same_bits
 
 
 def drawn_bits(n, random):
-    """The 16 bits that each of n elements is dropped by, of the compiled generator, found by halving p."""
+    """Return the 16 bits that each of n elements is dropped by, of the compiled generator, found by halving p."""
     low, high = np.zeros(n, np.int64), np.full(n, 2**16)
     while (high - low > 1).any():
         middle = (low + high) // 2

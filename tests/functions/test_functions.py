@@ -34,7 +34,7 @@ every_empty_case = pytest.mark.parametrize("case", named("empty"))
 
 
 def functions_of(package):
-    """The Functions that the modules of a package define, exported or not, but for abstract ones."""
+    """Return the Functions that the modules of a package define, exported or not, but for abstract ones."""
     names = [name for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
     found = [x for name in names for x in vars(importlib.import_module(name)).values()]
     classes = {x for x in found if issubclass(type(x), type) and issubclass(x, cl.Function)}
@@ -75,7 +75,7 @@ def test_a_function_computes_what_its_formula_says(kind, dtype):
         function, inputs, results = case.function(dtype), case.inputs(dtype), []
         for apply in (function, function.formula):
             tensors = [cl.Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in inputs]
-            with cl.inference():  # where nothing is dropped
+            with cl.inference():  # which drops nothing
                 mode.records_graph = True
                 y = apply(*tensors)
                 loss = (y * y).sum()
@@ -227,7 +227,7 @@ def test_float32_and_float64_do_not_mix(function):
 
 
 def special_cases(kind):
-    """The Functions whose families have special inputs of this kind."""
+    """Return the Functions whose families have special inputs of this kind."""
     with_them = [function for function, family in FAMILIES.items() if getattr(family, kind) is not None]
     return pytest.mark.parametrize("function", with_them, ids=lambda function: function.__name__)
 
@@ -265,7 +265,7 @@ def test_nan_and_infinity_of_gradients_are_the_judges(function, dtype):
 
 
 def check_output_shape(case):
-    """That of forward's result; with lengths unknown, those that are known are right."""
+    """Check that it is the shape of forward's result; with lengths unknown, those that are known are right."""
     function, inputs = case.function(), case.inputs()
     with case.mode():
         y, shapes = function.forward(*inputs), [x.shape for x in inputs]

@@ -294,7 +294,7 @@ def test_the_losses_of_rows_may_be_recorded():
 
 
 def replayed_and_eager(loss, arrays, bad):
-    """What a step of this loss raises for bad arrays, eagerly and in a replay."""
+    """Yield what a step of this loss raises for bad arrays, eagerly and in a replay."""
     step = cl.capture(lambda *arrays: loss(*arrays), *arrays)
     for call in (lambda: loss.forward(*bad), lambda: step(*bad)):
         with pytest.raises(ValueError, match=r"row|mean") as raised:

@@ -22,7 +22,7 @@ every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda funct
 
 
 def in_order(x, order):
-    """The same array, its axes in this order in memory."""
+    """Return the same array, its axes in this order in memory."""
     return np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
 
 

@@ -22,7 +22,7 @@ def numbers(*shape, dtype=np.float32, seed=0):
 
 
 def made(layer, *arguments, dtype=np.float32, seed=0, **options):
-    """A layer drawn from a seed."""
+    """Return a layer drawn from a seed."""
     return cl.Model([layer(*arguments, **options)], seed=seed, dtype=dtype).functions[0]
 
 
@@ -46,7 +46,7 @@ def test_a_row_alone_has_the_bits_it_has_among_others(layer, kinds, sequences, d
     layer, x = made(layer, 5, 21, sequences, dtype=dtype), numbers(67, 6, 5, dtype=dtype)
     lengths = np.arange(67) % 6 + 1
     states = [numbers(67, 21, dtype=dtype, seed=i) for i in range(kinds)]
-    n = 2 * (1 + kinds)  # outputs, inputs: what has rows
+    n = 2 * (1 + kinds)  # outputs and inputs with rows
     whole = gradients(layer, x, *states, lengths=lengths)[:n]
     for part in (slice(0, 1), slice(66, 67), slice(3, 50)):
         alone = gradients(layer, x[part], *[s[part] for s in states], lengths=lengths[part])[:n]

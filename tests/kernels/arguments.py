@@ -56,7 +56,7 @@ TURNED = np.array([[0.8, 0.5], [-0.4, 1.1]])
 
 
 def steps_for(rule, rows):
-    """The steps that a rule takes, of rows (elements, t, product of momenta); None if it takes none."""
+    """Return the steps that a rule takes, of rows (elements, t, product of momenta); None if it takes none."""
     return np.ascontiguousarray(rows[:, : rule.steps]) if rule.steps else None
 
 
@@ -141,7 +141,7 @@ def arrays_of(result):
 
 
 def cursor_at(*columns, order=None, sums=None):
-    """A cursor on these columns, and what it points to."""
+    """Return a cursor on these columns, and what it points to."""
     addresses = np.array([kernels.address(column) for column in columns], np.intp)
     cursor = np.zeros((), kernels.CURSOR)
     for name, array in (("columns", addresses), ("order", order), ("sums", sums)):

@@ -17,7 +17,7 @@ both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype._
 
 
 def random_view(rng, rows, columns, dtype):
-    """A matrix with strides of its own: transposed, with steps, reversed, or with one row or column repeated."""
+    """Return a matrix with strides of its own: transposed, with steps, reversed, or with one row or column repeated."""
     steps = rng.integers(1, 4, 2)
     larger = rng.uniform(-1, 1, (rows * steps[0], columns * steps[1])).astype(dtype)
     if rng.random() < 0.5:

@@ -55,7 +55,7 @@ def test_the_slope_that_a_kernel_gives_besides_lies_as_its_output(kernel, order,
         assert given is out
         assert_same_bits(out, y)
         assert_same_bits(slope_beside, slope)
-    for strided in (wide[..., 0], order(a.copy())):  # whose own elements are where a slope would be written
+    for strided in (wide[..., 0], order(a.copy())):  # its elements are where a slope would be written
         strided[...] = a
         kernel(strided, np.empty_like(a), slope=False)
         assert_same_bits(strided, a)

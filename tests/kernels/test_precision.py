@@ -34,7 +34,9 @@ def rounded(x):
 
 
 def multiply_add(a, b, c):
-    """a b + c, rounded once: a b is exact in float64, and rounding to 53 bits before that to 24 changes nothing."""
+    """Return a b + c, rounded once: a b is exact in float64, and rounding to 53 bits before that to 24
+    changes nothing.
+    """
     with np.errstate(all="ignore"):
         return flushed((a.astype(np.float64) * b + c).astype(np.float32))
 
@@ -63,7 +65,7 @@ def test_the_judge_multiplies():
 
 
 def ways():
-    """The instruction sets here, each with the ways to compute that the processor can."""
+    """Return the instruction sets here, each with the ways to compute that the processor can."""
     found, before = [], kernels.ISA
     for isa in kernels.available_instruction_sets():
         kernels.use_instruction_set(isa)

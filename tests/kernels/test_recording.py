@@ -28,7 +28,7 @@ LABELS = np.array([2, 0, 1, 1])
 PLACES = (np.arange(72, dtype=np.int32) % 30).reshape(3, 3, 2, 4).transpose(3, 0, 1, 2)
 
 # Arguments that recordings are made with; the same kernel then runs again on other values in the same memory.
-# An elementwise kernel that takes nothing but arrays needs no entry.
+# An elementwise kernel that takes only arrays needs no entry.
 SPARSE, OUTSIDE = (
     make_sparse_rows(
         Nonzeros(uniform(6), np.array([1, 3, 0, 1, last, 2]), None), np.array([0, 2, 2, 5]), np.array([2, 0, 3, 1]), 40

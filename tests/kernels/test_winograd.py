@@ -28,7 +28,7 @@ ONCE = {"stride": (1, 1), "dilation": (1, 1)}
 
 
 def polynomial(roots):
-    """The coefficients of Π (x − root), lowest power first."""
+    """Return the coefficients of Π (x − root), lowest power first."""
     coefficients = [Fraction(1)]
     for root in roots:
         shifted = [Fraction(0), *coefficients]
@@ -77,7 +77,7 @@ def test_the_formula_is_the_convolution(taps):
 
 
 def names_of(x, w, *, padding=(1, 1), groups=1, **window):
-    """The kernels of a convolution and of its gradients."""
+    """Return the kernels of a convolution and of its gradients."""
     options = {"padding": padding, "groups": groups, **ONCE, **window}
     along = zip(x.shape[2:], w.shape[2:], padding, options["stride"], options["dilation"], strict=True)
     positions = tuple([(m + 2 * p - d * (k - 1) - 1) // s + 1 for m, k, p, s, d in along])
@@ -272,7 +272,7 @@ def data(dtype=np.float32):
 
 
 def training(dtype=np.float32, epochs=5):
-    """The losses of ten steps and the model."""
+    """Return the losses of ten steps and the model."""
     model, losses = Residual(dtype), []
     x, y = data(dtype)
     optimizer, loss = cl.SGD(model.parameters(), lr=0.05, momentum=0.9), cl.SoftmaxLoss()

@@ -81,7 +81,7 @@ def entries(model, optimizer, count=5):
 
 
 def lone(models, optimizers, x, y, rows=None, loss=None, **options):
-    """What one fit after the other gives."""
+    """Return what one fit after the other gives."""
     losses = loss if isinstance(loss, list) else [loss or cl.SoftmaxLoss()] * len(models)
     histories = []
     for i, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):

@@ -115,7 +115,7 @@ def test_everything_in_a_tree_has_the_models_dtype_and_lies_in_one_vector():
 def test_gradient_memory_that_nobody_wrote_is_not_converted():
     inner = cl.Model([cl.Linear(2, 2)], dtype=np.float64)
     for p in inner.parameters():
-        p._gradient[...] = 1e300  # which is no float32, and would warn
+        p._gradient[...] = 1e300  # which is not a float32, and would warn
     model = cl.Model([inner])
     assert {p.dtype for p in model.parameters()} == {np.dtype(np.float32)}
 

@@ -23,7 +23,7 @@ def everything(model, optimizer, generator=None):
 
 
 def trained(dtype=np.float32):
-    """A model with all kinds of state, after some steps, with gradients."""
+    """Return a model with all kinds of state, after some steps, with gradients."""
     model = cl.Model(seed=0, dtype=dtype)
     model.add(cl.Linear(2, 16)).add(cl.BatchNorm(16)).add(cl.Dropout(0.1)).add(cl.ReLU()).add(cl.Linear(16, 3))
     optimizer = cl.Adam(model.parameters(), lr=cl.schedules.cosine(0.01, steps=100))

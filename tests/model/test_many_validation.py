@@ -346,7 +346,7 @@ def test_validation_frames_must_have_the_columns_of_the_training(threads):
 
 def test_a_warning_of_a_schedule_knows_what_is_held_out_and_joined():
     x, y = data()
-    steps = 3 * 2  # 33 rows in batches of 16, of which the last joins the one before
+    steps = 3 * 2  # 33 rows in batches of 16; the last one joins the one before
     for length, warns in ((steps, 0), (steps - 1, 1)):
         models = [MODELS["random and normalized"](0)]
         optimizers = [cl.SGD(models[0].parameters(), lr=cl.schedules.cosine(0.1, length))]

@@ -11,7 +11,7 @@ from tests.conftest import classifier
 
 
 def rows_of(summary):
-    """The cells of a summary that are not empty, line by line."""
+    """Return the cells of a summary that are not empty, line by line."""
     return [re.split(r" {2,}", line.strip()) for line in summary.splitlines()[2:]]
 
 

@@ -63,7 +63,7 @@ FLOAT, DOUBLE, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.Ten
 
 
 def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y", FLOAT, None),), opset=17, ml=False):
-    """A file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
+    """Return a file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
     make = onnx.helper
     protos = [make.make_node(operator, i, o, name=f"the {operator}", **a) for operator, i, o, a in nodes]
     names = set()

@@ -93,7 +93,7 @@ def test_loading_costs_as_much_for_each_node_of_a_long_graph_as_of_a_short_one(k
         path.write_bytes(graph_of(nodes, {name: a for name, a in constants.items() if name in used}))
         return lines_run(lambda: caffelite.onnx.load(path))
 
-    lines(20)  # what is done once
+    lines(20)  # the work that is done once
     short, long = lines(40), lines(160)
     assert long < 4.5 * short
 

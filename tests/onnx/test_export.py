@@ -33,7 +33,7 @@ class Applied(cl.Model):
         return outputs
 
 
-# The rows of these are no examples: they index, reshape, normalize, move or mirror the first axis.
+# The rows of these are not examples: they index, reshape, normalize, move or mirror the first axis.
 OF_ALL_ROWS = {functions.Index, functions.ToShape, functions.LayerNorm, functions.RMSNorm}
 OF_ALL_ROWS |= {functions.Split, functions.Roll, functions.PadAxes}
 

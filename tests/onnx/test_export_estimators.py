@@ -120,7 +120,7 @@ of_pipelines = pytest.mark.filterwarnings("ignore:not converged", "ignore::Depre
 
 
 def of_estimators():
-    """The estimators, and scikit-learn's modules by name."""
+    """Return the estimators, and scikit-learn's modules by name."""
     pytest.importorskip("skl2onnx")
     pytest.importorskip("onnxruntime")
     names = ("compose", "decomposition", "ensemble", "impute", "pipeline", "preprocessing")
@@ -130,7 +130,7 @@ def of_estimators():
 
 
 def outputs_of(path, feeds):
-    """What onnxruntime makes of a file, by the names of the outputs."""
+    """Return what onnxruntime makes of a file, by the names of the outputs."""
     session = pytest.importorskip("onnxruntime").InferenceSession(path)
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
 

@@ -134,7 +134,7 @@ def test_indices_that_keras_counts_from_the_end_go_into_an_embedding(path):
     model.fit(x, np.zeros((3, 4)), loss=cl.MSELoss(), optimizer=optimizer, verbose=0)
 
 
-#: Nodes that make y of h, an array of a shape; constants; and whether the domain of estimators is needed.
+#: Nodes that make y of h, an array of a shape, constants, and whether the domain of estimators is needed.
 COMPOSED = {
     "LRN": ([("LRN", ["h"], ["y"], {"size": 3, "alpha": 0.5, "beta": 0.7})], (5, 3, 2), {}),
     "LRN of images": ([("LRN", ["h"], ["y"], {"size": 5, "bias": 2.0})], (7, 3, 2), {}),
@@ -276,7 +276,7 @@ def test_a_loss_of_labels_in_a_file_has_gradients(options, dtype, path):
     loss, log_p = model(x, t)
     log_p.sum()
     loss.sum().backward()
-    (weight,) = model.parameters()  # the weights of classes are none
+    (weight,) = model.parameters()  # the weights of classes are None
     p, one_hot = np.full((5, 3), 1 / 3), np.eye(3)[t]
     share = np.array([1, 2, 3])[t] * (t != options.get("ignore_index"))
     if "reduction" not in options:

@@ -215,7 +215,7 @@ def test_weights_in_another_file_are_read_from_the_same_folder_alone(tmp_path):
             load("weights", offset, length)
 
 
-#: What a refusal names: a node, an input, an output or an array, or what a whole file is without.
+#: An error names a node, an input, an output or an array, or what a whole file is without.
 WHERE = (
     r"((node|its (in|out)put|the tensor|it defines an operator|nothing makes its output) ['\"]|not an ONNX file|"
     r"its opset|it has (no output|a name that|sparse)|it computes in|a name comes twice)"
@@ -224,7 +224,7 @@ NUMBERS = [*range(-3, 10), 64, 2**31 - 1, 2**31, 2**40, 2**62, -(2**31), -(2**63
 
 
 def forged(content, rng):
-    """A graph in which a few numbers, names or operators are others."""
+    """Return a graph in which a few numbers, names or operators are others."""
     proto = onnx.ModelProto.FromString(content)
     nodes, tensors, pick = proto.graph.node, proto.graph.initializer, lambda xs: xs[rng.integers(len(xs))]
     constants = [a.t for node in nodes for a in node.attribute if a.name == "value"]

@@ -413,7 +413,7 @@ def test_runs_and_single_parameters_are_updated_with_the_same_bits(order, case):
         for step in range(5):
             for i, p in enumerate(model.parameters()):
                 p.zero_grad()
-                if step in (0, 4) or i != 3:  # at first and at last all have a gradient, else all but one
+                if step in (0, 4) or i != 3:  # at first and at last all have a gradient, otherwise all except one
                     p.add_grad(rng.normal(size=p.shape))
             for optimizer in optimizers:
                 optimizer.step()

@@ -48,7 +48,7 @@ def as_parameters(starts, dtype=np.float64):
 
 
 def take_steps(optimizer, gradients):
-    """A step of our optimizer for each of the gradients, of which every parameter has its own or None."""
+    """Take a step of our optimizer for each of the gradients, of which every parameter has its own or None."""
     for of_step in zip(*gradients, strict=True):
         optimizer.zero_grad()
         for p, g in zip(optimizer.parameters, of_step, strict=True):
@@ -140,7 +140,7 @@ def test_groups_with_other_hyper_parameters_are_pytorchs(rule):
     starts, gradients = several_drawn(SHAPES * len(rule.options))
 
     def grouped(optimizer, name):
-        """An optimizer, of parameters under a name, with a group for each of the rule's options."""
+        """Return an optimizer, of parameters under a name, with a group for each of the rule's options."""
         parts = [slice(i, i + len(SHAPES)) for i in range(0, len(starts), len(SHAPES))]
         options = list(zip(parts, rule.options.values(), strict=True))
         return lambda ps: optimizer([{name: ps[part], **own} for part, own in options], lr=0.1)
@@ -190,7 +190,7 @@ def test_huge_and_tiny_gradients_give_numbers_as_in_pytorch(case, gradients):
 def test_the_state_of_a_dead_unit_ends_at_0(case):
     p = cl.Tensor(np.ones(3, np.float32), requires_grad=True)
     optimizer = case.make([p], weight_decay=0.0)  # which would be a gradient
-    first = 1e-18 if case.rule.nonnegative else 1e-35  # whose square, if it is kept, is not 0
+    first = 1e-18 if case.rule.nonnegative else 1e-35  # its square, if it is kept, is not 0
     take_steps(optimizer, [[np.full(3, g) for g in [first, *[0.0] * 1000]]])
     state = optimizer.state_dict()
     for name in case.rule.fading:

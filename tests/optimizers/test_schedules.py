@@ -21,7 +21,7 @@ def parameter(values=(1.0,), gradient=None):
 
 
 def rates_of(optimizer, steps):
-    """The rate before each step."""
+    """Return the rate before each step."""
     rates = []
     for _ in range(steps):
         rates.append(optimizer.lr)
@@ -293,7 +293,7 @@ def test_fit_follows_a_schedule_as_steps_by_hand_do(make):
 
 
 def fitted(schedule, x=None):
-    """The warnings of a training of 3 epochs, of 4 batches unless others are given."""
+    """Return the warnings of a training of 3 epochs, of 4 batches unless others are given."""
     model = classifier(2, 3)
     optimizer = cl.SGD(model.parameters(), lr=schedule)
     given = cl.datasets.spiral(points_per_class=10, seed=0) if x is None else (x,)

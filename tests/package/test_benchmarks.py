@@ -74,7 +74,7 @@ def steps(monkeypatch):
 
 @pytest.fixture
 def without_peers(tmp_path):
-    """A folder of modules in whose presence no peer is installed."""
+    """Return a folder of modules in whose presence no peer is installed."""
     for module in set(PEERS.values()):
         (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
     return tmp_path

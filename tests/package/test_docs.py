@@ -31,7 +31,7 @@ NEEDED = {
 
 
 def cells(page):
-    """The programs of a page: their first lines, their text, and whether they are to raise."""
+    """Yield the programs of a page: their first lines, their text, and whether they are to raise."""
     text = page.read_text()
     for match in re.finditer(r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         yield text.count("\n", 0, match.start(2)), match[2], "raises-exception" in match[1]
@@ -43,7 +43,7 @@ def blocks(page, language):
 
 @pytest.fixture(autouse=True)
 def no_figures_are_left():
-    """What a page draws stays in pyplot until somebody closes it, and other tests look there."""
+    """Close the figures. What a page draws stays in pyplot until somebody closes it, and other tests look there."""
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
@@ -60,7 +60,7 @@ def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
         pytest.importorskip(NEEDED[page.stem])
     if "machine_code(" in page.read_text() and shutil.which("objdump") is None:
         pytest.skip("there is no disassembler")
-    monkeypatch.chdir(tmp_path)  # where they write their files
+    monkeypatch.chdir(tmp_path)  # the folder of their files
     monkeypatch.setenv("MPLBACKEND", "agg")
     namespace = {"__name__": "__main__"}
     assert list(cells(page))
@@ -90,7 +90,7 @@ def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(pag
 
 
 def columns(page):
-    """The programs that stand side by side, by whose they are."""
+    """Return the programs that stand side by side, by whose they are."""
     programs = {}
     block = r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$"
     for whose, source in re.findall(block, page.read_text(), re.M | re.S):
@@ -110,7 +110,7 @@ SIDES = [
 @pytest.mark.parametrize(("page", "whose"), SIDES)
 def test_programs_side_by_side_run(page, whose, tmp_path, monkeypatch):
     pytest.importorskip(PACKAGES[whose])
-    if "sklearn" in columns(page)[whose]:  # whose data and pipelines both have
+    if "sklearn" in columns(page)[whose]:  # these data and pipelines are on both pages
         pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     exec(compile(columns(page)[whose], str(page), "exec"), {"__name__": "__main__"})
@@ -183,8 +183,8 @@ def test_the_net_in_c_takes_the_memory_that_is_said_and_is_called_as_shown(tmp_p
     assert subprocess.run([tmp_path / "a.out"], check=False).returncode == net.predict(image).argmax()
 
 
-# Where every Function and every kernel is tried. The command on the page runs their tests of the new operator; here
-# those that are not for a Function by name run too.
+# The tests of every Function and every kernel. The command on the page runs their tests of the new operator; here
+# others run too, if they do not name a Function.
 OF_ALL = [
     "functions/test_functions.py",
     "functions/test_cases.py",

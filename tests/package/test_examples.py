@@ -121,7 +121,7 @@ def test_two_hidden_layers_and_adam_classify_96_percent_of_the_digits():
 
 @pytest.fixture(scope="module")
 def files_of_mnist(tmp_path_factory):
-    """The bundled digits, each pixel as 3 × 3 and a margin, written as MNIST's files, two of them compressed."""
+    """Return the bundled digits, each pixel as 3 × 3 and a margin, written as MNIST's files, two of them compressed."""
     folder = tmp_path_factory.mktemp("mnist")
     for part, (images, labels) in zip(("train", "t10k"), cl.datasets.digits(), strict=True):
         large = np.kron(images, np.ones((1, 3, 3))) * 255

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.tools import fuzz
 
-# What is wrong, and what is said of it.
+# Faults, and what the program prints.
 FAULTS = {
     "value": ("fuzz_calls.same(np.float32(1.001), 1.0)", "Wrong: [1.001], expected [1.]"),
     "shape": ("fuzz_calls.same(np.ones(3), np.ones((3, 1)))", "Wrong: shape (3,), expected (3, 1)"),
@@ -22,7 +22,7 @@ FAULTS = {
     "exit": ("os._exit(3)", "exit 3, in a process that began with"),
 }
 
-# A program whose kinds of call have these faults, but for one that is as it should be and one that is refused.
+# A program whose kinds of call have these faults, except for one that is right and one that raises an error.
 PLANTED = f"""
 import os, signal, sys, time
 import numpy as np

@@ -11,7 +11,7 @@ import caffelite
 
 PACKAGE = Path(caffelite.__file__).parent
 
-# A module imports from its own layer and from those above it in this table. What is not here has no place yet.
+# A module imports from its own layer and from those above it in this table. Other rooms have no place yet.
 LAYERS = [
     {"_kernels", "_support", "textbook"},
     {"core"},
@@ -32,7 +32,7 @@ MODULES = {
 
 
 def imports(module):
-    """The modules of the package that a module imports, anywhere in it, relative to the package."""
+    """Return the modules of the package that a module imports, anywhere in it, relative to the package."""
     found = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

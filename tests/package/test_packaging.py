@@ -42,7 +42,9 @@ def take_what_is_compiled(project, built):
 
 
 def wheel_built_from(project, folder):
-    """The wheel, repaired where there is auditwheel, in the folder. Only what this checkout lacks is compiled."""
+    """Return the wheel, repaired where there is auditwheel, in the folder. Only what this checkout lacks is
+    compiled.
+    """
     built = folder / "built"
     take_what_is_compiled(project, built)
     run(sys.executable, "setup.py", "-q", "build", "--build-lib", built, "bdist_wheel", "-d", folder, cwd=project)
@@ -264,7 +266,7 @@ def test_the_version_is_the_same_wherever_it_stands():
     )
 
 
-# What is done to the names in a wheel, and what is said of it.
+# Changes of the names in a wheel, and the errors.
 SPOILT = {
     "digits.npz is missing": lambda names: [n for n in names if "digits.npz" not in n],
     "_kernels/watch is not compiled": lambda names: [n for n in names if "_kernels/watch." not in n],

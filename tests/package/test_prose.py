@@ -185,7 +185,7 @@ z = 2  # in z
 
 
 def found_in_names(tmp_path, package, test="", suffix="py"):
-    """The findings of two files of the package, and of a test, as lines and texts."""
+    """Return the findings of two files of the package, and of a test, as lines and texts."""
     paths = [tmp_path / name for name in (f"a.{suffix}", f"b.{suffix}", "test_it.py")]
     for path, text in zip(paths, [*package, test], strict=True):
         path.write_text(text)

@@ -14,7 +14,7 @@ def blocks(language):
 
 
 def test_the_programs_run_and_print_what_their_comments_say(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where they write their files
+    monkeypatch.chdir(tmp_path)  # the folder of their files
     namespace = {}
     expected = []
     for block in blocks("python"):

@@ -25,7 +25,7 @@ def parameter(values):
 
 
 def steps(gradients, start=0.0, rule=cl.SGD, **options):
-    """The values of a parameter after each step with these gradients, of SGD unless another rule is given."""
+    """Return the values of a parameter after each step with these gradients, of SGD unless another rule is given."""
     p = parameter([start])
     optimizer = rule([p], **options)
     values = []

@@ -14,7 +14,7 @@ CLASSES = [getattr(textbook, name) for name in textbook.__all__]
 
 
 def trained(framework, data, dtype, **options):
-    """A program of the day one, with one framework or the other: the model and its history."""
+    """Return a program of the day one, with one framework or the other: the model and its history."""
     model = framework.Model(seed=0, **dtype)
     model.add(framework.Linear(2, 20)).add(framework.ReLU()).add(framework.Linear(20, 3))
     optimizer = framework.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)

@@ -89,7 +89,7 @@ def test_changes_inside_a_dict_or_nested_list_are_seen():
 
 
 def random_tree(rng, depth):
-    """A Function of rows of 4 features, made of others."""
+    """Return a Function of rows of 4 features, made of others."""
     kind = rng.integers(0, 7 + len(AROUND) if depth else 3)
     inner = [random_tree(rng, depth - 1) for _ in range(2)] if kind > 2 else []
     shared = inner[0] if inner and rng.random() < 0.3 else None

@@ -138,21 +138,21 @@ every_net = pytest.mark.parametrize(("make", "x"), NETS.values(), ids=NETS)
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """The numbers of rows that are recorded."""
+    """Return the numbers of rows that are recorded."""
     found, record = [], cl.Program.record
     monkeypatch.setattr(cl.Program, "record", lambda *given: found.append(len(given[2])) or record(*given))
     return found
 
 
 def eager(model, *inputs):
-    """The outputs of a call that nothing records."""
+    """Return the outputs of a call that nothing records."""
     inputs = [x.astype(model.dtype) if x.dtype.kind == "f" else x for x in inputs]
     with inference():
         return tuple([y.data for y in as_tuple(model(*inputs))])
 
 
 def blocks_of(model):
-    """The Blocks that a model has, one for each kind of row."""
+    """Return the Blocks that a model has, one for each kind of row."""
     return [kept for kept in model._state.programs._programs.values() if isinstance(kept, buckets.RowBuckets)]
 
 

@@ -32,7 +32,9 @@ def _set_global(value):
 
 
 def deciding_by(kind):
-    """A model whose outputs are multiplied by a number that it finds somewhere, and a function that sets the number."""
+    """Return a model whose outputs are multiplied by a number that it finds somewhere, and a function that sets the
+    number.
+    """
     holder = {"value": 1.0}
     hiding, missing, attributes = Config(), types.SimpleNamespace(), Attributes()
     listed, config, slow = [1.0], types.SimpleNamespace(scale=1.0, inner=types.SimpleNamespace(scale=1.0)), {"fast"}

@@ -31,7 +31,7 @@ def net(*more, dtype=np.float32):
 
 
 def captured(model=None, optimizer=cl.Adam, x=X, y=Y):
-    """A training step as a Program, with its model and its optimizer."""
+    """Return a training step as a Program, with its model and its optimizer."""
     model = model or net()
     loss, rule = cl.SoftmaxLoss(), optimizer(model.parameters(), lr=0.01)
 
@@ -138,7 +138,7 @@ def test_each_stage_makes_the_very_step(dtype):
 
 
 def arrays(program):
-    """What the step writes and does not lose."""
+    """Return what the step writes and does not lose."""
     buffers = {b for call in program._step.instructions for b in call.writes if not b.is_temporary}
     return [b.owner().view(np.ndarray) for b in sorted(buffers, key=lambda b: b.address)]
 

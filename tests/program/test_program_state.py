@@ -51,7 +51,7 @@ def test_a_program_never_answers_with_old_parameters(change):
 
 
 def child_of(base):
-    """A class that overrides nothing."""
+    """Return a class that overrides nothing."""
     return type("Child", (base,), {})
 
 
@@ -190,7 +190,7 @@ def test_an_attribute_of_a_function_set_later_takes_effect(function):
     x = batch(0)[0]
     for s in (2.0, 3.0, 0.5):
         model.functions[1].s = s
-        for _ in range(3):  # what a call leaves on its copy does not reach the next call
+        for _ in range(3):  # an attribute that a call sets on its copy does not reach the next call
             assert model.predict(x).tobytes() == model.forward(x).tobytes()
 
 

@@ -12,7 +12,7 @@ from tests.program.user_code import FORMS
 
 
 def by_hand(model, loss, x, y, epochs):
-    """The training that `fit` is to do, step after step."""
+    """Return the training that `fit` is to do, step after step."""
     optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(epochs):
         for start in range(0, len(x), 16):
@@ -23,7 +23,7 @@ def by_hand(model, loss, x, y, epochs):
 
 
 def seeded(make):
-    """A model and a loss, the global random streams being as they are at first."""
+    """Return a model and a loss, the global random streams being as they are at first."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     return make()

@@ -24,7 +24,9 @@ FORMS = {}
 
 
 def form(recorded, *, y=LABELS, x=X):
-    """A form of training: a function that makes a model and a loss. Is its step recorded, or is there a warning?"""
+    """Return a form of training: a function that makes a model and a loss. Is its step recorded, or is there
+    a warning?
+    """
 
     def note(make):
         FORMS[make.__name__] = (make, recorded, x, y)
@@ -179,7 +181,7 @@ def a_counter_in_an_array():
 
 
 def loss_times(factor):
-    """A loss whose factor Python computes, on a line of this file."""
+    """Return a loss whose factor Python computes, on a line of this file."""
     return net(1), lambda o, y: ((o - y) ** 2).mean() * (1 / factor())
 
 

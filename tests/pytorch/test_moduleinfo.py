@@ -37,7 +37,7 @@ def require(*conditions):
 
 
 def weighted(layer, module, *names):
-    """A layer with a module's weight and bias, if there are any, as its parameters of these names."""
+    """Return a layer with a module's weight and bias, if there are any, as its parameters of these names."""
     for name, theirs in zip(names, (module.weight, getattr(module, "bias", None)), strict=False):
         if theirs is not None:
             getattr(layer, name).data = theirs.detach().numpy().reshape(getattr(layer, name).shape)
@@ -95,7 +95,7 @@ def instance_norm(m):
 
 
 def of_features(layer, m):
-    """The layer; for features along several axes, a model that puts them on one axis and back."""
+    """Return the layer; for features along several axes, a model that puts them on one axis and back."""
     shape = m.normalized_shape
     return layer if len(shape) == 1 else cl.Model([cl.Flatten(), layer, cl.Reshape(shape)])
 
@@ -153,7 +153,7 @@ def pad(mode):
 
 
 def counterparts():
-    """A function for each class of PyTorch, from a module to the layer that does the same."""
+    """Return a function for each class of PyTorch, from a module to the layer that does the same."""
     found = {
         "Linear": linear,
         "Embedding": embedding,
@@ -211,7 +211,7 @@ def samples(info, dtype, training):
 
 
 def mine(layer, x, dy, dtype, training, adds_rows):
-    """The output, and the gradients of the input and of the parameters."""
+    """Return the output, and the gradients of the input and of the parameters."""
     cl.Model([layer], dtype=dtype)
     x, dy = (x[None], None if dy is None else dy[None]) if adds_rows else (x, dy)
     with contextlib.nullcontext() if training else cl.inference():
@@ -222,7 +222,7 @@ def mine(layer, x, dy, dtype, training, adds_rows):
 
 
 def theirs(module, x):
-    """The output, a gradient for it, and the gradients of the input and of the parameters."""
+    """Return the output, a gradient for it, and the gradients of the input and of the parameters."""
     y = module(x)
     dy = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
     y.backward(dy)

@@ -37,7 +37,7 @@ def database(torch):
 
 
 def mapped(convert, value):
-    """The value with all tensors of PyTorch in it converted."""
+    """Return the value with all tensors of PyTorch in it converted."""
     if isinstance(value, list | tuple):
         parts = [mapped(convert, part) for part in value]
         return parts if isinstance(value, list) else tuple(parts)

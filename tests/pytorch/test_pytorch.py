@@ -60,7 +60,7 @@ SEEN = {name: column[2:] for name, column in FRAME.items()} | {"x": np.array([np
 
 
 def of_table(kind, names, *options, **named):
-    """The module of a Function that has seen some rows of a table, and the arrays of other rows."""
+    """Return the module of a Function that has seen some rows of a table, and the arrays of other rows."""
     function = kind({name: SEEN[name] for name in names.split()}, *options, **named)
     arrays = function.arrays(FRAME)
     return door.to_torch(function), arrays if len(arrays) > 1 else arrays[0]
@@ -178,7 +178,9 @@ every_example = pytest.mark.parametrize(
 
 
 def with_random_values(module, dtype, seed=0):
-    """A copy of a module, in which nothing is what it begins with. PReLU is behind it if it has no dtype of its own."""
+    """Return a copy of a module, in which nothing is what it begins with. PReLU is behind it if it has no dtype of its
+    own.
+    """
     module, generator = copy.deepcopy(module), torch.Generator().manual_seed(seed)
     if not [*module.parameters()]:
         module = nn.Sequential(module, nn.PReLU())
@@ -196,7 +198,7 @@ def inputs_of(module, shape, dtype, seed=0):
 
 
 def applied(module, x):
-    """What a module makes of an array, the first of its outputs."""
+    """Return what a module makes of an array, the first of its outputs."""
     x = tuple(map(torch.tensor, x)) if isinstance(x, tuple) else torch.tensor(x)
     y = module(x, x, x) if type(module) is nn.MultiheadAttention else module(x)
     return y[0] if isinstance(y, tuple) else y
@@ -210,7 +212,7 @@ def assert_close(mine, theirs, dtype):
 
 
 def assert_same_numbers(model, module, x, dtype, trains=True):
-    """The same outputs in use, and the same outputs, parameters and running moments after a step of training."""
+    """Assert the same outputs in use, and the same outputs, parameters and running moments after a step of training."""
     module.eval()
     with torch.no_grad():
         assert_close(model.predict(x), applied(module, x).numpy(), dtype)
@@ -545,7 +547,7 @@ def on_vectors(rng, shape):
 
 
 def on_places(rng, shape):
-    """A layer for series or images."""
+    """Return a layer for series or images."""
     channels, axes, out = shape[0], len(shape) - 1, 2 * int(rng.integers(1, 3))
     size, stride, padding, dilation, groups = map(int, rng.integers((1, 1, 0, 1, 1), (4, 3, 2, 3, 3)))
     groups, bias, ceil = 1 if channels % 2 else groups, bool(rng.integers(2)), bool(rng.integers(2))
@@ -591,7 +593,7 @@ def on_sequences(rng, shape):
 
 
 def random_net(seed):
-    """A model, and an input."""
+    """Return a model, and an input."""
     rng = np.random.default_rng(seed)
     dtype, kind = pick(rng, [np.float32, np.float64]), rng.integers(4)
     layers = [cl.Embedding(7, 4)] if kind == 3 else []

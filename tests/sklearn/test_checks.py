@@ -14,8 +14,8 @@ from tests.sklearn.estimators import estimators, weights_of, wine
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-# What a check says when it has nothing to check: there is no decision_function, as scikit-learn's perceptrons have
-# none; and array API input is checked where SCIPY_ARRAY_API is set, as the slow test does.
+# A check says this if it has nothing to check. There is no decision_function, as scikit-learn's perceptrons do not have
+# one. Array API input is checked if SCIPY_ARRAY_API is set, as the slow test does.
 NOTHING_TO_CHECK = {
     "check_array_api_input",
     "check_classifiers_multilabel_output_format_decision_function",

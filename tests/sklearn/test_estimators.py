@@ -260,7 +260,7 @@ def test_weights_are_routed_to_the_estimator():
 
 
 def tasks(n_jobs):
-    """What searches, ensembles and the like find in so many workers, as an array, by name: each is called."""
+    """Return what searches, ensembles and the like find in so many workers, as an array, by name: each is called."""
     x, y = wine()
     numbers, targets = diabetes()
     classifier = ours.MLPClassifier(8, max_iter=20, learning_rate_init=0.03, random_state=0)
@@ -298,7 +298,7 @@ def tasks(n_jobs):
 
 @pytest.fixture(scope="module")
 def found_by_one():
-    """What the tasks find in this process, one after the other."""
+    """Return what the tasks find in this process, one after the other."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {name: task() for name, task in tasks(None).items()}

@@ -23,7 +23,7 @@ KINDS = [TableClassifier, TableRegressor]
 
 
 def table(n=N, seed=0):
-    """A frame of everything that there is, a number that depends on it, and whether that is large."""
+    """Return a frame of everything that there is, a number that depends on it, and whether that is large."""
     rng = np.random.default_rng(seed)
     frame = pandas.DataFrame(
         {

@@ -69,7 +69,7 @@ def test_trained_loaded_and_set_layers_keep_their_values_in_a_seeded_model(sourc
     new = cl.Model([*old.functions[:-1], cl.Linear(16, 2)], seed=0)
     assert bits(new.functions[0]) == before
     assert bits(cl.Model([old, cl.ReLU(), cl.Linear(3, 2)], seed=0).functions[0]) == bits(old)
-    assert bits(new.functions[-1]) == bits(cl.Model([cl.Linear(16, 2)], seed=0))  # what is new is drawn from the seed
+    assert bits(new.functions[-1]) == bits(cl.Model([cl.Linear(16, 2)], seed=0))  # new layers are drawn from the seed
 
 
 def test_a_trained_layer_keeps_its_values_in_the_attribute_of_a_users_model():

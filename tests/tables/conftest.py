@@ -14,7 +14,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model of each task that `caffelite train` has written, with what was printed."""
+    """Return a model of each task that `caffelite train` has written, with what was printed."""
     folder = tmp_path_factory.mktemp("trained")
     data = write_rows(folder / "shop.csv", shop())
     found = SimpleNamespace(folder=folder, data=data)

@@ -15,7 +15,7 @@ N = 400
 
 
 def shop(n=N, seed=0):
-    """The lines of a table in which `price` is not linear in size, and `sold` follows from city and price."""
+    """Return the lines of a table in which `price` is not linear in size, and `sold` follows from city and price."""
     rng = np.random.default_rng(seed)
     size, city = rng.uniform(-2, 2, n), rng.choice(["Ulm", "Bonn", "Aachen"], n, p=[0.5, 0.3, 0.2])
     price = size**2 + 2 * (city == "Bonn") + 0.1 * rng.normal(size=n)
@@ -44,7 +44,7 @@ def write_rows(path, rows):
 
 
 def run(*arguments):
-    """The exit status of a command, and what it printed."""
+    """Return the exit status of a command, and what it printed."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

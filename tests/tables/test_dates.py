@@ -18,7 +18,7 @@ MOMENTS = pandas.date_range("2021-03-26 22:30", periods=60, freq="5h17min", tz="
 
 
 def libraries(stamps):
-    """The same dates in every library."""
+    """Return the same dates in every library."""
     series = pandas.Series(stamps, name="when")
     return {
         "pandas": pandas.DataFrame({"when": series}),

@@ -45,7 +45,7 @@ def test_too_few_rows_are_refused():
 
 
 def numbers_and_words(n=400):
-    """A frame, and a target that is linear in its columns."""
+    """Return a frame, and a target that is linear in its columns."""
     rng = np.random.default_rng(0)
     x, codes = rng.normal(1000, 50, n), rng.integers(0, 3, n)
     y = 5e4 + 20 * x + np.array([0, 1000, -3000])[codes]

@@ -46,7 +46,7 @@ def fitted(x, y, *layers, dtype=np.float32, **options):
 
 
 def frames_of(frame):
-    """The same in every library."""
+    """Return the same in every library."""
     return [
         frame,
         polars.from_pandas(frame),
@@ -320,7 +320,7 @@ def test_numbers_are_categories_if_the_user_says_so():
 
 
 def set_missing(frame, **rows):
-    """The frame with nothing in these rows of its columns."""
+    """Return the frame with nothing in these rows of its columns."""
     return frame.assign(
         **{name: frame[name].astype(object).where(~np.isin(np.arange(N), i)) for name, i in rows.items()}
     )

@@ -313,7 +313,7 @@ def test_without_matplotlib_there_is_a_model_and_no_picture(tmp_path):
 
 
 def exporter(fails=False):
-    """A module that exports, as `caffelite.onnx` and `caffelite.c` do."""
+    """Return a module that exports, as `caffelite.onnx` and `caffelite.c` do."""
     calls = []
 
     def export(model, path, input_shape=None):

@@ -75,7 +75,7 @@ def pip(*arguments, python=sys.executable):
 
 
 def supported(wheel):
-    """The Python and the systems that a wheel of caffelite is for, in words."""
+    """Return the Python and the systems that a wheel of caffelite is for, in words."""
     python = re.search(r"-cp(\d)(\d+)-", wheel.name)
     system, *version, machine = re.search(r"(manylinux|macosx)_(\d+)_(\d+)_(\w+)$", wheel.stem).groups()
     name = "Linux with glibc" if system == "manylinux" else "macOS"

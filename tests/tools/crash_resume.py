@@ -24,11 +24,11 @@ WRITTEN = "written\n"
 
 
 def train(net, checkpoint, threads, written=lambda: None):
-    """The digest of all that a training has in the end, after going on from the checkpoint if it is there."""
+    """Return the digest of all that a training has in the end, after going on from the checkpoint if it is there."""
     import caffelite as cl
     from caffelite.training import process_group
 
-    process_group.REPLAY_SECONDS = 0.002  # so that it is stopped in the midst of epochs, small as they are
+    process_group.REPLAY_SECONDS = 0.002  # so it is stopped in the midst of epochs, small as they are
     cl.set_num_threads(threads)
     (x, y), (x_test, y_test) = cl.datasets.digits()
     options = {"epochs": 10, "validation_data": (x_test, y_test), "metrics": ["accuracy"]}
@@ -73,7 +73,7 @@ def train(net, checkpoint, threads, written=lambda: None):
 
 
 def two_heads(cl):
-    """A model of two outputs."""
+    """Return a model of two outputs."""
 
     class TwoHeads(cl.Model):
         def __init__(self):
@@ -135,7 +135,7 @@ class Killed:
             self.check()
 
     def check(self):
-        """The checkpoint is there, and whole."""
+        """Check that the checkpoint is there, and whole."""
         import caffelite as cl
         from caffelite.training.callbacks.checkpoints import CheckpointFile
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = "caffelite", "tests", "examples", "benchmarks", "docs"
 MADE = ".so", ".c", ".html", ".pyc"  # by compilers; pages in a folder `static` are written by hand
-LOOPS = "/_kernels/loops/"  # files of which one module is made for each instruction set
+LOOPS = "/_kernels/loops/"  # files that become one module for each instruction set
 SOURCES = ".pyx", ".pxd", ".pxi", ".h"
 LEVELS = {"x86_64": ["x86_64_v2", "x86_64_v3", "x86_64_v4"]}  # of instructions, by processor; others have one
 
@@ -25,14 +25,14 @@ def is_made(name):
 
 
 def files(folder):
-    """The files of a folder of the project that are not made by a compiler or a test."""
+    """Return the files of a folder of the project that are not made by a compiler or a test."""
     found = [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     names = [path.relative_to(ROOT).as_posix() for path in found]
     return [name for name in names if not is_made(name) and "/." not in name]
 
 
 def faults_of_wheel(path):
-    """What is wrong with a wheel, in sentences."""
+    """Return what is wrong with a wheel, in sentences."""
     archive = zipfile.ZipFile(path)
     names = archive.namelist()
     installed = sum(info.file_size for info in archive.infolist())
@@ -65,7 +65,7 @@ def faults_of_wheel(path):
 
 
 def faults_of_sdist(path):
-    """What is wrong with a source distribution, in sentences."""
+    """Return what is wrong with a source distribution, in sentences."""
     with tarfile.open(path) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(names)} files")

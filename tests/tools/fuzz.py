@@ -42,7 +42,7 @@ BATCH = 2000  # cases of a child
 
 
 def drawn(seed):
-    """The Generator of a case, and the name of its kind."""
+    """Return the Generator of a case, and the name of its kind."""
     rng = np.random.default_rng(seed)
     weights = np.cumsum([weight for _, weight in KINDS.values()])
     return rng, list(KINDS)[np.searchsorted(weights, rng.random() * weights[-1], "right")]
@@ -107,7 +107,7 @@ def run(seeds, processes=1):
 
 
 def summary(endings):
-    """A table: kinds of call, how many ran, how many were done, how many each class refused."""
+    """Return a table: kinds of call, how many ran, how many were done, how many each class refused."""
     lines = [f"{'kind':26}{'calls':>9}{'done':>9}  refused"]
     for name in KINDS:
         counts = endings[name]

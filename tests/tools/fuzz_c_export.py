@@ -54,17 +54,17 @@ TYPES = {"f": "float", "d": "double", "l": "int64_t", "?": "uint8_t"}  # in C, b
 
 
 def several(x):
-    """Inputs or outputs as a tuple."""
+    """Return inputs or outputs as a tuple."""
     return x if isinstance(x, tuple) else (x,)
 
 
 def typed(model, x):
-    """The inputs as the function in C gets them."""
+    """Return the inputs as the function in C gets them."""
     return [a.astype(model.dtype if a.dtype.kind == "f" else np.int64) if a.dtype != bool else a for a in several(x)]
 
 
 def run_of(i, inputs, outputs):
-    """A function in C that reads, predicts and writes rows."""
+    """Return a function in C that reads, predicts and writes rows."""
     names = [f"in_{k}" for k in range(len(inputs))], [f"out_{k}" for k in range(len(outputs))]
     read, written = ([*zip(names[k], arrays, strict=True)] for k, arrays in enumerate((inputs, outputs)))
     types = {name: TYPES[a.dtype.char] for name, a in (*read, *written)}
@@ -81,7 +81,9 @@ def run_of(i, inputs, outputs):
 
 
 def outputs_in_c(folder, nets, flags, rows=None, **options):
-    """What models, exported, compiled and linked into a program, make of their rows, or of these. `nets` are pairs."""
+    """Return what models, exported, compiled and linked into a program, make of their rows, or of these. `nets` are
+    pairs.
+    """
     declared, called, objects, given = [], [], [], []
     for i, (model, x) in enumerate(nets):
         shapes = tuple([a.shape[1:] for a in several(x)])
@@ -116,7 +118,7 @@ def differing(folder, nets, flags=SANITIZED, **options):
     for (model, x), outputs in zip(nets, outputs_in_c(folder, nets, flags, **options), strict=True):
         for y, truth in zip(several(outputs), several(model.predict(x)), strict=True):
             assert np.isfinite(truth).all(), f"{model!r} makes {truth}"
-            error = abs(y - truth).max() / max(abs(truth).max(), 1e-3)  # where all but rounding cancels
+            error = abs(y - truth).max() / max(abs(truth).max(), 1e-3)  # if everything cancels except rounding errors
             if not error <= TOLERANCE[model.dtype]:
                 shapes = [a.shape for a in several(x)]
                 found.append(f"{error:.1e} for {shapes}, {model.dtype}: {model!r}")
@@ -149,7 +151,7 @@ class Woven(cl.Model):
         return found[-1]
 
 
-#: What a model that writes `call` may make of a Tensor (n, a, b), beside operators that keep the shape.
+#: Calls that change the shape of a Tensor (n, a, b), in a model that writes `call`.
 CHANGES = [
     lambda model, x: x.mean(axis=1),
     lambda model, x: x - x.max(axis=-1, keepdims=True),
@@ -204,7 +206,7 @@ class Drawn:
         self.integer, self.choice = self.random.randint, self.random.choice
 
     def net(self):
-        """A model with parameters and running moments, and rows for it."""
+        """Return a model with parameters and running moments, and rows for it."""
         model, x = self.choice([self.of_numbers] * 4 + [self.of_words, self.of_a_table, self.of_several_inputs])()
         for p in model.parameters():
             p.data = p.data + self.numbers.normal(size=p.shape) * 0.1
@@ -276,7 +278,7 @@ class Drawn:
         return functions, shape
 
     def kinds(self, shape, depth):
-        """What makes a Function for rows of this shape, if it fits."""
+        """Return what makes a Function for rows of this shape, if it fits."""
         axes = len(shape) - 1  # of series and images
         last, first, wide = shape[-1], shape[0], self.integer(1, 12)
         activations = [cl.ReLU, cl.Tanh, cl.Sigmoid, cl.SiLU, cl.Softplus, cl.GELU]
@@ -356,7 +358,7 @@ class Drawn:
         return kind(kernel, self.several(axes, 1, 3), tuple([self.integer(0, k // 2) for k in kernel]), **ceil)
 
     def composed(self, shape, depth):
-        """A Model, a Residual, a Parallel or a model that writes `call`."""
+        """Return a Model, a Residual, a Parallel or a model that writes `call`."""
         functions, _ = self.sequence(shape, self.integer(0, 3), depth)
         kind = self.integer(0, 4)
         if kind == 0:

@@ -92,7 +92,7 @@ def an_integer(rng):
 
 
 def a_shape(rng, axes=3):
-    """A shape of so many axes at most; each 64th array is empty."""
+    """Return a shape of so many axes at most; each 64th array is empty."""
     least = 0 if rng.integers(16) == 0 else 1
     return tuple(int(n) for n in rng.integers(least, 5, rng.integers(axes + 1)))
 
@@ -106,7 +106,7 @@ def an_array(rng, shape, dtype, special=True):
 
 
 def laid_out(rng, array):
-    """The array in one of many layouts; its values stay."""
+    """Return the array in one of many layouts; its values stay."""
     return plain_copy(array) if rng.integers(2) else pick(rng, [f for f in LAYOUTS if f is not zero_strided])(array)
 
 
@@ -115,7 +115,7 @@ def a_dtype(rng):
 
 
 def anything(rng):
-    """An argument of any kind: a number, an array of any dtype, text, a container, an object."""
+    """Return an argument of any kind: a number, an array of any dtype, text, a container, an object."""
     which = rng.integers(6)
     if which < 2:
         return an_integer(rng)
@@ -130,7 +130,7 @@ def anything(rng):
 
 
 def mostly(rng, likely, share=4):
-    """What is likely, and once in so many times anything."""
+    """Return what is likely, and once in so many times anything."""
     return anything(rng) if rng.integers(share) == 0 else likely
 
 
@@ -151,7 +151,7 @@ def same(actual, truth, scale=0.0):
         rtol, atol = TOLERANCE[actual.dtype.newbyteorder("=")]
         allowed = 2 * atol + 4 * rtol * np.abs(truth) + 8 * np.finfo(actual.dtype).eps * scale
         right = (actual == truth) | (np.abs(actual - truth) <= allowed) | (np.isnan(actual) & np.isnan(truth))
-        # What is next to the largest number may be rounded to infinity, and the other way round.
+        # A number next to the largest one may be rounded to infinity, and the other way round.
         right |= (
             (np.abs(actual) > 0.999 * np.finfo(actual.dtype).max)
             & (np.sign(actual) == np.sign(truth))
@@ -164,7 +164,7 @@ def same(actual, truth, scale=0.0):
 
 
 def as_numpy(mine, theirs, taken=True, scale=0.0):
-    """What `mine` gives, which has to be what NumPy's `theirs` gives. If NumPy refuses, `mine` has to.
+    """Return what `mine` gives, which has to be what NumPy's `theirs` gives. If NumPy refuses, `mine` has to.
 
     With `taken`, what NumPy takes may not be refused.
     """
@@ -194,7 +194,7 @@ MAKERS = {
     "spiral": cl.datasets.spiral,
     "top_k": metrics.top_k,
 }
-LARGEST = 10**6  # an integer that a maker gets; what is larger may be right and takes its time and memory
+LARGEST = 10**6  # an integer that a maker gets; a larger one may be right, and takes its time and memory
 KEYWORDS = [
     "bias",
     "axis",
@@ -221,7 +221,7 @@ def constructors(rng):
     )
     arguments = [mostly(rng, likely, 3)] if rng.integers(8) else []
     arguments += [mostly(rng, pick(rng, INTEGERS[:6]), 3) for _ in range(rng.integers(4))]
-    # Sizes that overflow are refused, and large ones made: only those beyond the limit of memory, or small, are quick.
+    # Sizes that overflow are an error, and large ones made: only those beyond the limit of memory, or small, are quick.
     arguments = [2**62 if isinstance(a, int) and LARGEST < a < 2**62 else a for a in arguments]
     options = {pick(rng, KEYWORDS): anything(rng)} if rng.integers(6) == 0 else {}
     made = MAKERS[name](*arguments, **options)
@@ -243,7 +243,7 @@ def a_case(rng):
 
 @kind(6)
 def functions_against_judges(rng):
-    """A Function by hand, forward and backward, against its judge."""
+    """Try a Function by hand, forward and backward, against its judge."""
     case, dtype, seed = a_case(rng), a_dtype(rng), int(rng.integers(2**32))
     function, inputs = case.function(dtype), case.inputs(dtype, seed)
     with must_work():
@@ -255,10 +255,10 @@ def functions_against_judges(rng):
 
 @kind(6)
 def functions_of_tensors(rng):
-    """A Function of Tensors in any layout: the bits of the Function by hand, of plain copies."""
+    """Try a Function of Tensors in any layout: the bits of the Function by hand, of plain copies."""
     case, dtype, seed = a_case(rng), a_dtype(rng), int(rng.integers(2**32))
     inputs = case.inputs(dtype, seed)
-    shaped = len(case.shapes)  # what is behind them, indices and labels, keeps its values
+    shaped = len(case.shapes)  # indices and labels behind them keep their values
     inputs = [pick(rng, LAYOUTS)(x) if i < shaped else laid_out(rng, x) for i, x in enumerate(inputs)]
     function, other = case.function(dtype), case.function(dtype)
     with must_work():
@@ -278,7 +278,7 @@ def functions_of_tensors(rng):
 
 @kind(10)
 def functions_of_anything(rng):
-    """A Function called with arrays of any shape and dtype, and backward if it takes them."""
+    """Try a Function called with arrays of any shape and dtype, and backward if it takes them."""
     case, dtype = a_case(rng), a_dtype(rng)
     function = case.function(dtype)
     inputs = [mostly(rng, x, 2) for x in case.inputs(dtype)]
@@ -307,7 +307,7 @@ OPERATORS = {
 
 
 def an_operand(rng, dtype, special):
-    """What stands beside a Tensor, and whether it is such that it is to be taken."""
+    """Return what stands beside a Tensor, and whether it is such that it is to be taken."""
     shape, which = a_shape(rng), rng.integers(8)
     if which < 4:
         array = laid_out(rng, an_array(rng, shape, dtype, special))
@@ -326,14 +326,14 @@ def power(a, b):
 
 @kind(20)
 def operators(rng):
-    """A Tensor and something else on either side of an operator."""
+    """Try a Tensor and something else on either side of an operator."""
     symbol, dtype = pick(rng, list(OPERATORS)), a_dtype(rng)
     t = cl.Tensor(laid_out(rng, an_array(rng, a_shape(rng), dtype, symbol != "@")))
     other, taken = an_operand(rng, dtype, symbol != "@")
     if not taken:
         OPERATORS[symbol](*((t, other) if rng.integers(2) else (other, t)))
         return
-    with np.errstate(all="ignore"):  # what is beside the Tensor takes its dtype
+    with np.errstate(all="ignore"):  # the other operand takes the Tensor's dtype
         wide = widened(t.data), widened(np.asarray(other).astype(dtype))
     pairs = [(t, other), wide] if rng.integers(2) else [(other, t), wide[::-1]]
     scale = 8.0 if symbol == "@" else 0.0
@@ -366,7 +366,7 @@ def indexing(rng):
     """x[index] and its gradient, where repeated elements add up."""
     x = an_array(rng, a_shape(rng), a_dtype(rng))
     entries = [an_index(rng, x.shape) for _ in range(rng.integers(4))]
-    # An array of one number in no axis may be out of bounds where there is nothing to take; a number may not.
+    # An array of one number in no axis may be out of bounds if there is nothing to take; a number may not.
     index = tuple([e.item() if isinstance(e, np.ndarray) and e.ndim == 0 else e for e in entries])
     index = index[0] if len(index) == 1 and rng.integers(2) else index
     if any(isinstance(entry, cl.Tensor) for entry in (index if isinstance(index, tuple) else [index])):
@@ -386,7 +386,7 @@ REDUCTIONS = ["sum", "mean", "max", "min"]
 
 @kind(12)
 def reductions(rng):
-    """A reduction over axes that may not be there."""
+    """Try a reduction over axes that may not be there."""
     name, x = pick(rng, REDUCTIONS), an_array(rng, a_shape(rng), a_dtype(rng), special=False)
     axes = [int(a) for a in rng.integers(-x.ndim - 1, x.ndim + 1, rng.integers(3))]
     axis = pick(rng, [None, tuple(axes), axes[0] if axes else 0, mostly(rng, an_integer(rng), 2)])
@@ -452,7 +452,7 @@ def shapes(rng):
 
 @kind(6)
 def methods_of_anything(rng):
-    """A function of Tensors with arguments that may be anything."""
+    """Try a function of Tensors with arguments that may be anything."""
     names = ["sum", "mean", "max", "min", "reshape", "transpose", "clip", "softmax", "log_softmax", "matmul", "where"]
     names += ["exp", "log", "sqrt", "abs", "tanh", "sigmoid", "relu", "concatenate", "stack", "gelu", "elu", "softplus"]
     function = getattr(cl, pick(rng, names))
@@ -465,7 +465,7 @@ def methods_of_anything(rng):
 
 @kind(6)
 def attributes_of_tensors(rng):
-    """What a Tensor does besides computing, with anything."""
+    """Try what a Tensor does besides computing, with anything."""
     t = cl.Tensor(an_array(rng, a_shape(rng), a_dtype(rng)), bool(rng.integers(2)))
     before, x = t.data.copy(), anything(rng)
     calls = [
@@ -500,7 +500,7 @@ SMOOTH = [
 
 @kind(3)
 def graphs(rng):
-    """A random graph of Tensors: its gradient along a random direction is the difference quotient."""
+    """Try a random graph of Tensors: its gradient along a random direction is the difference quotient."""
     steps = [pick(rng, SMOOTH) for _ in range(rng.integers(1, 6))]
     x, w, dx, dw = (rng.standard_normal((3, 4)) for _ in range(4))
 
@@ -588,7 +588,7 @@ def measures(rng):
 
 @kind(4)
 def optimizers(rng):
-    """Some steps of an optimizer against its formula, and its state copied to another on the way."""
+    """Try some steps of an optimizer against its formula, and its state copied to another on the way."""
     case, dtype = OPTIMIZERS[pick(rng, list(OPTIMIZERS))], a_dtype(rng)
     start = np.float32(rng.standard_normal(a_shape(rng))).astype(dtype)
     gradients = [np.float32(rng.standard_normal(start.shape)).astype(dtype) for _ in range(rng.integers(1, 5))]
@@ -639,7 +639,7 @@ def rates(rng):
 
 @kind(4)
 def batches(rng):
-    """A DataGenerator gives each row once an epoch, beside its target; Prefetch gives the same batches."""
+    """Check that a DataGenerator gives each row once an epoch, beside its target; Prefetch gives the same batches."""
     n, size, last = int(rng.integers(1, 20)), int(rng.integers(1, 8)), bool(rng.integers(2))
     x = laid_out(rng, np.float32(rng.standard_normal((n, 2))))
     options = {"batch_size": size, "shuffle": bool(rng.integers(2)), "drop_last": last, "seed": int(rng.integers(99))}
@@ -658,7 +658,7 @@ def batches(rng):
 
 
 def a_model(rng, classes=3):
-    """A small classifier of rows of four numbers."""
+    """Return a small classifier of rows of four numbers."""
     seed, dtype = int(rng.integers(99)), a_dtype(rng)
     activation = pick(
         rng, [cl.ReLU, cl.Tanh, cl.GELU, cl.SiLU, lambda: cl.LayerNorm(5), lambda: cl.Residual(cl.Linear(5, 5))]
@@ -684,7 +684,7 @@ def trainings(rng):
             np.random.default_rng(seed).bit_generator.state,
             an_optimizer(np.random.default_rng(seed), model),
         )
-        optimizer.lr = min(optimizer.lr, 1e-3)  # so that none diverges
+        optimizer.lr = min(optimizer.lr, 1e-3)  # so none diverges
         model.fit(
             x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, batch_size=size, shuffle=False, verbose=0
         )
@@ -750,7 +750,7 @@ def odd_trainings(rng):
 
 @kind(2)
 def copies(rng):
-    """A model that was saved and loaded, pickled or copied predicts the same bits."""
+    """Check that a model that was saved and loaded, pickled or copied predicts the same bits."""
     model, x = a_model(rng), np.float32(rng.standard_normal((3, 4)))
     with must_work():
         which, scores = rng.integers(4), model.forward(x.astype(model.dtype))
@@ -774,7 +774,7 @@ SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 @kind(2)
 def odd_states(rng):
-    """A state that is not the model's, or a file that is not there: refused, parameters unchanged."""
+    """Try a state that is not the model's, or a file that is not there: refused, parameters unchanged."""
     model = a_model(rng)
     before, state = [p.data.copy() for p in model.parameters()], dict(model.state_dict())
     name = pick(rng, list(state))
@@ -803,7 +803,7 @@ def odd_states(rng):
 
 @kind(0.5)
 def recordings(rng):
-    """What was recorded with one array and replayed with another gives the bits of the call."""
+    """Check that what was recorded with one array and replayed with another gives the bits of the call."""
     steps, w = [pick(rng, SMOOTH[:10]) for _ in range(rng.integers(1, 5))], rng.standard_normal((3, 4))
     weight = cl.Tensor(w)
 

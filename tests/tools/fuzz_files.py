@@ -46,7 +46,7 @@ NAMES = [
 
 
 def good_files(folder):
-    """The contents of a few files that are as they should be."""
+    """Return the contents of a few files that are as they should be."""
     layer = cl.Linear(4, 4)
     models = [
         cl.MLP(4, [5, 3], seed=0),
@@ -86,13 +86,13 @@ def good_files(folder):
 
 
 def parted(content):
-    """The header, decoded, and the data of a file."""
+    """Return the header, decoded, and the data of a file."""
     end = 8 + int.from_bytes(content[:8], "little")
     return json.loads(content[8:end]), content[end:]
 
 
 def joined(header, data):
-    """The file with this header, JSON or bytes, and these data."""
+    """Return the file with this header, JSON or bytes, and these data."""
     header = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(header).to_bytes(8, "little") + header + data
 
@@ -135,7 +135,7 @@ def forged(rng, value):
 
 
 def mutated(content, rng):
-    """A bad file made of a good one."""
+    """Return a bad file made of a good one."""
     end = 8 + int.from_bytes(content[:8], "little")
     kind = rng.integers(9)
     if kind < 2:  # bits
@@ -190,7 +190,7 @@ class Watch:
             self.seen.append((event, arguments))
 
     def load(self, path):
-        """What loading does: (why it is wrong, the model), one of them None, or both for a ValueError."""
+        """Return what loading does: (why it is wrong, the model), one of them None, or both for a ValueError."""
         self.seen, self.path = [], path
         try:
             model, error = cl.load(path), None

@@ -17,7 +17,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.tools.names import CYTHON, Definition, definitions, is_participle, parts, repeated_classes, word_set
+from tests.tools.names import CYTHON, Definition, definitions, is_participle, parts, repeated_classes, word_set  # noqa: E402
 
 SOURCES = {".py", ".pyi", *CYTHON, ".h", ".js", ".css", ".html"}
 

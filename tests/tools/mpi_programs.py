@@ -81,7 +81,7 @@ class Halving(cl.Optimizer):
 
 
 def largest(outputs, targets):
-    """A metric of a user's."""
+    """Return a metric of a user's."""
     return float(np.mean(np.abs(outputs).max(axis=1)))
 
 
@@ -155,7 +155,7 @@ def moments_of_rows_that_weigh_nothing(dtype):
 
 @case
 def not_a_number_of_rows_that_weigh_nothing(dtype):
-    """The same of a user's loss, which divides 0 by 0 there."""
+    """Return the same of a user's loss, which divides 0 by 0 there."""
     model, optimizer, fit = moments_of_rows_that_weigh_nothing(dtype)
     weights, loss = 1.0 * (fit["y"] >= 0), cl.Penalized(Cubic(), model.parameters(), l2=0.01)
     fit |= {"y": rows(60, 3, seed=2), "loss": loss, "sample_weight": weights}
@@ -224,7 +224,7 @@ def branches_and_penalties(dtype):
 
 @case
 def large(dtype):
-    """A gradient that takes more than a message."""
+    """Return a gradient that takes more than a message."""
     model = cl.MLP(60, [100, 3], cl.Tanh, seed=0, dtype=dtype)
     fit = {"x": rows(64, 60), "y": labels(64), "loss": cl.SoftmaxLoss(0.1), "batch_size": 20, "epochs": 25}
     return model, cl.SGD(model.parameters(), lr=0.05), fit
@@ -232,7 +232,7 @@ def large(dtype):
 
 @case
 def called_back(dtype):
-    """A user's Function, loss, weights, optimizer and metric; batches of an iterable, made in Python."""
+    """Return a user's Function, loss, weights, optimizer and metric; batches of an iterable, made in Python."""
     model = cl.Model([cl.Linear(5, 8), Swish(), cl.Linear(8, 2)], seed=0, dtype=dtype)
     x, y, w = rows(43, 5).astype(dtype), rows(43, 2, seed=2).astype(dtype), (np.arange(43) % 3).astype(dtype)
     batches = [(x[i : i + 9], y[i : i + 9], w[i : i + 9]) for i in range(0, 43, 9)]
@@ -245,7 +245,7 @@ def called_back(dtype):
 
 @case
 def augmented(dtype):
-    """A transform, in a thread ahead."""
+    """Return a transform, in a thread ahead."""
     model = cl.Model([cl.Flatten(), cl.Linear(36, 5), cl.Softplus(), cl.Linear(5, 3)], seed=0, dtype=dtype)
     x, shift = rows(50, 1, 6, 6), cl.augment.shift(1)
     batches = cl.Prefetch(cl.DataGenerator(x, labels(50), batch_size=15, transform=shift, seed=3))
@@ -299,7 +299,7 @@ def content(arrays):
 def compare(epochs):
     """For each case, by how much ranks together are off one alone, and where."""
     found = {}
-    allreduce.SMALL_SIZE, allreduce.LARGE_SIZE = 40, 150  # so that gradients go all ways there are
+    allreduce.SMALL_SIZE, allreduce.LARGE_SIZE = 40, 150  # so gradients go all ways there are
     for name in CASES:
         for dtype in (np.float64, np.float32) if epochs > 2 or name in ("dense", "large") else (np.float64,):
             shared = trained(name, dtype, True, epochs)
@@ -481,7 +481,7 @@ def who_ends_the_training_on_one_rank_ends_it_on_all(folder):
     model, optimizer = small()
     one = WORLD.size - 1
     stop = lambda epoch, history: WORLD.rank == one and epoch == 3  # noqa: E731
-    history = model.fit(rows(30, 4), labels(30), optimizer=optimizer, epochs=50, callbacks=[stop_signal], **FIT)
+    history = model.fit(rows(30, 4), labels(30), optimizer=optimizer, epochs=50, callbacks=[stop], **FIT)
     assert history.epochs == 4
 
 
@@ -518,7 +518,7 @@ class Leaving:
 
 
 def resumable(folder, shared, callbacks=(), resume=None):
-    """A training with rows kept for a metric of the epoch; alone, or on all ranks."""
+    """Return a training with rows kept for a metric of the epoch; alone, or on all ranks."""
     model = cl.Model([cl.Linear(4, 6), cl.BatchNorm(6), cl.Tanh(), cl.Dropout(0.2), cl.Linear(6, 3)], seed=0)
     model = cl.Model(model.functions, dtype=np.float64, seed=1)
     optimizer = cl.SGD(model.parameters(), lr=cl.schedules.cosine(0.1, 40), momentum=0.9)
@@ -538,7 +538,7 @@ def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
     process_group.REPLAY_SECONDS, stop_signal.REPLAY_SECONDS = (
         1e-4,
         0.0,
-    )  # so that they stop in the midst of epochs, small as they are
+    )  # so they stop in the midst of epochs, small as they are
     alone = resumable(folder, shared=False)
     parts = [f"{folder}/alone-{WORLD.rank}", f"{folder}/together"]
     for written, path in enumerate(parts):
@@ -652,7 +652,7 @@ def rank_0_alone_may_be_asked_to_speak(folder):
 
 
 def train(path, seconds):
-    """A training that goes on from its checkpoint if it is there; it takes so many seconds at least."""
+    """Run a training that goes on from its checkpoint if it is there; it takes so many seconds at least."""
     resume = path if os.path.exists(path) else None
     wait = lambda epoch, history: time.sleep(seconds / 8)  # noqa: E731
     found = resumable("", True, [cl.callbacks.Checkpoint(path, seconds=0.01), wait], resume)

@@ -38,7 +38,7 @@ IRREGULAR = word_set(
 )
 #: Words in -ed that are verbs or nouns, and two of Python's functions.
 NOT_PARTICIPLES = word_set("bed bleed embed exceed feed need proceed red reversed seed shed sorted speed succeed")
-#: What makes no noun of a participle before it.
+#: Words behind a participle with which it is not a noun.
 PARTICLES = word_set(
     """about above after again anew apart around as at away back before behind beside between by down each for forth
     from here in inside into like of off on once only out over so there through to together under up upon with

@@ -58,7 +58,7 @@ EXCEPTIONS = {
 
 
 def cases(long):
-    """The tests that give an array of floats for arrays: name, graph, inputs, outputs."""
+    """Yield the tests that give an array of floats for arrays: name, graph, inputs, outputs."""
     left_out = set() if long else LONG | {operator.lower() for operator in NOT_THERE}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -86,14 +86,16 @@ def nets():
 
 
 def array_of(x):
-    """What a test gives, as an array: some give numbers of NumPy, or tensors of types that NumPy lacks."""
+    """Return what a test gives, as an array: some give numbers of NumPy, or tensors of types that NumPy lacks."""
     if isinstance(x, onnx.TensorProto):
         return numpy_helper.to_array(x)
     return np.asarray(x) if isinstance(x, np.generic) else x
 
 
 def run(proto, inputs, path):
-    """What the model in a graph computes, its outputs of floats; None, and why, if caffelite has no such model."""
+    """Return what the model in a graph computes, its outputs of floats; None, and why, if caffelite has no
+    such model.
+    """
     proto = onnx.ModelProto.FromString(proto.SerializeToString())
     for info, x in list(zip(proto.graph.input, inputs, strict=True))[1:]:
         proto.graph.initializer.append(numpy_helper.from_array(x, info.name))

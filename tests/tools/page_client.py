@@ -42,7 +42,7 @@ class Page:
         self.socket.send(json.dumps({"kind": kind, **more}))
 
     def wait_for(self, kind, condition=lambda message: True):
-        """The newest message of a kind, as soon as the condition holds."""
+        """Return the newest message of a kind, as soon as the condition holds."""
         with self.changed:
             assert self.changed.wait_for(lambda: kind in self.messages and condition(self.messages[kind]), SECONDS), (
                 f"no such {kind}: {self.messages.get(kind)}"

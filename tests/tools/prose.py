@@ -1,11 +1,11 @@
 """A linter for plain English: python tests/tools/prose.py [--figures] [FILE…], or `make prose`.
 
-It reads README.md, the pages in docs/, the docstrings of the examples, and in caffelite/ all docstrings, the messages
-in `raise` and `warn(…)`, and the comments. In them it finds sentences of more than 30 words, sentences with two
-semicolons, and this project's own habits, each with a suggestion. Code, tables and formulas are not prose: a name in
-backticks, a formula and a value in a message count as one word each. The names of tests are sentences, too, in which it
-finds habits. In caffelite/ and tests/ it also finds names that break the rules of `names.py`. `--figures` prints a
-table of the prose instead.
+It reads README.md, the pages in docs/, the docstrings and comments of the examples, and in caffelite/ all docstrings,
+the messages in `raise` and `warn(…)`, and the comments. In tests/ it reads the comments, and the names of tests as
+sentences. In all of these it finds sentences of more than 30 words, sentences with two semicolons, and this project's
+own habits, each with a suggestion. Code, tables and formulas are not prose: a name in backticks, a formula and a value
+in a message count as one word each. In caffelite/ and tests/ it also finds names that break the rules of `names.py`.
+`--figures` prints a table of the prose instead.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.tools.names import check_name, check_repeated, definitions
+from tests.tools.names import check_name, check_repeated, definitions  # noqa: E402
 
 LONGEST = 30  # words
 
@@ -69,21 +69,21 @@ class Finding(NamedTuple):
 
 
 def words(sentence: str) -> int:
-    """The number of words. Numbers, single letters and signs beside each other are one formula, and one word."""
+    """Return the number of words. Numbers, single letters and signs beside each other are one formula, and one word."""
     are_words = [bool(WORD.search(token)) for token in sentence.split() if re.search(r"\w", token)]
     formulas = sum(not word and (i == 0 or are_words[i - 1]) for i, word in enumerate(are_words))
     return sum(are_words) + formulas
 
 
 def sentences(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The sentences of a paragraph, each with the line in which it begins."""
+    """Yield the sentences of a paragraph, each with the line in which it begins."""
     starts, text = [], ""
     for number, line in lines:
         starts.append((len(text), number))
         text += line.strip() + " "
     text = keeping_length(r"`+[^`]+`+", text, lambda match: "X")  # code
     text = keeping_length(r"\{[a-z:]+\}(?=X)", text, lambda match: "")
-    text = keeping_length(r"\]\([^)\s]*\)", text, lambda match: "]")  # where a link leads
+    text = keeping_length(r"\]\([^)\s]*\)", text, lambda match: "]")  # targets of links
     begin = 0
     ends = [match.end() for match in re.finditer(r"(\.|[!?…](?=\W*[^\Wa-z]))[\"”')\]*_]*\s+", text)]
     for end in [*ends, len(text)]:
@@ -101,7 +101,9 @@ def keeping_length(pattern: str, text: str, replacement) -> str:
 
 
 def paragraphs_of_page(text: str) -> Iterator[list[tuple[int, str]]]:
-    """The paragraphs and list items of a Markdown page, without code, tables, headings and options of directives."""
+    """Yield the paragraphs and list items of a Markdown page, without code, tables, headings and options of
+    directives.
+    """
     paragraph: list[tuple[int, str]] = []
     fence = ""
     front_matter = text.startswith("---\n")
@@ -130,7 +132,7 @@ SECTIONS = {"Parameters", "Returns", "Raises", "Attributes", "Yields"}
 
 
 def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[list[tuple[int, str]]]:
-    """The paragraphs of a docstring. An indented block is code or a formula, in a section a description."""
+    """Yield the paragraphs of a docstring. An indented block is code or a formula, in a section a description."""
     paragraph: list[tuple[int, str]] = []
     lines = text.split("\n")
     section = False
@@ -172,21 +174,21 @@ def shortened(text: str, length: int = 60) -> str:
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """The strings that are statements, each with its first line."""
+    """Yield the strings that are statements, each with its first line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield cleandoc(node.value.value), node.lineno
 
 
 def messages(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """The messages of errors and warnings, each with its line."""
+    """Yield the messages of errors and warnings, each with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warn")):
             yield from strings(node)
 
 
 def strings(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """The strings in an expression, each with its line. A value in an f-string becomes a name in backticks."""
+    """Yield the strings in an expression, each with its line. A value in an f-string becomes a name in backticks."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value, node.lineno
     elif isinstance(node, ast.JoinedStr):
@@ -196,7 +198,7 @@ def strings(node: ast.AST) -> Iterator[tuple[str, int]]:
             yield from strings(child)
 
 
-#: A string, so that a sign in it begins no comment, or a comment.
+#: A string, because a # in it does not begin a comment, or a comment.
 COMMENT = re.compile(r"""(?s:\"{3}.*?\"{3}|'{3}.*?'{3})|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(#[^\n]*)""")
 DIRECTIVE = re.compile(r"#(!| ?(type|mypy|noqa|ruff|fmt|pragma|cython|distutils|-\*-)\b|   |.*-{4})")
 
@@ -236,7 +238,7 @@ def findings_in_names(package: list[Path], tests: list[Path]) -> Iterator[Findin
 
 
 def python_in(cython: str) -> str:
-    """The docstrings and the `raise` statements of a file in Cython, each in its line."""
+    """Return the docstrings and the `raise` statements of a file in Cython, each in its line."""
     lines = re.sub(r"\(<\w+> ", "(", cython).split("\n")  # without casts
     python = [""] * len(lines)
     for begin, line in enumerate(lines):
@@ -273,6 +275,8 @@ def prose() -> Iterator[tuple[Path, list[list[tuple[int, str]]]]]:
         yield path, list(paragraphs_of_page(path.read_text()))
     for path in [*sorted((ROOT / "examples").glob("*.py")), *sources()]:
         yield path, list(paragraphs_of_program(path.read_text(), is_cython=path.suffix != ".py"))
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        yield path, list(paragraphs_of_comments(path.read_text()))
 
 
 def paragraphs_of_program(text: str, is_cython: bool = False) -> Iterator[list[tuple[int, str]]]:

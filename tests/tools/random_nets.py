@@ -27,7 +27,7 @@ def pick(rng, items):
 
 
 def on_vectors(rng, size):
-    """A layer for rows of this size, and the size that it makes."""
+    """Return a layer for rows of this size, and the size that it makes."""
     kind, out = rng.integers(9), int(rng.integers(1, 9))
     if kind < 3:
         return cl.Linear(size, out, bias=bool(rng.integers(2))), out
@@ -52,7 +52,7 @@ def of_vectors(rng):
 
 
 def on_images(rng, shape):
-    """A layer for images, or series, of this shape."""
+    """Return a layer for images, or series, of this shape."""
     channels, *lengths = shape
     axes, out = len(lengths), 2 * int(rng.integers(1, 4))
     kind = rng.integers(7)
@@ -166,7 +166,7 @@ class Operators(cl.Model):
 
 
 def random_net(seed):
-    """A model, and the shape of a row."""
+    """Return a model, and the shape of a row."""
     rng = np.random.default_rng(seed)
     dtype = np.float32 if rng.integers(4) else np.float64
     kind = rng.integers(4)

@@ -19,7 +19,7 @@ def in_batch(x, ndim):
 
 
 def convolution(kind, window):
-    """A layer whose weights are the given Tensors."""
+    """Return a layer whose weights are the given Tensors."""
 
     def apply(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         x, alone = in_batch(x, window + 1)
@@ -45,7 +45,7 @@ def _unbatched(y, alone):
 
 
 def applied(layer, x, **parameters):
-    """The layer's result. Gradients of its parameters are noted on the Tensors that were given for them."""
+    """Return the layer's result. Gradients of its parameters are noted on the Tensors that were given for them."""
     for name, value in parameters.items():
         if value is not None:
             setattr(layer, name, value)
@@ -64,7 +64,9 @@ def transposed(kind, window):
 
 
 def pooled_by_places(x, kernel, stride, padding, dilation, ceil_mode, return_indices):
-    """The largest element of each window, taken by its places among the pixels; behind the last pixel is −inf."""
+    """Return the largest element of each window, taken by its places among the pixels; behind the last pixel
+    is −inf.
+    """
     lengths, places, counts = x.shape[2:], np.zeros((1, 1), int), ()
     outside = np.zeros((1, 1), bool)
     for n, k, s, p, d in zip(lengths, kernel, stride, padding, dilation, strict=True):
@@ -181,7 +183,7 @@ def reduced(y, reduction="mean"):
 
 
 def of_differences(function):
-    """A loss of two inputs that may both have a gradient, with operators."""
+    """Return a loss of two inputs that may both have a gradient, with operators."""
 
     def apply(x, target, size_average=None, reduce=None, reduction="mean", **options):
         only(size_average=(size_average, None), reduce=(reduce, None))
@@ -257,7 +259,7 @@ def cosine(x1, x2, dim=1, eps=1e-8):
 
 
 def alone(function):
-    """An activation, which takes further arguments only with their usual values."""
+    """Return an activation, which takes further arguments only with their usual values."""
     return lambda x, inplace=False: function(x)
 
 

@@ -44,7 +44,7 @@ def reduction(function):
 
 
 def along(function):
-    """A function along an axis; a number is taken for one element."""
+    """Return a function along an axis; a number is taken for one element."""
 
     def apply(x, dim, dtype=None):
         only(dtype=(dtype, None))
@@ -190,7 +190,7 @@ def taken(x, index, dim=None):
 
 
 def gathered(x, dim, index, sparse_grad=False):
-    """The elements at an index, which may be shorter than x."""
+    """Return the elements at an index, which may be shorter than x."""
     if x.ndim == 0 or index.ndim == 0:
         raise Refused("no axes")
     places = list(np.indices(index.shape, sparse=True))

@@ -27,7 +27,7 @@ def run(*command, **options):
 
 
 def repaired(wheel, folder):
-    """The wheel with the libraries in it that its platform does not have, in a folder."""
+    """Return the wheel with the libraries in it that its platform does not have, in a folder."""
     tools = Path(sys.executable).parent
     if sys.platform == "darwin":
         run(tools / "delocate-wheel", "--wheel-dir", folder, wheel)

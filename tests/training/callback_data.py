@@ -33,7 +33,7 @@ class Noting:
 
 
 def played(callback, values, monitor="val_loss", model=None, optimizer=None):
-    """What a callback returns for each of these values of what it monitors, until it ends the training."""
+    """Return what a callback returns for each of these values of what it monitors, until it ends the training."""
     model = model if model is not None else classifier(2, 3)
     optimizer = optimizer if optimizer is not None else cl.SGD(model.parameters(), lr=1.0)
     history = cl.History({"loss": [], monitor: []})
@@ -49,7 +49,7 @@ def played(callback, values, monitor="val_loss", model=None, optimizer=None):
 
 
 def with_buffers():
-    """A model with parameters, running means, and a counter of draws."""
+    """Return a model with parameters, running means, and a counter of draws."""
     return cl.Model([cl.Linear(2, 8), cl.BatchNorm(8), cl.Dropout(0.2), cl.ReLU(), cl.Linear(8, 3)], seed=0)
 
 

@@ -23,7 +23,7 @@ class SquaredError(cl.Function):
 
 
 def pairs(size, weights=None):
-    """An iterable of batches of the two inputs."""
+    """Yield an iterable of batches of the two inputs."""
     for i in range(0, 30, size):
         rows = slice(i, i + size)
         yield ((A[rows], B[rows]), TARGETS[rows], *([] if weights is None else [weights[rows]]))

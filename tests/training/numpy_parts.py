@@ -63,7 +63,7 @@ class Through(cl.Function):
 
 
 def by_hand(model, x, y, steps, loss=None, **options):
-    """The textbook's loop over Functions, full batches."""
+    """Return the textbook's loop over Functions, full batches."""
     loss, optimizer = loss or cl.SoftmaxLoss(), cl.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, **options})
     for _ in range(steps):
         optimizer.zero_grad()

@@ -22,7 +22,7 @@ def streamed(size, weights=None):
 
 
 def by_hand(model, optimizer, batches, count, epochs, loss=None):
-    """The loop by hand: the gradients of `count` batches add up, each times its weight."""
+    """Train in a loop by hand: the gradients of `count` batches add up, each times its weight."""
     loss = cl.SoftmaxLoss() if loss is None else loss
     for _ in range(epochs):
         for start in range(0, len(batches), count):

@@ -26,7 +26,7 @@ def copied(model):
 
 
 def by_hand(model, decay, epochs, optimizer):
-    """The weights and their averages after each epoch of the loop by hand."""
+    """Return the weights and their averages after each epoch of the loop by hand."""
     loss, average, found = cl.SoftmaxLoss(), copied(model), []
     for _ in range(epochs):
         for x, y in BATCHES:

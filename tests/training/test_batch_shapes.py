@@ -10,7 +10,7 @@ from tests.training.columns import X, Y
 
 
 def texts(lengths, epochs=3):
-    """A net that takes texts, and batches of these lengths in turn."""
+    """Return a net that takes texts, and batches of these lengths in turn."""
     rng = np.random.default_rng(0)
     model = cl.Model([cl.Embedding(20, 4), cl.GRU(4, 8), cl.Linear(8, 2)], seed=0)
     batches = [(rng.integers(0, 20, (8, length)), rng.integers(0, 2, 8)) for length in lengths]

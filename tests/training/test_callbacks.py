@@ -235,7 +235,7 @@ def test_a_state_that_cannot_be_is_refused(change):
 
 
 def streamed(size):
-    """The batches of X and Y as an iterable: Python makes each."""
+    """Return the batches of X and Y as an iterable: Python makes each."""
     return [(X[i : i + size], Y[i : i + size]) for i in range(0, len(X), size)]
 
 

@@ -59,13 +59,13 @@ def layered(dtype=np.float32):
 
 
 def frozen_below(model):
-    """The model with its first layer frozen."""
+    """Return the model with its first layer frozen."""
     model.functions[0].requires_grad = False
     return model
 
 
 def everything(model, optimizer, history):
-    """The bits of all that a training leaves."""
+    """Return the bits of all that a training leaves."""
     arrays = {**model.state_dict(), **optimizer.state_dict()} | {f"history {k}": x for k, x in history.items()}
     return {name: np.asarray(array).tobytes() for name, array in arrays.items()}
 
@@ -135,7 +135,7 @@ class Subclass(cl.DataGenerator):
 
 
 def drawn():
-    """An iterable that draws its batches from a stream of its own, other ones in each epoch."""
+    """Return an iterable that draws its batches from a stream of its own, other ones in each epoch."""
 
     class Batches:
         rng = np.random.default_rng(3)
@@ -378,7 +378,7 @@ def test_a_layer_that_a_callback_has_thawed_goes_on_learning(path):
 
 
 def stopped(path, **options):
-    """A checkpoint in mid-epoch."""
+    """Return a checkpoint in mid-epoch."""
     model = layered()
     with pytest.raises(Stopped):
         train(model, X, Y, callbacks=[cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], **{"epochs": 2, **options})
@@ -423,7 +423,7 @@ def test_another_training_is_refused_before_anything_is_written(change, message,
 
 
 def everywhere(model, optimizer, callbacks, generator):
-    """The bits of all that a refused resumption could change."""
+    """Return the bits of all that a refused resumption could change."""
     found = everything(model, optimizer, {})
     found |= {f"frozen {name}": p.requires_grad for name, p in model.named_parameters().items()}
     found |= {f"data {name}": x.tobytes() for name, x in generator.state().items()}
@@ -491,7 +491,7 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
         path.write_bytes(fuzz_files.joined(header, arrays))
     model = change.get("model", layered)()
     inputs.remember_columns(model, [["a", "b"]])
-    model._state.rng.random()  # so that its stream is another one than the checkpoint's
+    model._state.rng.random()  # so its stream is not the checkpoint's
     optimizer = change.get("rule", cl.SGD)(
         model.parameters(), **({} if "rule" in change else {"lr": 0.3, "momentum": 0.9})
     )
@@ -728,7 +728,7 @@ def test_nobody_is_called_between_steps_who_does_not_want_it():
 
 def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path):
     training, seconds = crash_resume.Killed("dropout", tmp_path), 0.3
-    while training.kills < 2:  # unless it was at its end by then, which begins it anew
+    while training.kills < 2:  # unless it was at its end by then, which begins it again
         training.run(seconds)
         seconds *= 0.7
     training.run()

@@ -21,7 +21,7 @@ def interrupt():
 
 @pytest.fixture
 def handler_kept():
-    """Checks that fit puts Python's own handler of Ctrl-C back."""
+    """Check that fit puts Python's own handler of Ctrl-C back."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     after = signal.signal(signal.SIGINT, before)
@@ -122,7 +122,7 @@ def test_ctrl_c_at_a_random_time_leaves_a_whole_number_of_steps(seed):
 
 
 def model_states(model):
-    """The parameters' bytes before the first step of batches of 15, and after each step."""
+    """Yield the parameters' bytes before the first step of batches of 15, and after each step."""
     loss, optimizer = cl.SoftmaxLoss(), cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
     yield bits(model)
     for i in itertools.cycle(range(0, 60, 15)):

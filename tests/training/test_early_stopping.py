@@ -362,7 +362,9 @@ class InPython(cl.callbacks.EarlyStopping):
 
 
 def stopped_early(kind, seed, **options):
-    """The state after a training that is stopped early: parameters, buffers, history and what the callback found."""
+    """Return the state after a training that is stopped early: parameters, buffers, history and what the callback
+    found.
+    """
     rng = np.random.default_rng(seed)
     rows, size = int(rng.integers(20, 70)), int(rng.integers(3, 40))
     x, y = rng.normal(size=(rows, 4)), rng.integers(0, 3, rows)

@@ -86,7 +86,7 @@ def test_a_log_into_a_fifo_or_a_device_is_an_error_before_the_first_step(kind, t
 
 
 def scalars_in(folder):
-    """The scalars in the event files of a folder, (tag, step, value), as a reader of these files finds them."""
+    """Return the scalars in the event files of a folder, (tag, step, value), as a reader of these files finds them."""
     messages = pytest.importorskip("tensorboardX").proto.event_pb2
     found = []
     for path in sorted(folder.glob("events.*"), key=lambda path: int(path.suffix[1:])):  # by their time

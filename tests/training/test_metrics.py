@@ -97,7 +97,7 @@ def softmax(scores):
 
 
 def judged(outputs, targets, k):
-    """The metrics of scores (n, C), two or more, by counting."""
+    """Return the metrics of scores (n, C), two or more, by counting."""
     n, C = outputs.shape
     predicted = [max(range(C), key=lambda j: (row[j], -j)) for row in outputs]
     classes = [1] if C == 2 else sorted({*predicted, *targets.tolist()})
@@ -346,7 +346,7 @@ def test_metrics_of_labels_take_the_most_probable_class_of_probabilities(batches
 
 
 def rows_and_columns(outputs, targets):
-    """A user's metric gets the probabilities."""
+    """Check that a user's metric gets the probabilities."""
     return 10 * targets.shape[0] + targets.shape[1]
 
 

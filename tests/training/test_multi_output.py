@@ -32,7 +32,7 @@ class TwoHeads(cl.Model):
 
 
 def by_hand(batches, epochs=3, loss=BOTH, dtype=np.float32):
-    """The model after a loop by hand, and the means over each epoch of the losses, weighted by rows."""
+    """Return the model after a loop by hand, and the means over each epoch of the losses, weighted by rows."""
     model = TwoHeads(dtype)
     optimizer, loss = cl.SGD(model.parameters(), lr=0.1, momentum=0.9), cl.Losses(loss)
     seen = []
@@ -49,21 +49,21 @@ def by_hand(batches, epochs=3, loss=BOTH, dtype=np.float32):
 
 
 def in_batches(x=X, y=Y, *weights, size=16):
-    """A list of batches, in order."""
+    """Return a list of batches, in order."""
     columns = [x, *y, *weights]
     cut = [[a[i : i + size] for a in columns] for i in range(0, len(x), size)]
     return [(x, (a, b), *weights) for x, a, b, *weights in cut]
 
 
 def mapped(array, folder):
-    """The array in a mapped file."""
+    """Return the array in a mapped file."""
     path = folder / f"{len(list(folder.iterdir()))}.npy"
     np.save(path, array)
     return np.load(path, mmap_mode="r")
 
 
 def moved(x, y):
-    """A transform that changes the input and the second target."""
+    """Return a transform that changes the input and the second target."""
     return x + 1, (y[0], 2 * y[1])
 
 

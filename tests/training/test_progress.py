@@ -31,7 +31,7 @@ def run(clock, verbose, epochs, steps, seconds, known=True, results=None, ends_a
 
 
 def drawn(capsys):
-    """What a bar showed, one after the other."""
+    """Return what a bar showed, one after the other."""
     return [text.strip() for text in re.split(r"[\r\n]+", capsys.readouterr().err) if text.strip()]
 
 

@@ -79,7 +79,7 @@ def test_labels_that_a_transform_spoils_are_named_before_anything_is_written():
 @pytest.mark.parametrize("metrics", [[], ["accuracy", "f1"]], ids=str)
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_validation_after_each_epoch_is_what_evaluate_gives_then(shuffled, metrics):
-    def rows():  # a generator's are in other batches each time, so that their sums are rounded otherwise
+    def rows():  # a generator's are in other batches each time, so their sums are rounded otherwise
         return (cl.DataGenerator(X, Y, batch_size=7, seed=3), None) if shuffled else (X, Y)
 
     def evaluate(epoch, history):

@@ -150,7 +150,7 @@ def test_a_users_stop_iteration_comes_through_as_it_is(where):
 @pytest.mark.parametrize("kind", "bhilqBHILQ")
 def test_labels_of_every_c_integer_type_are_labels(kind):
     labels, model, other = Y.astype(kind), classifier(2, 3), classifier(2, 3)
-    assert labels.dtype.char == kind  # where two types have one size, NumPy keeps the one that was asked for
+    assert labels.dtype.char == kind  # if two types have one size, NumPy keeps the one that was asked for
     options = {"epochs": 3, "metrics": ["accuracy"], "batch_size": 25, "shuffle": False}
     expected = train(other, X, Y, **options)
     assert train(model, X, labels, **options) == expected

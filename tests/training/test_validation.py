@@ -12,7 +12,7 @@ from tests.training.numpy_parts import SquaredError, X, Y
 
 
 def rows_seen(model, x, y, **options):
-    """The targets of the rows that a fit trains on, by epoch, and those that it evaluates."""
+    """Return the targets of the rows that a fit trains on, by epoch, and those that it evaluates."""
     trained, evaluated = [], []
 
     def note(outputs, targets):
@@ -48,7 +48,7 @@ def test_the_rows_held_out_depend_on_the_seed():
 
 
 def held_out_by(model, n=20, share=0.4, **options):
-    """The rows of n that a fit of the model evaluates."""
+    """Return the rows of n that a fit of the model evaluates."""
     rows = np.arange(float(n))[:, None]
     return rows_seen(model, rows, rows, lr=0, validation_split=share, **options)[1][0]
 

@@ -28,7 +28,7 @@ WEIGHTS = RNG.integers(0, 4, size=30)
 
 
 def given_as(how, weights, size=8):
-    """The same rows and weights as arrays, as a generator, and as batches."""
+    """Return the same rows and weights as arrays, as a generator, and as batches."""
     if how == "arrays":
         return {"x": A, "y": TARGETS, "sample_weight": weights, "batch_size": size, "shuffle": False}
     if how == "generator":
@@ -73,7 +73,7 @@ def test_a_batch_whose_weights_are_all_0_makes_no_step(how, without):
     for batch in without:
         weights[8 * batch : 8 * batch + 8] = 0
     counts = weights > 0
-    nan[~counts] = np.nan  # what would end the training
+    nan[~counts] = np.nan  # values that would end the training
     options = {"loss": SquaredError(), "epochs": 4, "metrics": ["mse"]}
     model, other = classifier(2, 3), classifier(2, 3)
     optimizers = [cl.Adam(m.parameters(), lr=0.01) for m in (model, other)]
@@ -181,7 +181,7 @@ OF_CLASS = {0: 2, 2: 3}
 
 
 def fitted(x, y, dtype=np.float32, **options):
-    """A model trained by full batches, and the history."""
+    """Return a model trained by full batches, and the history."""
     model = classifier(2, 8, 3, dtype=dtype)
     history = train(model, x, y, **{"batch_size": len(x), "epochs": 5, "shuffle": False, **options})
     return model, history

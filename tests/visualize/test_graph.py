@@ -53,7 +53,7 @@ def piece(path):
 
 
 def drawing(tensor):
-    """The boxes and the arrows of a drawing."""
+    """Return the boxes and the arrows of a drawing."""
     lines, boxes = ElementTree.fromstring(str(cl.graph(tensor)))
     drawn, arrows, lines_to = [], [], {}
     for element in boxes:
@@ -82,7 +82,7 @@ def drawing(tensor):
 
 
 def ends(drawn, arrow):
-    """The boxes on whose borders an arrow starts, below, and ends, above."""
+    """Return the boxes on whose borders an arrow starts, below, and ends, above."""
     (x, y), (to_x, to_y) = arrow.points[0], arrow.tip
     sources = [box for box in drawn if box.left < x < box.right and box.bottom == pytest.approx(y, abs=0.1)]
     targets = [box for box in drawn if box.left < to_x < box.right and box.top == pytest.approx(to_y, abs=0.1)]
@@ -91,7 +91,7 @@ def ends(drawn, arrow):
 
 
 def connections(tensor):
-    """The labels of the boxes that each arrow connects."""
+    """Return the labels of the boxes that each arrow connects."""
     drawn, arrows = drawing(tensor)
     return sorted(tuple(box.label for box in ends(drawn, arrow)) for arrow in arrows)
 
@@ -113,7 +113,7 @@ def squared_error():
 
 
 def residual():
-    """Inputs that are used again further down."""
+    """Return inputs that are used again further down."""
     h = tensor(5, 4, name="x")
     for _ in range(3):
         h = cl.relu(h @ tensor(4, 4, name="W")) + h
@@ -121,7 +121,7 @@ def residual():
 
 
 def recurrent():
-    """A weight that is used in every step, and a state that every step adds to."""
+    """Return a weight that is used in every step, and a state that every step adds to."""
     h, w = tensor(5, 4, name="h"), tensor(4, 4, name="W")
     for _ in range(3):
         h = cl.tanh(tensor(5, 4, name="x") @ w) + h

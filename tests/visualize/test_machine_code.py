@@ -50,7 +50,7 @@ def test_the_listing_is_what_runs_from_the_kernels_address_on():
     own = [address for address in addresses if address >= addresses[0]]
     assert own == sorted(own) == addresses[: len(own)]
     assert (module.PUBLISHED["adam"][0] - addresses[0]) % 4096 == 0  # modules begin at pages
-    for instruction in code.instructions:  # what it jumps to is listed, too
+    for instruction in code.instructions:  # the target of its jump is listed, too
         assert instruction.target is None or instruction.target in addresses
     assert not {"(bad)", ".byte"} & set(names(code))
 

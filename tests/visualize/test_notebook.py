@@ -32,7 +32,7 @@ BAR = "_ = model.fit(x, y, loss=loss, optimizer=optimizer, epochs=20, verbose=1)
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory):
-    """The outputs of each cell, by its source."""
+    """Return the outputs of each cell, by its source."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))

@@ -34,7 +34,7 @@ def images(n):
 
 
 def tint(k):
-    """The colour of the region of class k where the model is sure."""
+    """Return the colour of the region of class k where the model is sure."""
     return 1 - plots.TINT * (1 - np.array(to_rgb(plots.PALETTE[k])))
 
 
@@ -48,7 +48,7 @@ def everywhere(figure):
 
 
 def drawn(figure):
-    """The pixels of the figure, (height, width, 3) in 0 … 255."""
+    """Return the pixels of the figure, (height, width, 3) in 0 … 255."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
@@ -179,7 +179,7 @@ def test_images_labels_and_predictions_of_different_lengths_are_refused(axes, n,
 
 
 def convolution(weight):
-    """A Conv2d of one channel with these filters, (filters, height, width), without padding."""
+    """Return a Conv2d of one channel with these filters, (filters, height, width), without padding."""
     weight = np.array(weight, np.float32)
     layer = cl.Conv2d(1, len(weight), weight.shape[1:], bias=False)
     layer.weight.data = weight[:, None]

@@ -16,7 +16,7 @@ X, Y = cl.datasets.spiral(points_per_class=10, seed=0)
 
 
 def boxes(svg):
-    """The lines of text of each box, the upper boxes first, each line as a text."""
+    """Return the lines of text of each box, the upper boxes first, each line as a text."""
     _, drawn = ElementTree.fromstring(str(svg))
     found = []
     for element in drawn:
@@ -38,7 +38,7 @@ def numbers(text):
 
 
 def value_of(formula):
-    """What the left side of a formula comes to."""
+    """Return what the left side of a formula comes to."""
     python = formula.replace("−", "-").replace("·", "*").replace("²", "**2").replace("√", "sqrt ")
     python = re.sub(r"e\^(-?[\d.]+(?:e-?\d+)?)", r"exp(\1)", python)
     python = re.sub(r"\|(.*?)\|", r"abs(\1)", re.sub(r"sqrt (-?[\d.]+)", r"sqrt(\1)", python))

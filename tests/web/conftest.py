@@ -11,7 +11,7 @@ import caffelite as cl
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with two runs, of 30 and 40 epochs."""
+    """Return a folder with two runs, of 30 and 40 epochs."""
     from tests.web.live_training import fit  # which needs packages that may be missing
 
     live = cl.live(open_browser=False, folder=tmp_path / "runs")
@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def program(tmp_path):
-    """A program that trains until it is interrupted, and the address of its page."""
+    """Yield a program that trains until it is interrupted, and the address of its page."""
     from tests.web.live_training import PROGRAM
 
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "runs")]

@@ -396,7 +396,7 @@ def test_it_shows_curves_layers_units_and_the_plane():
 
 
 def watched(model, x, y, loss, optimizer=True, **options):
-    """A Watched of a training that has made an epoch."""
+    """Return a Watched of a training that has made an epoch."""
     found = []
 
     class Keep:

@@ -28,7 +28,7 @@ def generous(monkeypatch):
 
 
 def opened(browser, address, said, **options):
-    """A page of the browser. What its console says goes to `said`."""
+    """Return a page of the browser. What its console says goes to `said`."""
     page = browser.new_page(**options)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -42,7 +42,7 @@ def wait_for_state(page, state):
 
 
 def settled(page, name):
-    """A number when it no longer changes."""
+    """Return a number when it no longer changes."""
     before, after = None, number(page, name)
     while before != after:
         page.wait_for_timeout(500)
@@ -51,7 +51,7 @@ def settled(page, name):
 
 
 def number(page, name):
-    """A number of the page, as text."""
+    """Return a number of the page, as text."""
     return page.inner_text(f'#numbers [data-number="{name}"] dd')
 
 

@@ -55,7 +55,7 @@ def wait_until(is_done):
 
 
 def drawn(seed):
-    """A setting with everything drawn at random."""
+    """Return a setting with everything drawn at random."""
     rng = np.random.default_rng(seed)
     return Setting(
         data=str(rng.choice(list(DATA))),
@@ -541,7 +541,7 @@ def test_the_lesson_has_ten_steps_that_do_what_they_say():
 
 @pytest.fixture
 def program():
-    """The command, running, and the address that it prints."""
+    """Yield the command, running, and the address that it prints."""
     command = [sys.executable, "-u", "-m", "caffelite", "playground", "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.address = process.stdout.readline().rpartition(" ")[2].strip()

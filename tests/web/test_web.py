@@ -80,7 +80,7 @@ def get(server, path, host=None, method="GET"):
 
 
 def page(server, token=None, origin=True, host=None, **options):
-    """A socket, as a page opens it."""
+    """Return a socket, as a page opens it."""
     origin = f"http://127.0.0.1:{server.port}" if origin is True else origin
     headers = {} if host is None else {"Host": host}
     place = f"ws://127.0.0.1:{server.port}/socket?token={server.token if token is None else token}"
@@ -88,7 +88,7 @@ def page(server, token=None, origin=True, host=None, **options):
 
 
 def raw_page(server):
-    """The socket of a page that reads nothing, and answers nothing."""
+    """Return the socket of a page that reads nothing, and answers nothing."""
     raw = socket.create_connection(("127.0.0.1", server.port))
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.sendall(
@@ -100,7 +100,7 @@ def raw_page(server):
 
 
 def decoded(content):
-    """What `messages.js` makes of a message."""
+    """Return what `messages.js` makes of a message."""
     length = int.from_bytes(content[:4], "little")
     start = 4 + length
     assert start % 8 == 0
@@ -243,7 +243,7 @@ def test_huge_messages_close_the_page(server):
 
 def test_of_a_hundred_pages_sixteen_are_let_in(server):
     def hello(socket):
-        """What the page gets first: a message, or the code with which it is closed."""
+        """Return what the page gets first: a message, or the code with which it is closed."""
         try:
             return decoded(socket.recv(10))["kind"]
         except ConnectionClosed as error:

@@ -7,7 +7,7 @@ cdef Kernel MATMUL_STACK_KERNEL = Kernel("matmul_stack")
 def matmul(a not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndarray bias=None, bint accumulate=False):
     """y = a b (+ bias): a (M, K), b (K, N), bias (N,) → (M, N). With `accumulate`, y is added to `out`.
 
-    a is an array, a SparseMatrix, or the transpose of one. Raises ValueError for shapes that don't fit, and TypeError
+    a is an array, a SparseMatrix, or the transpose of one. Raise ValueError for shapes that don't fit, and TypeError
     for dtypes that differ or are not float32 or float64.
     """
     if isinstance(a, SparseMatrix):

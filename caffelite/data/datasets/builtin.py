@@ -17,7 +17,7 @@ def spiral(
     The rows are sorted by class. The radius r goes from 0 to 1, and the angle from 4 j to 4 (j + 1) radians, plus noise
     · N(0, 1). A point is (r sin, r cos) of its angle. A. Karpathy, Stanford CS231n, "Neural networks case study".
 
-    Raises ValueError or TypeError for sizes that are not positive integers and for noise below 0.
+    Raise ValueError or TypeError for sizes that are not positive integers and for noise below 0.
     """
     points_per_class = check_positive_integer("points_per_class", points_per_class)
     classes = check_positive_integer("classes", classes)

@@ -51,7 +51,7 @@ DOWNLOADS = {
 def fetch(dataset: str, folder: Path, names: list[str]) -> None:
     """Fetch these files, as gzip or from an archive, into a folder. Each is moved there when it is complete.
 
-    Raises ImportError without pooch, ConnectionError if a file can't be fetched, and ValueError if its SHA-256 differs.
+    Raise ImportError without pooch, ConnectionError if a file can't be fetched, and ValueError if its SHA-256 differs.
     """
     try:
         import pooch

@@ -37,9 +37,9 @@ def folder(
     Images are turned as their EXIF data demand. Transparent pixels become white. 16 bits of gray are kept. If a file
     has several pictures, the first one counts.
 
-    Reading needs Pillow: `pip install pillow`. Raises ImportError without it. Raises ValueError, with the
-    file, for one that is not an image that Pillow can read. Raises ValueError for a class without images, or a folder
-    without classes, and FileNotFoundError if there is no such folder. Raises MemoryError, before the first image is
+    Reading needs Pillow: `pip install pillow`. Raise ImportError without it. Raise ValueError, with the
+    file, for one that is not an image that Pillow can read. Raise ValueError for a class without images, or a folder
+    without classes, and FileNotFoundError if there is no such folder. Raise MemoryError, before the first image is
     read, if x would be larger than the memory of the machine.
     """
     height, width = check_integers("folder: size", size, 2, max_value=2**31 - 1)

@@ -38,8 +38,8 @@ def mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSp
     With `download=True`, missing files are fetched through pooch (`pip install pooch`). Their SHA-256 is
     compared with the one that TensorFlow Datasets lists (tensorflow_datasets/url_checksums).
 
-    Raises ValueError, naming the file, if the contents do not match the header, or if a gzip file unpacks to more than
-    256 MiB. Raises FileNotFoundError if files are missing. With `download`, raises ConnectionError if a file can't be
+    Raise ValueError, naming the file, if the contents do not match the header, or if a gzip file unpacks to more than
+    256 MiB. Raise FileNotFoundError if files are missing. With `download`, raises ConnectionError if a file can't be
     fetched and ValueError if its SHA-256 differs. Nothing of such a file is kept.
 
     Y. LeCun, C. Cortes and C. J. C. Burges, "The MNIST database of handwritten digits", 1998.

@@ -53,15 +53,15 @@ class Loss(Function, recordable=True):
 
     @abstractmethod
     def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
-        """The targets as `losses` takes them, in this dtype if they are floats; see `check_targets`."""
+        """Return the targets as `losses` takes them, in this dtype if they are floats; see `check_targets`."""
 
     @abstractmethod
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The loss of each row. It keeps what `gradient` needs."""
+        """Return the loss of each row. It keeps what `gradient` needs."""
 
     @abstractmethod
     def gradient(self, dy: np.ndarray) -> np.ndarray:
-        """The gradient of the scores, given the gradient of the mean."""
+        """Return the gradient of the scores, given the gradient of the mean."""
 
     def check_targets(self, targets: Any, scores_shape: Shape) -> None:
         """Raise unless these targets go with scores of this shape, in which None is any length."""
@@ -116,7 +116,7 @@ class Loss(Function, recordable=True):
 
 
 def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.ndarray, ignore: int | None) -> Any:
-    """The mean of the losses, the weight of each in it, and the sum of the weights. Some rows may weigh nothing."""
+    """Return the mean of the losses, the weight of each in it, and the sum of the weights. Rows may weigh nothing."""
     raise_error = functools.partial(raise_all_ignored, ignore) if weights is None else raise_bad_weights
     counted_labels = None if ignore is None else labels
     return kernels.weighted_mean(losses, weights, counted_labels, ignore, raise_error, not current_shard().is_whole)
@@ -244,7 +244,7 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
 
 
 def _check_pos_weight(value: Any) -> float | list[float]:
-    """The `pos_weight` of a SigmoidLoss: a number of 0 or more, or a list of them. TypeError or ValueError if not."""
+    """Return the `pos_weight` of a SigmoidLoss: a number ≥ 0, or a list of them. TypeError or ValueError if not."""
     name = "SigmoidLoss: pos_weight"
     if not isinstance(value, Sequence | np.ndarray) and not is_foreign_array(value):
         return check_nonnegative(name, value)

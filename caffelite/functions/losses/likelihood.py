@@ -24,7 +24,7 @@ class QuantileLoss(Loss, recordable=True):
     quantiles, targets t are (n,) or (n, 1), and the mean is over rows and quantiles. A row may have several targets,
     such as the next h values of a series. Then t is (n, h) and s is (n, h, k).
 
-    dsᵢⱼ = dy / (n k) times −qⱼ if d > 0, 1 − qⱼ if d < 0, and 0 if d = 0. Raises ValueError unless all quantiles are
+    dsᵢⱼ = dy / (n k) times −qⱼ if d > 0, 1 − qⱼ if d < 0, and 0 if d = 0. Raise ValueError unless all quantiles are
     above 0 and below 1.
 
     R. Koenker and G. Bassett, "Regression quantiles", Econometrica 46, 1978.
@@ -45,7 +45,7 @@ class QuantileLoss(Loss, recordable=True):
         return as_numbers("QuantileLoss", targets, scores_shape, dtype, self._targets_shape(scores_shape))
 
     def _targets_shape(self, scores: Shape) -> Shape:
-        """The shape of the targets, (n, …, 1). Raise ValueError for scores of other shapes."""
+        """Return the shape of the targets, (n, …, 1). Raise ValueError for scores of other shapes."""
         if len(scores) < 2 or scores[-1] not in (None, len(self.quantiles)) or 0 in scores:
             raise ValueError(
                 f"QuantileLoss got scores of shape {scores}; expected (n, {len(self.quantiles)}), one for each "
@@ -126,7 +126,7 @@ class GaussianLoss(Loss, recordable=True):
 
 
 def _targets_shape(scores: Shape) -> Shape:
-    """The shape (n, k) of the targets for scores (n, 2 k). Raise ValueError for scores of other shapes."""
+    """Return the shape (n, k) of the targets for scores (n, 2 k). Raise ValueError for scores of other shapes."""
     if len(scores) != 2 or (scores[1] is not None and (scores[1] == 0 or scores[1] % 2)) or scores[0] == 0:
         raise ValueError(
             f"GaussianLoss got scores of shape {scores}; expected (n, 2 k): k means, and then k log variances"

@@ -56,7 +56,7 @@ class Losses(Function, recordable=True):
     model returns a tuple of outputs, and y is a tuple of targets. A penalty is a part of one of the losses:
     `Losses([Penalized(l1, …), l2])`.
 
-    Raises TypeError for anything but losses, and ValueError without losses, for another number of weights, and for
+    Raise TypeError for anything but losses, and ValueError without losses, for another number of weights, and for
     weights that are negative or not finite. `forward` raises ValueError for another number of outputs or targets, and
     names the target, as `y[1]`, in the errors of its loss.
     """

@@ -29,7 +29,7 @@ def as_labels(
 ) -> np.ndarray:
     """Integer labels (n,), or (n, …) if `allow_nd`, for scores (n, …, C), as int64 in one axis.
 
-    Raises TypeError for other dtypes, and ValueError for other shapes and for a label that is neither one of the
+    Raise TypeError for other dtypes, and ValueError for other shapes and for a label that is neither one of the
     classes 0 … C − 1 nor `ignore`.
     """
     check_scores_shape(loss, scores_shape, allow_nd)
@@ -68,7 +68,7 @@ def check_labels_shape(loss: str, labels_shape: Shape, scores_shape: Shape) -> N
 
 
 def as_ignore_label(name: str, label: Any) -> int | None:
-    """The label that counts nowhere, as an int; TypeError unless it is an integer or None."""
+    """Return the label that counts nowhere, as an int; TypeError unless it is an integer or None."""
     if label is None:
         return None
     if isinstance(label, bool) or not isinstance(label, INTEGERS):
@@ -77,7 +77,7 @@ def as_ignore_label(name: str, label: Any) -> int | None:
 
 
 def _label_type_error(loss: str, targets: Any, labels: np.ndarray, classes: int | None) -> TypeError:
-    """The error for targets that are not integers. It names the first, and says how to make labels if that is easy."""
+    """Return the error for targets that are not integers. It names the first, and an easy way to make labels."""
     row, first = find_outside(targets, 0, None if classes is None else classes - 1)
     allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
     where = "" if row < 0 else f": {first!r} in row {row}"
@@ -195,7 +195,7 @@ def _raise_bad_count(loss: str, targets: np.ndarray) -> None:
 
 
 def as_weights(loss: str, weights: Any, scores: np.ndarray) -> np.ndarray:
-    """The weights of the rows, (n,), in the scores' dtype."""
+    """Return the weights of the rows, (n,), in the scores' dtype."""
     weights = _as_real(loss, "weights", weights, scores.dtype)
     if weights.shape != scores.shape[:1]:
         raise ValueError(f"{loss} got weights of shape {weights.shape} for scores of shape {scores.shape}")
@@ -225,7 +225,7 @@ def _as_array(targets: Any) -> np.ndarray:
 
 
 def _as_real(loss: str, what: str, data: Any, dtype: Any) -> np.ndarray:
-    """Data as an array of this dtype in native byte order; without one, float32 or float64."""
+    """Return data as an array of this dtype in native byte order; without one, float32 or float64."""
     return as_real(data, None if dtype is None else dtype.newbyteorder("="), f"{loss}: {what}")
 
 

@@ -63,7 +63,7 @@ def write_attention(
 
 
 def _expand_mask(g: Writer, mask: Value) -> str:
-    """A mask of keys, of pairs, or of pairs in each row, in a shape that broadcasts to (n, heads, length, keys)."""
+    """Return a mask of keys, of pairs, or of pairs in each row, which broadcasts to (n, heads, length, keys)."""
     name = as_bool(g, mask)
     if mask.ndim == 3:
         return g.node("Unsqueeze", name, g.integers((1,)))
@@ -71,7 +71,7 @@ def _expand_mask(g: Writer, mask: Value) -> str:
 
 
 def _rotate(g: Writer, f: Any, x: str, length: int | None) -> str:
-    """Queries or keys (n, heads, length, d), with their pairs of numbers turned by rotary positions."""
+    """Return queries or keys (n, heads, length, d), with their pairs of numbers turned by rotary positions."""
     if length is None:
         raise TypeError(f"{f!r}: rotary=True can be exported for one length only, and it follows the number of rows")
     d = f.size // f.heads
@@ -136,7 +136,7 @@ def compute_attention(
 
 
 def _split_heads(node: Node, x: Any, attribute: str) -> Any:
-    """An array (n, heads, length, d); one of three axes is cut into heads."""
+    """Return an array (n, heads, length, d); one of three axes is cut into heads."""
     x, heads = as_tensor(x), node.get(attribute, 0)
     if x.ndim == 4:
         return x
@@ -146,7 +146,7 @@ def _split_heads(node: Node, x: Any, attribute: str) -> Any:
 
 
 def _attention_mask(node: Node, shape: Sequence[int], cached: int, mask: Any, lengths: Any) -> tuple[Any, Any]:
-    """The keys that each query sees (None: all), and the numbers to add to its scores (None: none).
+    """Return the keys that each query sees (None: all), and the numbers to add to its scores (None: none).
 
     Query i is at position i + cached; with `lengths` of the rows, the queries are at the last positions of each row.
     """
@@ -178,7 +178,7 @@ def _attention_mask(node: Node, shape: Sequence[int], cached: int, mask: Any, le
 
 
 def _less_equal(node: Node, a: Any, b: Any) -> Any:
-    """a ≤ b."""
+    """Return a ≤ b."""
     return piecewise_constant_op(np.less_equal, "LessOrEqual")(node, a, b)
 
 

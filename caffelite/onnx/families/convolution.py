@@ -20,7 +20,7 @@ from caffelite.onnx.writing import Rule, Value, Writer
 
 
 def window_attributes(node: Node, axes: int) -> tuple[list[int], list[int], list[int]]:
-    """The strides, the dilations and the pads, before and after, of a node with windows of so many axes."""
+    """Return the strides, the dilations and the pads, before and after, of a node with windows of so many axes."""
     names = {"strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
     for name, default in names.items():
         if len(node.get(name) or default) != len(default):
@@ -30,7 +30,7 @@ def window_attributes(node: Node, axes: int) -> tuple[list[int], list[int], list
 
 
 def window_pads(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """The pads before and after each axis of these lengths, from the node's `pads` or its `auto_pad`."""
+    """Return the pads before and after each axis of these lengths, from the node's `pads` or its `auto_pad`."""
     window = node.get("kernel_shape")
     strides, dilations, pads = window_attributes(node, len(window))
     auto = node.get("auto_pad", "NOTSET")
@@ -44,7 +44,7 @@ def window_pads(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _ceil_pads(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pads. With `ceil_mode` they are as large as the last window needs."""
+    """Return the pads. With `ceil_mode` they are as large as the last window needs."""
     if not node.get("ceil_mode", 0) or node.get("auto_pad", "NOTSET") != "NOTSET":
         return pads
     strides, dilations, _ = window_attributes(node, len(lengths))
@@ -101,7 +101,7 @@ def pool_rule(operator: str, **attributes: int) -> Rule:
 
 
 def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
-    """The attributes of a pool with `ceil`.
+    """Return the attributes of a pool with `ceil`.
 
     ONNX's checker also counts a last window that would begin in the pads behind. If there is one, pads are written.
     """
@@ -133,7 +133,7 @@ RULES: dict[type, Rule] = {
 
 
 def _find_weights(g: NodeGraph, node: Node) -> tuple[np.ndarray, dict[str, str]]:
-    """The weights of a convolution of images or series, and the names of its parameters."""
+    """Return the weights of a convolution of images or series, and the names of its parameters."""
     _, w, *biases = node.inputs
     a = g.constants.get(w)
     if (
@@ -229,7 +229,7 @@ def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
 
 
 def find_global_pool(g: NodeGraph, node: Node) -> Node | None:
-    """The means or the largest elements of channels, without the axes that they leave."""
+    """Return the means or the largest elements of channels, without the axes that they leave."""
     kinds: dict[str, Any] = {"GlobalAveragePool": functions.GlobalAvgPool, "GlobalMaxPool": functions.GlobalMaxPool}
     pool = next((pool for name in kinds if (pool := g.producer(node.inputs[0], name)) is not None), None)
     if pool is None:
@@ -283,7 +283,7 @@ def compute_max_pool(node: Node, x: Any) -> Any:
 
 
 def _max_pool_axis(node: Node, x: Any, axis: int, size: int, stride: int, dilation: int) -> Any:
-    """The largest of `size` elements, which are `dilation` apart, for each window along an axis."""
+    """Return the largest of `size` elements, which are `dilation` apart, for each window along an axis."""
     last = x.shape[axis] - dilation * (size - 1)  # the number of places where a window may begin
     if last < 1:
         raise node.error(f"has windows that are larger than x, of shape {x.shape} with its pads")
@@ -292,7 +292,7 @@ def _max_pool_axis(node: Node, x: Any, axis: int, size: int, stride: int, dilati
 
 
 def compute_average_pool(node: Node, x: Any) -> Any:
-    """The means of windows, and not of what is outside: of its pads, where it has such, only what it counts."""
+    """Return the means of windows, and not of what is outside: of its pads, where it has such, only what it counts."""
     x = as_tensor(x)
     pads = window_pads(node, x.shape[2:])
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)

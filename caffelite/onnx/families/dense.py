@@ -230,7 +230,7 @@ def compute_gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
 
 
 def compute_einsum(node: Node, *values: Any) -> Any:
-    """Sums of products, by letters for axes, of one array or of two."""
+    """Return sums of products, by letters for axes, of one array or of two."""
     *terms, _ = einsum_terms(node)
     if is_plain(*values):
         return np.einsum(node.get("equation"), *values)
@@ -240,7 +240,7 @@ def compute_einsum(node: Node, *values: Any) -> Any:
 
 
 def einsum_terms(node: Node) -> list[str]:
-    """The letters of the axes of each input of an Einsum. The last item has the letters of its output."""
+    """Return the letters of the axes of each input of an Einsum. The last item has the letters of its output."""
     equation = node.get("equation").replace(" ", "")
     inputs, arrow, result = equation.partition("->")
     terms = inputs.split(",")

@@ -46,7 +46,7 @@ def find_regressor(g: NodeGraph, node: Node) -> Node | None:
 
 
 def _read_weights(node: Node, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The weights (features, count) and biases (count,) of a node that has them as attributes."""
+    """Return the weights (features, count) and biases (count,) of a node that has them as attributes."""
     weight, bias = (np.array(node.get(name) or [], node.dtype) for name in ("coefficients", "intercepts"))
     bias = bias if bias.size else np.zeros(count, node.dtype)
     if count < 1 or len(weight) % count or not len(weight) or len(bias) != count:
@@ -55,7 +55,7 @@ def _read_weights(node: Node, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _make_linear(g: NodeGraph, node: Node, weight: np.ndarray, bias: np.ndarray) -> Node:
-    """A Linear in the place of a node, with these as its parameters."""
+    """Return a Linear in the place of a node, with these as its parameters."""
     weights: dict[str, Any] = {name: f"{node.name}.{name}" for name in ("weight", "bias")}
     for name, a in zip(weights.values(), (weight, bias), strict=True):
         if name in g.constants or name in g.producers:

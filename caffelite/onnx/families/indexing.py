@@ -45,7 +45,7 @@ class TopK(Function):
 
 
 def top_k_indices(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray:
-    """The places of the k largest or smallest elements along an axis, in their order; int64."""
+    """Return the places of the k largest or smallest elements along an axis, in their order; int64."""
     if largest:  # the last ones in ascending order; both flips keep the order of equal elements
         ordered = x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable")
         ordered = np.flip(ordered, axis)
@@ -77,7 +77,7 @@ def write_index(g: Writer, a: Application, x: Value) -> str:
 
 
 def _write_basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
-    """An index as nodes: one for all slices, one for each number, and one for all None. Numbers remove axes."""
+    """Return an index as nodes: one for all slices, one for each number, and one for all None. Numbers remove axes."""
     entries = entries if any(entry is ... for entry in entries) else (*entries, ...)
     used = sum(entry is not None and entry is not ... for entry in entries)
     full = [e for entry in entries for e in ([FULL_SLICE] * (x.ndim - used) if entry is ... else [entry])]
@@ -210,7 +210,7 @@ def compute_gather_elements(node: Node, x: Any, places: Any) -> Any:
 
 
 def compute_top_k(node: Node, x: Any, k: Any = None) -> Any:
-    """The largest or smallest elements, in order if `sorted` is 0, too; and their places."""
+    """Return the largest or smallest elements, in order if `sorted` is 0, too; and their places."""
     k, axis, largest = node.argument("k", k), node.get("axis", -1) % x.ndim, bool(node.get("largest", 1))
     (k,) = k if isinstance(k, list) else (k,)
     if not 0 <= k <= x.shape[axis]:

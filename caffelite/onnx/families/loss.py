@@ -39,7 +39,7 @@ def compute_label_loss(node: Node, log_p: Any, labels: Any, weights: Any = None)
 
 
 def compute_softmax_loss(node: Node, scores: Any, labels: Any, weights: Any = None) -> Any:
-    """The loss, and log p if the node has an output for it."""
+    """Return the loss, and log p if the node has an output for it."""
     log_p = functions.LogSoftmax(1)(as_tensor(scores))
     loss = compute_label_loss(node, log_p, labels, weights)
     return (loss, log_p) if len(node.outputs) > 1 else loss

@@ -124,7 +124,7 @@ def normalize(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
 
 
 def expand_channels(p: Any, x: Tensor) -> Any:
-    """A number a channel, as it is broadcast to x."""
+    """Return a number a channel, as it is broadcast to x."""
     return p.reshape(-1, *[1] * (x.ndim - 2))
 
 

@@ -28,7 +28,7 @@ RECURRENT: dict[str, tuple[Any, list[int]]] = {
 
 
 def recurrent_rule(operator: str, **attributes: int) -> Rule:
-    """The rule for a layer that is this operator: a node for each layer of a stack."""
+    """Return the rule for a layer that is this operator: a node for each layer of a stack."""
 
     def rule(g: Writer, a: Application, x: Value, *optional: Value | None) -> Any:
         f: Any = a.function
@@ -81,7 +81,7 @@ def _write_weights(g: Writer, f: Any, operator: str, suffixes: list[str]) -> lis
 
 
 def _layer_states(g: Writer, f: Any, h: Value, layer: int) -> Any:
-    """The first states (directions, n, hidden) of one layer of a stack."""
+    """Return the first states (directions, n, hidden) of one layer of a stack."""
     if f.layers * f.directions == 1:
         return g.node("Unsqueeze", h, g.integers((0,)))
     if f.layers == 1:
@@ -91,7 +91,7 @@ def _layer_states(g: Writer, f: Any, h: Value, layer: int) -> Any:
 
 
 def _join_directions(g: Writer, f: Any, y: str, perm: list[int], shape: tuple[int, ...]) -> str:
-    """The features of both directions in one axis, the last. The axis before the rows has the directions."""
+    """Return the features of both directions in one axis, the last. The axis before the rows has the directions."""
     if f.directions == 1:
         return g.node("Squeeze", y, g.integers((len(perm) - 3,)))
     return g.node("Reshape", g.node("Transpose", y, perm=perm), g.integers(shape))
@@ -169,7 +169,7 @@ class Recurrence(Model):
 
 
 def find_recurrence(g: NodeGraph, node: Node) -> Node | None:
-    """A recurrent layer in ONNX's order of axes."""
+    """Return a recurrent layer in ONNX's order of axes."""
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
         raise node.error("resets before the product (linear_before_reset = 0), which caffelite does not have")
     layer = _make_layer(g, node)
@@ -198,7 +198,7 @@ def find_all_states(g: NodeGraph, node: Node) -> Node | None:
 
 
 def find_last_state(g: NodeGraph, node: Node) -> Node | None:
-    """The last state of a recurrent layer."""
+    """Return the last state of a recurrent layer."""
     match = _find_forward_layer(g, node.inputs[0], 1) if constant_integers(g, node, "axes") == [0] else None
     if match is None:
         return None
@@ -229,7 +229,7 @@ def _find_forward_layer(g: NodeGraph, name: str, output: int) -> tuple[Node, Any
 
 
 def _make_layer(g: NodeGraph, node: Node) -> Any:
-    """The recurrent layer that a node is, of one direction or both; None if its weights are not constants."""
+    """Return the recurrent layer that a node is, of one direction or both; None if its weights are not constants."""
     kind, order = RECURRENT[node.operator]
     w, r = (g.array(name, 3) for name in node.inputs[1:3])
     if w is None or r is None or any(node.inputs[7:8]) or any(node.outputs[3:]):

@@ -107,7 +107,7 @@ def _source_positions(mode: str, n: int, m: int, scale: float) -> np.ndarray:
 
 
 def _interpolate(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
-    """The means of the elements beside these places."""
+    """Return the means of the elements beside these places."""
     before = np.floor(places).astype(np.int64)
     after = np.minimum(before + 1, x.shape[axis] - 1)
     share = node.cache((places - before).reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim)).astype(x.dtype))

@@ -56,7 +56,7 @@ def write_stack(g: Writer, a: Application, *inputs: Value) -> str:
 
 
 def write_pad(g: Writer, a: Application, x: Value) -> str:
-    """A node, or one for each axis if a border is longer than its mirror image, which ONNX does not continue."""
+    """Return a node, or one for each axis if a border is longer than its mirror image, which ONNX does not continue."""
     f, pairs = a.function, a.function.pairs(x.ndim)
     mode = f.modes[f.mode]
     if mode == "reflect":

@@ -40,7 +40,7 @@ def fuse_epilogue(step: RecordedStep) -> RecordedStep:
 
 
 def _variants(consumer: Instruction) -> list[Instruction]:
-    """An elementwise call as it is and, if possible, the same call on matrices, because products have two axes."""
+    """Return an elementwise call as it is and, if possible, the same call on matrices, as products have two axes."""
     out = consumer.operands[0]
     assert out is not None
     matrices = [operand and operand.as_matrix() for operand in consumer.operands]
@@ -55,7 +55,7 @@ def _variants(consumer: Instruction) -> list[Instruction]:
 
 
 def _find_producer(x: Operand | None, k: int, instructions: list, users: dict[Buffer, list[int]]) -> int | None:
-    """The number of the call before k whose result is x, if it can have an epilogue, otherwise None."""
+    """Return the number of the call before k whose result is x, if it can have an epilogue, otherwise None."""
     if x is None:
         return None
     for i in reversed(users[x.buffer]):
@@ -129,7 +129,7 @@ def _fuse(producer: Instruction, consumer: Instruction, x: Operand, keeps_result
 
 
 def _strides(operand: Operand, x: Operand) -> tuple[int, ...]:
-    """The operand's strides, in elements, along x's rows and columns; 0 along an axis on which it is repeated."""
+    """Return the operand's strides, in elements, along x's rows and columns; 0 along an axis where it is repeated."""
     lengths = (1,) * (2 - len(operand.shape)) + operand.shape
     strides = (0,) * (2 - len(operand.shape)) + operand.strides
     return tuple(

@@ -59,7 +59,7 @@ def _aligned_size(buffer: Buffer) -> int:
 
 
 def _add_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:
-    """The gaps with another one added; neighbouring gaps are joined."""
+    """Return the gaps with another one added; neighbouring gaps are joined."""
     merged: list[tuple[int, int]] = []
     for gap in sorted([*gaps, (offset, size)]):
         if merged and sum(merged[-1]) == gap[0]:

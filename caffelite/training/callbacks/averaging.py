@@ -31,7 +31,7 @@ class AverageWeights:
     statistics are already averages. (Keras does the same, and so does PyTorch's AveragedModel by default.) A checkpoint
     has the average and the weights w. `caffelite.load` reads the average, and a resumed training continues with w.
 
-    Raises ValueError unless 0 ≤ decay < 1. Raises ValueError in `caffelite.minimize`, which has no such steps.
+    Raise ValueError unless 0 ≤ decay < 1. Raise ValueError in `caffelite.minimize`, which has no such steps.
 
     B. Polyak and A. Juditsky, "Acceleration of stochastic approximation by averaging", SIAM J. Control Optim. 30, 1992.
     """

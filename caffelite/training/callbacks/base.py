@@ -67,7 +67,7 @@ FOREIGN_METHODS = [
 class CallbackList:
     """The callbacks of one training. The `with` block begins and ends them.
 
-    If a callback's `begin` raises, the others that have begun are ended. Raises TypeError if one cannot be called.
+    If a callback's `begin` raises, the others that have begun are ended. Raise TypeError if one cannot be called.
     """
 
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
@@ -187,7 +187,7 @@ class CallbackList:
         return [callback for callback in self.callbacks if isinstance(callback, AverageWeights)]
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """A context in which the model has the weights that it would have if the training ended now."""
+        """Return a context in which the model has the weights that it would have if the training ended now."""
         return self.averages[0].averaged_weights() if self.averages else nullcontext()
 
     def stateful_callbacks(self) -> list[Any]:
@@ -322,8 +322,8 @@ class EarlyStopping(Monitor):
     mode : "auto", "min" or "max"
         Whether a lower or a higher value is better; see `Monitor`.
 
-    Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raises ValueError for a patience
-    below 1, a negative min_delta or another mode. Raises ValueError before the first step if the training does not
+    Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raise ValueError for a patience
+    below 1, a negative min_delta or another mode. Raise ValueError before the first step if the training does not
     measure `monitor`, or if its mode is not known.
     """
 
@@ -410,7 +410,7 @@ class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
 
     Then it waits for `patience` epochs again. It multiplies the rates of all parameter groups, and of a schedule the
-    rates of future steps. `Monitor` defines "better". Raises ValueError unless 0 < factor < 1. Raises ValueError before
+    rates of future steps. `Monitor` defines "better". Raise ValueError unless 0 < factor < 1. Raise ValueError before
     the first step if the training does not measure `monitor`, or if its mode is not known.
     """
 
@@ -456,8 +456,8 @@ class Checkpoint:
         Whether a lower or a higher value of `monitor` is better.
 
     All other callbacks are called before it writes. If a later write fails, for example on a full disk, caffelite gives
-    a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError before
-    the first step if the folder does not exist. Raises ValueError if the training does not measure `monitor`, if the
+    a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raise OSError before
+    the first step if the folder does not exist. Raise ValueError if the training does not measure `monitor`, if the
     model's names are too long for a file, for `every` below 1 and for negative `seconds`.
     """
 
@@ -505,7 +505,7 @@ class Checkpoint:
     def _write_now(self) -> None:
         try:
             self._write(self.path)
-        except (OSError, files.HeaderTooLong) as error:
+        except (OSError, files.HeaderSizeError) as error:
             warnings.warn(f"no checkpoint was saved: {error}; the training continues", RuntimeWarning, stacklevel=2)
         self._last_write = time.monotonic()
 

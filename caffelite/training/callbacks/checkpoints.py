@@ -163,7 +163,7 @@ class CheckpointWriter:
     def resume(self, saved: CheckpointFile) -> EpochState:
         """Restore optimizer, model and history. Return the position in the data, for `Epochs.restore`.
 
-        Raises ValueError, before any change, unless `saved` is of the same training. If the optimizer has a new
+        Raise ValueError, before any change, unless `saved` is of the same training. If the optimizer has a new
         schedule, it follows it from the step at which the checkpoint was written.
         """
         model, optimizer, _, history = self.training[:4]

@@ -18,7 +18,7 @@ class Each:
     is one exception: if Python makes the batches one by one, `fit` does not know yet that there is no further batch.
 
     A batch that `fit` skips, because its weights are all 0, counts as a step. Many steps are still replayed in one
-    go, up to the next call. Raises ValueError for `steps` below 1, and TypeError if f cannot be called.
+    go, up to the next call. Raise ValueError for `steps` below 1, and TypeError if f cannot be called.
     """
 
     def __init__(self, steps: int, f: Callable[[int, Any], Any]) -> None:

@@ -19,7 +19,7 @@ class CSVLog:
 
     The first row has the names: `epoch`, counted from 1, `loss` and so on. The file replaces an older one when the
     training begins. If the training continues from a checkpoint, the file also has the epochs before it. Numbers are
-    written with all their digits. Raises OSError with the file's name if the file cannot be written: before the first
+    written with all their digits. Raise OSError with the file's name if the file cannot be written: before the first
     step if it cannot be created. A FIFO or a device raises OSError and is never opened.
     """
 
@@ -53,7 +53,7 @@ class TensorBoard:
     in the file as soon as it is completed. Give each run a folder of its own below `--logdir`. If a training continues
     from a checkpoint, TensorBoard shows the later epochs that an older file in the folder has no longer.
 
-    Needs tensorboardX: `pip install tensorboardX`. Without it, raises ImportError. Raises OSError before the first
+    Needs tensorboardX: `pip install tensorboardX`. Without it, raises ImportError. Raise OSError before the first
     step if the folder cannot be made or written.
     """
 

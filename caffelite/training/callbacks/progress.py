@@ -22,7 +22,7 @@ class Progress:
     nothing if the training takes less than half a second. A bar that goes to a file is drawn at most once per epoch.
 
     `steps` is the number of steps per epoch, or None if it is unknown. `epochs_before` epochs were done before, and
-    `steps_before` steps of the next one. `unit` is the word for an epoch. Raises ValueError for any other `verbose`.
+    `steps_before` steps of the next one. `unit` is the word for an epoch. Raise ValueError for any other `verbose`.
 
     It shows the results of the last epoch. In a bar, the loss is the current epoch's loss so far.
     """

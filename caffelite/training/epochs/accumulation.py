@@ -34,7 +34,7 @@ from caffelite.training.step import Step
 def apply_accumulation(step: Step, processes: ProcessGroup, batches: Iterable, count: int) -> tuple[Step, Iterable]:
     """Return the step on `count` batches, and the batches as it takes them.
 
-    Raises ValueError if several processes share each batch, and for `Losses` that ignore labels, because each of them
+    Raise ValueError if several processes share each batch, and for `Losses` that ignore labels, because each of them
     would need another weight for a batch.
     """
     if count == 1:

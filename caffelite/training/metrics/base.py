@@ -34,10 +34,10 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The share of labels that have the largest output: outputs (n, …, C), targets (n, …) integers.
+    """Return the share of labels that have the largest output: outputs (n, …, C), targets (n, …) integers.
 
     With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are within 0 … 1. With several
-    labels per row, (n, C) of 0 and 1, a row is right if all its labels are. Raises ValueError for other shapes.
+    labels per row, (n, C) of 0 and 1, a row is right if all its labels are. Raise ValueError for other shapes.
     """
     return thresholded_accuracy(None, outputs, targets)
 
@@ -66,7 +66,7 @@ class EpochMetric:
         return self.compute(None, outputs, targets)
 
     def compute(self, threshold: float | None, outputs: Any, targets: Any, link: Any = None) -> float:
-        """The metric with a threshold: with one score per row, class 1 is score > threshold. None: guess it.
+        """Return the metric with a threshold: with one score per row, class 1 is score > threshold. None: guess it.
 
         `link` makes probabilities of outputs, for a metric that needs them.
         """
@@ -137,7 +137,7 @@ def metric(f: Metric, name: str | None = None, mode: str | None = None) -> Named
     `fit` calls `f(outputs, targets)` once per epoch with all rows. It returns a number. Callbacks that monitor the
     metric need its mode. Without `name` the metric has the name of f.
 
-    Raises TypeError if f is not callable, and ValueError for other modes.
+    Raise TypeError if f is not callable, and ValueError for other modes.
     """
     if not callable(f):
         raise TypeError(f"metric: expected a callable (outputs, targets) -> float, got {f!r}")
@@ -272,7 +272,7 @@ def _flatten(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 @_epoch_metric(_check_classes, CountMetric)
 def precision(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
-    """The share of correct rows among the rows predicted as a class.
+    """Return the share of correct rows among the rows predicted as a class.
 
     With two classes it is the share of class 1. With more classes it is the mean over the classes that occur in
     predictions or labels. With several labels per row it is the mean over the labels. The prediction is the class with
@@ -284,7 +284,7 @@ def precision(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> f
 
 @_epoch_metric(_check_classes, CountMetric)
 def recall(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
-    """The share of a class's rows that are predicted as this class. See `precision` for classes and averages.
+    """Return the share of a class's rows that are predicted as this class. See `precision` for classes and averages.
 
     The recall is 0 for a class without rows. This is scikit-learn's `recall_score`.
     """
@@ -293,13 +293,13 @@ def recall(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> floa
 
 @_epoch_metric(_check_classes, CountMetric)
 def f1(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
-    """The harmonic mean of a class's precision and recall, averaged as there. This is scikit-learn's `f1_score`."""
+    """Return the harmonic mean of a class's precision and recall, averaged as there: scikit-learn's `f1_score`."""
     return mean_ratio(2 * hits, predicted + support)
 
 
 @_epoch_metric(_check_labels, AllClassesMetric)
 def balanced_accuracy(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
-    """The mean over the classes that occur in the labels of their recall; see `precision` for predictions.
+    """Return the mean over the classes that occur in the labels of their recall; see `precision` for predictions.
 
     This is scikit-learn's `balanced_accuracy_score`.
     """
@@ -308,7 +308,7 @@ def balanced_accuracy(hits: np.ndarray, predicted: np.ndarray, support: np.ndarr
 
 @_epoch_metric(_check_labels, AllClassesMetric)
 def matthews(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> float:
-    """The correlation of predictions and labels, −1 … 1; 0 if all predictions, or all labels, are one class.
+    """Return the correlation of predictions and labels, −1 … 1; 0 if all predictions, or all labels, are one class.
 
     With c = Σ hits, n rows, and the counts p of predictions and t of labels for each class, it is
     (c n − Σ p t) / √((n² − Σ p²) (n² − Σ t²)). See `precision` for predictions. This is scikit-learn's
@@ -324,7 +324,8 @@ def matthews(hits: np.ndarray, predicted: np.ndarray, support: np.ndarray) -> fl
 
 @_epoch_metric(_check_classes, ProbabilityMetric)
 def auc(p: np.ndarray, targets: np.ndarray) -> float:
-    """The area under the ROC curve: how often a row of class 1 has a higher score than one of class 0. Ties count half.
+    """Return the area under the ROC curve: how often a row of class 1 has a higher score than one of class 0. Ties
+    count half.
 
     With two scores per row, it is of the probabilities of class 1. With more, it is the mean over the classes, each
     against the rest. The probabilities are `loss.link` of the outputs. Without a link, they are the softmax of the
@@ -337,7 +338,7 @@ def auc(p: np.ndarray, targets: np.ndarray) -> float:
 
 @_epoch_metric(_check_classes, ProbabilityMetric)
 def average_precision(p: np.ndarray, targets: np.ndarray) -> float:
-    """The mean precision over the rows of class 1, each as the last one that is predicted as class 1.
+    """Return the mean precision over the rows of class 1, each as the last one that is predicted as class 1.
 
     For probabilities, classes and several labels see `auc`. The result is 0 for a class without rows. This is
     scikit-learn's `average_precision_score`.
@@ -347,7 +348,8 @@ def average_precision(p: np.ndarray, targets: np.ndarray) -> float:
 
 @_epoch_metric(_check_labels, ProbabilityMetric)
 def log_loss(p: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of −log p, p the probability of a row's label, which counts as at least 2⁻⁵² and at most 1 − 2⁻⁵².
+    """Return the mean of −log p, p the probability of a row's label, which counts as at least 2⁻⁵² and at most 1 −
+    2⁻⁵².
 
     For probabilities see `auc`. With one score per row, scores that are not all within 0 … 1 become probabilities by
     the sigmoid. This is scikit-learn's `log_loss`.
@@ -358,7 +360,7 @@ def log_loss(p: np.ndarray, targets: np.ndarray) -> float:
 
 
 def top_k(k: int) -> EpochMetric:
-    """The share of labels that are among the k highest scores: scores (n, …, C). By name: "top_k(3)".
+    """Return the share of labels that are among the k highest scores: scores (n, …, C). By name: "top_k(3)".
 
     Among equal scores, a later class counts as higher, as in scikit-learn's `top_k_accuracy_score`.
     """
@@ -388,19 +390,20 @@ def _top_k(k: int) -> EpochMetric:
 
 @_epoch_metric(_check_values)
 def mse(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of (outputs − targets)². scikit-learn's `mean_squared_error`."""
+    """Return the mean of (outputs − targets)². scikit-learn's `mean_squared_error`."""
     return float(np.mean(_differences(outputs, targets) ** 2))
 
 
 @_epoch_metric(_check_values)
 def mae(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of |outputs − targets|. scikit-learn's `mean_absolute_error`."""
+    """Return the mean of |outputs − targets|. scikit-learn's `mean_absolute_error`."""
     return float(np.mean(np.abs(_differences(outputs, targets))))
 
 
 @_epoch_metric(_check_values)
 def mape(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of |outputs − targets| / |targets|: 0.1 is ten percent. scikit-learn's `mean_absolute_percentage_error`.
+    """Return the mean of |outputs − targets| / |targets|: 0.1 is ten percent. scikit-learn's
+    `mean_absolute_percentage_error`.
 
     A target of 0 counts as 2⁻⁵², which makes the result very large.
     """
@@ -410,13 +413,13 @@ def mape(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 @_epoch_metric(_check_values)
 def rmse(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The mean over columns of √ mean (outputs − targets)². scikit-learn's `root_mean_squared_error`."""
+    """Return the mean over columns of √ mean (outputs − targets)². scikit-learn's `root_mean_squared_error`."""
     return float(np.mean(np.sqrt(np.mean(_differences(outputs, targets) ** 2, axis=0))))
 
 
 @_epoch_metric(_check_values)
 def r2(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The mean over columns of 1 − Σ (outputs − targets)² / Σ (targets − their mean)².
+    """Return the mean over columns of 1 − Σ (outputs − targets)² / Σ (targets − their mean)².
 
     If all targets of a column are equal, the column counts 1 if the outputs are right, else 0. The result is NaN for a
     single row. This is scikit-learn's `r2_score`.

@@ -31,12 +31,12 @@ def has_single_score(outputs: np.ndarray) -> bool:
 
 
 def predict_classes(outputs: np.ndarray, threshold: float) -> np.ndarray:
-    """The predicted class of each row, (n,)."""
+    """Return the predicted class of each row, (n,)."""
     return (outputs.reshape(-1) > threshold).astype(np.int64) if has_single_score(outputs) else outputs.argmax(axis=1)
 
 
 def row_accuracy(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
-    """The share of rows all of whose labels are predicted."""
+    """Return the share of rows all of whose labels are predicted."""
     if not is_multilabel(outputs.shape, targets.shape):
         return float((predict_classes(outputs, threshold) == targets.reshape(-1)).mean())
     is_right = np.ones(len(outputs), dtype=bool)
@@ -91,7 +91,7 @@ def _label_counts(is_predicted: np.ndarray, is_present: np.ndarray) -> list[int]
 
 
 def mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
-    """The mean over classes of part / whole, 0 for a class whose whole is 0."""
+    """Return the mean over classes of part / whole, 0 for a class whose whole is 0."""
     return float(np.mean(np.where(whole > 0, part / np.maximum(whole, 1), 0)))
 
 
@@ -99,7 +99,7 @@ def mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
 
 
 def to_probabilities(outputs: np.ndarray, link: Any, multilabel: bool) -> np.ndarray:
-    """The predictions that outputs stand for, in float64: `link` of the outputs if there is one.
+    """Return the predictions that outputs stand for, in float64: `link` of the outputs if there is one.
 
     With several classes, each row has probabilities. If the rows are not probabilities, they count as scores, and the
     result is their softmax. It is NaN for infinite scores.
@@ -115,7 +115,7 @@ def to_probabilities(outputs: np.ndarray, link: Any, multilabel: bool) -> np.nda
 
 
 def mean_over_classes(area: Any, p: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of area(scores of a class, whether rows are of the class) over the classes; of two, class 1's alone."""
+    """Return the mean of area(scores of a class, whether rows are in it) over the classes; of two, class 1's alone."""
     if is_multilabel(p.shape, targets.shape):
         return float(np.mean([area(scores, is_one) for scores, is_one in label_columns(p, targets)]))
     labels = to_labels(targets)
@@ -125,7 +125,7 @@ def mean_over_classes(area: Any, p: np.ndarray, targets: np.ndarray) -> float:
 
 
 def roc_area(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The area from ranks: H. Mann, D. Whitney, Annals of Mathematical Statistics 18(1), 1947. NaN for one class."""
+    """Return the area from ranks: H. Mann, D. Whitney, Annals of Math. Statistics 18(1), 1947. NaN for one class."""
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if ones == 0 or zeros == 0:
         return np.nan
@@ -149,7 +149,7 @@ def precision_recall_area(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def mean_log_loss(p: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of −log of the probability of each label. ValueError, naming the row, for a label without one."""
+    """Return the mean of −log of the probability of each label. ValueError, naming the row, for a label without one."""
     labels = to_labels(targets)
     classes = 2 if has_single_score(p) else p.shape[1]
     bad = (labels < 0) | (labels >= classes)

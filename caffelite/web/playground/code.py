@@ -11,12 +11,12 @@ from caffelite.web.playground.data import DATA, numbers, table
 
 
 def imports_code(setting: Setting) -> str:
-    """The lines that import modules."""
+    """Return the lines that import modules."""
     return f"{'import csv' * bool(setting.table)}\n\nimport numpy as np\n\nimport caffelite as cl".lstrip()
 
 
 def data_code(setting: Setting) -> str:
-    """The lines that make the points, the first of them held out."""
+    """Return the lines that make the points, the first of them held out."""
     k, rng = setting.held_out, f"np.random.default_rng({setting.seed})"
     split = f"held_out = x[:{k}], y[:{k}]\nx, y = x[{k}:], y[{k}:]"
     if setting.table is None:
@@ -35,12 +35,12 @@ def data_code(setting: Setting) -> str:
 
 
 def _scaling_code(name: str, k: int) -> str:
-    """The line that gives the rows of the training the mean 0 and the deviation 1."""
+    """Return the line that gives the rows of the training the mean 0 and the deviation 1."""
     return f"{name} = ({name} - {name}[{k}:].mean(axis=0)) / np.maximum({name}[{k}:].std(axis=0), 1e-9)"
 
 
 def model_code(setting: Setting) -> str:
-    """The lines that make the model."""
+    """Return the lines that make the model."""
     lines, size = [f"model = cl.Model(seed={setting.seed})"], setting.inputs
     for units in setting.layers:
         lines.append(f"model.add(cl.Linear({size}, {units}))")
@@ -56,7 +56,7 @@ def model_code(setting: Setting) -> str:
 
 
 def optimizer_code(setting: Setting) -> str:
-    """The line that makes the optimizer."""
+    """Return the line that makes the optimizer."""
     kind, rate = setting.optimizer, f"{setting.rate!r}"
     if setting.schedule == "cosine":
         rate = f"cl.schedules.cosine({setting.rate!r}, {setting.epochs * setting.steps})"
@@ -66,7 +66,7 @@ def optimizer_code(setting: Setting) -> str:
 
 
 def program_code(setting: Setting, epochs: int | str) -> str:
-    """The whole program, which trains for so many epochs."""
+    """Return the whole program, which trains for so many epochs."""
     fit = f"""history = model.fit(
     x,
     y,

@@ -23,7 +23,7 @@ PIXELS, MAX_DIGITS = 8, 1797  # along a side of a digit, and how many there are
 
 @dataclass(frozen=True)
 class Setting:
-    """The choices for the data, the net and the training. Raises ValueError that names an impossible choice.
+    """The choices for the data, the net and the training. Raise ValueError that names an impossible choice.
 
     With the schedule "cosine" the rate falls to 0 in `epochs` epochs, and then the training ends. Other schedules do
     not use `epochs`. If the data have classes and the loss is for numbers, the first loss for classes replaces it, and
@@ -103,7 +103,7 @@ class Setting:
         return cls(**message, table=table)
 
     def to_message(self) -> dict[str, Any]:
-        """The choices by name, as `from_message` takes them."""
+        """Return the choices by name, as `from_message` takes them."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "table"}
 
     # ---- the data -----------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def digits(n, noise, rng):
 
 
 def numbers(cells):
-    """The cells as numbers, NaN for an empty one; None if there are words among them."""
+    """Return the cells as numbers, NaN for an empty one; None if there are words among them."""
     try:
         return np.array([float(cell or "nan") for cell in cells])
     except ValueError:
@@ -83,7 +83,7 @@ def numbers(cells):
 
 
 def table(lines, target, n, rng):
-    """The columns of numbers, and the target. Words, or at most 10 whole numbers, are classes."""
+    """Return the columns of numbers, and the target. Words, or at most 10 whole numbers, are classes."""
     names, *rows = [row for row in csv.reader(lines) if row]
     cells = dict(zip(names, zip(*rows, strict=True), strict=True))
     columns = [numbers(column) for name, column in cells.items() if name != target]

@@ -60,7 +60,7 @@ class NextStep:
         self._stages = measure_stages(self.program._stages, self.program._step, REPLAYS)
 
     def timeline(self) -> dict[str, Any]:
-        """The step as it was recorded and after each pass: kernels in time, temporaries in memory, for a drawing."""
+        """Return the step as it was recorded and after each pass: kernels in time, temporaries in memory, to draw."""
         buffers = list(dict.fromkeys([bar.buffer for stage in self._stages for bar in stage.bars]))
         number = {buffer: i for i, buffer in enumerate(buffers)}
         stages = [
@@ -94,7 +94,7 @@ class NextStep:
         return {**self._describe(number), "at": self.at, "of": len(self.calls), "operands": entries}
 
     def weight_kernels(self, place: tuple[int, int, int]) -> list[dict[str, Any]]:
-        """The kernels that read or write a weight or its gradient, (layer, from, to), and what each does with it."""
+        """Return the kernels that read or write a weight or its gradient, (layer, from, to), and what it does."""
         layer, source, target = place
         weight = [f for f in self.model.functions if isinstance(f, Linear)][layer].weight
         offset = source * weight.data.strides[0] + target * weight.data.strides[1]
@@ -126,7 +126,7 @@ class NextStep:
         }
 
     def _find_callers(self, step: Callable[..., Any]) -> list[list[dict[str, Any]]]:
-        """The lines of Python that call each kernel: more than one if it was fused of several."""
+        """Return the lines of Python that call each kernel: more than one if it was fused of several."""
         lines = record_callers(step, self.x, self.y)
         recorded = [call.call for call in self.program._stages[0].instructions if isinstance(call, Instruction)]
         remaining = {id(call.call) for call in self.calls}
@@ -141,7 +141,7 @@ class NextStep:
         return callers
 
     def _name_arrays(self) -> list[tuple[int, int, str]]:
-        """The names of the arrays in memory: (first address, address behind it, name)."""
+        """Return the names of the arrays in memory: (first address, address behind it, name)."""
         parameters, buffers = named_state(self.model)
         x, y = self.program.inputs
         arrays: dict[str, Any] = {"x, the batch": x, "y, the targets": y}
@@ -151,7 +151,7 @@ class NextStep:
         return [(_address(array), _address(array) + array.nbytes, name) for name, array in arrays.items()]
 
     def _name_operand(self, operand: Operand, number: int) -> str:
-        """The name of an operand, from its place in memory, or from the kernel that has written it."""
+        """Return the name of an operand, from its place in memory, or from the kernel that has written it."""
         first = _start_address(operand)
         names = [name for begin, end, name in self.names if begin < first + operand.nbytes and first < end]
         if names:
@@ -167,7 +167,7 @@ class NextStep:
 
 
 def next_batch(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The batch that a training takes next, when it has done so many steps of the epoch. Nothing changes."""
+    """Return the batch that a training takes next, when it has done so many steps of the epoch. Nothing changes."""
     ahead = copy.deepcopy(batches)
     if done > 0:
         ahead.shuffle = False  # it keeps the order of the current epoch
@@ -201,7 +201,7 @@ def record_callers(step: Callable[..., Any], *arrays: np.ndarray) -> list[dict[s
 
 
 def _split_name(name: str, calls: list[tuple[int, str]]) -> list[int]:
-    """The numbers of the calls, in order, whose names joined by _ are this name; [] if there are none."""
+    """Return the numbers of the calls, in order, whose names joined by _ are this name; [] if there are none."""
     for place, (i, first) in enumerate(calls):
         if name == first:
             return [i]
@@ -221,14 +221,14 @@ def _start_address(operand: Operand) -> int:
 
 
 def read_values(operand: Operand) -> np.ndarray:
-    """A copy of the values at an operand's place in memory."""
+    """Return a copy of the values at an operand's place in memory."""
     extent = sum([(n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True)])
     memory = (ctypes.c_ubyte * (extent + operand.dtype.itemsize)).from_address(_start_address(operand))
     return np.ndarray(operand.shape, operand.dtype, memoryview(memory), 0, operand.strides).copy()
 
 
 def _preview(values: np.ndarray) -> np.ndarray:
-    """The first values as a matrix of numbers, as many whole rows as may be shown."""
+    """Return the first values as a matrix of numbers, as many whole rows as may be shown."""
     rows = values.reshape(-1, values.shape[-1]) if values.ndim > 0 else values.reshape(1, 1)
     columns = min(rows.shape[1], MAX_VALUES)
     return rows[: max(1, MAX_VALUES // max(1, columns)), :columns].astype(np.float32)

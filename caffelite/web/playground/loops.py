@@ -16,7 +16,7 @@ MAX_LINES = 60  # of a loop, and of its instructions
 
 
 def split_fused_name(name: str) -> list[str]:
-    """The names of the kernels in a fused kernel; [name] if it was not fused. ValueError for any other name."""
+    """Return the names of the kernels in a fused kernel; [name] if it was not fused. ValueError for any other name."""
     for known in sorted(kernels.KERNELS, key=len, reverse=True):
         if name == known or name == f"{known}_bfloat16":
             return [known]
@@ -30,7 +30,7 @@ def split_fused_name(name: str) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def describe_loop(name: str) -> dict[str, Any]:
-    """The lines of a kernel's loop, and the instructions of its inner loop; a `problem` says why there are none."""
+    """Return the lines of a kernel's loop, and the instructions of its inner loop; a `problem` says why not."""
     file, lines = find_lines(name)
     instructions, count, problem = list[list[str]](), 0, ""
     kernel = kernels.KERNELS[name]
@@ -61,7 +61,7 @@ def _multiply_adds(loop: MachineCode) -> int:
 
 
 def find_lines(name: str) -> tuple[str, list[str]]:
-    """The file of a kernel's loop, and its lines: [] if caffelite was installed without its source."""
+    """Return the file of a kernel's loop, and its lines: [] if caffelite was installed without its source."""
     loops, op = kernels.KERNELS[name].loops, kernels.KERNELS[name].op
     case = next((other for other, kernel in kernels.KERNELS.items() if kernel.op == op), name)  # full is a copy
     for path in sorted(LOOPS.glob("*.pyx")):

@@ -53,7 +53,7 @@ class Playground:
             channel.send(kind, content)
 
     def _describe(self, objects: dict[str, Any]) -> dict[str, Any]:
-        """The description of the setting for a page. `objects` has its data and model; see `build_objects`."""
+        """Return the description of the setting for a page. `objects` has its data and model; see `build_objects`."""
         setting, table = self.engine.setting, self.table
         (x, y), (held_x, held_y) = (objects["x"], objects["y"]), objects["held_out"]
         shown = slice(None if setting.is_plane else MAX_HELD_OUT)
@@ -147,7 +147,7 @@ class Playground:
 
 
 def _check_place(place: Any, setting: Setting) -> tuple[int, int, int] | None:
-    """The place of a weight. ValueError if the net has none there."""
+    """Return the place of a weight. ValueError if the net has none there."""
     if place is None:
         return None
     sizes = [setting.inputs, *setting.layers, setting.outputs]

@@ -104,7 +104,7 @@ class Player:
                 self.show_kernels()
 
     def next_step(self) -> NextStep:
-        """The next step, some of whose kernels may have run."""
+        """Return the next step, some of whose kernels may have run."""
         if self._next_step is None or self._next_step[0] != self.requests.steps:
             done = self.requests.steps % self.setting.steps
             self._next_step = self.requests.steps, NextStep(self.training, done)
@@ -130,7 +130,7 @@ class Player:
     # ---- frames -------------------------------------------------------------------------------------------------
 
     def frame(self) -> dict[str, Any]:
-        """The current picture, in arrays that nobody changes."""
+        """Return the current picture, in arrays that nobody changes."""
         requests = self.requests
         return {
             "playing": requests.playing,
@@ -144,7 +144,7 @@ class Player:
         }
 
     def _explain_weight(self) -> dict[str, Any] | None:
-        """The weight that is followed, with its values at the last frames."""
+        """Return the weight that is followed, with its values at the last frames."""
         place = self.requests.followed_weight
         if place is None:
             self.values.clear()

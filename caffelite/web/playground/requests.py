@@ -90,7 +90,7 @@ class RequestQueue:
     # ---- for the thread that trains -----------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Wait for a change, or for so long. Raises Abandoned if the training is to begin again."""
+        """Wait for a change, or for so long. Raise Abandoned if the training is to begin again."""
         with self._changed:
             if not self._restart:
                 self._changed.wait(seconds)

@@ -54,7 +54,7 @@ class CSVTable:
             raise ValueError(f"{self.name}: expected at most {MAX_CLASSES} classes, {self.target!r} has {self.classes}")
 
     def _read(self) -> tuple[list[str], list[list[str]]]:
-        """The header, and the rows, all of its length."""
+        """Return the header, and the rows, all of its length."""
         if "\0" in self.text:
             raise ValueError(f"{self.name} is not a text file")
         try:
@@ -73,7 +73,7 @@ class CSVTable:
         return header, rows
 
     def _find_labels(self, cells: dict[str, tuple[str, ...]]) -> list[str]:
-        """The values of the target, in order. If they are classes, `table` numbers them so."""
+        """Return the values of the target, in order. If they are classes, `table` numbers them so."""
         target = numbers(cells[self.target])
         whole = np.isfinite(np.array([numbers(cells[name]) for name in self.inputs])).all(axis=0).tolist()
         values = cells[self.target] if target is None else target.tolist()
@@ -85,5 +85,5 @@ class CSVTable:
         return [value if isinstance(value, str) else f"{value:g}" for value in sorted(labels)]
 
     def with_target(self, target: Any) -> CSVTable:
-        """The same table, with another column to predict."""
+        """Return the same table, with another column to predict."""
         return self if target == self.target else CSVTable(self.name, self.text, target)

@@ -36,7 +36,7 @@ class View:
             self.means = _averaging_matrix(objects["y"], setting.classes)
 
     def snapshot(self) -> dict[str, Any]:
-        """The outputs, the units' pictures, weights and biases: arrays that nobody changes."""
+        """Return the outputs, the units' pictures, weights and biases: arrays that nobody changes."""
         linear = [f for f in self.model.functions if isinstance(f, Linear)]
         with inference():
             scores = self.model(Tensor(self.points))
@@ -72,7 +72,7 @@ class View:
 
 
 def _averaging_matrix(y: np.ndarray, classes: int | None) -> np.ndarray:
-    """The matrix (bars, n) that takes the mean over the points of each class, or of each equal part ordered by y."""
+    """Return the matrix (bars, n) that takes the mean over the points of each class, or of equal parts ordered by y."""
     y = np.ravel(y)
     parts = [np.flatnonzero(y == c) for c in range(classes)] if classes else np.array_split(np.argsort(y), BARS)
     means = np.zeros((len(parts), len(y)), np.float32)
@@ -88,7 +88,7 @@ def grid(n: int, reach: float) -> np.ndarray:
 
 
 def curves(history: History) -> dict[str, Any]:
-    """The curves of a history by name: epochs and values, at most MOST_POINTS of them, with the first and the last."""
+    """Return the curves of a history by name: epochs and values, at most MOST_POINTS, with the first and the last."""
     epochs = history.epochs
     indices = np.unique(np.linspace(0, epochs - 1, min(epochs, MAX_POINTS)).astype(int))
     places = indices.tolist()

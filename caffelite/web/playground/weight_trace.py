@@ -25,7 +25,7 @@ def explain_weight(
 
     It computes with a copy in float64, without dropout, and with the running moments of a BatchNorm. The gradient of
     the mean loss is the mean of h δ over the points. h is the output of the unit before the weight. δ is the gradient
-    of a point's loss by the sum that the weight's product goes into. Raises ValueError if there is no such weight.
+    of a point's loss by the sum that the weight's product goes into. Raise ValueError if there is no such weight.
     """
     layer, source, target = place
     linear = [f for f in model.functions if isinstance(f, Linear)]
@@ -51,7 +51,7 @@ def explain_weight(
 
 
 def _copy_to_float64(model: Model) -> Model:
-    """A copy of a model that computes in float64, as it is used and not trained."""
+    """Return a copy of a model that computes in float64, as it is used and not trained."""
     copied = Model([copy.deepcopy(f) for f in model.functions if not isinstance(f, Dropout)], dtype=np.float64)
     for f in copied.functions:
         if isinstance(f, BatchNorm):  # frozen, it takes its running moments
