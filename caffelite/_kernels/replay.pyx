@@ -205,7 +205,7 @@ cdef class EpochReplay:
         self.begun = True                 # `order` is already the first epoch's
 
     @property
-    def measured(self):
+    def measured_rows(self):
         """How many rows of this epoch have been measured."""
         return self.here.measured
 

@@ -189,7 +189,7 @@ cdef void attend_grad(real* dq, real* dk, real* dv, const Call* call, const Head
         lane = 0
         while lane < queries:
             count = min(queries - lane, width)
-            seen = seen_in_block(h, i + lane, count, first, keys, width)
+            seen = visible_keys(h, i + lane, count, first, keys, width)
             scores(p + lane, QUERIES, <const real*> k.data, k.row, seen, q + lane * q_row, q_row, count, h.d,
                    h.scale * LOG2_E, packed_q + lane * BLOCK_K, first > 0)
             scores(ds + lane, QUERIES, <const real*> v.data, v.row, seen, dy + lane * dy_row, dy_row, count, h.d, 1,
@@ -208,7 +208,7 @@ cdef void attend_grad(real* dq, real* dk, real* dv, const Call* call, const Head
             lane += width
         lane = j = 0
         while j < keys:                   # a strip has seen its first `seen` keys, and a later strip as many or more
-            while seen_in_block(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
+            while visible_keys(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
                 lane += width
             count = min(keys - j, width)
             add_product(dk + (first + j) * h.size, h.size, count, h.d, queries - lane,
@@ -388,7 +388,7 @@ cdef inline Py_ssize_t seen_keys(const Head* h, Py_ssize_t i) noexcept nogil:
 
 
 # How many keys of a block a strip of queries sees, rounded up to whole strips of keys.
-cdef inline Py_ssize_t seen_in_block(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
+cdef inline Py_ssize_t visible_keys(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
                                      Py_ssize_t width) noexcept nogil:
     cdef Py_ssize_t seen = max(0, seen_keys(h, i + queries - 1) - first)
     return min(keys, (seen + width - 1) // width * width)
