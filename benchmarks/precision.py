@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 
 import harness
-from contestants import caffelite, start_pytorch, tensors, trained_by_pytorch
+from contestants import caffelite, pytorch_trainer, start_pytorch, tensors
 from sequences import EPOCHS, TOLERANCE, GPTOfText
 from sequences import NETS as SEQUENCES
 from steps import prepare
@@ -72,7 +72,7 @@ def pytorch(task, autocast):
                 return self.module(*inputs).float()
 
     module = Autocast(task.net.module())
-    return trained_by_pytorch(task, module, tensors(task), task.net.peer_weights(task.weights), compiled=False)
+    return pytorch_trainer(task, module, tensors(task), task.net.peer_weights(task.weights), compiled=False)
 
 
 CONTESTANTS = {

@@ -32,12 +32,12 @@ import numpy as np
 from contestants import (
     begin,
     caffelite,
+    caffelite_memory,
     compare_all,
     jax_trainer,
     make_parser,
     megabytes,
-    memory_grown_in_pytorch,
-    memory_of_caffelite,
+    pytorch_memory_growth,
     pytorch_trainer,
     report_profile,
     start_pytorch,
@@ -427,7 +427,7 @@ def attention_in_pytorch(net):
 
     torch.set_num_threads(1)
     model, data = net.module(), list(map(torch.from_numpy, net.data()))
-    return lambda: memory_grown_in_pytorch(net, model, data, FEW, ALL)
+    return lambda: pytorch_memory_growth(net, model, data, FEW, ALL)
 
 
 def report_memory():
@@ -435,7 +435,7 @@ def report_memory():
     rows = []
     for length in LENGTHS:
         net = Attention("attention", 0, 1, length)
-        own, peer = harness.Process(memory_of_caffelite, net, FEW, ALL), harness.Process(attention_in_pytorch, net)
+        own, peer = harness.Process(caffelite_memory, net, FEW, ALL), harness.Process(attention_in_pytorch, net)
         block, _, grown = own()
         scores = HEADS * length**2 * np.dtype(np.float32).itemsize
         torch = "–" if peer.missing else megabytes(peer())

@@ -13,9 +13,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from caffelite.datasets import fetching, files
 
 import caffelite as cl
+from caffelite.data.datasets import download, mnist_cifar
 from tests.reference import assert_same_bits
 
 
@@ -298,8 +298,8 @@ def test_a_header_that_promises_more_than_the_file_can_hold_gets_no_memory(pack,
 
 
 def test_a_gzip_file_is_not_unpacked_beyond_a_limit(tmp_path, monkeypatch):
-    assert files.MAX_UNPACKED == 2**28
-    monkeypatch.setattr(files, "MAX_UNPACKED", 3_000_000)
+    assert mnist_cifar.MAX_UNPACKED == 2**28
+    monkeypatch.setattr(mnist_cifar, "MAX_UNPACKED", 3_000_000)
     written(tmp_path, contents("cifar10"))
     (tmp_path / CIFAR_NAMES[0]).write_bytes(packed(bytes(3073 * 10_000)))
     assert peak_of(lambda: cl.datasets.cifar10(tmp_path)) < 6e6
@@ -372,13 +372,13 @@ def test_thousands_of_mutated_files_raise_value_error_or_are_read_right(dataset,
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     largest = max(len(pack(content)) for content in of.values())
-    assert peak < 4 * files.MAX_RATIO * largest  # objects that an error holds may not be collected at once
+    assert peak < 4 * mnist_cifar.MAX_RATIO * largest  # objects that an error holds may not be collected at once
     for name, errors in unread.items():
         assert 300 < len(errors) < 500
         assert all(name in error for error in errors)
 
 
-# ---- fetching -------------------------------------------------------------------------------------------------------
+# ---- downloads -------------------------------------------------------------------------------------------------------
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -423,11 +423,11 @@ def server(tmp_path, monkeypatch):
                 served = {f"{name}.gz": packed(content) for name, content in contents(dataset).items()}
             for name, content in served.items():
                 (server.folder / dataset / name).write_bytes(content)
-            source = fetching.DOWNLOADS[dataset]
+            source = download.DOWNLOADS[dataset]
             assert served.keys() == source.sha256.keys()
             sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in served.items()}
             monkeypatch.setitem(
-                fetching.DOWNLOADS, dataset, source._replace(url=f"{server.url}{dataset}/", sha256=sha256)
+                download.DOWNLOADS, dataset, source._replace(url=f"{server.url}{dataset}/", sha256=sha256)
             )
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -445,7 +445,7 @@ def test_a_missing_file_is_fetched_once(dataset, server, tmp_path):
     folder = tmp_path / "new" / "folder"
     for _ in range(2):
         assert_is_the_small(dataset, READERS[dataset](folder, download=True))
-        assert server.asked == list(fetching.DOWNLOADS[dataset].sha256)
+        assert server.asked == list(download.DOWNLOADS[dataset].sha256)
     assert_is_the_small(dataset, READERS[dataset](folder))
     packed_names = contents(dataset) if dataset == "cifar10" else [f"{name}.gz" for name in contents(dataset)]
     assert files_in(folder) == sorted(packed_names)
@@ -466,7 +466,7 @@ def test_files_that_are_there_are_kept(dataset, server, tmp_path):
 
 @every_reader
 def test_another_sha256_is_named_and_nothing_is_kept(dataset, server, tmp_path):
-    name = list(fetching.DOWNLOADS[dataset].sha256)[-1]
+    name = list(download.DOWNLOADS[dataset].sha256)[-1]
     with open(server.folder / dataset / name, "ab") as file:
         file.write(b"x")
     with pytest.raises(ValueError, match=f"{server.url}{dataset}/{name} has unexpected content.*SHA256"):
@@ -478,13 +478,13 @@ def test_another_sha256_is_named_and_nothing_is_kept(dataset, server, tmp_path):
 @every_reader
 @pytest.mark.parametrize("how", ["not found", "breaks off", "no server"])
 def test_a_failed_download_is_named_and_leaves_no_file(how, dataset, server, tmp_path, monkeypatch):
-    name, source = next(iter(fetching.DOWNLOADS[dataset].sha256)), fetching.DOWNLOADS[dataset]
+    name, source = next(iter(download.DOWNLOADS[dataset].sha256)), download.DOWNLOADS[dataset]
     server.breaks_off = how == "breaks off"
     if how == "not found":
         (server.folder / dataset / name).unlink()
     if how == "no server":
-        monkeypatch.setitem(fetching.DOWNLOADS, dataset, source._replace(url="http://127.0.0.1:9/"))
-    url = f"{fetching.DOWNLOADS[dataset].url}{name}"
+        monkeypatch.setitem(download.DOWNLOADS, dataset, source._replace(url="http://127.0.0.1:9/"))
+    url = f"{download.DOWNLOADS[dataset].url}{name}"
     with pytest.raises(ConnectionError, match=f"{url} could not be fetched: try again, or put .* into .*folder"):
         READERS[dataset](tmp_path / "folder", download=True)
     assert list((tmp_path / "folder").iterdir()) == []
@@ -499,15 +499,15 @@ def test_without_pooch_a_missing_file_says_what_to_install(tmp_path, monkeypatch
 
 
 def test_every_file_that_is_fetched_has_a_sha256_and_its_name_is_one_that_is_read():
-    for source in fetching.DOWNLOADS.values():
+    for source in download.DOWNLOADS.values():
         assert source.url.endswith("/")
         for sha256 in source.sha256.values():
             assert len(bytes.fromhex(sha256)) == 32
     assert (
-        list(fetching.DOWNLOADS["mnist"].sha256)
+        list(download.DOWNLOADS["mnist"].sha256)
         == [f"{name}.gz" for name in NAMES]
-        == list(fetching.DOWNLOADS["fashion_mnist"].sha256)
+        == list(download.DOWNLOADS["fashion_mnist"].sha256)
     )
-    assert {*fetching.DOWNLOADS["mnist"].sha256.values()}.isdisjoint(
-        fetching.DOWNLOADS["fashion_mnist"].sha256.values()
+    assert {*download.DOWNLOADS["mnist"].sha256.values()}.isdisjoint(
+        download.DOWNLOADS["fashion_mnist"].sha256.values()
     )

@@ -292,7 +292,7 @@ matmul_relu   2×2 2×2  1.00     50.0   4.4    75%
 relu          2×2      0.50            8.0    25%
 Python: mine  2×2      9.00                    0%
 total                  1.50"""
-    head, rule, product, relu, python, total = contestants.with_shares(profile, 200.0).splitlines()
+    head, rule, product, relu, python, total = contestants.add_peak_shares(profile, 200.0).splitlines()
     assert head.split()[-2:] == ["of", "peak"]
     assert rule == "-" * len(head)
     assert product.split()[-2:] == ["75%", "25%"]
@@ -300,10 +300,10 @@ total                  1.50"""
 
 
 def test_memory_that_work_takes_for_a_while_is_seen(steps):
-    """`harness.memory_grown` counts 64 MiB that are there for a moment; the system's counters lag by some pages."""
+    """`harness.memory_growth` counts 64 MiB that are there for a moment; the system's counters lag by some pages."""
     if not Path("/proc/self/status").exists():
         pytest.skip("the system does not tell")
-    grown = steps.harness.memory_grown(lambda: np.ones(2**26, np.uint8).sum())
+    grown = steps.harness.memory_growth(lambda: np.ones(2**26, np.uint8).sum())
     assert 0.95 * 2**26 < grown < 2**27
 
 

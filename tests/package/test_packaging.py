@@ -109,25 +109,25 @@ def test_a_native_build_has_the_best_loops_of_this_processor_and_those_present(b
 
 
 def test_a_build_says_what_is_done_and_what_takes_long(build, monkeypatch, capsys):
-    monkeypatch.setattr(build, "PATIENCE", 0.05)
+    monkeypatch.setattr(build, "REPORT_INTERVAL", 0.05)
     go_on = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         tasks = {"long.c": pool.submit(go_on.wait), "short.c": pool.submit(int)}
         threading.Timer(0.3, go_on.set).start()
-        build.watched("compiled", tasks, pool)
+        build.wait_for("compiled", tasks, pool)
     first, *others, last = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()]
     assert first == "compiled short.c, 1 of 2 left"
     assert set(others) == {"still at work on long.c"}
     assert last == "compiled long.c, 0 of 2 left"
     with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="invalid literal"):
-        build.watched("compiled", {"wrong.c": pool.submit(int, "x")}, pool)
+        build.wait_for("compiled", {"wrong.c": pool.submit(int, "x")}, pool)
 
 
 def test_a_build_says_which_of_its_two_parts_counts_its_files(build, monkeypatch):
     from setuptools import Distribution
 
     parts = []
-    monkeypatch.setattr(build, "watched", lambda done, tasks, pool: parts.append(done))
+    monkeypatch.setattr(build, "wait_for", lambda done, tasks, pool: parts.append(done))
     command = build.BuildKernels(Distribution({"ext_modules": build.extensions()}))
     command.finalize_options()
     command.extensions = []
@@ -138,14 +138,14 @@ def test_a_build_says_which_of_its_two_parts_counts_its_files(build, monkeypatch
 
 def test_a_file_is_made_again_if_a_source_is_newer(build, tmp_path):
     made, source, listed = tmp_path / "a.o", tmp_path / "a b.c", tmp_path / "a.d"
-    assert not build.is_newer_than_its_sources(made, listed)
+    assert not build.is_up_to_date(made, listed)
     for path in (source, made):
         path.touch()
     listed.write_text("a.o: \\\n  " + str(source).replace(" ", "\\ ") + "\n")
     os.utime(source, (1, 1))
-    assert build.is_newer_than_its_sources(made, listed)
+    assert build.is_up_to_date(made, listed)
     os.utime(made, (1, 1))
-    assert not build.is_newer_than_its_sources(made, listed)
+    assert not build.is_up_to_date(made, listed)
 
 
 def test_a_classroom_has_notebooks_without_solutions_and_the_solutions_apart(build, tmp_path):
@@ -269,7 +269,7 @@ def test_the_version_is_the_same_wherever_it_stands():
 # Changes of the names in a wheel, and the errors.
 SPOILT = {
     "digits.npz is missing": lambda names: [n for n in names if "digits.npz" not in n],
-    "_kernels/watch is not compiled": lambda names: [n for n in names if "_kernels/watch." not in n],
+    "_kernels/guards is not compiled": lambda names: [n for n in names if "_kernels/guards." not in n],
     "loops_x86_64_v3 is not compiled": lambda names: [n for n in names if "x86_64_v3" not in n],
     "loops.c has no place": lambda names: [*names, "caffelite/_kernels/loops.c"],
     "tests/conftest.py has no place": lambda names: [*names, "tests/conftest.py"],

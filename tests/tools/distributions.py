@@ -16,7 +16,7 @@ SOURCES = ".pyx", ".pxd", ".pxi", ".h"
 LEVELS = {"x86_64": ["x86_64_v2", "x86_64_v3", "x86_64_v4"]}  # of instructions, by processor; others have one
 
 # Bytes, 2 to 4 % more than the files of 0.2.0 have. Half of a wheel is loops for three instruction sets, a tenth each
-# the border and pages, a twentieth OpenMP's library. A quarter of a source distribution is pictures and the film.
+# the bindings and pages, a twentieth OpenMP's library. A quarter of a source distribution is pictures and the film.
 LARGEST_WHEEL, LARGEST_INSTALLED, LARGEST_SDIST = 3.0e6, 7.0e6, 2.5e6
 
 

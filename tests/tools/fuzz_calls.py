@@ -13,6 +13,7 @@ import numpy as np
 import caffelite as cl
 from caffelite import functions, metrics
 from caffelite.optimizers import rules, schedules
+from caffelite.training.metrics.base import METRICS
 from tests.cases import FAMILIES
 from tests.cases.optimizers import OPTIMIZERS
 from tests.reference import (
@@ -559,7 +560,7 @@ def measures(rng):
     values, truth = an_array(rng, (n,), np.float64, False), an_array(rng, (n,), np.float32, False)
     which = rng.integers(8)
     if which == 0:
-        name = pick(rng, list(metrics.METRICS))
+        name = pick(rng, list(METRICS))
         float(getattr(metrics, name)(mostly(rng, scores, 2), mostly(rng, targets, 2)))
         return
     predicted = scores.argmax(axis=1)

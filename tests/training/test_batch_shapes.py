@@ -42,7 +42,7 @@ def test_steps_beyond_the_budget_of_memory_run_in_python_with_the_same_bits(reco
 
 def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, monkeypatch):
     monkeypatch.setattr(cache, "MEMORY_BUDGET", 0)
-    monkeypatch.setattr(cache, "STALE", 5)
+    monkeypatch.setattr(cache, "STALE_REQUESTS", 5)
     model = texts(range(1, 7))
     recorded.clear()
     for rows in (1, 2, 3, *range(2, 20), 3, 3):

@@ -13,6 +13,7 @@ import caffelite as cl
 from caffelite.files import safetensors as files
 from caffelite.training import inputs, process_group
 from caffelite.training.callbacks import checkpoints
+from caffelite.training.callbacks.base import CallbackList
 from caffelite.training.epochs import evaluation
 from tests.conftest import classifier, train
 from tests.tools import crash_resume, fuzz_files
@@ -720,7 +721,7 @@ def test_arguments_that_cannot_be_are_refused(bad, path):
 
 
 def test_nobody_is_called_between_steps_who_does_not_want_it():
-    assert cl.callbacks.CallbackList([lambda epoch, history: None]).between_steps is None
+    assert CallbackList([lambda epoch, history: None]).between_steps is None
 
 
 # ---- kills ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from caffelite.metrics import accuracy
 from hypothesis import given
 
 import caffelite as cl
-from caffelite.training.metrics.base import resolve_metrics, thresholded_accuracy
+from caffelite.training.metrics.base import METRICS, find_threshold, resolve_metrics, thresholded_accuracy
 from tests.conftest import classifier, train
 
 every_seed = given(seed=st.integers(0, 2**32))
@@ -274,7 +274,7 @@ def test_a_metric_without_a_value_is_nan():
 ONE_SCORE = ["accuracy", "precision", "recall", "f1", "balanced_accuracy", "matthews", "auc", "average_precision"]
 
 
-@pytest.mark.parametrize("name", [*cl.metrics.METRICS, "top_k(1)"])
+@pytest.mark.parametrize("name", [*METRICS, "top_k(1)"])
 def test_a_metric_of_nan_is_nan(name):
     metric = resolve_metrics([name])[name]
     of_values = name in ("mse", "mae", "mape", "rmse", "r2")
@@ -381,10 +381,10 @@ def test_class_1_is_a_score_whose_link_gives_more_than_a_half():
     found = cl.Model([Identity()]).evaluate(SCORES, ONES[:, None], loss=Shifted(), metrics=["accuracy"])
     assert found["accuracy"] == expected
     for loss in (cl.SigmoidLoss(), cl.Penalized(cl.SigmoidLoss(), [cl.Tensor([1.0])])):
-        assert cl.metrics.threshold_of(loss) == 0
-    assert cl.metrics.threshold_of(Shifted()) == pytest.approx(0.4, abs=1e-12)
+        assert find_threshold(loss) == 0
+    assert find_threshold(Shifted()) == pytest.approx(0.4, abs=1e-12)
     for loss in (Rows(), cl.Penalized(Rows(), [cl.Tensor([1.0])])):  # which do not say
-        assert cl.metrics.threshold_of(loss) is None
+        assert find_threshold(loss) is None
 
 
 @pytest.mark.parametrize("name", ["accuracy", "precision", "recall", "f1"])
@@ -530,7 +530,7 @@ def test_metrics_that_are_no_list_are_an_error_that_says_what_is_expected(metric
         evaluate([[1.0]], [[1.0]], metrics)
 
 
-@pytest.mark.parametrize("name", [*cl.metrics.METRICS, "top_k(2)"])
+@pytest.mark.parametrize("name", [*METRICS, "top_k(2)"])
 def test_metrics_of_other_shapes_raise_value_error_naming_both(name):
     metric = resolve_metrics([name])[name]
     for targets in (np.zeros((4, 2), int), np.zeros(3, int), np.zeros((), int)):

@@ -51,7 +51,7 @@ class Looking:
     def __exit__(self, *exception):
         with contextlib.suppress(ConnectionClosed, OSError):  # it has ended already
             if self.thread.is_alive():
-                (self.page if self.page.thread.is_alive() else Page(self.live)).add_request("stop")
+                (self.page if self.page.thread.is_alive() else Page(self.live)).ask("stop")
         self.thread.join(SECONDS)
         assert not self.thread.is_alive()
         self.page.close()

@@ -107,7 +107,7 @@ def test_fit_after_fit_has_the_same_address_and_lists_the_runs_before():
         assert live.address == address
         runs = looking.page.wait_for("runs", lambda message: message["runs"])
         assert [(run["state"], run["epoch"]) for run in runs["runs"]] == [("finished", 50)]
-        looking.page.add_request("run", name=runs["runs"][0]["name"])
+        looking.page.ask("run", name=runs["runs"][0]["name"])
         assert looking.page.wait_for("run")["parts"]["status"]["epoch"] == 50
 
 
@@ -178,7 +178,7 @@ def test_minimize_is_paused_and_ended_too():
     def look(epoch, history):
         if not page:
             page.append(Page(live))
-            page[0].add_request("step")
+            page[0].ask("step")
 
     options = {"loss": cl.SoftmaxLoss(), "max_iterations": 10**6, "tolerance": 1e-12, "verbose": 0}
     thread = threading.Thread(
@@ -189,12 +189,12 @@ def test_minimize_is_paused_and_ended_too():
         time.sleep(0.01)
     epoch = page[0].wait_for_state("paused")["epoch"]
     for kind in ("epoch", "step"):
-        page[0].add_request(kind)
+        page[0].ask(kind)
         epoch += 1
         assert page[0].wait_for("status", lambda s, n=epoch: s["epoch"] >= n)["epoch"] == epoch
-    page[0].add_request("rate", value=1)
+    page[0].ask("rate", value=1)
     assert page[0].wait_for("refused")["why"] == "L-BFGS chooses the length of each step"
-    page[0].add_request("stop")
+    page[0].ask("stop")
     assert page[0].wait_for_state("stopped")["why"] == "from a page"
     thread.join(SECONDS)
     assert results[0].epochs == epoch
@@ -207,18 +207,18 @@ def test_minimize_is_paused_and_ended_too():
 def test_a_page_pauses_makes_steps_and_epochs_and_goes_on():
     with Looking() as looking:
         page = looking.page
-        page.add_request("pause")
+        page.ask("pause")
         first = page.wait_for_state("paused")["step"]
         for i in range(1, 4):
-            page.add_request("step")
+            page.ask("step")
             assert page.wait_for("status", lambda s, i=i: s["step"] >= first + i)["step"] == first + i
         epoch = page.messages["status"]["epoch"]
-        page.add_request("epoch")
+        page.ask("epoch")
         status = page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
         time.sleep(0.3)
         assert page.messages["status"]["step"] == status["step"]
         assert status["step"] % 10 == 0  # it ended with an epoch
-        page.add_request("go")
+        page.ask("go")
         page.wait_for("status", lambda s: s["state"] == "running" and s["epoch"] > epoch + 10)
 
 
@@ -226,7 +226,7 @@ def test_a_page_ends_the_training_in_the_middle_of_an_epoch():
     model = cl.MLP(2, [20, 3], seed=0)
     with Looking(model=model, batch_size=1, x=np.repeat(X, 3000, axis=0), y=np.repeat(Y, 3000)) as looking:
         looking.page.wait_for("status", lambda s: s["step"] > 0)
-        looking.page.add_request("stop")
+        looking.page.ask("stop")
         status = looking.page.wait_for_state("stopped")
         assert (status["epoch"], status["why"]) == (0, "from a page")
     assert looking.error is None
@@ -237,24 +237,24 @@ def test_a_page_changes_the_rate_and_a_schedule_keeps_its_form():
     model = cl.MLP(2, [20, 3], seed=0)
     optimizer = cl.SGD(model.parameters(), lr=0.05)
     with Looking(model=model, optimizer=optimizer) as looking:
-        looking.page.add_request("rate", value=0.01)
+        looking.page.ask("rate", value=0.01)
         assert looking.page.wait_for("status", lambda s: s["lr"] == 0.01)["scheduled"] is False
     assert optimizer.lr == 0.01
     optimizer = cl.SGD(model.parameters(), lr=cl.schedules.linear(0.05, 10**6))
     with Looking(model=model, optimizer=optimizer, epochs=10**5) as looking:
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         before = looking.page.wait_for_state("paused")["lr"]
-        looking.page.add_request("rate", value=before / 2)
+        looking.page.ask("rate", value=before / 2)
         assert looking.page.wait_for("status", lambda s: s["lr"] < before)["scheduled"] is True
-        looking.page.add_request("step")
+        looking.page.ask("step")
         looking.page.wait_for("status", lambda s: s["lr"] < before / 2)
 
 
 def test_a_page_saves_the_model(tmp_path):
     with Looking() as looking:
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         looking.page.wait_for_state("paused")
-        looking.page.add_request("save")
+        looking.page.ask("save")
         saved = looking.page.wait_for("saved")
         path = tmp_path / saved["name"]
         path.write_bytes(saved["content"].tobytes())
@@ -266,11 +266,11 @@ def test_a_page_saves_the_model(tmp_path):
 def test_a_page_saves_what_a_checkpoint_has_if_weights_are_averaged(tmp_path):
     beside = [cl.callbacks.AverageWeights(0.99), cl.callbacks.Checkpoint(tmp_path / "checkpoint")]
     with Looking(beside=beside) as looking:
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         epoch = looking.page.wait_for_state("paused")["epoch"]
-        looking.page.add_request("epoch")
+        looking.page.ask("epoch")
         looking.page.wait_for("status", lambda s: s["epoch"] == epoch + 1)
-        looking.page.add_request("save")
+        looking.page.ask("save")
         (tmp_path / "saved").write_bytes(looking.page.wait_for("saved")["content"].tobytes())
         assert bits(cl.load(tmp_path / "saved")) == bits(cl.load(tmp_path / "checkpoint"))
 
@@ -279,7 +279,7 @@ def test_pictures_are_of_the_averaged_weights_as_the_results_are():
     slow = cl.callbacks.AverageWeights(1 - 1e-9)  # they stay what they were at the beginning
     with Looking(beside=[slow], validation_split=0.2, metrics=["accuracy"]) as looking:
         looking.page.wait_for("status", lambda s: s["results"].get("accuracy", 0) > 0.9)
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         looking.page.wait_for_state("paused")
         regions, status = looking.page.wait_for("regions"), looking.page.messages["status"]
         np.testing.assert_allclose(regions["right"], status["results"]["val_accuracy"], atol=1e-6)
@@ -289,11 +289,11 @@ def test_pictures_are_of_the_averaged_weights_as_the_results_are():
 def test_a_page_times_the_kernels_and_the_training_is_as_before():
     with Looking() as looking:
         page = looking.page
-        page.add_request("pause")
+        page.ask("pause")
         step = page.wait_for_state("paused")["step"]
         before = looking.live._training.model.state_dict()
         before = {name: array.copy() for name, array in before.items()}
-        page.add_request("kernels")
+        page.ask("kernels")
         kernels = page.wait_for("kernels")
         assert sum(kernels["calls"]) >= len(kernels["names"]) > 5
         assert (kernels["times"] > 0).all()
@@ -321,7 +321,7 @@ def test_other_requests_are_refused_and_harm_nothing(message, tmp_path):
 def test_a_paused_training_goes_on_when_its_pages_have_gone(monkeypatch):
     monkeypatch.setattr(controls, "RESUME_AFTER", 0.3)
     with Looking() as looking:
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         step = looking.page.wait_for_state("paused")["step"]
         looking.page.close()
         end = time.monotonic() + SECONDS
@@ -332,10 +332,10 @@ def test_a_paused_training_goes_on_when_its_pages_have_gone(monkeypatch):
 
 def test_a_pause_does_not_count_as_time_of_the_training():
     with Looking() as looking:
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         seconds = looking.page.wait_for_state("paused")["seconds"]
         time.sleep(1)
-        looking.page.add_request("step")
+        looking.page.ask("step")
         later = looking.page.wait_for("status", lambda s, n=looking.page.messages["status"]["step"]: s["step"] > n)
         assert later["seconds"] - seconds < 0.5
 
@@ -346,7 +346,7 @@ def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
         "caffelite.training.callbacks.progress.Progress.exclude_time", lambda self, seconds: waited.append(seconds)
     )
     with Looking(verbose=2, epochs=10**6) as looking:
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         looking.page.wait_for_state("paused")
         time.sleep(0.5)
     assert sum(waited) > 0.4
@@ -355,12 +355,12 @@ def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
 def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing(monkeypatch):
     with Looking() as looking:
         other = Page(looking.live)
-        looking.page.add_request("pause")
+        looking.page.ask("pause")
         looking.page.wait_for_state("paused")
         other.wait_for_state("paused")
         assert looking.page.messages["status"]["step"] == other.messages["status"]["step"]
         other.close()
-        looking.page.add_request("go")
+        looking.page.ask("go")
         looking.page.wait_for_state("running")
     live = cl.live(open_browser=False)
     made = []
@@ -553,7 +553,7 @@ def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
     page = Page(program.address)
     page.wait_for("status")
     if is_paused:
-        page.add_request("pause")
+        page.ask("pause")
         page.wait_for_state("paused")
     program.send_signal(signal.SIGINT)
     _, errors = program.communicate(timeout=SECONDS)

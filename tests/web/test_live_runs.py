@@ -50,12 +50,12 @@ def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
         runs = looking.page.wait_for("runs", lambda m: m["runs"])
         assert path.stem in [run["name"] for run in runs["runs"]]
         assert {run["name"] for run in runs["runs"]} <= {path.stem, runs["now"]}
-        looking.page.add_request("run", name=path.stem)
+        looking.page.ask("run", name=path.stem)
         run = looking.page.wait_for("run")
         np.testing.assert_array_equal(
             run["parts"]["curves"]["curves"]["loss"]["y"], kept["parts"]["curves"]["curves"]["loss"]["y"]
         )
-        looking.page.add_request("run", name="secret")
+        looking.page.ask("run", name="secret")
         looking.page.wait_for("refused")
     assert len([*folder.glob("*.run")]) == 5
     assert [*folder.glob("*.part")] == []
@@ -114,17 +114,17 @@ def test_the_command_shows_the_runs_of_a_folder_until_ctrl_c(folder):
             None,
             [("finished", 40), ("finished", 30)],
         )
-        page.add_request("run", name=runs["runs"][1]["name"])
+        page.ask("run", name=runs["runs"][1]["name"])
         assert page.wait_for("run")["parts"]["status"]["epoch"] == 30
         fit([cl.live(open_browser=False, folder=folder)], 50)
-        page.add_request("runs")
+        page.ask("runs")
         page.wait_for("runs", lambda message: len(message["runs"]) == 3)
         for kind in ("pause", "stop", "save", "rate", None):
             page.messages.pop("refused", None)
-            page.add_request(kind)
+            page.ask(kind)
             assert "there is no training here" in page.wait_for("refused")["why"]
         page.messages.pop("refused")
-        page.add_request("run", name="../other")
+        page.ask("run", name="../other")
         assert "there is no run" in page.wait_for("refused")["why"]
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=SECONDS)

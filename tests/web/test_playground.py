@@ -101,13 +101,13 @@ def drawn(seed):
 )
 def test_a_bad_setting_is_named(given, message):
     with pytest.raises(ValueError, match=message):
-        Setting.of(given)
+        Setting.from_message(given)
 
 
 def test_a_setting_comes_back_from_what_describes_it():
     for seed in range(20):
         setting = drawn(seed)
-        assert Setting.of(json.loads(json.dumps(setting.to_message()))) == setting
+        assert Setting.from_message(json.loads(json.dumps(setting.to_message()))) == setting
 
 
 @pytest.mark.parametrize("make", DATA.values(), ids=DATA)
@@ -218,7 +218,7 @@ def test_steps_epochs_speed_and_pauses(frames):
     count, step = len(played.all), played.last["step"]
     assert not threading.Event().wait(0.2)
     assert (len(played.all), played.engine.steps) == (count, step)
-    played.engine.look()
+    played.engine.request_frame()
     wait_until(lambda: len(played.all) > count)
     played.engine.set_speed(20)
     played.engine.play()
@@ -495,7 +495,7 @@ def test_the_lesson_has_ten_steps_that_do_what_they_say():
 
     def learned(number, seconds, **others):
         given, speed = steps[number - 1]
-        setting = Setting.of({**given, **others})
+        setting = Setting.from_message({**given, **others})
         names = build_objects(setting)
         return names["model"].fit(
             names["x"],
