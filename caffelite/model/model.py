@@ -30,10 +30,11 @@ from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs as door
 from caffelite.training.epochs.evaluation import Evaluation
-from caffelite.training.fit import open_run
+from caffelite.training.fit import fit
 from caffelite.training.history import History
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
+from caffelite.training.options import FitOptions
 from caffelite.training.process_group import DistributedOptimizer
 from caffelite.training.step import EvaluationStep
 
@@ -294,24 +295,26 @@ class Model(Container, recordable=True):
         KeyboardInterrupt
             On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
-        step_options = (optimizer, epochs, metrics, clip_norm, accumulate)
-        with open_run(self, loss, *step_options, callbacks, resume, seed, precision) as training:
-            batches, validation, columns = door.make_training_batches(
-                self,
-                training.loss,
-                x,
-                y,
-                sample_weight,
-                class_weight,
-                {"batch_size": batch_size, "shuffle": shuffle},
-                training.rng,
-                validation_data,
-                validation_split,
-                is_seeded=seed is not None,
-            )
-            history = training.run(batches, validation, columns, verbose)
-        door.warn_of_overflow(self)
-        return history
+        options = FitOptions(
+            loss=loss,
+            optimizer=optimizer,
+            epochs=epochs,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            callbacks=callbacks,
+            metrics=metrics,
+            verbose=verbose,
+            seed=seed,
+            sample_weight=sample_weight,
+            class_weight=class_weight,
+            clip_norm=clip_norm,
+            accumulate=accumulate,
+            resume=resume,
+            precision=precision,
+        )
+        return fit(self, x, y, options)
 
     def predict(self, x: Any, *, batch_size: int = 1024, precision: str | None = None) -> Any:
         """Return the outputs (n, …) for the rows of x (n, …), or a tuple if the model has several outputs.

@@ -1,4 +1,4 @@
-"""A training step on one batch, as you would write it. `steps.py` records it once and replays it after that."""
+"""A training step on one batch, as you would write it. `epochs/base.py` records it once and replays it after that."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.training.callbacks.checkpoints import CheckpointFile
+from caffelite.training.callbacks.resume import CheckpointFile
 
 pytest.importorskip("mpi4py")
 RANKS = Path(__file__).parents[1] / "tools" / "mpi_programs.py"

@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite._kernels import EpochHook
 from caffelite.core.arrays import as_indices, check_bool, check_positive_integer, make_rng, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
@@ -26,16 +28,16 @@ from caffelite.model.many.shared_programs import Parts, SharedModel, Signature
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs as door
-from caffelite.training.callbacks.base import CallbackList, EarlyStopping, Training
-from caffelite.training.callbacks.listeners import CallbackListener, SharedProgressListener, ValidationListener
+from caffelite.training.callbacks.base import Callback, Training
+from caffelite.training.callbacks.callback_list import CallbackList
+from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.callbacks.progress import Progress
-from caffelite.training.epochs.dispatch import choose_epochs
+from caffelite.training.epochs import make_epochs
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
-from caffelite.training.loop import Listener, Loop
+from caffelite.training.loop import Loop
 from caffelite.training.metrics.base import Metric, OutputMetric, resolve_metrics
 from caffelite.training.objective import Objective
-from caffelite.training.process_group import SINGLE_PROCESS
 from caffelite.training.step import EvaluationStep, Step
 
 
@@ -134,9 +136,9 @@ def fit_many(
 
     def train(i: int, shared_model: SharedModel | None) -> None:
         signature = fits[i].signature
-        listeners = [SharedProgressListener(progress, lock, every_epoch=verbose == 2)] if is_shown else []
+        callbacks = [SharedProgress(progress, lock, epochs)] if is_shown else []
         with nullcontext(signature.parts) if shared_model is None else shared_model.borrow_values(signature) as parts:
-            fits[i].train(parts, listeners, stop)
+            fits[i].train(parts, callbacks, stop)
 
     try:
         with progress:
@@ -219,25 +221,23 @@ class Fit:
         if weights is not None and not weights[rows].any():
             raise ValueError(f"{what}: all of {len(rows)} rows have sample_weight 0")
 
-    def train(self, parts: Any, progress_listeners: list[SharedProgressListener], stop: StopFlag) -> None:
+    def train(self, parts: Any, progress: list[SharedProgress], stop: StopFlag) -> None:
         """Train the model, or the SharedModel that has its values, as `Model.fit` does."""
         model, optimizer, loss = parts
         epochs, metrics, warned_reasons = self.plan.epochs, self.plan.metrics, model._state.programs.warned_reasons
         batches, validation = self._batches()
         step = Step(model, Objective(loss, metrics, warned_reasons), optimizer)
-        listeners: list[Listener] = []
+        callbacks: list[Callback] = []
         if validation is not None:
             evaluation_step = EvaluationStep(model, Objective(loss, metrics, warned_reasons))
-            listeners.append(ValidationListener(Evaluation(evaluation_step, validation, times=epochs)))
-        listeners += progress_listeners
+            callbacks.append(Evaluation(evaluation_step, validation, epochs))
+        callbacks += progress
         if self.plan.patience is not None:
-            callbacks = CallbackList([EarlyStopping(patience=self.plan.patience)])
-            listeners.append(
-                CallbackListener(callbacks, Training(model, optimizer, loss, self.history, metrics=metrics))
-            )
-        loop = Loop(epochs, listeners, self.history, stop)
+            early_stopping = CallbackList([EarlyStopping(patience=self.plan.patience)])
+            callbacks.append(early_stopping.attach(Training(model, optimizer, loss, self.history, metrics=metrics)))
+        loop = Loop(epochs, callbacks, self.history, stop)
         try:
-            loop.run(lambda: choose_epochs(step, SINGLE_PROCESS, batches, epochs, stop))
+            loop.run(lambda: make_epochs(step, batches, epochs, stop))
         except TrainingDiverged as error:
             self.divergence = error
 
@@ -254,6 +254,33 @@ class Fit:
             rows = rows[training]
         batches = DataGenerator.from_batch(self.data, self.batch_size, plan.shuffle, rng).restrict(rows)
         return (merge_single_rows(batches) if door.trains_batch_norm(self.model) else batches), validation
+
+
+class SharedProgress(Callback):
+    """Shows the progress of one of several trainings, which have a Progress and its lock in common.
+
+    `progress.epochs` counts the epochs of all trainings.
+    """
+
+    def __init__(self, progress: Progress, lock: threading.Lock, max_epochs: int) -> None:
+        self.progress, self.lock, self.epochs_left = progress, lock, max_epochs
+
+    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
+        return self.progress.next_python_epoch(done, native_calls)
+
+    def step(self, count: int, loss: Callable[[], float]) -> None:
+        with self.lock:
+            self.progress.step(count, lambda: math.nan)
+
+    def epoch(self, count: int, history: History) -> None:
+        self.epochs_left -= count
+        with self.lock:
+            self.progress.epoch(count, history)
+
+    def end(self) -> None:
+        """Leave out the epochs that an early end has saved."""
+        with self.lock:
+            self.progress.epochs -= self.epochs_left
 
 
 def _raise_if_diverged(fits: list[Fit]) -> None:

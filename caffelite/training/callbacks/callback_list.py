@@ -1,169 +1,153 @@
-"""Listeners of the training loop: validation, progress, schedules and the user's callbacks."""
+"""The callbacks that a user gives to a training, as one Callback."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import numpy as np
 
 from caffelite._kernels import EpochHook
 from caffelite._support.tracebacks import error_note
-from caffelite.optimizers import Optimizer
+from caffelite._support.warnings import warn
 from caffelite.training.callbacks.averaging import AverageWeights
-from caffelite.training.callbacks.base import CallbackList, Training
-from caffelite.training.callbacks.progress import Progress
-from caffelite.training.epochs.evaluation import Evaluation
-from caffelite.training.loop import Listener, Loop
+from caffelite.training.callbacks.base import Callback, Training
+from caffelite.training.callbacks.checkpoint import Checkpoint
+from caffelite.training.callbacks.early_stopping import EarlyStopping
+from caffelite.training.history import History
+
+# The names of callback methods in other frameworks.
+FOREIGN_METHODS = [
+    f"on_{what}_{when}"
+    for what in ("train", "fit", "epoch", "train_epoch", "batch", "train_batch")
+    for when in ("begin", "start", "end")
+]
 
 
-class AveragingListener(Listener):
-    """Gives the model its average weights after an epoch and at the end, and takes them back before further steps.
+class CallbackList(Callback):
+    """Makes one Callback of users' callables (epoch, history), which may have the methods that the package describes.
 
-    It is the first listener, so validation and callbacks see the average.
+    Each that has begun is ended, in their order, even if another one raises. Raise TypeError if one cannot be called.
     """
 
-    def __init__(self, averages: list[AverageWeights]) -> None:
-        self.averages = averages
+    def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
+        if callable(callbacks) or not isinstance(callbacks, Iterable):
+            raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
+        self.callbacks = list(callbacks)
+        for callback in self.callbacks:
+            _check_callback(callback)
+        averages = [callback for callback in self.callbacks if isinstance(callback, AverageWeights)]
+        if len(averages) > 1:
+            raise ValueError("callbacks: expected one AverageWeights, because a model can end with one average only")
+        self.average = averages[0] if averages else None
+        self._call_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
+        self._step_counters = [callback for callback in self.callbacks if hasattr(callback, "steps_done")]
+        self._step_timers = [callback for callback in self.callbacks if hasattr(callback, "steps_until_due")]
+        counters_first = sorted(self.callbacks, key=lambda callback: not hasattr(callback, "steps_done"))
+        self._called_between_steps = [callback for callback in counters_first if hasattr(callback, "between_steps")]
+        self._begun_callbacks: list[Any] = []
+        self.should_stop = False  # whether one of them has ended the training
 
-    def due(self, done: int) -> float:
-        return done + 1 if self.averages else math.inf
+    def attach(self, training: Training, restore: Callable[[], None] | None = None) -> CallbackList:
+        """Set the training, and what restores a checkpoint's states when the callbacks have begun. Return self."""
+        self._training: Training | None = training
+        self._restore = restore
+        return self
 
-    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
-        for average in self.averages:
-            average.apply_average()
-        return ()
+    def begin(self) -> bool:
+        with ExitStack() as stack:
+            stack.callback(self.end)
+            for callback in self.callbacks:
+                if hasattr(callback, "begin"):
+                    callback.begin(self._training)
+                self._begun_callbacks.append(callback)
+            if self._restore is not None:
+                self._restore()
+            stack.pop_all()
+        return self.should_stop
 
-    def between_steps(self) -> None:
-        for average in self.averages:
-            average.restore_weights()
-
-    def end(self) -> None:
-        for average in self.averages:
-            average.apply_average()
-
-
-class ValidationListener(Listener):
-    """Evaluates the validation data after each epoch."""
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
-
-    def due(self, done: int) -> float:
-        return done + 1
-
-    def native_call(self, loop: Loop, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
-        return self.evaluation.native_call()
-
-    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
-        return list(zip(*self.evaluation.results(epochs), strict=True))
-
-
-class ProgressListener(Listener):
-    """Shows the progress. With `every_epoch`, the loop calls it after each epoch."""
-
-    def __init__(self, progress: Progress, every_epoch: bool) -> None:
-        self.progress, self.every_epoch = progress, every_epoch
-
-    def due(self, done: int) -> float:
-        return done + 1 if self.every_epoch else math.inf
-
-    def begin(self, loop: Loop) -> None:
-        self.progress.__enter__()
-
-    def steps_done(self, count: int, loop: Loop) -> None:
-        self.progress.steps_done(count, loop.epochs.loss)
-
-    def epochs_done(self, count: int, loop: Loop) -> bool:
-        self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
-        return False
-
-    def exclude_time(self, seconds: float) -> None:
-        self.progress.exclude_time(seconds)
-
-    def end(self) -> None:
-        self.progress.__exit__()
-
-
-class SharedProgressListener(Listener):
-    """Shows the progress of one of several trainings, which have a Progress and its lock in common.
-
-    `progress.epochs` counts the epochs of all trainings. With `every_epoch`, the loop calls it after each epoch.
-    """
-
-    def __init__(self, progress: Progress, lock: threading.Lock, every_epoch: bool) -> None:
-        self.progress, self.lock, self.every_epoch = progress, lock, every_epoch
-
-    def due(self, done: int) -> float:
-        return done + 1 if self.every_epoch else math.inf
-
-    def begin(self, loop: Loop) -> None:
-        self.loop = loop
-
-    def steps_done(self, count: int, loop: Loop) -> None:
-        with self.lock:
-            self.progress.steps_done(count, lambda: math.nan)
-
-    def epochs_done(self, count: int, loop: Loop) -> bool:
-        with self.lock:
-            self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
-        return False
-
-    def end(self) -> None:
-        """Leave out the epochs that an early end has saved."""
-        with self.lock:
-            self.progress.epochs -= self.loop.max_epochs - self.loop.history.epochs
-
-
-class ScheduleListener(Listener):
-    """Warns if a schedule ends before the training, if the number of steps is not known."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.watch = optimizer._schedule_state.add_end_warning(None)
-
-    def between_steps(self) -> None:
-        if self.watch is not None:
-            self.watch()
-
-
-class CallbackListener(Listener):
-    """Calls the callbacks of a training. When they have begun, `restore` may give them the state of a checkpoint."""
-
-    def __init__(self, callbacks: CallbackList, training: Training, restore: Callable[[], None] | None = None) -> None:
-        self.callbacks, self.training, self.restore = callbacks, training, restore
-        self.call_between_steps = callbacks.between_steps
-
-    def due(self, done: int) -> float:
-        return self.callbacks.due(done)
-
-    def native_call(self, loop: Loop, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
-        return self.callbacks.native_call(loop.history.epochs, earlier_calls)
-
-    def next_python_epoch(self, done: int) -> float:
-        return self.callbacks.next_python_epoch(done)
+    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
+        """Return the epoch after which a callback needs Python. Only a single EarlyStopping has a native call."""
+        epochs = [callback.due(done) if hasattr(callback, "due") else done + 1 for callback in self.callbacks]
+        due_now = [callback for callback, epoch in zip(self.callbacks, epochs, strict=True) if epoch <= done + 1]
+        if due_now:
+            stopper, *others = due_now
+            call = None
+            if native_calls is not None and not others and type(stopper) is EarlyStopping:
+                call = stopper.native_call(native_calls)
+            if call is None:
+                return done + 1
+            native_calls.append(call)  # type: ignore[union-attr]
+        return min([epoch for epoch in epochs if epoch > done + 1], default=math.inf)
 
     def steps_until_due(self) -> float:
-        return self.callbacks.steps_until_due()
+        return min([callback.steps_until_due() for callback in self._step_timers], default=math.inf)
 
-    def steps_done(self, count: int, loop: Loop) -> None:
+    def step(self, count: int, loss: Callable[[], float]) -> None:
         if count > 0:
-            self.callbacks.steps_done(count)
+            for callback in self._step_counters:
+                callback.steps_done(count)
 
-    def begin(self, loop: Loop) -> None:
-        self.callbacks.attach(self.training).__enter__()
-        try:
-            if self.restore is not None:
-                self.restore()
-        except BaseException:
-            self.end()
-            raise
-        loop.should_stop = self.callbacks.should_stop
+    def epoch(self, count: int, history: History) -> bool:
+        with error_note(lambda: f"in a callback after epoch {history.epochs}, called by fit"):
+            return self(history.epochs - 1, history)
 
-    def epochs_done(self, count: int, loop: Loop) -> bool:
-        with error_note(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):
-            return self.callbacks(loop.history.epochs - 1, loop.history)
+    def __call__(self, epoch: int, history: History) -> bool:
+        """Call all callbacks, each `Checkpoint` last. Return whether one of them ends the training."""
+        lengths = _lengths(history)
+        for callback in self._call_order:
+            stop = callback(epoch, history)
+            if _lengths(history) != lengths:
+                raise RuntimeError(
+                    f"the callback {callback!r} changed the history from {lengths} to {_lengths(history)} numbers; "
+                    "fit writes it, so callbacks may only change numbers that are there"
+                )
+            self.should_stop |= bool(isinstance(stop, bool | np.bool_) and stop)
+        return self.should_stop
 
     def between_steps(self) -> bool:
-        return self.call_between_steps is not None and self.call_between_steps()
+        """Call all that have such a method; those that count steps come first."""
+        for callback in self._called_between_steps:
+            self.should_stop |= callback.between_steps() is True
+        return self.should_stop
 
     def end(self) -> None:
-        self.callbacks.__exit__()
+        self._training = self._restore = None
+        with ExitStack() as stack:  # it calls each, in reverse order, even if others raise
+            for callback in reversed(self._begun_callbacks):
+                if hasattr(callback, "end"):
+                    stack.callback(callback.end)
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights that it would have if the training ended now."""
+        return nullcontext() if self.average is None else self.average.averaged_weights()
+
+    def stateful_callbacks(self) -> list[Any]:
+        """Return the callbacks that have a state that is not empty."""
+        return [callback for callback in self.callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
+
+    def states(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the class names and the states of the callbacks that have a state."""
+        return [(type(callback).__name__, callback.state_dict()) for callback in self.stateful_callbacks()]
+
+
+def _check_callback(callback: Any) -> None:
+    """Raise TypeError if it cannot be called. Warn of methods that another framework would call."""
+    not_called = [name for name in FOREIGN_METHODS if hasattr(type(callback), name)]
+    if not callable(callback) or isinstance(callback, type):
+        raise TypeError(
+            f"callbacks: expected callables (epoch, history), got {callback!r}, "
+            + ("a class: give an instance of it" if isinstance(callback, type) else "which has no __call__")
+            + (f" (caffelite does not call {', '.join(not_called)})" if not_called else "")
+        )
+    if not_called:
+        warn(
+            f"caffelite does not call {', '.join(not_called)} of {type(callback).__name__}: a callback has "
+            "begin(training), __call__(epoch, history) after each epoch, and end()"
+        )
+
+
+def _lengths(history: History) -> dict[str, int]:
+    return {name: len(values) for name, values in history.items()}

@@ -1,4 +1,4 @@
-"""Which Epochs go through the batches: those for data in memory, in files, or made one by one or in groups."""
+"""Epochs: how a training goes through its batches, in memory, in files, made one by one or in groups."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from caffelite.training.epochs.base import Epochs
 from caffelite.training.epochs.in_memory import InMemoryEpochs
 from caffelite.training.epochs.iterable import IterableEpochs
 from caffelite.training.epochs.out_of_core import OutOfCoreEpochs
-from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 
 
-def choose_epochs(
-    step: Step, processes: ProcessGroup, batches: Iterable, epochs: int, interrupts: Interrupts | None = None
-) -> Epochs:
-    """Return the epochs over these batches."""
+def make_epochs(step: Step, batches: Iterable, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
+    """Return the epochs of a step over these batches."""
     if step.batches > 1:
-        return AccumulationEpochs(step, processes, batches, interrupts)
+        return AccumulationEpochs(step, batches, interrupts)
     if is_replayed(batches):
-        return (InMemoryEpochs if batches.blocks is None else OutOfCoreEpochs)(
-            step, processes, batches, epochs, interrupts
-        )
-    return IterableEpochs(step, processes, batches, interrupts)
+        kind = InMemoryEpochs if batches.blocks is None else OutOfCoreEpochs
+        return kind(step, batches, epochs, interrupts)
+    return IterableEpochs(step, batches, interrupts)
