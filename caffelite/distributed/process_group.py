@@ -95,11 +95,10 @@ class RankGroup(ProcessGroup):
         return value
 
     def check_accumulate(self, count: int) -> None:
-        if count > 1:
-            raise ValueError(
-                f"accumulate={count}: several processes share each batch, so none of them holds a large one; give "
-                f"batch_size {count} times as large instead"
-            )
+        raise ValueError(
+            f"accumulate={count}: several processes share each batch, so none of them holds a large one; give "
+            f"batch_size {count} times as large instead"
+        )
 
     def sync_state(
         self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]

@@ -72,8 +72,9 @@ class TrainingRun:
         `columns` are the column names of the data frames. The model remembers them.
         """
         model, options, processes, average = self.model, self.options, self.processes, self.callback_list.average
-        processes.check_accumulate(options.accumulate)
-        self.step, batches = apply_accumulation(self.step, batches, options.accumulate)
+        if options.accumulate > 1:
+            processes.check_accumulate(options.accumulate)
+            self.step, batches = apply_accumulation(self.step, batches, options.accumulate)
         if average is not None:
             self.step = AveragingStep(self.step, average)
         self.history = History.empty(self.step.objective.names, validation is not None)

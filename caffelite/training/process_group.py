@@ -46,7 +46,7 @@ class ProcessGroup:
         return make()
 
     def check_accumulate(self, count: int) -> None:
-        """Raise ValueError if no step can be made of this many batches."""
+        """Raise ValueError if no step can be made of `count` batches, more than one."""
 
     def sync_state(
         self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]

@@ -27,7 +27,7 @@ from typing import Any
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.callbacks.base import Training
 from caffelite.training.callbacks.checkpoint import Checkpoint
-from caffelite.training.callbacks.early_stopping import EarlyStopping, ReduceLROnPlateau
+from caffelite.training.callbacks.early_stopping import EarlyStopping, Monitor, ReduceLROnPlateau
 from caffelite.training.callbacks.every_n_steps import Each
 from caffelite.training.callbacks.loggers import CSVLog, TensorBoard
 
@@ -37,6 +37,7 @@ __all__ = [
     "Checkpoint",
     "Each",
     "EarlyStopping",
+    "Monitor",
     "ReduceLROnPlateau",
     "TensorBoard",
     "Training",

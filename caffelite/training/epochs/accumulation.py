@@ -35,8 +35,6 @@ def apply_accumulation(step: Step, batches: Iterable, count: int) -> tuple[Step,
 
     Raise ValueError for `Losses` that ignore labels, because each of them would need another weight for a batch.
     """
-    if count == 1:
-        return step, batches
     loss = step.objective.loss
     if isinstance(loss, Losses) and any(getattr(part_loss, "ignore", None) is not None for part_loss in loss.losses):
         raise ValueError(f"accumulate={count}: {loss!r} ignores labels, so its losses count different rows of a batch")
@@ -70,7 +68,7 @@ class AccumulationStep(Step):
             total_weight = weight if total_weight is None else kernels.add(total_weight, weight)
         for run in self.optimizer.segments():
             kernels.divide(run.gradient, total_weight, out=run.gradient)
-        self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
+        self.optimizer.step(clip_norm=self.clip_norm)
         return outputs
 
     def add_gradient(self, batch: Batch) -> tuple[Any, np.ndarray]:

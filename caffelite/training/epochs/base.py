@@ -28,7 +28,7 @@ class Epochs(ABC):
     epoch: int
     batch: int
     steps: int
-    returns_each_epoch = False  # whether listeners get each epoch's results before the next epoch begins
+    returns_each_epoch = False  # whether callbacks get each epoch's results before the next epoch begins
     has_native_calls = False  # whether they can make calls after each epoch without Python, see `set_native_calls`
 
     @abstractmethod
