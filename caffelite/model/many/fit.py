@@ -10,7 +10,8 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from caffelite.training.epochs import make_epochs
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.loop import Loop
-from caffelite.training.metrics.base import Metric, OutputMetric, resolve_metrics
+from caffelite.training.metrics.base import resolve_metrics
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep, Step
 
@@ -113,30 +114,20 @@ def fit_many(
     KeyboardInterrupt
         On Ctrl-C. Each model has taken a whole number of steps. `histories` has every model's History.
     """
-    epochs, shuffle, split = check_positive_integer("epochs", epochs), check_bool("shuffle", shuffle), validation_split
-    if isinstance(seed, np.random.Generator | np.random.BitGenerator):
-        raise TypeError(f"seed: expected an integer or None, got {seed!r}, which gives each model another order")
-    make_rng("seed", seed)
-    ways = (split != 0) + (validation_data is not None) + (validation_rows is not None)
-    if ways > 1:
-        raise ValueError("fit_many takes one of validation_data, validation_split and validation_rows")
-    if patience is not None:
-        patience = check_positive_integer("patience", patience)
-        if ways == 0:
-            raise ValueError("patience watches val_loss: give validation_data, validation_split or validation_rows")
-    plan = Plan(epochs, shuffle, seed, split, resolve_metrics(metrics), patience)
+    plan = Plan(epochs, shuffle, seed, validation_split, metrics, patience)
+    plan.check((validation_split != 0) + (validation_data is not None) + (validation_rows is not None))
     fits = _make_fits(models, loss, optimizers, batch_size, plan)
     _set_data(fits, SharedData("x", x, y, sample_weight), rows, validation_rows, validation_data)
     for i, fit in enumerate(fits):
         with _name_model(i):
             fit.prepare()
     histories, stop = [fit.history for fit in fits], StopFlag()
-    progress = Progress(verbose, epochs * len(fits), None, unit=f"{len(fits)} models, epoch")
+    progress = Progress(verbose, plan.epochs * len(fits), None, unit=f"{len(fits)} models, epoch")
     lock, is_shown = threading.Lock(), verbose != 0
 
     def train(i: int, shared_model: SharedModel | None) -> None:
         signature = fits[i].signature
-        callbacks = [SharedProgress(progress, lock, epochs)] if is_shown else []
+        callbacks = [SharedProgress(progress, lock, plan.epochs)] if is_shown else []
         with nullcontext(signature.parts) if shared_model is None else shared_model.borrow_values(signature) as parts:
             fits[i].train(parts, callbacks, stop)
 
@@ -180,15 +171,33 @@ def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+@dataclass
+class Plan:
     """The options that all trainings have in common."""
 
     epochs: int
     shuffle: bool
     seed: int | None
     split: float  # the share of the rows to evaluate
-    metrics: dict[str, Metric | OutputMetric]
+    metrics: Any  # after `check`, the metrics by their names
     patience: int | None
+
+    def check(self, num_validations: int) -> None:
+        """Raise ValueError or TypeError for options that cannot be, given the number of ways to validate."""
+        self.epochs = check_positive_integer("epochs", self.epochs)
+        self.shuffle = check_bool("shuffle", self.shuffle)
+        if isinstance(self.seed, np.random.Generator | np.random.BitGenerator):
+            raise TypeError(
+                f"seed: expected an integer or None, got {self.seed!r}, which gives each model another order"
+            )
+        make_rng("seed", self.seed)
+        if num_validations > 1:
+            raise ValueError("fit_many takes one of validation_data, validation_split and validation_rows")
+        if self.patience is not None:
+            self.patience = check_positive_integer("patience", self.patience)
+            if num_validations == 0:
+                raise ValueError("patience watches val_loss: give validation_data, validation_split or validation_rows")
+        self.metrics = resolve_metrics(self.metrics)
 
 
 class Fit:
