@@ -22,7 +22,7 @@ from caffelite.data.generator import Batch, DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
 from caffelite.training import inputs as door
-from caffelite.training.epochs.base import EpochState, RecordedEpochs, name_rows, split_rows
+from caffelite.training.epochs.base import Epochs, EpochState, name_rows, split_rows
 from caffelite.training.epochs.divergence import annotate_step
 from caffelite.training.step import Step
 
@@ -30,7 +30,7 @@ REPLAY_SECONDS = 0.05  # seconds of replay before Python updates the bar and loo
 MAX_STORED_EPOCHS = 1024  # the sums of at most this many epochs are stored before they go into the history
 
 
-class InMemoryEpochs(RecordedEpochs):
+class InMemoryEpochs(Epochs):
     """Epochs over a DataGenerator's arrays.
 
     A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and

@@ -18,13 +18,13 @@ from caffelite.core.sparse import to_row_array
 from caffelite.data.conversion import as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator, start_epoch
 from caffelite.training import inputs as door
-from caffelite.training.epochs.base import EpochAccumulator, EpochState, RecordedEpochs, concat_rows, name_rows
+from caffelite.training.epochs.base import EpochAccumulator, Epochs, EpochState, concat_rows, name_rows
 from caffelite.training.epochs.divergence import Position, annotate_step
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.step import Step
 
 
-class IterableEpochs(RecordedEpochs):
+class IterableEpochs(Epochs):
     """Epochs over an iterable of batches.
 
     From a checkpoint, a DataGenerator continues at its position. Any other iterable makes its batches again up to

@@ -12,12 +12,12 @@ from caffelite._support.interrupts import Interrupts
 from caffelite.data.generator import Batch, BlockBuffer, DataGenerator, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
-from caffelite.training.epochs.base import EpochAccumulator, EpochState, RecordedEpochs, concat_rows
+from caffelite.training.epochs.base import EpochAccumulator, Epochs, EpochState, concat_rows
 from caffelite.training.epochs.in_memory import InMemoryEpochs, convert_data
 from caffelite.training.step import Step
 
 
-class OutOfCoreEpochs(RecordedEpochs):
+class OutOfCoreEpochs(Epochs):
     """Epochs over a DataGenerator that reads a source.
 
     It trains on each buffer as on data in memory. Meanwhile a thread reads the next buffer, also across epochs.
