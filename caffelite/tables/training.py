@@ -20,7 +20,7 @@ from caffelite.optimizers import AdamW
 from caffelite.tables import recipe as recipes
 from caffelite.tables.recipe import Recipe
 from caffelite.tables.schema import Frame, Target
-from caffelite.training.callbacks.base import EarlyStopping
+from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.history import History
 
 MIN_ROWS = 20  # rows of a table
