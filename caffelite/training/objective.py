@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import flat_int64, match_shape
+from caffelite.core.arrays import flat_int64, match_shape, reshape_array
 from caffelite.core.function import Function
 from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
@@ -19,7 +19,6 @@ from caffelite.data.generator import Batch, unpack_single
 from caffelite.functions.activation import Sigmoid, Softmax
 from caffelite.functions.losses.base import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.multi_output import Losses
-from caffelite.functions.shape import reshape_array
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.metrics.base import (
     CountMetric,

@@ -116,11 +116,12 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.affine(images, guarded(np.tile([[0.8, 0.5], [-0.4, 1.1]], (2, 1, 1))))
             k.flip(images, guarded(np.array([7, n, 0])))
             k.all_finite(x)
+            k.ema(x, guarded(np.ones(x.shape, dtype)), 0.9)
             k.limit_norm(x, guarded(k.norm(x, guarded(np.ones(1)))), 2.0)
             steps, of_nadam = guarded(np.array([[n, 0.0]])), guarded(np.array([[n, 0.0, 1.0]]))
             k.count_steps(steps)
             k.count_steps(of_nadam, guarded(np.full(6, 0.1)))
-            for name, rule in k.border.RULES.items():
+            for name, rule in k.bindings.RULES.items():
                 for rows in range(rule.least_state, rule.most_state + 1):
                     own = guarded(np.full(rule.hyper, 0.1)), {0: None, 2: steps, 3: of_nadam}[rule.steps]
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype)) if rows > 0 else None, *own)

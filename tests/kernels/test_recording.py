@@ -66,6 +66,7 @@ RECORDED = {
     "largest": (uniform(4, 5, 6), (0, 2)),
     "smallest": (uniform(4, 5, 6), 1),
     "follow": (uniform(4, dtype=np.float64), uniform(3, dtype=np.float64), np.array([1])),
+    "ema": (uniform(40), uniform(40, seed=1), 0.9),
     "norm": (uniform(40), uniform(1, dtype=np.float64)),
     "limit_norm": (uniform(40), uniform(1, dtype=np.float64) ** 2 + 2, 1.5),
     "extreme_grad": (uniform(4, 6), np.arange(24).reshape(4, 6) % 5, (4, 5, 6), 1),
@@ -231,7 +232,7 @@ THROUGH_A_CURSOR = {"take_batch", "put_batch", "advance", "add_mean", "add_weigh
 for kernel in ELEMENTWISE:
     if kernel.name not in RECORDED:
         RECORDED[kernel.name] = tuple(uniform(4, 5, seed=i) + 2 for i in range(arrays_taken(kernel)))
-for name, rule in kernels.border.RULES.items():
+for name, rule in kernels.bindings.RULES.items():
     steps = steps_for(rule, np.array([[4, 3, 0.5], [6, 2, 0.25]]))
     own = uniform(rule.most_state, 10) ** 2, np.linspace(0.1, 0.9, rule.hyper)
     RECORDED[name] = (uniform(10), uniform(10), *own, steps)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.core.arrays import reshape_array
 from caffelite.core.modes import no_grad
 from caffelite.core.sparse import to_row_array
 from caffelite.data.generator import Batch, Layout, is_replayed, start_epoch
 from caffelite.functions import Losses
 from caffelite.functions.indexing import concatenate
-from caffelite.functions.shape import reshape_array
 from caffelite.training.epochs.divergence import Position
 from caffelite.training.epochs.iterable import IterableEpochs
 from caffelite.training.epochs.steps import EpochAccumulator, warn_of_untrained
