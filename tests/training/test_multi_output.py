@@ -5,8 +5,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import sources
-from caffelite.training import metrics as all_metrics
-from caffelite.training.metrics.base import resolve_metrics
+from caffelite.training.metrics.base import find_mode, resolve_metrics
 from tests.conftest import bits, train
 
 RNG = np.random.default_rng(0)
@@ -462,9 +461,9 @@ def test_callbacks_monitor_the_parts(monitor, is_max):
 
 def test_the_mode_of_a_part_is_known_by_the_name_of_its_metric():
     metrics = resolve_metrics((["accuracy", "top_k(2)"], [cl.metrics.metric(of_numbers, "mine", "max")]))
-    modes = {name: all_metrics.find_mode(name, metrics) for name in [*metrics, "loss_1", "val_loss_0", "loss"]}
+    modes = {name: find_mode(name, metrics) for name in [*metrics, "loss_1", "val_loss_0", "loss"]}
     assert list(modes.values()) == ["max", "max", "max", "min", "min", "min"]
-    assert all_metrics.find_mode("loss_1", {"loss_1": of_numbers}) is None
+    assert find_mode("loss_1", {"loss_1": of_numbers}) is None
 
 
 # ---- other uses -----------------------------------------------------------------------------------------------------
