@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
 from caffelite.core.arrays import flat_int64, match_shape, reshape_array
-from caffelite.core.function import Function
 from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch, unpack_single
@@ -55,23 +55,17 @@ class Objective:
         self.loss, self.metrics, self.warned_reasons = loss, metrics, warned_reasons
         self.parts = loss.losses if isinstance(loss, Losses) else ()
         self.terms = [Term(part, self.warn_once) for part in self.parts or (loss,)]
-        self.metric_groups = _group_metrics(metrics, [term.loss for term in self.terms], len(self.parts))
+        self.metric_groups = groups = _group_metrics(metrics, [term.loss for term in self.terms], len(self.parts))
         losses = ("loss", *[f"loss_{i}" for i in range(len(self.parts))])
         if reserved := [name for name in losses if name in metrics]:
             raise ValueError(f"metrics: the name {reserved[0]!r} is taken")
         self.names = (*losses, *metrics)
-        self.epoch_metrics = {
-            name: metric for group in self.metric_groups for name, metric in group.epoch_metrics.items()
-        }
+        self.epoch_metrics = [name for group in groups for name in group.epoch_metrics]
         # A row of `means`: losses and accuracies. The sums: one for each loss, one or three for each accuracy.
-        self.mean_names = (*losses, *[group.accuracy for group in self.metric_groups if group.accuracy])
-        self.num_sums = len(self.terms) + sum(group.num_sums for group in self.metric_groups)
+        self.mean_names = (*losses, *[group.accuracy for group in groups if group.accuracy])
+        self.num_sums = len(self.terms) + sum(group.num_sums for group in groups)
         # The objects that a recorded step depends on. It also depends on the names.
-        self.dependencies = (
-            loss,
-            *self.parts,
-            *[metric for group in self.metric_groups for metric in group.metrics.values()],
-        )
+        self.dependencies = (loss, *self.parts, *[metric for group in groups for metric in group.metrics.values()])
 
     # ---- of a batch ---------------------------------------------------------------------------------------------
 
@@ -99,7 +93,7 @@ class Objective:
 
     def mean(self) -> np.ndarray:
         """Return the last loss without penalties, as a 0-d array."""
-        losses = [term.mean() for term in self.terms]
+        losses = [term.mean for term in self.terms]
         return self.loss.total.copy().forward(*losses) if self.parts else losses[0]
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
@@ -143,9 +137,15 @@ class Objective:
 
 
 class Term:
-    """A loss, and its value for the last batch. `Losses` have several terms."""
+    """A loss, and its value for the last batch. `Losses` have several terms.
+
+    `mean` is the value without penalties, a 0-d array. `weight` is the sum of weights by which the loss has divided, or
+    None if that is not known.
+    """
 
     value: Tensor
+    mean: np.ndarray
+    weight: np.ndarray | None
 
     def __init__(self, loss: Any, warn_once: Callable[[str], None]) -> None:
         self.loss, self.warn_once = loss, warn_once
@@ -154,11 +154,14 @@ class Term:
         """Return the loss of a batch."""
         self._warn_of_two_links(outputs)
         if isinstance(self.loss, Loss | Penalized):
-            self.applied = self.loss.copy()  # a call would make this copy: it knows its mean and weight
-            self.value = self.applied.apply_once(outputs, targets, *weights)
+            applied: Any = self.loss.copy()  # a call would make this copy: it knows its mean and weight
+            self.value = applied.apply_once(outputs, targets, *weights)
+            if not applied.runs_in_python:
+                self.mean, self.weight = applied.value, applied.weight
+                return self.value
         else:
-            self.applied = self.loss
             self.value = self._call_user_loss(outputs, targets, *weights)
+        self.mean, self.weight = self.value.data, None
         return self.value
 
     def _call_user_loss(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
@@ -196,20 +199,15 @@ class Term:
 
     def weights(self, batch: Batch) -> np.ndarray | None:
         """Return weights whose sum is the divisor of the last batch's mean, or None if all rows count equally."""
-        known = _has_own_mean(self.applied) and self.applied.weight is not None
-        return self.applied.weight.reshape(1) if known else batch.weights  # type: ignore[attr-defined]
-
-    def mean(self) -> np.ndarray:
-        """Return the last loss without penalties, as a 0-d array."""
-        return self.applied.value if _has_own_mean(self.applied) else self.value.data  # type: ignore[return-value]
+        return batch.weights if self.weight is None else self.weight.reshape(1)
 
     def measure(self, cursor: np.ndarray, slot: int, batch: Batch) -> None:
         """Add the loss of the last batch to the sum at a slot."""
         weights = self.weights(batch)
         if weights is None:
-            kernels.add_mean(cursor, slot, self.mean(), batch.rows)
+            kernels.add_mean(cursor, slot, self.mean, batch.rows)
         else:
-            kernels.add_weighted_mean(cursor, slot, self.mean(), weights)
+            kernels.add_weighted_mean(cursor, slot, self.mean, weights)
 
 
 class MetricGroup:
@@ -232,7 +230,7 @@ class MetricGroup:
         self.selection = slice(selection[0], selection[0] + 1) if selection else slice(None)
         self.accuracy = next((name for name, metric in metrics.items() if metric is accuracy), None)
         self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
-        self.link, self.threshold = find_threshold(loss)
+        self.link, self.threshold = find_threshold(loss)  # with one score per row, class 1 is link(score) > threshold
         self.has_warned = False  # whether it has warned that it took scores for probabilities
         # If the threshold is not known, accuracy has three sums: with threshold 0, with ½, and how far scores are
         # outside 0 … 1.
@@ -404,18 +402,11 @@ def _as_tuple(outputs: Any) -> tuple[Any, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _has_own_mean(loss: Function) -> TypeGuard[Loss | Penalized]:
-    """Whether an applied loss knows its mean without penalties and its sum of weights."""
-    return isinstance(loss, Loss | Penalized) and not loss.runs_in_python
-
-
 def _would_grow(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Whether NumPy would broadcast arrays of these shapes to a shape larger than both."""
-    try:
-        both = np.broadcast_shapes(a, b)
-    except ValueError:
-        return False
-    return both not in (a, b)
+    with contextlib.suppress(ValueError):
+        return np.broadcast_shapes(a, b) not in (a, b)
+    return False
 
 
 def _batch_accuracy(threshold: float, outputs: np.ndarray, targets: np.ndarray) -> np.float64:
