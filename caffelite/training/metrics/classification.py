@@ -35,11 +35,8 @@ class ClassificationMetric(EpochMetric):
         one_score = len(outputs) == 1 or outputs[1:] == (1,)
         has_row_labels = one_score and targets in (outputs[:1], (*outputs[:1], 1))
         if not has_row_labels and not (len(outputs) > 1 and targets == outputs[:-1]):
-            hint = (
-                ": of rows that are one-hot or probabilities, y.argmax(axis=1)"
-                if len(outputs) == 2 == len(targets)
-                else ""
-            )
+            is_matrix = len(outputs) == 2 == len(targets)
+            hint = ": of rows that are one-hot or probabilities, y.argmax(axis=1)" if is_matrix else ""
             raise ValueError(
                 f"{name} got outputs of shape {outputs} and targets of shape {targets}; "
                 f"expected scores (n, …, C) and labels (n, …), or one score a row{hint}"

@@ -15,9 +15,6 @@ class RegressionMetric(EpochMetric):
         if not outputs or single[0] != single[1] or len(targets) > max(len(outputs), 2):
             raise ValueError(f"{name} got outputs of shape {outputs} and targets of shape {targets}; expected the same")
 
-    def _compute(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: object) -> float:
-        return self._function(outputs, targets)
-
 
 @register(RegressionMetric, mode="min")
 def mse(outputs: np.ndarray, targets: np.ndarray) -> float:
