@@ -76,6 +76,10 @@ def _add_train(commands: Any) -> None:
     )
     help_text = "a column of numbers that are names, such as postal codes; repeat it for several"
     add_argument("--category", action="append", default=[], metavar="COLUMN", help=help_text)
+    _add_training_options(add_argument)
+
+
+def _add_training_options(add_argument: Any) -> None:
     add_argument(
         "--test",
         type=argtypes.share,

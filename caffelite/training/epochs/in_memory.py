@@ -216,7 +216,7 @@ class InMemoryEpochs(RecordedEpochs):
 
     def epoch_rows(self) -> dict[str, np.ndarray]:
         """Return the epoch's outputs and targets so far, by name, or {} if they are not kept."""
-        return {name: rows[: self.replay.measured] for name, rows in self.row_buffers.items()}
+        return {name: rows[: self.replay.measured_rows] for name, rows in self.row_buffers.items()}
 
     def _gather_rows(self) -> dict[str, np.ndarray]:
         """Return the same of all processes together."""

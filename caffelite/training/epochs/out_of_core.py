@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from caffelite._support.interrupts import Interrupts
-from caffelite.data.generator import Batch, Buffer, DataGenerator, unpack_single
+from caffelite.data.generator import Batch, BlockBuffer, DataGenerator, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
 from caffelite.training.epochs.base import EpochState, concat_rows
@@ -38,7 +38,7 @@ class OutOfCoreEpochs(RecordedEpochs):
         self.data = convert_data(data, self.model)
         self.memory = data.allocate_buffers(self.data.columns())
         self.epoch = 0
-        self.buffers: Generator[Callable[[], Buffer]] | None = None
+        self.buffers: Generator[Callable[[], BlockBuffer]] | None = None
         self.read_epoch = 0  # which of the generator's epochs was read last
         self._begin_epoch()
 
