@@ -453,7 +453,7 @@ def test_a_square_mask_is_of_keys_and_with_an_axis_of_1_of_pairs():
     assert not np.array_equal(layer(x, mask).data, layer(x, mask[np.newaxis]).data)
 
 
-def test_a_mask_of_pairs_is_told_from_a_context_by_its_dtype():
+def test_a_bool_array_after_x_is_a_mask_also_if_it_has_the_shape_of_a_context():
     layer, x, mask = layer_of(), numbers(3, 8, 8), np.random.default_rng(0).random((3, 8, 8)) < 0.5
     expected = layer(x, mask=mask).data
     assert_same_bits(layer(x, mask).data, expected)

@@ -383,11 +383,11 @@ def test_a_loss_says_where_class_1_begins_by_its_threshold_or_its_link():
     class Half(cl.SigmoidLoss):
         threshold = 0.5
 
-    class Linked(Half):
+    class LinkedLoss(Half):
         def link(self, scores):
             return scores / 2
 
-    own = Linked()
+    own = LinkedLoss()
     own.threshold = 3.0
     for loss, threshold in (
         (cl.SigmoidLoss(), 0),
@@ -399,7 +399,7 @@ def test_a_loss_says_where_class_1_begins_by_its_threshold_or_its_link():
         (Rows(), None),
     ):
         assert find_threshold(loss) == find_threshold(cl.Penalized(loss, [cl.Tensor([1.0])])) == (None, threshold)
-    linked = Linked()
+    linked = LinkedLoss()
     assert find_threshold(linked) == find_threshold(cl.Penalized(linked, [cl.Tensor([1.0])])) == (linked.link, 0.5)
 
 
