@@ -127,7 +127,7 @@ def find_mode(name: str, metrics: Mapping[str, Metric | OutputMetric]) -> str | 
         name = _metric_name(metric)
     if name == "loss" or (metric is None and re.fullmatch(r"loss_\d+", name)):
         return "min"
-    return getattr(metric if isinstance(metric, NamedMetric | EpochMetric) else METRICS.get(name), "mode", None)
+    return getattr(metric if isinstance(metric, NamedMetric | EpochMetric) else _lookup(name), "mode", None)
 
 
 def resolve_metrics(metrics: Iterable[Any]) -> dict[str, Metric | OutputMetric]:
@@ -170,13 +170,16 @@ def _metric_name(metric: Metric) -> str:
 
 
 def _find_metric(name: str) -> Metric:
-    if name in METRICS:
-        return METRICS[name]
-    call = re.fullmatch(r"(\w+)\((\d+)\)", name)
-    if call is not None and call[1] in FACTORIES:
-        return FACTORIES[call[1]](int(call[2]))
-    from caffelite._support.hints import did_you_mean  # only for errors
+    metric = _lookup(name)
+    if metric is None:
+        from caffelite._support.hints import did_you_mean  # only for errors
 
-    names = ", ".join([*METRICS, *[f"{factory}(k)" for factory in FACTORIES]])
-    hint = did_you_mean(name.lower(), METRICS) or "; pass a callable for any other"
-    raise ValueError(f"metrics: there are {names}, got {name!r}{hint}")
+        names = ", ".join([*METRICS, *[f"{factory}(k)" for factory in FACTORIES]])
+        hint = did_you_mean(name.lower(), METRICS) or "; pass a callable for any other"
+        raise ValueError(f"metrics: there are {names}, got {name!r}{hint}")
+    return metric
+
+
+def _lookup(name: str) -> EpochMetric | None:
+    call = re.fullmatch(r"(\w+)\((\d+)\)", name)
+    return FACTORIES[call[1]](int(call[2])) if call is not None and call[1] in FACTORIES else METRICS.get(name)
