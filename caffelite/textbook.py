@@ -104,7 +104,7 @@ class SoftmaxLoss:
 
     scores s (n, c), labels (n,) integers from 0 to c − 1. The largest score of a row is subtracted first, so exp
     cannot overflow. p are the probabilities of the classes.
-    In caffelite: functions/losses/base.py. There a loss is a Function too, and its `backward` takes dy
+    In caffelite: functions/losses/classification.py. There a loss is a Function too, and its `backward` takes dy
     """
 
     def forward(self, scores: np.ndarray, labels: np.ndarray) -> float:

@@ -252,3 +252,10 @@ def check_positive(name: str, value: float, limit: float = float("inf")) -> floa
     if number == 0:
         raise ValueError(f"{name} must be above 0, got {value!r}")
     return number
+
+
+def reshape_array(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return x in another shape, a view if the memory allows it."""
+    view = x.reshape(shape)
+    is_view = x.flags.c_contiguous or np.may_share_memory(view, x) or x.size == 0
+    return view if is_view else kernels.copy(x).reshape(shape)

@@ -22,7 +22,6 @@ from caffelite.functions import (
     normalization,
     padding,
     pooling,
-    rearrangement,
     recurrent,
     reduction,
     shape,
@@ -51,13 +50,11 @@ from caffelite.functions.normalization import *
 from caffelite.functions.padding import *
 from caffelite.functions.padding import PadAxes
 from caffelite.functions.pooling import *
-from caffelite.functions.rearrangement import *
-from caffelite.functions.rearrangement import Flip, Repeat, Roll
 from caffelite.functions.recurrent import *
 from caffelite.functions.reduction import *
 from caffelite.functions.reduction import CumSum, LogSumExp, Max, Mean, Min, Prod, Std, Sum, Var
 from caffelite.functions.shape import *
-from caffelite.functions.shape import ToShape, Transpose
+from caffelite.functions.shape import Flip, Repeat, Roll, ToShape, Transpose
 from caffelite.functions.splines import *
 
 __all__: list[str] = []
@@ -77,7 +74,6 @@ __all__ += math.__all__
 __all__ += normalization.__all__
 __all__ += padding.__all__
 __all__ += pooling.__all__
-__all__ += rearrangement.__all__
 __all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += shape.__all__

@@ -116,14 +116,8 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         return (None, None, self.size)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        x, *extra_shapes = input_shapes
+        x = input_shapes[0]  # only `forward` knows whether the second input is a context or a mask
         self.check_input_shape(x)
-        has_context = len(extra_shapes) > 1 or (
-            len(extra_shapes) == 1 and len(extra_shapes[0]) == 3 and extra_shapes[0][2] == self.size
-        )
-        if x[0] not in (1, None) and extra_shapes == [(1, x[1], x[1])]:  # a mask of pairs, if size is the length
-            has_context = False
-        self._check_shapes(x, *(extra_shapes if has_context else [None, *extra_shapes]))
         return (*x[:2], self.size)
 
     def _check_shapes(
@@ -153,7 +147,15 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         cache: KVCache | None = None,
     ) -> np.ndarray:
         self.check_input_shape(x.shape)
-        context, mask, cache = self._resolve_arguments(x, context, mask, cache)
+        if isinstance(mask, KVCache):
+            mask, cache = None, mask
+        if context is not None and self._is_mask(context := as_array(context, f"{self!r}: context or mask")):
+            if mask is not None:
+                raise TypeError(f"{self!r} takes a context (n, keys, {self.size}) before a mask, got two masks")
+            context, mask = None, context
+        mask = None if mask is None else as_array(mask, f"{self!r}: mask")
+        self._check_types(context, mask, cache)
+        context = None if context is None else as_float(self, context, self.key.weight.dtype, "context")
         self.past_length = 0 if cache is None else cache.length
         context_shape, mask_shape = (None if array is None else array.shape for array in (context, mask))
         self._check_shapes(x.shape, context_shape, mask_shape, self.past_length)
@@ -168,48 +170,31 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         pairs = len(x) * self.heads * x.shape[1] * self.k.shape[1]  # of queries and keys
         self.offset = current_shard().offset(pairs) if self.active_p else 0
         self.h, self.norms, self.rng_state = kernels.attention(
-            *(self.q, self.k, self.v, self.heads, self.causal, self.mask),
-            *(self.random, self.active_p, self.offset),
+            self.q, self.k, self.v, self.heads, self.causal, self.mask, self.random, self.active_p, self.offset
         )
         return self.output.forward(self.h)
 
-    def _resolve_arguments(self, x: np.ndarray, context: Any, mask: Any, cache: Any) -> tuple[Any, Any, Any]:
-        """Return the context, mask and cache of a call. A mask or a cache may have come in the place before its own."""
-        if cache is None and isinstance(mask, KVCache):
-            mask, cache = None, mask
+    def _is_mask(self, array: np.ndarray) -> bool:
+        """Whether the input after x is a mask. The zeros from which shapes are inferred may be numbers instead."""
+        is_wide = array.shape[2:] == (self.size,)
+        return array.dtype == np.bool_ or array.ndim == 2 or (shape_inference.is_on and not is_wide)
+
+    def _check_types(self, context: np.ndarray | None, mask: np.ndarray | None, cache: KVCache | None) -> None:
         if not isinstance(cache, KVCache | None):
             raise TypeError(f"{self!r} takes x, a mask and a cache made by its cache(), got {type(cache).__name__}")
-        if context is not None:
-            array = as_array(context, f"{self!r}: context or mask")
-            if self._is_mask(x, array):
-                if mask is not None:
-                    raise TypeError(f"{self!r} takes a context (n, keys, {self.size}) before a mask, got two masks")
-                context, mask = None, array
-        if mask is not None:
-            mask = as_array(mask, f"{self!r}: mask")
-            if mask.dtype != np.bool_ and not shape_inference.is_on:
-                raise TypeError(
-                    f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}; a model leaves an "
-                    "input of bools as it is, and makes floats of numbers"
-                )
-        if context is not None:
-            if cache is not None:
-                raise TypeError(f"{self!r} takes a context or a cache, got both")
-            context = as_float(self, context, self.key.weight.dtype, "context")
-        return context, mask, cache
-
-    def _is_mask(self, x: np.ndarray, array: np.ndarray) -> bool:
-        """Whether an array beside x is a mask, and not a context. Placeholders have a context's dtype."""
-        if shape_inference.is_on and array.ndim == 3 and array.shape[2] != self.size:
-            return array.shape[1:] == (x.shape[1], x.shape[1])
-        return array.dtype == np.bool_ or array.ndim == 2
+        if mask is not None and mask.dtype != np.bool_ and not shape_inference.is_on:
+            raise TypeError(
+                f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}; a model leaves an "
+                "input of bools as it is, and makes floats of numbers"
+            )
+        if context is not None and cache is not None:
+            raise TypeError(f"{self!r} takes a context or a cache, got both")
 
     def backward(self, dy: np.ndarray) -> Any:
         dh = self.output.backward(dy)
-        dq, dk, dv = kernels.attention_grad(
-            *(dh, self.q, self.k, self.v, self.h, self.norms),
-            *(self.heads, self.causal, self.mask, self.rng_state, self.active_p, self.offset),
-        )
+        arrays = (dh, self.q, self.k, self.v, self.h, self.norms)
+        options = (self.heads, self.causal, self.mask, self.rng_state, self.active_p, self.offset)
+        dq, dk, dv = kernels.attention_grad(*arrays, *options)
         if self.rotary:
             dq, dk = (kernels.rotary(d, self.heads, self.past_length, True) for d in (dq, dk))
         dx, dkey = self.query.backward(dq), self.key.backward(dk)

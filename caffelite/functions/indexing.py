@@ -20,6 +20,7 @@ from caffelite.core.arrays import (
     native_dtype,
     normalize_axes,
     raise_bad_index,
+    reshape_array,
     to_integers,
 )
 from caffelite.core.function import Function, Shape
@@ -32,7 +33,6 @@ from caffelite.functions.arithmetic import (
     format_shapes,
     sum_to_shape,
 )
-from caffelite.functions.shape import reshape_array
 
 __all__ = ["concatenate", "one_hot", "split", "stack", "take_along_axis"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import check_positive_integer, native_dtype
+from caffelite.core.arrays import check_positive_integer, native_dtype, reshape_array
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import Initializer, check_initializer, draw
 from caffelite.core.sparse import is_sparse
@@ -23,7 +23,7 @@ from caffelite.functions.arithmetic import (
     operand_shape,
     sum_to_shape,
 )
-from caffelite.functions.shape import as_rows, reshape_array, restore_axes
+from caffelite.functions.shape import as_rows, restore_axes
 
 __all__ = ["Linear", "matmul"]
 

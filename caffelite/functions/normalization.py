@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import check_nonnegative, check_positive_integer
+from caffelite.core.arrays import check_nonnegative, check_positive_integer, reshape_array
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
 from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor, empty_array, make_parameter
-from caffelite.functions.shape import reshape_array
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import check_bool, check_integers
+from caffelite.core.arrays import check_bool, check_integers, reshape_array
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.functions.shape import reshape_array
 
 __all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "GlobalMaxPool", "MaxPool1d", "MaxPool2d", "Upsample"]
 

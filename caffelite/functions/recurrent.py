@@ -12,7 +12,14 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
-from caffelite.core.arrays import INDICES_HINT, as_array, check_nonnegative, check_positive_integer, find_outside
+from caffelite.core.arrays import (
+    INDICES_HINT,
+    as_array,
+    check_nonnegative,
+    check_positive_integer,
+    find_outside,
+    reshape_array,
+)
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.initializers import uniform
 from caffelite.core.inputs import as_float
@@ -21,7 +28,6 @@ from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor, make_parameter
 from caffelite.functions.dropout import draw_seed
 from caffelite.functions.indexing import Concatenate, Stack
-from caffelite.functions.shape import reshape_array
 
 __all__ = ["GRU", "LSTM", "RNN"]
 

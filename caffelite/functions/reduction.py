@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import NUMBERS, normalize_axes
+from caffelite.core.arrays import NUMBERS, normalize_axes, reshape_array
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.functions.shape import reshape_array
 
 __all__ = ["argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "prod", "std", "sum", "var"]
 

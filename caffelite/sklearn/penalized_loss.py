@@ -12,7 +12,8 @@ from caffelite import _kernels as kernels
 from caffelite.core.function import Function, Shape
 from caffelite.core.modes import is_training
 from caffelite.core.tensor import Tensor
-from caffelite.functions.losses.base import Loss, PointwiseLoss
+from caffelite.functions.losses.base import Loss
+from caffelite.functions.losses.likelihood import PoissonLoss
 
 
 class PenalizedLoss(Function, recordable=True):
@@ -61,11 +62,12 @@ class PenalizedLoss(Function, recordable=True):
         return f"PenalizedLoss({self.factor:g} · {self.loss!r}, {len(self.weights)} weights, alpha={self.alpha:g})"
 
 
-class PoissonDeviance(PointwiseLoss, recordable=True):
+class PoissonDeviance(PoissonLoss, recordable=True):
     """Half the deviance of Poisson counts t of the rate exp(s):  y = mean exp(s) − t s + t log t − t.
 
-    ds = dy (exp(s) − t) / k / n for rows of k elements. Scores s (n, k), targets t of the same shape, (n,) also for
-    scores (n, 1). Targets below 0 raise ValueError naming the first bad row.
+    It is 0 if all rates are right. The gradient is PoissonLoss's, ds = dy (exp(s) − t) / (n k) for n rows of k
+    elements. Scores s (n, k), targets t of the same shape, (n,) also for scores (n, 1). Targets below 0 raise
+    ValueError naming the first bad row.
     """
 
     def check_values(self, targets: np.ndarray) -> None:
@@ -76,10 +78,6 @@ class PoissonDeviance(PointwiseLoss, recordable=True):
         if bad.any():
             row, column = np.unravel_index(int(bad.argmax()), bad.shape)
             raise ValueError(f"target {rows[row, column]!s} in row {row}: counts must be 0 or more")
-
-    def link(self, scores: Any) -> np.ndarray:
-        """Turn scores into rates, exp(scores)."""
-        return kernels.exp(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.rate, self.targets = kernels.exp(scores), targets

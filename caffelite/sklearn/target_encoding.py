@@ -19,7 +19,7 @@ from caffelite.functions import MSELoss, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.base import Loss
 from caffelite.sklearn.base import Estimator, is_stochastic
 from caffelite.sklearn.penalized_loss import PoissonDeviance
-from caffelite.training.metrics.base import r2
+from caffelite.training.metrics.regression import r2
 
 
 @dataclass(eq=False, repr=False)

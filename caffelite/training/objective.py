@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import flat_int64, match_shape
-from caffelite.core.function import Function
+from caffelite.core.arrays import flat_int64, match_shape, reshape_array
 from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch, unpack_single
 from caffelite.functions.activation import Sigmoid, Softmax
-from caffelite.functions.losses.base import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.losses.base import Loss, Penalized
+from caffelite.functions.losses.classification import FocalLoss, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.multi_output import Losses
-from caffelite.functions.shape import reshape_array
 from caffelite.optimizers import TrainingDiverged
-from caffelite.training.metrics.base import (
-    CountMetric,
-    EpochMetric,
-    Metric,
-    OutputMetric,
+from caffelite.training.metrics.base import EpochMetric, Metric, OutputMetric, to_number
+from caffelite.training.metrics.classification import (
+    ClassificationMetric,
+    ThresholdMetric,
     accuracy,
-    check_shapes,
-    find_link,
     find_threshold,
     guess_threshold,
-    takes_labels,
-    thresholded_accuracy,
-    to_number,
+    is_multilabel,
     warn_of_probabilities,
 )
-from caffelite.training.metrics.classification import is_multilabel
 
 PER_OUTPUT_HINT = ": give a list for each output, such as metrics=(['accuracy'], ['mae'])"
 
@@ -59,25 +53,19 @@ class Objective:
 
     def __init__(self, loss: Any, metrics: dict[str, Any], warned_reasons: set[str]) -> None:
         self.loss, self.metrics, self.warned_reasons = loss, metrics, warned_reasons
-        part_losses = loss.losses if isinstance(loss, Losses) else ()
-        self.terms = [Term(part_loss, self.warn_once) for part_loss in part_losses or (loss,)]
-        self.metric_groups = _group_metrics(metrics, [term.loss for term in self.terms], len(part_losses))
-        losses = ("loss", *[f"loss_{i}" for i in range(len(part_losses))])
+        self.parts = loss.losses if isinstance(loss, Losses) else ()
+        self.terms = [Term(part, self.warn_once) for part in self.parts or (loss,)]
+        self.metric_groups = groups = _group_metrics(metrics, [term.loss for term in self.terms], len(self.parts))
+        losses = ("loss", *[f"loss_{i}" for i in range(len(self.parts))])
         if reserved := [name for name in losses if name in metrics]:
             raise ValueError(f"metrics: the name {reserved[0]!r} is taken")
         self.names = (*losses, *metrics)
-        self.epoch_metrics = {
-            name: metric for group in self.metric_groups for name, metric in group.epoch_metrics.items()
-        }
+        self.epoch_metrics = [name for group in groups for name in group.epoch_metrics]
         # A row of `means`: losses and accuracies. The sums: one for each loss, one or three for each accuracy.
-        self.sum_names = (*losses, *[group.accuracy for group in self.metric_groups if group.accuracy])
-        self.num_sums = len(self.terms) + sum(group.num_sums for group in self.metric_groups)
+        self.mean_names = (*losses, *[group.accuracy for group in groups if group.accuracy])
+        self.num_sums = len(self.terms) + sum(group.num_sums for group in groups)
         # The objects that a recorded step depends on. It also depends on the names.
-        self.dependencies = (
-            loss,
-            *part_losses,
-            *[metric for group in self.metric_groups for metric in group.metrics.values()],
-        )
+        self.dependencies = (loss, *self.parts, *[metric for group in groups for metric in group.metrics.values()])
 
     # ---- of a batch ---------------------------------------------------------------------------------------------
 
@@ -92,11 +80,12 @@ class Objective:
         for group in self.metric_groups:
             group.check(outputs, batch)
         weights, targets = () if batch.weights is None else (batch.weights,), unpack_single(batch.targets)
-        if not isinstance(self.loss, Losses):
-            return self.terms[0].compute_loss(self.prepare_outputs(self.loss, outputs, batch), targets, *weights)
-        for term, (loss, y, target) in zip(self.terms, self.loss.pair(outputs, targets), strict=True):
+        pairs = self.loss.pair(outputs, targets) if self.parts else [(self.loss, outputs, targets)]
+        values = [
             term.compute_loss(self.prepare_outputs(loss, y, batch), target, *weights)
-        return self.loss.total(*[term.value for term in self.terms])
+            for term, (loss, y, target) in zip(self.terms, pairs, strict=True)
+        ]
+        return self.loss.total(*values) if self.parts else values[0]
 
     def prepare_outputs(self, loss: Any, outputs: Any, batch: Batch) -> Any:
         """Return outputs of the model as a loss gets them."""
@@ -104,8 +93,8 @@ class Objective:
 
     def mean(self) -> np.ndarray:
         """Return the last loss without penalties, as a 0-d array."""
-        losses = [term.mean() for term in self.terms]
-        return self.loss.total.copy().forward(*losses) if isinstance(self.loss, Losses) else losses[0]
+        losses = [term.mean for term in self.terms]
+        return self.loss.total.copy().forward(*losses) if self.parts else losses[0]
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
         """Add the losses and the metrics of the last batch to the sums that the cursor points to."""
@@ -124,37 +113,39 @@ class Objective:
 
     def means(self, sums: np.ndarray) -> np.ndarray:
         """Return mean losses, and accuracies if requested, as a row per epoch, from sums (epochs, sums, 2)."""
-        mean_values = means(sums)
-        if not isinstance(self.loss, Losses) and len(self.sum_names) == self.num_sums:  # the usual case
+        mean_values = _means(sums)
+        if not self.parts and len(self.mean_names) == self.num_sums:  # the usual case
             return mean_values
-        losses = [mean_values[:, i] for i in range(len(self.terms))] if isinstance(self.loss, Losses) else []
-        return np.column_stack(
-            [self._loss(mean_values), *losses, *[y for group in self.metric_groups for y in group.means(mean_values)]]
-        )
+        columns = [self._loss(mean_values), *mean_values.T[: len(self.parts)]]
+        return np.column_stack(columns + [y for group in self.metric_groups for y in group.means(mean_values)])
 
     def mean_loss(self, sums: np.ndarray) -> float:
         """Return the mean loss of one epoch, so far, from its sums (1, sums, 2)."""
-        return float(self._loss(means(sums))[0])
+        return float(self._loss(_means(sums))[0])
 
     def _loss(self, mean_values: np.ndarray) -> np.ndarray:
         """Return the loss of each epoch, given the means of its terms."""
-        weights = self.loss.weights if isinstance(self.loss, Losses) else (1.0,)
-        return functools.reduce(
-            np.add, [mean_values[:, i] * w if w != 1 else mean_values[:, i] for i, w in enumerate(weights)]
-        )
+        weights = self.loss.weights if self.parts else (1.0,)
+        return functools.reduce(np.add, [mean_values[:, i] * w for i, w in enumerate(weights)])
 
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
         """Return losses and metrics of one epoch as a row, from its sums and all its outputs and targets."""
-        values = dict(zip(self.sum_names, self.means(sums)[0].tolist(), strict=True))
+        values = dict(zip(self.mean_names, self.means(sums)[0].tolist(), strict=True))
         for group in self.metric_groups:
             values |= group.results(outputs, targets)
         return np.array([[values[name] for name in self.names]])
 
 
 class Term:
-    """A loss, and its value for the last batch. `Losses` have several terms."""
+    """A loss, and its value for the last batch. `Losses` have several terms.
+
+    `mean` is the value without penalties, a 0-d array. `weight` is the sum of weights by which the loss has divided, or
+    None if that is not known.
+    """
 
     value: Tensor
+    mean: np.ndarray
+    weight: np.ndarray | None
 
     def __init__(self, loss: Any, warn_once: Callable[[str], None]) -> None:
         self.loss, self.warn_once = loss, warn_once
@@ -163,11 +154,14 @@ class Term:
         """Return the loss of a batch."""
         self._warn_of_two_links(outputs)
         if isinstance(self.loss, Loss | Penalized):
-            self.applied = self.loss.copy()  # a call would make this copy: it knows its mean and weight
-            self.value = self.applied.apply_once(outputs, targets, *weights)
+            applied: Any = self.loss.copy()  # a call would make this copy: it knows its mean and weight
+            self.value = applied.apply_once(outputs, targets, *weights)
+            if not applied.runs_in_python:
+                self.mean, self.weight = applied.value, applied.weight
+                return self.value
         else:
-            self.applied = self.loss
             self.value = self._call_user_loss(outputs, targets, *weights)
+        self.mean, self.weight = self.value.data, None
         return self.value
 
     def _call_user_loss(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
@@ -205,20 +199,15 @@ class Term:
 
     def weights(self, batch: Batch) -> np.ndarray | None:
         """Return weights whose sum is the divisor of the last batch's mean, or None if all rows count equally."""
-        known = _has_own_mean(self.applied) and self.applied.weight is not None
-        return self.applied.weight.reshape(1) if known else batch.weights  # type: ignore[attr-defined]
-
-    def mean(self) -> np.ndarray:
-        """Return the last loss without penalties, as a 0-d array."""
-        return self.applied.value if _has_own_mean(self.applied) else self.value.data  # type: ignore[return-value]
+        return batch.weights if self.weight is None else self.weight.reshape(1)
 
     def measure(self, cursor: np.ndarray, slot: int, batch: Batch) -> None:
         """Add the loss of the last batch to the sum at a slot."""
         weights = self.weights(batch)
         if weights is None:
-            kernels.add_mean(cursor, slot, self.mean(), batch.rows)
+            kernels.add_mean(cursor, slot, self.mean, batch.rows)
         else:
-            kernels.add_weighted_mean(cursor, slot, self.mean(), weights)
+            kernels.add_weighted_mean(cursor, slot, self.mean, weights)
 
 
 class MetricGroup:
@@ -236,51 +225,44 @@ class MetricGroup:
     """
 
     def __init__(self, metrics: dict[str, Metric], loss: Any, selection: tuple[int, ...], slot: int) -> None:
-        self.metrics, self.loss, self.selection, self.slot = metrics, loss, selection, slot
+        self.metrics, self.loss, self.slot = metrics, loss, slot
+        self.num_outputs = selection[1] if selection else None
+        self.selection = slice(selection[0], selection[0] + 1) if selection else slice(None)
         self.accuracy = next((name for name, metric in metrics.items() if metric is accuracy), None)
         self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
-        # With one score per row, class 1 is a score above this. None: the loss does not define it.
-        self.threshold: float | None = 0.0
-        if self.accuracy or any(isinstance(metric, EpochMetric) for metric in metrics.values()):
-            self.threshold = find_threshold(loss)
-        self.link = find_link(loss)
+        self.link, self.threshold = find_threshold(loss)  # with one score per row, class 1 is link(score) > threshold
         self.has_warned = False  # whether it has warned that it took scores for probabilities
         # If the threshold is not known, accuracy has three sums: with threshold 0, with ½, and how far scores are
         # outside 0 … 1.
         self.num_sums = 0 if self.accuracy is None else 1 if self.threshold is not None else 3
 
-    def _select(self, arrays: Any) -> Sequence[Any]:
-        """Return the outputs or targets that the metrics take."""
-        return arrays[self.selection[0] :][:1] if self.selection else arrays
-
     def check(self, outputs: Any, batch: Batch) -> None:
         """Raise ValueError if a metric cannot be computed from these outputs and targets."""
-        all_outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        if self.selection and not (len(all_outputs) == len(batch.targets) == self.selection[1]):
+        outputs = _as_tuple(outputs)
+        if self.num_outputs is not None and not (len(outputs) == len(batch.targets) == self.num_outputs):
             raise ValueError(
-                f"metrics: expected a list for each output and its target, got {self.selection[1]} lists for "
-                f"{len(all_outputs)} of outputs and {len(batch.targets)} of targets"
+                f"metrics: expected a list for each output and its target, got {self.num_outputs} lists for "
+                f"{len(outputs)} of outputs and {len(batch.targets)} of targets"
             )
-        own_outputs, targets = self._select(all_outputs), self._select(batch.targets)
+        outputs, targets = outputs[self.selection], batch.targets[self.selection]
         for name, metric in self.metrics.items():
-            if isinstance(metric, EpochMetric) or metric is accuracy:
-                if len(own_outputs) > 1:
-                    raise ValueError(
-                        f"the metric {name} takes one output; the model returned {len(own_outputs)}{PER_OUTPUT_HINT}"
-                    )
-                if len(targets) > 1:
-                    raise ValueError(f"the metric {name} takes one target; y has {len(targets)}")
-                shape = targets[0].shape
-                if takes_labels(metric) and self._are_probabilities(targets[0]):
-                    shape = shape[:-1]
-                check_shapes(metric, own_outputs[0].shape, shape, name, multilabel=self.threshold is not None)
-            else:
-                for y in own_outputs:
-                    if y.shape[:1] != (batch.rows,):
-                        raise ValueError(
-                            f"the metric {name} needs an output for each row; the model returned outputs of shape "
-                            f"{y.shape} for {batch.rows} rows"
-                        )
+            if isinstance(metric, EpochMetric):
+                self._check_shapes(name, metric, outputs, targets)
+            elif wrong := [y.shape for y in outputs if y.shape[:1] != (batch.rows,)]:
+                raise ValueError(
+                    f"the metric {name} needs an output for each row; the model returned outputs of shape {wrong[0]} "
+                    f"for {batch.rows} rows"
+                )
+
+    def _check_shapes(self, name: str, metric: EpochMetric, outputs: Sequence[Any], targets: Sequence[Any]) -> None:
+        if len(outputs) > 1:
+            raise ValueError(f"the metric {name} takes one output; the model returned {len(outputs)}{PER_OUTPUT_HINT}")
+        if len(targets) > 1:
+            raise ValueError(f"the metric {name} takes one target; y has {len(targets)}")
+        shape = targets[0].shape
+        if isinstance(metric, ClassificationMetric) and self._are_probabilities(targets[0]):
+            shape = shape[:-1]
+        metric.check(name, outputs[0].shape, shape, multilabel=self.threshold is not None)
 
     def _are_probabilities(self, targets: np.ndarray) -> bool:
         """Whether targets are probabilities of classes. Metrics that take labels get the most probable class."""
@@ -291,23 +273,17 @@ class MetricGroup:
         """Add the accuracy of a batch to its sums."""
         if self.accuracy is None:
             return
-        (scores,), (y,) = (
-            self._select(outputs if isinstance(outputs, tuple) else (outputs,)),
-            self._select(batch.targets),
-        )
-        scores, slot = scores.data, self.slot
-        if self._are_probabilities(y):
-            y = kernels.largest(y, -1)[1]
-        if self.threshold is not None:
-            self._add_correct(cursor, slot, scores, y, self.threshold)
-        elif scores.size > y.size:  # scores of several classes
-            self._add_correct(cursor, slot, scores, y, 0.0)
-        else:
-            self._add_correct(cursor, slot, scores, y, 0.0)
-            self._add_correct(cursor, slot + 1, scores, y, 0.5)
+        (outputs,), (y,) = _as_tuple(outputs)[self.selection], batch.targets[self.selection]
+        y = kernels.largest(y, -1)[1] if self._are_probabilities(y) else y
+        scores, has_single_scores = outputs.data, outputs.size == y.size
+        if self.link is not None and has_single_scores:
+            scores = call_python("link", self.link, scores)
+        self._add_correct(cursor, self.slot, scores, y, self.threshold or 0.0)
+        if self.threshold is None and has_single_scores:
+            self._add_correct(cursor, self.slot + 1, scores, y, 0.5)
             scores = reshape_array(scores, (y.size, 1))
             outside = kernels.mae_loss(scores, kernels.clip(scores, 0.0, 1.0))
-            kernels.add_mean(cursor, slot + 2, kernels.sum(outside), batch.rows)
+            kernels.add_mean(cursor, self.slot + 2, kernels.sum(outside), batch.rows)
 
     def _add_correct(self, cursor: np.ndarray, slot: int, outputs: np.ndarray, y: np.ndarray, threshold: float) -> None:
         """Add the number of correct predictions in a batch to the sum at a slot."""
@@ -332,29 +308,30 @@ class MetricGroup:
         """Return the metrics of all rows of an epoch, but not the accuracy. Without rows they are NaN."""
         if not targets or len(targets[0]) == 0:
             return dict.fromkeys(self.epoch_metrics, np.nan)
-        own_outputs, y = self._select(outputs), self._select(targets)
-        return {name: self._compute_metric(name, metric, own_outputs, y) for name, metric in self.epoch_metrics.items()}
+        outputs, targets = outputs[self.selection], targets[self.selection]
+        return {
+            name: self._compute_epoch_metric(metric, outputs[0], targets[0])
+            if isinstance(metric, EpochMetric)
+            else _compute_user_metric(name, metric, outputs, targets)
+            for name, metric in self.epoch_metrics.items()
+        }
 
-    def _compute_metric(
-        self, name: str, metric: Metric, outputs: Sequence[np.ndarray], y: Sequence[np.ndarray]
-    ) -> float:
-        """Return a metric of all rows. A user's metric gets copies, so it may change them."""
-        if not isinstance(metric, EpochMetric):
-            if len(outputs) == len(y) == 1:
-                y = [match_shape(y[0], outputs[0].shape)]
-            copies = [unpack_single(tuple([x.copy() for x in arrays])) for arrays in (outputs, y)]
-            return to_number(name, metric(*copies))
-        (scores,), (targets,), ignore, threshold = outputs, y, getattr(self.loss, "ignore", None), self.threshold
-        if takes_labels(metric) and self._are_probabilities(targets):
+    def _compute_epoch_metric(self, metric: EpochMetric, scores: np.ndarray, targets: np.ndarray) -> float:
+        """Return a metric of all rows."""
+        ignore, threshold = getattr(self.loss, "ignore", None), self.threshold
+        if isinstance(metric, ClassificationMetric) and self._are_probabilities(targets):
             targets = targets.argmax(axis=-1)
         if ignore is not None and targets.shape == scores.shape[:-1]:
             scores, targets = scores[targets != ignore], targets[targets != ignore]
             if len(targets) == 0:
                 return np.nan
-        if threshold is None and isinstance(metric, CountMetric) and scores.size == targets.size:
-            threshold, matters = guess_threshold(scores.reshape(-1))
-            self._warn_of_probabilities(matters)
-        return metric.compute(threshold, scores, targets, self.link)
+        if isinstance(metric, ThresholdMetric) and scores.size == targets.size:
+            if self.link is not None:
+                scores = np.asarray(self.link(scores))
+            elif threshold is None:
+                threshold, matters = guess_threshold(scores.reshape(-1))
+                self._warn_of_probabilities(matters)
+        return metric.compute(threshold, scores, targets, getattr(self.loss, "link", None))
 
     def _warn_of_probabilities(self, matters: bool) -> None:
         """Warn once that scores were taken for probabilities, if this matters."""
@@ -381,6 +358,16 @@ def _group_metrics(metrics: dict[str, Any], losses: list[Any], num_losses: int) 
     return metric_groups
 
 
+def _compute_user_metric(
+    name: str, metric: Metric, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+) -> float:
+    """Return a user's metric of all rows. It gets copies, so it may change them."""
+    if len(outputs) == len(targets) == 1:
+        targets = [match_shape(targets[0], outputs[0].shape)]
+    copies = [unpack_single(tuple([x.copy() for x in arrays])) for arrays in (outputs, targets)]
+    return to_number(name, metric(*copies))
+
+
 def check_finite(value: np.ndarray) -> None:
     """Raise TrainingDiverged unless all elements are finite. `value` is usually a loss."""
 
@@ -390,7 +377,7 @@ def check_finite(value: np.ndarray) -> None:
     kernels.all_finite(value, raise_diverged)
 
 
-def means(sums: np.ndarray) -> np.ndarray:
+def _means(sums: np.ndarray) -> np.ndarray:
     """Return the means, one row per epoch, of sums (epochs, sums, 2). A mean without weights is NaN."""
     totals, weights = sums[:, :, 0], sums[:, :, 1]
     if np.count_nonzero(weights) == weights.size:
@@ -411,19 +398,16 @@ def check_takes_weights(loss: Any) -> None:
             ) from None
 
 
-def _has_own_mean(loss: Function) -> TypeGuard[Loss | Penalized]:
-    """Whether an applied loss knows its mean without penalties and its sum of weights."""
-    return isinstance(loss, Loss | Penalized) and not loss.runs_in_python
+def _as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def _would_grow(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Whether NumPy would broadcast arrays of these shapes to a shape larger than both."""
-    try:
-        both = np.broadcast_shapes(a, b)
-    except ValueError:
-        return False
-    return both not in (a, b)
+    with contextlib.suppress(ValueError):
+        return np.broadcast_shapes(a, b) not in (a, b)
+    return False
 
 
 def _batch_accuracy(threshold: float, outputs: np.ndarray, targets: np.ndarray) -> np.float64:
-    return np.float64(thresholded_accuracy(threshold, outputs, targets))
+    return np.float64(accuracy.compute(threshold, outputs, targets))

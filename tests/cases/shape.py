@@ -1,4 +1,4 @@
-"""Other shapes, and other orders of the axes."""
+"""Other shapes, other orders of axes and elements, and elements several times."""
 
 import math
 
@@ -72,6 +72,61 @@ def random_transposing(draw):
     return shape, axes and tuple(axes)
 
 
+def flipping(shape, axis):
+    def judge(x):
+        return np.flip(x, axis), lambda dy: (np.flip(dy, axis),)
+
+    def pytorch(torch, x):
+        axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        return x.flip(tuple(axes))
+
+    return Case(lambda: functions.Flip(axis), (shape,), judge, pytorch)
+
+
+def rolling(shape, shifts, axes):
+    def judge(x):
+        return np.roll(x, shifts, axes), lambda dy: (np.roll(dy, [-shift for shift in shifts], axes),)
+
+    return Case(lambda: functions.Roll(shifts, axes), (shape,), judge, lambda torch, x: torch.roll(x, shifts, axes))
+
+
+def repeating(shape, repeats, axis):
+    def judge(x):
+        n = x.shape[axis]
+        apart = axis % x.ndim
+
+        def backward(dy):
+            return (dy.reshape(*x.shape[:apart], n, repeats, *x.shape[apart + 1 :]).sum(axis=apart + 1),)
+
+        return np.repeat(x, repeats, axis), backward
+
+    def pytorch(torch, x):
+        return x.repeat_interleave(repeats, axis)
+
+    return Case(lambda: functions.Repeat(repeats, axis), (shape,), judge, pytorch)
+
+
+@st.composite
+def random_flipping(draw):
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=5, max_side=4))
+    axes = [draw(st.sampled_from([i, i - len(shape)])) for i in range(len(shape))]
+    some = st.lists(st.sampled_from(axes), unique=True).map(tuple) if axes else st.just(())
+    return shape, draw(st.none() | some | (st.sampled_from(axes) if axes else st.none()))
+
+
+@st.composite
+def random_rolling(draw):
+    shape = draw(hnp.array_shapes(max_dims=4, max_side=5))
+    axes = draw(st.lists(st.integers(-len(shape), len(shape) - 1), min_size=1, max_size=3))
+    return shape, tuple(draw(st.lists(st.integers(-9, 9), min_size=len(axes), max_size=len(axes)))), tuple(axes)
+
+
+@st.composite
+def random_repeating(draw):
+    shape = draw(hnp.array_shapes(max_dims=4, max_side=4))
+    return shape, draw(st.integers(0, 4)), draw(st.integers(-len(shape), len(shape) - 1))
+
+
 CASES = [
     Family(
         reshaping,
@@ -96,5 +151,26 @@ CASES = [
         listed=[((2, 3), None), ((2, 1, 3), (1, 2, 0)), ((2, 3, 4), (-1, 0, 1)), ((), None), ((1, 4), (1, 0))],
         empty=[((0, 3), None), ((2, 0, 3), (2, 0, 1))],
         random=random_transposing(),
+    ),
+    Family(
+        flipping,
+        listed=[((4,), 0), ((2, 3), None), ((2, 3, 4), (0, -1)), ((2, 1, 3), 1), ((), None), ((2, 3), ())],
+        empty=[((0,), 0), ((2, 0, 3), None)],
+        random=random_flipping(),
+    ),
+    Family(
+        rolling,
+        listed=[
+            *[((4,), (1,), (0,)), ((2, 3), (-1,), (1,)), ((3, 4), (2, 5), (0, -1))],
+            *[((3, 1), (2, 2), (0, 0)), ((2, 3), (0,), (0,)), ((1, 4), (-9,), (1,))],
+        ],
+        empty=[((0,), (1,), (0,)), ((2, 0, 3), (1, 1), (0, 1))],
+        random=random_rolling(),
+    ),
+    Family(
+        repeating,
+        listed=[((4,), 2, 0), ((2, 3), 3, 1), ((2, 3, 4), 2, -2), ((2, 1), 1, 0), ((1, 1), 5, -1)],
+        empty=[((0, 3), 2, 0), ((2, 3), 0, 1), ((2, 0), 3, 0)],
+        random=random_repeating(),
     ),
 ]

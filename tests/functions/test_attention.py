@@ -453,6 +453,17 @@ def test_a_square_mask_is_of_keys_and_with_an_axis_of_1_of_pairs():
     assert not np.array_equal(layer(x, mask).data, layer(x, mask[np.newaxis]).data)
 
 
+def test_a_bool_array_after_x_is_a_mask_also_if_it_has_the_shape_of_a_context():
+    layer, x, mask = layer_of(), numbers(3, 8, 8), np.random.default_rng(0).random((3, 8, 8)) < 0.5
+    expected = layer(x, mask=mask).data
+    assert_same_bits(layer(x, mask).data, expected)
+    assert not np.array_equal(layer(x, mask.astype(np.float32)).data, expected)
+    model = cl.Model([layer])
+    assert_same_bits(model.predict((x, mask)), expected)
+    assert train(model, (x, mask), np.zeros((3, 8, 8)), loss=cl.MSELoss(), epochs=2)["loss"][1] > 0
+    assert model.output_shape((None, 8, 8), (None, 8, 8)) == (None, 8, 8)
+
+
 @pytest.mark.parametrize("rotary", [False, True])
 def test_a_query_that_attends_to_nothing_gives_0_and_no_gradient(rotary):
     layer, mask = layer_of(bias=False, rotary=rotary), np.ones((2, 3, 5), bool)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from tests.cases.composition import AROUND
+from tests.cases.combinators import AROUND
 from tests.functions.nested import (
     RNG,
     Block,

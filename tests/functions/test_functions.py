@@ -16,6 +16,7 @@ from hypothesis import given
 import caffelite as cl
 from caffelite import functions
 from caffelite.core.modes import mode
+from caffelite.functions.losses.function_loss import FunctionLoss
 from tests.cases import DTYPES, FAMILIES, MODULES, both_dtypes, every_function, named
 from tests.cases.case import as_tuple, random_dys
 from tests.reference import (
@@ -35,7 +36,7 @@ every_empty_case = pytest.mark.parametrize("case", named("empty"))
 
 def functions_of(package):
     """Return the Functions that the modules of a package define, exported or not, but for abstract ones."""
-    names = [name for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+    names = [name for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     found = [x for name in names for x in vars(importlib.import_module(name)).values()]
     classes = {x for x in found if issubclass(type(x), type) and issubclass(x, cl.Function)}
     return {c for c in classes if c.__module__ in names and not inspect.isabstract(c)}
@@ -45,7 +46,7 @@ def functions_of(package):
 
 
 def test_every_function_of_the_package_has_cases():
-    assert set(FAMILIES) == functions_of(functions)
+    assert set(FAMILIES) == functions_of(functions) - {FunctionLoss}  # it computes what a user's function does
     assert all(family.listed for family in FAMILIES.values())
 
 
@@ -53,7 +54,7 @@ def test_a_function_has_its_cases_once_and_in_the_file_that_is_named_like_its_ow
     places = [(name, family.function) for name, module in MODULES.items() for family in getattr(module, "CASES", [])]
     assert len(places) == len(FAMILIES)
     for name, function in places:
-        assert function.__module__.endswith(f".{name}")
+        assert name in function.__module__.split(".")
 
 
 # ---- values and gradients ----

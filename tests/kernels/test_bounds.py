@@ -116,6 +116,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.affine(images, guarded(np.tile([[0.8, 0.5], [-0.4, 1.1]], (2, 1, 1))))
             k.flip(images, guarded(np.array([7, n, 0])))
             k.all_finite(x)
+            k.ema(x, guarded(np.ones(x.shape, dtype)), 0.9)
             k.limit_norm(x, guarded(k.norm(x, guarded(np.ones(1)))), 2.0)
             steps, of_nadam = guarded(np.array([[n, 0.0]])), guarded(np.array([[n, 0.0, 1.0]]))
             k.count_steps(steps)

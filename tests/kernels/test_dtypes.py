@@ -52,6 +52,7 @@ def test_float32_and_float64_do_not_mix():
         "softmax_loss_grad": lambda: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), np.array(1.0)),
         "sgd": lambda: kernels.update("sgd", a[0], b[0], None, np.zeros(4)),
         "sgd velocity": lambda: kernels.update("sgd", a[0], a[0], b[:1], np.zeros(4)),
+        "ema": lambda: kernels.ema(a[0], b[0], 0.9),
         "adam": lambda: kernels.update("adam", a[0], b[0], a[:2].copy(), ADAM, np.array([[3, 1.0]])),
         "adam moments": lambda: kernels.update("adam", a[0], a[0], b[:2], ADAM, np.array([[3, 1.0]])),
     }

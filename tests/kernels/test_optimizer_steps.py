@@ -127,6 +127,32 @@ def test_norms_are_of_contiguous_vectors():
 
 
 @both_dtypes
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.999])
+def test_an_exponential_moving_average_follows_a_vector(decay, dtype):
+    for n in (0, 1, 67):
+        average = uniform(n, dtype=dtype)
+        expected = widened(average)
+        for step in range(5):
+            x = uniform(n, dtype=dtype, seed=step)
+            kernels.ema(average, x, decay)
+            expected = decay * expected + (1 - decay) * x
+        assert_close(average, expected, dtype)
+    same = uniform(67, dtype=dtype)
+    average = same.copy()
+    kernels.ema(average, same, decay)
+    assert_same_bits(average, same)
+
+
+def test_exponential_moving_averages_are_of_contiguous_vectors_of_one_size():
+    for bad in (np.ones(5), np.ones((6, 1)), np.ones(12)[::2]):
+        for arguments in ((bad, np.ones(6)), (np.ones(6), bad)):
+            with pytest.raises(ValueError, match="ema"):
+                kernels.ema(*arguments, 0.9)
+    with pytest.raises(ValueError, match="ema"):
+        kernels.ema(read_only(np.ones(6)), np.ones(6), 0.9)
+
+
+@both_dtypes
 @pytest.mark.parametrize("rule", ["adam", "adamw"])
 @pytest.mark.parametrize(
     "hyper", [ADAM, (0.01, 0.9, 0.999, 1e-8, 0), (0.01, 0, 0.99, 1e-3, 0.1), (0.01, 0.5, 0, 1, 0), (0.01, 0, 0, 1, 0)]

@@ -66,6 +66,7 @@ RECORDED = {
     "largest": (uniform(4, 5, 6), (0, 2)),
     "smallest": (uniform(4, 5, 6), 1),
     "follow": (uniform(4, dtype=np.float64), uniform(3, dtype=np.float64), np.array([1])),
+    "ema": (uniform(40), uniform(40, seed=1), 0.9),
     "norm": (uniform(40), uniform(1, dtype=np.float64)),
     "limit_norm": (uniform(40), uniform(1, dtype=np.float64) ** 2 + 2, 1.5),
     "extreme_grad": (uniform(4, 6), np.arange(24).reshape(4, 6) % 5, (4, 5, 6), 1),

@@ -7,7 +7,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from tests.cases.composition import AROUND
+from tests.cases.combinators import AROUND
 from tests.functions.nested import Block, RecordableBlock, RecordableSplit, Scale, X, Y, assert_same_parameters, step
 from tests.reference import assert_same_bits
 

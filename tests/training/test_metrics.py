@@ -1,6 +1,7 @@
 """Metrics, in `fit` and `evaluate`: row-weighted means by name."""
 
 import itertools
+import pickle
 import tracemalloc
 import warnings
 from fractions import Fraction
@@ -12,7 +13,8 @@ from caffelite.metrics import accuracy
 from hypothesis import given
 
 import caffelite as cl
-from caffelite.training.metrics.base import METRICS, find_threshold, resolve_metrics, thresholded_accuracy
+from caffelite.training.metrics.base import METRICS, resolve_metrics
+from caffelite.training.metrics.classification import find_threshold
 from tests.conftest import classifier, train
 
 every_seed = given(seed=st.integers(0, 2**32))
@@ -179,12 +181,7 @@ def test_metrics_of_several_labels_a_row_are_scikit_learns_for_random_shapes(see
             expected["auc"] = judge.roc_auc_score(ones, p)
     for name, value in expected.items():
         metric = getattr(cl.metrics, name)
-        found = (
-            thresholded_accuracy(0.0, scores, targets)
-            if name == "accuracy"
-            else metric.compute(0.0, scores, targets, link)
-        )
-        assert found == pytest.approx(value, rel=1e-9, nan_ok=True), name
+        assert metric.compute(0.0, scores, targets, link) == pytest.approx(value, rel=1e-9, nan_ok=True), name
 
 
 @every_seed
@@ -221,7 +218,7 @@ def test_metrics_of_classes_are_scikit_learns_for_random_shapes(seed):
         if C > 2:
             expected = judge.top_k_accuracy_score(targets, outputs, k=k, labels=range(C))
             assert cl.metrics.top_k(k)(outputs, targets) == pytest.approx(expected, rel=1e-12)
-        assert thresholded_accuracy(0.0, one, targets > 0) == judge.accuracy_score(targets > 0, one > 0)
+        assert accuracy.compute(0.0, one, targets > 0) == judge.accuracy_score(targets > 0, one > 0)
         if len(set(targets.tolist())) == C:
             expected = judge.roc_auc_score(targets, p[:, 1] if C == 2 else p, multi_class="ovr")
             assert cl.metrics.auc(outputs, targets) == pytest.approx(expected, rel=1e-12)
@@ -380,11 +377,56 @@ def test_class_1_is_a_score_whose_link_gives_more_than_a_half():
     expected = np.mean((SCORES[:, 0] > 0.4) == ONES)
     found = cl.Model([Identity()]).evaluate(SCORES, ONES[:, None], loss=Shifted(), metrics=["accuracy"])
     assert found["accuracy"] == expected
-    for loss in (cl.SigmoidLoss(), cl.Penalized(cl.SigmoidLoss(), [cl.Tensor([1.0])])):
-        assert find_threshold(loss) == 0
-    assert find_threshold(Shifted()) == pytest.approx(0.4, abs=1e-12)
-    for loss in (Rows(), cl.Penalized(Rows(), [cl.Tensor([1.0])])):  # which do not say
-        assert find_threshold(loss) is None
+
+
+def test_a_loss_says_where_class_1_begins_by_its_threshold_or_its_link():
+    class Half(cl.SigmoidLoss):
+        threshold = 0.5
+
+    class LinkedLoss(Half):
+        def link(self, scores):
+            return scores / 2
+
+    own = LinkedLoss()
+    own.threshold = 3.0
+    for loss, threshold in (
+        (cl.SigmoidLoss(), 0),
+        (cl.MSELoss(), 0.5),
+        (cl.PoissonLoss(), np.log(0.5)),
+        (cl.SoftmaxLoss(), None),
+        (Half(), 0.5),
+        (own, 3.0),
+        (Rows(), None),
+    ):
+        assert find_threshold(loss) == find_threshold(cl.Penalized(loss, [cl.Tensor([1.0])])) == (None, threshold)
+    linked = LinkedLoss()
+    assert find_threshold(linked) == find_threshold(cl.Penalized(linked, [cl.Tensor([1.0])])) == (linked.link, 0.5)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_metrics_of_a_loss_with_a_link_of_its_own_are_of_its_probabilities(several, dtype):
+    class Halves(cl.SigmoidLoss):
+        def link(self, scores):
+            return super().link(scores / 2 - 1)
+
+    names = ["accuracy", "precision", "recall", "f1"]
+    scores = np.hstack([SCORES, 4 - SCORES]) if several else SCORES
+    y = np.stack([ONES, 1 - ONES], axis=1)[:, : scores.shape[1]]
+    expected = [METRICS[name].compute(2.0, scores, y) for name in names]
+    model = cl.Model([Identity()], dtype=dtype)
+    for batch_size in (3, 8):
+        found = model.evaluate(scores, y, loss=Halves(), metrics=names, batch_size=batch_size)
+        assert [found[name] for name in names] == pytest.approx(expected)
+    eye = np.eye(scores.shape[1])
+    model = cl.Model([cl.Linear(*eye.shape, bias=False, initializer=lambda shape, rng: eye)], dtype=dtype)
+    history = train(model, scores, y, loss=Halves(), lr=1e-9, metrics=names, batch_size=3, epochs=3)
+    assert [history[name] for name in names] == [pytest.approx([value] * 3) for value in expected]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_pickled_by_its_name(name):
+    assert pickle.loads(pickle.dumps(METRICS[name])) is getattr(cl.metrics, name)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "precision", "recall", "f1"])

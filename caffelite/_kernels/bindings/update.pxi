@@ -4,6 +4,7 @@ RULES = {}                                # by name
 cdef Kernel COUNT_STEPS_KERNEL = Kernel("count_steps", updates=1)
 cdef Kernel NORM_KERNEL = Kernel("norm", checked=1, work=5)
 cdef Kernel LIMIT_NORM_KERNEL = Kernel("limit_norm", updates=1, work=5)
+cdef Kernel EMA_KERNEL = Kernel("ema", updates=1, work=40)
 cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101)
 
 
@@ -106,6 +107,20 @@ def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t
     bind(&call, 2, check_out("follow", t))
     call.size[0] = cnp.PyArray_SIZE(rates)
     call.parts = call.work = 1
+    launch(&call)
+
+
+def ema(cnp.ndarray average not None, cnp.ndarray x not None, double decay):
+    """average ← decay · average + (1 − decay) · x, in place: the exponential moving average of a flat vector x."""
+    cdef Call call
+    begin(&call, EMA_KERNEL, real_type("ema", average))
+    require_vector("ema", average, cnp.PyArray_TYPE(average), cnp.PyArray_SIZE(average))
+    require_vector("ema", x, cnp.PyArray_TYPE(average), cnp.PyArray_SIZE(average))
+    bind(&call, 0, check_out("ema", average))
+    bind(&call, 1, x)
+    call.scalar[0] = decay
+    call.parts = cnp.PyArray_SIZE(average)
+    call.work = EMA_KERNEL.work * call.parts
     launch(&call)
 
 

@@ -274,6 +274,19 @@ cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
+# The moving average of a vector x:  y[i] ← decay y[i] + (1 − decay) x[i] = y[i] + (1 − decay) (x[i] − y[i]).
+#   operand  0 y, 1 x
+#   scalar   decay
+#   parts    the elements
+cdef int ema(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* x = <const real*> call.operand[1].data
+    cdef real rate = <real> (1 - call.scalar[0])
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        y[i] += rate * (x[i] - y[i])
+    return CONTINUE
+
+
 # ---- clipping: the norm of all gradients, then one factor for all of them ----
 
 # y = √ (Σᵢ g[i]² + z²). The squares are summed in float64. If the sum overflows, it is computed again with all g[i]
@@ -348,4 +361,5 @@ cdef at_load publish_all() noexcept nogil:
     publish("lion", <Loop> lion[float], <Loop> lion[double])
     publish("nadam", <Loop> nadam[float], <Loop> nadam[double])
     publish("count_steps", <Loop> count_steps)
+    publish("ema", <Loop> ema[float], <Loop> ema[double])
     publish("follow", <Loop> follow)

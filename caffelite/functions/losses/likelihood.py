@@ -76,6 +76,8 @@ class PoissonLoss(PointwiseLoss, recordable=True):
     row.
     """
 
+    threshold = math.log(0.5)
+
     def check_values(self, targets: np.ndarray) -> None:
         check_counts("PoissonLoss", targets)
 
@@ -100,6 +102,8 @@ class GaussianLoss(Loss, recordable=True):
 
     D. Nix and A. Weigend, "Estimating the mean and variance of the target probability distribution", ICNN 1994.
     """
+
+    threshold = None
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import INTEGERS, as_array, as_real, find_outside, flat_int64
+from caffelite.core.arrays import INTEGERS, as_array, as_real, find_outside, flat_int64, reshape_array
 from caffelite.core.function import Shape, format_shape
-from caffelite.functions.shape import reshape_array
 
 SUM_TOLERANCE = 1e-3  # by how much the probabilities of a row may miss the sum 1
 

@@ -42,9 +42,6 @@ class AverageWeights:
         self._model: Any = None
         self._is_shown = False  # whether the model has the average, and `_swap_buffers` the weights; or the reverse
         self._swap_buffers: dict[Tensor, np.ndarray] = {}
-        # The numbers of a step of SGD that is the formula above, with the weights as its gradient: rate decay − 1,
-        # no momentum, weight decay −1.
-        self._ema_coefficients = np.array([self.decay - 1, 0.0, -1.0, 0.0])
 
     def begin(self, training: Any) -> None:
         if training.optimizer is None:
@@ -70,7 +67,7 @@ class AverageWeights:
             average = self._swap_buffers.get(p)
             if average is None:  # a callback has added this parameter to the model
                 average = self._swap_buffers[p] = _flat_data(p).copy()
-            kernels.update("sgd", average, _flat_data(p), None, self._ema_coefficients)
+            kernels.ema(average, _flat_data(p), self.decay)
 
     def arrays(self) -> Iterable[np.ndarray]:
         """Return the arrays that a recorded step changes."""
@@ -179,7 +176,7 @@ class AveragingStep(Step):
         return self.step.facts()
 
     def key(self) -> tuple[Any, ...]:
-        return self.step.key()
+        return (*self.step.key(), *[average.decay for average in self.averages])
 
     def dependencies(self) -> tuple[Any, ...]:
         return (*self.step.dependencies(), *self.average.arrays())

@@ -23,7 +23,6 @@ from caffelite.core.sparse import to_row_array
 from caffelite.data.generator import Batch, Layout, is_replayed, start_epoch
 from caffelite.functions import Losses
 from caffelite.functions.indexing import concatenate
-from caffelite.functions.shape import reshape_array
 from caffelite.training.epochs.base import EpochAccumulator, warn_of_untrained
 from caffelite.training.epochs.divergence import Position
 from caffelite.training.epochs.iterable import IterableEpochs

@@ -11,24 +11,20 @@ targets (n, C) of 0 and 1; each is decided like one score. Areas and the log los
 A metric of NaN is NaN.
 """
 
-from caffelite.training.metrics.base import (
+from caffelite.training.metrics.base import metric
+from caffelite.training.metrics.classification import (
     accuracy,
     auc,
     average_precision,
     balanced_accuracy,
     f1,
     log_loss,
-    mae,
-    mape,
     matthews,
-    metric,
-    mse,
     precision,
-    r2,
     recall,
-    rmse,
     top_k,
 )
+from caffelite.training.metrics.regression import mae, mape, mse, r2, rmse
 
 __all__ = [
     "accuracy",

@@ -5,7 +5,7 @@ import numpy as np
 
 from caffelite import functions
 from tests.cases.case import Case, Family
-from tests.cases.loss import drawn_weights, pointwise, shares, weighted_by_pytorch
+from tests.cases.losses import drawn_weights, pointwise, shares, weighted_by_pytorch
 
 
 def of_rows(make, shape, judged, counterpart, targets, weighted):
