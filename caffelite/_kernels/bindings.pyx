@@ -62,6 +62,7 @@ def use_loops(module):
 
 include "bindings/arguments.pxi"
 include "bindings/elementwise.pxi"
+include "generated/operations.pxi"
 include "bindings/conversion.pxi"
 include "bindings/matmul.pxi"
 include "bindings/convolution.pxi"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
+from caffelite._kernels.operations import by_function
 from caffelite.c.emit import INDICES, Shape, axes, dims, index_axes, literal, loop, loops, subscript
 from caffelite.c.layers import CLayer, Part, WriteCall, elementwise
 from caffelite.core.arrays import normalize_axes
@@ -148,13 +149,7 @@ def split(f: functions.Split, write: WriteCall, x: Part) -> list[Part]:
 
 #: Functions that write a layer, as those in `layers.LAYERS`.
 LAYERS: dict[type, Callable[..., CLayer]] = {
-    functions.Add: arithmetic("{} + {}"),
-    functions.Subtract: arithmetic("{} - {}"),
-    functions.Multiply: arithmetic("{} * {}"),
-    functions.Divide: arithmetic("{} / {}"),
-    functions.Power: arithmetic("powf({}, {})"),
-    functions.Maximum: arithmetic("larger({}, {})"),
-    functions.Minimum: arithmetic("smaller({}, {})"),
+    **{getattr(functions, name): arithmetic(text) for name, text in by_function("c").items() if text.count("{}") == 2},
     functions.Sum: reduction("double", "0", "result += {x};", "(float)result"),
     functions.Mean: reduction("double", "0", "result += {x};", "(float)(result / {n})"),
     functions.Max: reduction("float", "{first}", "result = larger(result, {x});"),

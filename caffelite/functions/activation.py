@@ -9,8 +9,9 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import check_nonnegative, check_positive_integer, normalize_axes
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
-from caffelite.core.tensor import Tensor, make_parameter
+from caffelite.core.tensor import Tensor, add_methods, make_parameter
 from caffelite.functions.arithmetic import as_tensor
+from caffelite.functions.elementwise import ElementwiseFunction
 from caffelite.functions.normalization import standard_moments
 
 __all__ = [
@@ -40,18 +41,18 @@ __all__ = [
 ]
 
 
-class ReLU(Function, recordable=True, rowwise=True):
+class ReLU(
+    ElementwiseFunction,
+    kernel=kernels.relu,
+    gradient=kernels.relu_grad,
+    keeps_output=True,
+    recordable=True,
+    rowwise=True,
+):
     """The rectified linear unit, elementwise:  y = max(x, 0),  dx = dy where x > 0, else 0.
 
     V. Nair and G. Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
     """
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.relu(x)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.relu_grad(dy, self.y)
 
 
 class LeakyReLU(Function, recordable=True, rowwise=True):
@@ -179,43 +180,38 @@ class GELU(Function, recordable=True, rowwise=True):
         return f"GELU({'approximate=True' if self.approximate else ''})"
 
 
-class Softplus(Function, recordable=True, rowwise=True):
+class Softplus(
+    ElementwiseFunction, kernel=kernels.softplus, gradient=kernels.softplus_grad, recordable=True, rowwise=True
+):
     """A smooth ReLU, y = log(1 + exp x), elementwise, with dy/dx = 1 / (1 + exp(−x)).
 
     C. Dugas et al., "Incorporating second-order functional knowledge for better option pricing", NIPS 2000.
     """
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.softplus(x)
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.softplus_grad(dy, self.x)
-
-
-class Tanh(Function, recordable=True, rowwise=True):
+class Tanh(
+    ElementwiseFunction,
+    kernel=kernels.tanh,
+    gradient=kernels.tanh_grad,
+    keeps_output=True,
+    recordable=True,
+    rowwise=True,
+):
     """The hyperbolic tangent, y = tanh x, elementwise, with dy/dx = 1 − y²."""
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.tanh(x)
-        return self.y
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.tanh_grad(dy, self.y)
-
-
-class Sigmoid(Function, recordable=True, rowwise=True):
+class Sigmoid(
+    ElementwiseFunction,
+    kernel=kernels.sigmoid,
+    gradient=kernels.sigmoid_grad,
+    keeps_output=True,
+    recordable=True,
+    rowwise=True,
+):
     """The logistic sigmoid, y = 1 / (1 + exp(−x)), elementwise, with dy/dx = y (1 − y)."""
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.sigmoid(x)
-        return self.y
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.sigmoid_grad(dy, self.y)
-
-
-class SiLU(Function, recordable=True, rowwise=True):
+class SiLU(ElementwiseFunction, kernel=kernels.silu, gradient=kernels.silu_grad, recordable=True, rowwise=True):
     """The sigmoid linear unit, y = x s, s = 1 / (1 + exp(−x)), elementwise, with dy/dx = s (1 + x (1 − s)).
 
     NaN at −infinity. S. Elfwing, E. Uchibe and K. Doya, "Sigmoid-weighted linear units for neural network function
@@ -225,15 +221,8 @@ class SiLU(Function, recordable=True, rowwise=True):
     def formula(self, x: Tensor) -> Tensor:
         return x * x.sigmoid()
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.silu(x)
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.silu_grad(dy, self.x)
-
-
-class Mish(Function, recordable=True, rowwise=True):
+class Mish(ElementwiseFunction, kernel=kernels.mish, gradient=kernels.mish_grad, recordable=True, rowwise=True):
     """The activation Mish, y = x t, t = tanh(log(1 + exp x)), elementwise, with dy/dx = t + x (1 − t²) / (1 + exp(−x)).
 
     NaN at −infinity. D. Misra, "Mish: a self regularized non-monotonic activation function", 2019.
@@ -241,13 +230,6 @@ class Mish(Function, recordable=True, rowwise=True):
 
     def formula(self, x: Tensor) -> Tensor:
         return x * x.softplus().tanh()
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.mish(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.mish_grad(dy, self.x)
 
 
 class AxisFunction(Function):
@@ -345,14 +327,4 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
     return LogSoftmax(axis).apply_once(as_tensor(x))
 
 
-Tensor.relu = relu
-Tensor.leaky_relu = leaky_relu
-Tensor.elu = elu
-Tensor.gelu = gelu
-Tensor.softplus = softplus
-Tensor.tanh = tanh
-Tensor.sigmoid = sigmoid
-Tensor.silu = silu
-Tensor.softmax = softmax
-Tensor.log_softmax = log_softmax
-Tensor.mish = mish
+add_methods(relu, leaky_relu, elu, gelu, softplus, tanh, sigmoid, silu, softmax, log_softmax, mish)

@@ -205,7 +205,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         return array.dtype == np.bool_ or array.ndim == 2
 
     def backward(self, dy: np.ndarray) -> Any:
-        dh = self.output.backward(dy)
+        dh: Any = self.output.backward(dy)
         dq, dk, dv = kernels.attention_grad(
             *(dh, self.q, self.k, self.v, self.h, self.norms),
             *(self.heads, self.causal, self.mask, self.rng_state, self.active_p, self.offset),

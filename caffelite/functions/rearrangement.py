@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import native_dtype, normalize_axes, to_integers
 from caffelite.core.function import Function, Shape
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.indexing import concatenate
 from caffelite.functions.shape import expand_dims
@@ -177,4 +177,4 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
     return x[(*[slice(None)] * axis, positions)]
 
 
-Tensor.repeat = repeat
+add_methods(repeat)

@@ -12,7 +12,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import normalize_axes, to_integers
 from caffelite.core.function import Function, Shape
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import as_tensor
 
 __all__ = ["Flatten", "Reshape", "expand_dims", "reshape", "squeeze", "transpose"]
@@ -177,6 +177,4 @@ def _as_integers(arguments: tuple) -> tuple[int, ...]:
     return tuple([operator.index(n) for n in arguments])
 
 
-Tensor.reshape = reshape
-Tensor.transpose = transpose
-Tensor.squeeze = squeeze
+add_methods(reshape, transpose, squeeze)
