@@ -1,10 +1,10 @@
-"""Write what follows from the sources: setup.py does, before it compiles. Git ignores the files.
+"""Write the files that follow from others. setup.py does so before it compiles. Git ignores these files.
 
-generated/ops.pxi          the names of the elementwise loops' operations
-generated/operations.pxi   the bindings of the elementwise kernels, both from the table `operations.py`
-bindings.pyi, kernel.pyi…  the types of the compiled modules, from their sources
-functions/math.pyi         the Functions of the table
-core/tensor_methods.pyi    Tensor's methods, from the lines `Tensor.name = function` in functions/
+The elementwise kernels are rows of the table `operations.py`. From it come the names of the loops' operations
+(`generated/ops.pxi`), the bindings (`generated/operations.pxi`), and the types of the Functions (`functions/math.pyi`).
+
+For type checkers and editors there is a stub of each compiled module (`bindings.pyi` and others), from its sources. The
+stub of Tensor's methods (`core/tensor_methods.pyi`) comes from the calls of `add_methods` in functions/.
 """
 
 import ast
@@ -19,6 +19,7 @@ TABLE: dict[str, Any] = runpy.run_path(str(KERNELS / "operations.py"))
 
 HEAD = "# _kernels/generate.py writes this file.\n"
 STUB_HEAD = "from typing import Any\n\nimport numpy as np\n"
+BINARY = ast.arguments([], [ast.arg("self"), ast.arg("other")], None, [], [], None, [])  # of another function
 COMPILED = ("bindings", "guards", "kernel", "launch", "record", "replay")
 
 #: Cython's types in Python.
@@ -31,7 +32,7 @@ TYPES = {
     "double": "float",
     "void": "None",
     "Op": "int",
-    "elementwise_with_slope": "tuple[np.ndarray, np.ndarray | None]",
+    "elementwise_with_slope": "tuple[np.ndarray, Any]",
     **{name: name for name in ("str", "list", "tuple", "dict", "bool")},
 }
 
@@ -131,32 +132,20 @@ ATTRIBUTES = """\
 
 def definition(found: re.Match[str], returned: str) -> str:
     indent = found["indent"]
-    line = f"{indent}def {found['name']}({', '.join(map(parameter, split(found['inputs'])))}) -> {returned}:"
+    inputs = ", ".join(map(parameter, re.split(r",\s*", found["inputs"])))
+    line = f"{indent}def {found['name']}({inputs}) -> {returned}:"
     text = f'\n{indent}    """{found["text"].strip()}"""\n' if found["text"] else " ...\n"
     return (found["decorator"] or "") + line + text
-
-
-def split(text: str) -> list[str]:
-    """Split at commas, those in brackets apart."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 def parameter(text: str) -> str:
     """Return a parameter in Python, such as `x: np.ndarray | None = None` for `cnp.ndarray x=None`."""
     declared, _, default = text.replace(" not None", "").partition("=")
-    *types, name = declared.split()
-    if name in ("self", "*"):
+    *types, name = declared.split() or [""]
+    if name in ("", "self", "*"):
         return name
     kind = TYPES.get(types[0], "Any") if types else "Any"
-    is_none_taken = default == "None" or (kind == "np.ndarray" and "not None" not in text)
-    if is_none_taken and kind != "Any":
+    if kind != "Any" and (default == "None" or (kind == "np.ndarray" and "not None" not in text)):
         kind += " | None"
     return f"{name}: {kind}" + (f" = {default}" if default else "")
 
@@ -169,21 +158,25 @@ def returned_type(found: re.Match[str], source: str) -> str:
     if body is None or not body[0].strip() or "yield" in body[0]:
         return "Any"
     scope = f"{found['inputs']}\n{body[0]}"
-    lines = re.findall(r"^ +return\b(.*(?:\n {15,}.*)*)$", scope, re.MULTILINE)
-    types = {expression_type(line.strip(), scope, source) for line in lines} or {"None"}
+    results = re.findall(r"^( +)return\b(.*(?:\n\1 .*)*)$", scope, re.MULTILINE)
+    types = {expression_type(f"({text.strip() or None})", scope, source) for _, text in results} or {"None"}
     return types.pop() if len(types) == 1 else "Any"
 
 
 def expression_type(text: str, scope: str, source: str) -> str:
     """Return the type of a name that is declared in this scope, a call of a declared function, or a tuple of them."""
-    parts = split(text.removeprefix("(").removesuffix(")")) if text.startswith("(") else split(text)
-    if len(parts) > 1:
-        return f"tuple[{', '.join(expression_type(part, scope, source) for part in parts)}]"
-    if called := re.fullmatch(r"(\w+)\([^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*\)", text):
-        declared = re.search(rf"^cp?def (?:inline )?([\w.]+) {called[1]}\(", source, re.MULTILINE)
-        return TYPES.get(declared[1] if declared else called[1], "Any")
-    declared = re.search(rf"\b(cnp\.ndarray|tuple|bint|double|Py_ssize_t|int) (?:[^\n(]*, )?{re.escape(text)}\b", scope)
-    return TYPES[declared[1]] if declared else "None" if text in ("", "None") else "Any"
+    node = ast.parse(re.sub(r"<[\w. *]+>|&(?=\w)", "", text), mode="eval").body  # without casts and addresses
+    if isinstance(node, ast.Tuple):
+        return f"tuple[{', '.join(expression_type(ast.unparse(part), scope, source) for part in node.elts)}]"
+    if isinstance(node, ast.Constant) and node.value is None:
+        return "None"
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func)
+        declared = re.search(rf"^cp?def (?:inline )?([\w.]+) {name}\(", source, re.MULTILINE)
+        return TYPES.get(name) or TYPES.get(declared[1] if declared else "", "Any")
+    name = re.escape(ast.unparse(node))
+    declared = re.search(rf"\b(cnp\.ndarray|tuple|bint|double|Py_ssize_t|int) (?:[^\n(]*, )?{name}\b", scope)
+    return TYPES[declared[1]] if declared else "Any"
 
 
 # ---- stubs of the table and of Tensor's methods ----
@@ -195,11 +188,11 @@ def math_stub() -> str:
         STUB_HEAD,
         "\nfrom caffelite.core.tensor import Tensor\n",
         "from caffelite.functions.elementwise import ElementwiseFunction\n\n",
-        f"__all__ = {sorted(row.kernel.name for row in rows)!r}\n\nFUNCTIONS: dict[str, type[ElementwiseFunction]]\n",
+        f"__all__ = {sorted(row.kernel for row in rows)!r}\n\nFUNCTIONS: dict[str, type[ElementwiseFunction]]\n",
     ]
     for row in rows:
         parts.append(f'\nclass {row.function}(ElementwiseFunction):\n    """{row.class_text}"""\n')
-        parts.append(f'\ndef {row.kernel.name}(x: Any) -> Tensor:\n    """{row.function_text}"""\n')
+        parts.append(f'\ndef {row.kernel}(x: Any) -> Tensor:\n    """{row.function_text}"""\n')
     return "".join(parts)
 
 
@@ -209,32 +202,28 @@ def method_stub() -> str:
     for path in sorted((PACKAGE / "functions").glob("*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
         functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-        for called in [node.value for node in module.body if isinstance(node, ast.Expr)]:
-            if not isinstance(called, ast.Call) or not isinstance(called.func, ast.Name):
-                continue
-            if called.func.id == "add_operator":
-                name = ast.literal_eval(called.args[0])
+        for call in [node.value for node in module.body if isinstance(node, ast.Expr)]:
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "add_operator":
+                name = ast.literal_eval(call.args[0])
                 parts += [f"    def __{prefix}{name}__(self, other: Any) -> Tensor: ...\n" for prefix in ("", "r")]
-            elif called.func.id == "add_methods":
-                parts += [method(functions[argument.id]) for argument in called.args if isinstance(argument, ast.Name)]
-                for name, value in [(keyword.arg, keyword.value) for keyword in called.keywords]:
-                    inputs = [x.arg for x in value.args.args[1:]] if isinstance(value, ast.Lambda) else ["other"]
-                    parts.append(
-                        f"    def {name}({', '.join(['self', *[f'{x}: Any' for x in inputs]])}) -> Tensor: ...\n"
-                    )
+            elif isinstance(call, ast.Call) and ast.unparse(call.func) == "add_methods":
+                parts += [method(functions[argument.id]) for argument in call.args if isinstance(argument, ast.Name)]
+                for keyword in call.keywords:
+                    inputs = [x.arg for x in getattr(keyword.value, "args", BINARY).args[1:]]
+                    parameters = ", ".join(["self", *[f"{name}: Any" for name in inputs]])
+                    parts.append(f"    def {keyword.arg}({parameters}) -> Tensor: ...\n")
     for row in TABLE["OPERATIONS"]:
         if row.y:
-            parts.append(f'    def {row.kernel.name}(self) -> Tensor:\n        """{row.function_text}"""\n')
+            parts.append(f'    def {row.kernel}(self) -> Tensor:\n        """{row.function_text}"""\n')
     return "".join(parts)
 
 
 def method(function: ast.FunctionDef) -> str:
     """Return the function as a method: its first argument is `self`."""
     function.args.args[0] = ast.arg("self")
-    head = (
-        f"    def {function.name}({ast.unparse(function.args)}) -> {ast.unparse(function.returns or ast.Name('Any'))}:"
-    )
-    return f'{head}\n        """{(ast.get_docstring(function) or "").partition(chr(10))[0]}"""\n'
+    returned = ast.unparse(function.returns) if function.returns else "Any"
+    text = (ast.get_docstring(function) or "").split("\n")[0]
+    return f'    def {function.name}({ast.unparse(function.args)}) -> {returned}:\n        """{text}"""\n'
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The elementwise operations: a table with a row for each.
+"""The elementwise operations: a table of their kernels and a table of their Functions.
 
-`generate.py` makes of it the bindings, the names of the loops' operations, and the stubs. `functions/math.py` makes
-Functions of the rows with `y`, and onnx/ and c/ take theirs. So a new operation is its row here, its loop in
+`generate.py` makes the bindings, the names of the loops' operations, and the stubs. `functions/math.py` makes the
+Functions that have a column `y`. onnx/ and c/ take the last columns. So a new operation is its rows here, its loop in
 `loops/elementwise.pyx`, and its test case.
 """
 
@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 
 class KernelRow(NamedTuple):
-    """What a binding of an elementwise kernel says."""
-
-    signature: str  # its name and inputs, as Cython declares them; numbers are its scalars
-    formula: str  # the docstring of its binding
-    work: int = 10  # how long an element takes, in operations of a matrix product: 60 with an exp, log or tanh
+    signature: str  # its name and inputs, as Cython declares them: arrays or numbers, then scalars
+    work: int  # how long an element takes, in operations of a matrix product: 60 with an exp, log or tanh
+    formula: str  # the docstring of the binding
     returns_slope: bool = False  # it returns y and the slope dy/da
 
     @property
@@ -23,24 +21,16 @@ class KernelRow(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A row: a Function, its kernels and its words elsewhere."""
-
     function: str  # the class in `caffelite.functions`
-    kernel: KernelRow
-    gradient: KernelRow | None = None
-    gradient_2: KernelRow | None = None  # for the second input
     onnx: str | Callable[..., str] = ""  # the operator, or a function that writes nodes of (Writer, x)
     c: str = ""  # the C of an element for the inputs {}; {name} is an attribute of the Function
 
-    # A Function of one input without options is made of its row. It needs:
-    y: str = ""  # of x
+    # A Function that is made of its row has one input, no options, and
+    kernel: str = ""
+    gradient: str = ""  # the kernel that makes dx, of dy and x or y
+    y: str = ""
     slope: str = ""  # dy/dx
     note: str = ""  # of special values
-    backward: str = ""  # the kernel that makes dx of dy and x or y, if it is not `gradient`
-
-    @property
-    def backward_signature(self) -> str:
-        return self.backward or (self.gradient.signature if self.gradient else "")
 
     @property
     def class_text(self) -> str:
@@ -51,255 +41,148 @@ class Operation(NamedTuple):
         return f"{self.y}, elementwise."
 
 
-OPERATIONS = [
-    # ---- arithmetic ----
-    Operation("Add", KernelRow("add(a, b)", "y = a + b, broadcast; either may be a number."), onnx="Add", c="{} + {}"),
-    Operation(
-        "Subtract",
-        KernelRow("subtract(a, b)", "y = a − b, broadcast; either may be a number."),
-        onnx="Sub",
-        c="{} - {}",
-    ),
-    Operation(
-        "Multiply",
-        KernelRow("multiply(a, b)", "y = a · b, broadcast; either may be a number."),
-        onnx="Mul",
-        c="{} * {}",
-    ),
-    Operation(
-        "Divide",
-        KernelRow("divide(a, b)", "y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."),
-        KernelRow("divide_grad(da, y)", "db = −da y, the gradient of y = a / b, with da = dy / b."),
-        onnx="Div",
-        c="{} / {}",
-    ),
-    Operation(
-        "Power",
-        KernelRow(
-            "power(a, b)",
-            "y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer.",
-            work=1000,
-        ),
-        KernelRow(
-            "power_grad_base(dy, a, b)",
-            "da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0.",
-            work=1000,
-        ),
-        KernelRow(
-            "power_grad_exponent(dy, a, y)",
-            "db = dy y log a, the gradient of y = a ** b; 0 · dy where a = 0 and b ≥ 0.",
-            work=1000,
-        ),
-        onnx="Pow",
-        c="powf({}, {})",
-    ),
-    Operation("Negative", KernelRow("negative(a)", "y = −a."), onnx="Neg", c="-{}"),
-    # ---- elementary functions ----
-    Operation(
-        "Exp",
-        KernelRow("exp(a)", "y = eᵃ.", work=60),
-        onnx="Exp",
-        c="expf({})",
-        y="eˣ",
-        slope="y",
-        backward="multiply(dy, y)",
-    ),
-    Operation(
-        "Log",
-        KernelRow("log(a)", "y = ln a, the natural logarithm; −inf for 0, NaN for a < 0.", work=60),
-        onnx="Log",
-        c="logf({})",
-        y="ln x, the natural logarithm",
-        slope="1 / x",
-        note="−inf for 0, NaN below",
-        backward="divide(dy, x)",
-    ),
-    Operation(
-        "Sqrt",
-        KernelRow("sqrt(a)", "y = √a; NaN for a < 0."),
-        KernelRow("sqrt_grad(dy, y)", "dx = dy / 2y, with y = sqrt(x)."),
-        onnx="Sqrt",
-        c="sqrtf({})",
-        y="√x",
-        slope="1 / 2y",
-        note="NaN below 0",
-    ),
-    Operation(
-        "Cbrt",
-        KernelRow("cbrt(a)", "y = ∛a, with the sign of a.", work=40),
-        KernelRow("cbrt_grad(dy, y)", "dx = dy / 3y², with y = cbrt(x)."),
-        onnx=lambda g, x: g.node("Mul", g.node("Sign", x), g.node("Pow", g.node("Abs", x), g.number(1 / 3))),
-        c="cbrtf({})",
-        y="∛x",
-        slope="1 / 3y²",
-        note="inf at 0",
-    ),
-    Operation(
-        "Abs",
-        KernelRow("abs(a)", "y = |a|."),
-        KernelRow("abs_grad(dy, x)", "dx = dy times the sign of x; 0 where x = 0."),
-        onnx="Abs",
-        c="fabsf({})",
-        y="|x|",
-        slope="the sign of x",
-        note="0 at 0",
-    ),
-    Operation(
-        "Sin",
-        KernelRow("sin(a)", "y = sin a; NaN for ±inf.", work=60),
-        KernelRow("sin_grad(dy, x)", "dx = dy cos x.", work=60),
-        onnx="Sin",
-        c="sinf({})",
-        y="sin x, x in radians",
-        slope="cos x",
-        note="NaN for ±inf",
-    ),
-    Operation(
-        "Cos",
-        KernelRow("cos(a)", "y = cos a; NaN for ±inf.", work=60),
-        KernelRow("cos_grad(dy, x)", "dx = −dy sin x.", work=60),
-        onnx="Cos",
-        c="cosf({})",
-        y="cos x, x in radians",
-        slope="−sin x",
-        note="NaN for ±inf",
-    ),
-    # ---- choices ----
-    Operation(
-        "Maximum",
-        KernelRow(
-            "maximum(a, b)", "y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number."
-        ),
-        KernelRow(
-            "maximum_grad(dy, a, b, bint second)",
-            "da = dy where maximum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
-        ),
-        onnx="Max",
-        c="larger({}, {})",
-    ),
-    Operation(
-        "Minimum",
-        KernelRow(
-            "minimum(a, b)", "y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."
-        ),
-        KernelRow(
-            "minimum_grad(dy, a, b, bint second)",
-            "da = dy where minimum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
-        ),
-        onnx="Min",
-        c="smaller({}, {})",
-    ),
-    Operation(
-        "Where",
-        KernelRow(
-            "where(condition, a, b)",
-            "y = a where the condition is not 0, else b, broadcast. All have one dtype; one at least must be an array.",
-        ),
-    ),
-    Operation(
-        "Clip",
-        KernelRow("clip(a, double low, double high)", "y = min(max(a, low), high); NaN stays NaN."),
-        KernelRow("clip_grad(dy, x, double low, double high)", "dx = dy where clip(x, low, high) = x, else 0."),
-    ),
-    # ---- activations ----
-    Operation(
-        "ReLU",
-        KernelRow("relu(a)", "y = max(a, 0); NaN stays NaN."),
-        KernelRow("relu_grad(dy, y)", "dx = dy where y > 0, else 0, with y = relu(x)."),
-        onnx="Relu",
-        c="relu({})",
-    ),
-    Operation(
-        "LeakyReLU",
-        KernelRow("leaky_relu(a, double slope)", "y = a where a > 0, else slope · a."),
-        KernelRow(
-            "leaky_relu_grad(dy, y, double slope)",
-            "dx = dy where y > 0, else slope · dy, with y = leaky_relu(x, slope), slope ≥ 0.",
-        ),
-        c="leaky_relu({}, {slope})",
-    ),
-    Operation(
-        "PReLU",
-        KernelRow(
-            "prelu(a, slope)", "y = a where a > 0, else slope · a. The slope is an array that is broadcast to a."
-        ),
-        KernelRow("prelu_grad(dy, x, slope)", "dx = dy where x > 0, else slope · dy, with y = prelu(x, slope)."),
-    ),
-    Operation(
-        "ELU",
-        KernelRow("elu(a, double alpha)", "y = a where a > 0, else alpha (exp a − 1).", work=60),
-        KernelRow(
-            "elu_grad(dy, y, double alpha)",
-            "dx = dy where y > 0, else dy (y + alpha), with y = elu(x, alpha), alpha ≥ 0.",
-        ),
-        c="elu({}, {alpha})",
-    ),
-    Operation(
-        "Tanh",
-        KernelRow("tanh(a)", "y = tanh a.", work=60),
-        KernelRow("tanh_grad(dy, y)", "dx = dy (1 − y²), with y = tanh(x)."),
-        onnx="Tanh",
-        c="tanhf({})",
-    ),
-    Operation(
-        "Sigmoid",
-        KernelRow("sigmoid(a)", "y = 1 / (1 + exp(−a)).", work=60),
-        KernelRow("sigmoid_grad(dy, y)", "dx = dy y (1 − y), with y = sigmoid(x)."),
-        onnx="Sigmoid",
-        c="sigmoid({})",
-    ),
-    Operation(
-        "SiLU",
-        KernelRow("silu(a)", "y = a / (1 + exp(−a)).", work=60),
-        KernelRow("silu_grad(dy, x)", "dx = dy s (1 + x (1 − s)), with s = sigmoid(x).", work=70),
-        c="silu({})",
-    ),
-    Operation(
-        "Mish",
-        KernelRow("mish(a)", "y = a tanh(log(1 + exp a)).", work=60),
-        KernelRow("mish_grad(dy, x)", "dx = dy (t + x (1 − t²) sigmoid(x)), with t = tanh(log(1 + exp x)).", work=80),
-    ),
-    Operation(
-        "GELU",
-        KernelRow(
-            "gelu(a)",
-            "y = a Φ(a), Φ the normal distribution, and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π).",
-            work=120,
-            returns_slope=True,
-        ),
-    ),
-    Operation(
-        "GELU",
-        KernelRow(
-            "gelu_tanh(a)",
-            "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and the slope dy/da.",
-            work=70,
-            returns_slope=True,
-        ),
-    ),
-    Operation(
-        "Softplus",
-        KernelRow("softplus(a)", "y = log(1 + exp a).", work=130),
-        KernelRow("softplus_grad(dy, x)", "dx = dy sigmoid(x).", work=60),
-        onnx="Softplus",
-        c="softplus({})",
-    ),
-]
+def write_cbrt(g: Any, x: Any) -> str:
+    """Write ∛x as sign x · |x|^⅓: ONNX has no cube root."""
+    return g.node("Mul", g.node("Sign", x), g.node("Pow", g.node("Abs", x), g.number(1 / 3)))
 
-# Kernels of Functions that are more than an element's.
-PARTS = [
-    KernelRow("equal(a, b)", "y = 1 where a = b, else 0, broadcast; either may be a number."),
+
+KERNELS = [
+    KernelRow("add(a, b)", 10, "y = a + b, broadcast; either may be a number."),
+    KernelRow("subtract(a, b)", 10, "y = a − b, broadcast; either may be a number."),
+    KernelRow("multiply(a, b)", 10, "y = a · b, broadcast; either may be a number."),
+    KernelRow("divide(a, b)", 10, "y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."),
+    KernelRow("divide_grad(da, y)", 10, "db = −da y, the gradient of y = a / b, with da = dy / b."),
     KernelRow(
-        "focal(a, double gamma)",
-        "y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the slope dy/da = pᵞ (1 + γ exp(−a) a / p).",
-        work=200,
+        "power(a, b)", 1000, "y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer."
+    ),
+    KernelRow(
+        "power_grad_base(dy, a, b)", 1000, "da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0."
+    ),
+    KernelRow(
+        "power_grad_exponent(dy, a, y)",
+        1000,
+        "db = dy y log a, the gradient of y = a ** b; 0 · dy where a = 0 and b ≥ 0.",
+    ),
+    KernelRow("negative(a)", 10, "y = −a."),
+    KernelRow("exp(a)", 60, "y = eᵃ."),
+    KernelRow("log(a)", 60, "y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."),
+    KernelRow("sqrt(a)", 10, "y = √a; NaN for a < 0."),
+    KernelRow("sqrt_grad(dy, y)", 10, "dx = dy / 2y, with y = sqrt(x)."),
+    KernelRow("cbrt(a)", 40, "y = ∛a, with the sign of a."),
+    KernelRow("cbrt_grad(dy, y)", 10, "dx = dy / 3y², with y = cbrt(x)."),
+    KernelRow("abs(a)", 10, "y = |a|."),
+    KernelRow("abs_grad(dy, x)", 10, "dx = dy times the sign of x; 0 where x = 0."),
+    KernelRow("sin(a)", 60, "y = sin a; NaN for ±inf."),
+    KernelRow("sin_grad(dy, x)", 60, "dx = dy cos x."),
+    KernelRow("cos(a)", 60, "y = cos a; NaN for ±inf."),
+    KernelRow("cos_grad(dy, x)", 60, "dx = −dy sin x."),
+    KernelRow(
+        "maximum(a, b)", 10, "y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number."
+    ),
+    KernelRow(
+        "maximum_grad(dy, a, b, bint second)",
+        10,
+        "da = dy where maximum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+    ),
+    KernelRow(
+        "minimum(a, b)", 10, "y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."
+    ),
+    KernelRow(
+        "minimum_grad(dy, a, b, bint second)",
+        10,
+        "da = dy where minimum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+    ),
+    KernelRow(
+        "where(condition, a, b)",
+        10,
+        "y = a where the condition is not 0, else b, broadcast. All have one dtype; one at least must be an array.",
+    ),
+    KernelRow("clip(a, double low, double high)", 10, "y = min(max(a, low), high); NaN stays NaN."),
+    KernelRow("clip_grad(dy, x, double low, double high)", 10, "dx = dy where clip(x, low, high) = x, else 0."),
+    KernelRow("relu(a)", 10, "y = max(a, 0); NaN stays NaN."),
+    KernelRow("relu_grad(dy, y)", 10, "dx = dy where y > 0, else 0, with y = relu(x)."),
+    KernelRow("leaky_relu(a, double slope)", 10, "y = a where a > 0, else slope · a."),
+    KernelRow(
+        "leaky_relu_grad(dy, y, double slope)",
+        10,
+        "dx = dy where y > 0, else slope · dy, with y = leaky_relu(x, slope), slope ≥ 0.",
+    ),
+    KernelRow(
+        "prelu(a, slope)", 10, "y = a where a > 0, else slope · a. The slope is an array that is broadcast to a."
+    ),
+    KernelRow("prelu_grad(dy, x, slope)", 10, "dx = dy where x > 0, else slope · dy, with y = prelu(x, slope)."),
+    KernelRow("elu(a, double alpha)", 60, "y = a where a > 0, else alpha (exp a − 1)."),
+    KernelRow(
+        "elu_grad(dy, y, double alpha)",
+        10,
+        "dx = dy where y > 0, else dy (y + alpha), with y = elu(x, alpha), alpha ≥ 0.",
+    ),
+    KernelRow("tanh(a)", 60, "y = tanh a."),
+    KernelRow("tanh_grad(dy, y)", 10, "dx = dy (1 − y²), with y = tanh(x)."),
+    KernelRow("sigmoid(a)", 60, "y = 1 / (1 + exp(−a))."),
+    KernelRow("sigmoid_grad(dy, y)", 10, "dx = dy y (1 − y), with y = sigmoid(x)."),
+    KernelRow("silu(a)", 60, "y = a / (1 + exp(−a))."),
+    KernelRow("silu_grad(dy, x)", 70, "dx = dy s (1 + x (1 − s)), with s = sigmoid(x)."),
+    KernelRow("mish(a)", 60, "y = a tanh(log(1 + exp a))."),
+    KernelRow("mish_grad(dy, x)", 80, "dx = dy (t + x (1 − t²) sigmoid(x)), with t = tanh(log(1 + exp x))."),
+    KernelRow(
+        "gelu(a)",
+        120,
+        "y = a Φ(a), Φ the normal distribution, and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π).",
         returns_slope=True,
     ),
-    KernelRow("penalty(a, double l1, double l2)", "y = l1 |a| + l2 a² / 2."),
-    KernelRow("penalty_grad(dy, x, double l1, double l2)", "dx = dy (l1 sign(x) + l2 x), dy broadcast."),
+    KernelRow(
+        "gelu_tanh(a)",
+        70,
+        "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and the slope dy/da.",
+        returns_slope=True,
+    ),
+    KernelRow("softplus(a)", 130, "y = log(1 + exp a)."),
+    KernelRow("softplus_grad(dy, x)", 60, "dx = dy sigmoid(x)."),
+    KernelRow("equal(a, b)", 10, "y = 1 where a = b, else 0, broadcast; either may be a number."),
+    KernelRow(
+        "focal(a, double gamma)",
+        200,
+        "y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the slope dy/da = pᵞ (1 + γ exp(−a) a / p).",
+        returns_slope=True,
+    ),
+    KernelRow("penalty(a, double l1, double l2)", 10, "y = l1 |a| + l2 a² / 2."),
+    KernelRow("penalty_grad(dy, x, double l1, double l2)", 10, "dx = dy (l1 sign(x) + l2 x), dy broadcast."),
 ]
 
-KERNELS = [kernel for row in OPERATIONS for kernel in row[1:4] if isinstance(kernel, KernelRow)] + PARTS
+OPERATIONS = [
+    Operation("Add", "Add", "{} + {}"),
+    Operation("Subtract", "Sub", "{} - {}"),
+    Operation("Multiply", "Mul", "{} * {}"),
+    Operation("Divide", "Div", "{} / {}"),
+    Operation("Power", "Pow", "powf({}, {})"),
+    Operation("Negative", "Neg", "-{}"),
+    Operation("Exp", "Exp", "expf({})", "exp", "multiply(dy, y)", "eˣ", "y"),
+    Operation(
+        "Log",
+        "Log",
+        "logf({})",
+        "log",
+        "divide(dy, x)",
+        "ln x, the natural logarithm",
+        "1 / x",
+        "−inf for 0, NaN below",
+    ),
+    Operation("Sqrt", "Sqrt", "sqrtf({})", "sqrt", "sqrt_grad(dy, y)", "√x", "1 / 2y", "NaN below 0"),
+    Operation("Cbrt", write_cbrt, "cbrtf({})", "cbrt", "cbrt_grad(dy, y)", "∛x", "1 / 3y²", "inf at 0"),
+    Operation("Abs", "Abs", "fabsf({})", "abs", "abs_grad(dy, x)", "|x|", "the sign of x", "0 at 0"),
+    Operation("Sin", "Sin", "sinf({})", "sin", "sin_grad(dy, x)", "sin x, x in radians", "cos x", "NaN for ±inf"),
+    Operation("Cos", "Cos", "cosf({})", "cos", "cos_grad(dy, x)", "cos x, x in radians", "−sin x", "NaN for ±inf"),
+    Operation("Maximum", "Max", "larger({}, {})"),
+    Operation("Minimum", "Min", "smaller({}, {})"),
+    Operation("ReLU", "Relu", "relu({})"),
+    Operation("LeakyReLU", c="leaky_relu({}, {slope})"),
+    Operation("ELU", c="elu({}, {alpha})"),
+    Operation("Tanh", "Tanh", "tanhf({})"),
+    Operation("Sigmoid", "Sigmoid", "sigmoid({})"),
+    Operation("SiLU", c="silu({})"),
+    Operation("Softplus", "Softplus", "softplus({})"),
+]
 
 # Losses of one score and its target, and their slopes: operations that only loops/loss.pyx runs.
 LOSSES = ["squared_error", "absolute_error", "huber", "cross_entropy", "quantile", "poisson"]

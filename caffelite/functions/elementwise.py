@@ -8,7 +8,7 @@ import numpy as np
 from caffelite.core.function import Function
 
 
-class ElementwiseFunction(Function):
+class ElementwiseFunction(Function, recordable=True, rowwise=True):
     """y = kernel(x), with dx = gradient(dy, y), or dx = gradient(dy, x) unless it `keeps_output`."""
 
     kernel: Any

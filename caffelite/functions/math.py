@@ -14,12 +14,12 @@ from caffelite.functions.elementwise import ElementwiseFunction
 
 
 def make_class(row: Operation) -> type[Function]:
-    gradient, _, inputs = row.backward_signature.partition("(")
+    gradient, _, inputs = row.gradient.partition("(")
     return type(ElementwiseFunction)(
         row.function,
         (ElementwiseFunction,),
         {"__doc__": row.class_text, "__module__": __name__},
-        kernel=getattr(kernels, row.kernel.name),
+        kernel=getattr(kernels, row.kernel),
         gradient=getattr(kernels, gradient),
         keeps_output=inputs == "dy, y)",
         recordable=True,
@@ -33,14 +33,14 @@ def make_call(row: Operation) -> Any:
     def call(x: Any) -> Tensor:
         return kind().apply_once(as_tensor(x))
 
-    call.__name__ = call.__qualname__ = row.kernel.name
+    call.__name__ = call.__qualname__ = row.kernel
     call.__doc__ = row.function_text
     return call
 
 
 ROWS = [row for row in OPERATIONS if row.y]
 FUNCTIONS: dict[str, type[Function]] = {row.function: make_class(row) for row in ROWS}
-CALLS = {row.kernel.name: make_call(row) for row in ROWS}
+CALLS = {row.kernel: make_call(row) for row in ROWS}
 globals().update(FUNCTIONS | CALLS)
 add_methods(*CALLS.values())
 __all__ = sorted(CALLS)

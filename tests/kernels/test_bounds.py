@@ -120,7 +120,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             steps, of_nadam = guarded(np.array([[n, 0.0]])), guarded(np.array([[n, 0.0, 1.0]]))
             k.count_steps(steps)
             k.count_steps(of_nadam, guarded(np.full(6, 0.1)))
-            for name, rule in k.border.RULES.items():
+            for name, rule in k.bindings.RULES.items():
                 for rows in range(rule.least_state, rule.most_state + 1):
                     own = guarded(np.full(rule.hyper, 0.1)), {0: None, 2: steps, 3: of_nadam}[rule.steps]
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype)) if rows > 0 else None, *own)

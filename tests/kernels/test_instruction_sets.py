@@ -138,7 +138,7 @@ def test_a_part_of_an_update_has_the_bits_of_the_whole(isa):
 
         def updated(dtype, a, b):
             results, (g, start, *states) = [], np.random.default_rng(0).uniform(0.1, 1, (4, 67)).astype(dtype)[:, a:b]
-            for name, rule in k.border.RULES.items():
+            for name, rule in k.bindings.RULES.items():
                 steps = np.array([[b - a, 3.0, 0.5]])[:, : rule.steps].copy() if rule.steps else None
                 for rows in range(rule.least_state, rule.most_state + 1):
                     for last in (0.0, 0.3):

@@ -198,7 +198,7 @@ BY_KEYWORD = {
     "splines_input_grad": {
         "starts": np.array([0, 5, 9]),
         "edges": np.arange(7.0),
-        "of_edges": np.array([0, 4, 7]),
+        "edge_starts": np.array([0, 4, 7]),
     },
     "spline_table": {"starts": np.array([0, 4, 7])},
     "spline_table_grad": {"starts": np.array([0, 4, 7])},
@@ -231,7 +231,7 @@ THROUGH_A_CURSOR = {"take_batch", "put_batch", "advance", "add_mean", "add_weigh
 for kernel in ELEMENTWISE:
     if kernel.name not in RECORDED:
         RECORDED[kernel.name] = tuple(uniform(4, 5, seed=i) + 2 for i in range(arrays_taken(kernel)))
-for name, rule in kernels.border.RULES.items():
+for name, rule in kernels.bindings.RULES.items():
     steps = steps_for(rule, np.array([[4, 3, 0.5], [6, 2, 0.25]]))
     own = uniform(rule.most_state, 10) ** 2, np.linspace(0.1, 0.9, rule.hyper)
     RECORDED[name] = (uniform(10), uniform(10), *own, steps)

@@ -22,7 +22,7 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
 
     def everything():
         updated, out = [], np.ones((300, 130), dtype)
-        for name, rule in kernels.border.RULES.items():
+        for name, rule in kernels.bindings.RULES.items():
             for rows, last in itertools.product(range(rule.least_state, rule.most_state + 1), (0.0, 0.5)):
                 w, state, hyper = long.ravel().copy(), np.ones((rows, long.size), dtype), np.full(rule.hyper, 0.1)
                 hyper[-1] = last

@@ -224,7 +224,7 @@ OPERATORS: dict[str, Operator] = {
     "Max": variadic_op(np.maximum, functions.maximum),
     "Min": variadic_op(np.minimum, functions.minimum),
     **{
-        row.onnx: numpy_or_tensor(getattr(np, row.kernel.name), getattr(functions, row.kernel.name))
+        row.onnx: numpy_or_tensor(getattr(np, row.kernel), getattr(functions, row.kernel))
         for row in OPERATIONS
         if row.y and isinstance(row.onnx, str)
     },
