@@ -23,7 +23,7 @@ class KernelRow(NamedTuple):
 class Operation(NamedTuple):
     function: str  # the class in `caffelite.functions`
     onnx: str | Callable[..., str] = ""  # the operator, or a function that writes nodes of (Writer, x)
-    c: str = ""  # the C of an element for the inputs {}; {name} is an attribute of the Function
+    c: str = ""  # the C of an element of {x}, or of {a} and {b}; other {names} are attributes of the Function
 
     # A Function that is made of its row has one input, no options, and
     kernel: str = ""
@@ -150,38 +150,39 @@ KERNELS = [
     KernelRow("penalty_grad(dy, x, double l1, double l2)", 10, "dx = dy (l1 sign(x) + l2 x), dy broadcast."),
 ]
 
+# function, ONNX, C; kernel, gradient, y, dy/dx, note
 OPERATIONS = [
-    Operation("Add", "Add", "{} + {}"),
-    Operation("Subtract", "Sub", "{} - {}"),
-    Operation("Multiply", "Mul", "{} * {}"),
-    Operation("Divide", "Div", "{} / {}"),
-    Operation("Power", "Pow", "powf({}, {})"),
-    Operation("Negative", "Neg", "-{}"),
-    Operation("Exp", "Exp", "expf({})", "exp", "multiply(dy, y)", "eˣ", "y"),
+    Operation("Add", "Add", "{a} + {b}"),
+    Operation("Subtract", "Sub", "{a} - {b}"),
+    Operation("Multiply", "Mul", "{a} * {b}"),
+    Operation("Divide", "Div", "{a} / {b}"),
+    Operation("Power", "Pow", "powf({a}, {b})"),
+    Operation("Negative", "Neg", "-{x}"),
+    Operation("Exp", "Exp", "expf({x})", "exp", "multiply(dy, y)", "eˣ", "y"),
     Operation(
         "Log",
         "Log",
-        "logf({})",
+        "logf({x})",
         "log",
         "divide(dy, x)",
         "ln x, the natural logarithm",
         "1 / x",
         "−inf for 0, NaN below",
     ),
-    Operation("Sqrt", "Sqrt", "sqrtf({})", "sqrt", "sqrt_grad(dy, y)", "√x", "1 / 2y", "NaN below 0"),
-    Operation("Cbrt", write_cbrt, "cbrtf({})", "cbrt", "cbrt_grad(dy, y)", "∛x", "1 / 3y²", "inf at 0"),
-    Operation("Abs", "Abs", "fabsf({})", "abs", "abs_grad(dy, x)", "|x|", "the sign of x", "0 at 0"),
-    Operation("Sin", "Sin", "sinf({})", "sin", "sin_grad(dy, x)", "sin x, x in radians", "cos x", "NaN for ±inf"),
-    Operation("Cos", "Cos", "cosf({})", "cos", "cos_grad(dy, x)", "cos x, x in radians", "−sin x", "NaN for ±inf"),
-    Operation("Maximum", "Max", "larger({}, {})"),
-    Operation("Minimum", "Min", "smaller({}, {})"),
-    Operation("ReLU", "Relu", "relu({})"),
-    Operation("LeakyReLU", c="leaky_relu({}, {slope})"),
-    Operation("ELU", c="elu({}, {alpha})"),
-    Operation("Tanh", "Tanh", "tanhf({})"),
-    Operation("Sigmoid", "Sigmoid", "sigmoid({})"),
-    Operation("SiLU", c="silu({})"),
-    Operation("Softplus", "Softplus", "softplus({})"),
+    Operation("Sqrt", "Sqrt", "sqrtf({x})", "sqrt", "sqrt_grad(dy, y)", "√x", "1 / 2y", "NaN below 0"),
+    Operation("Cbrt", write_cbrt, "cbrtf({x})", "cbrt", "cbrt_grad(dy, y)", "∛x", "1 / 3y²", "inf at 0"),
+    Operation("Abs", "Abs", "fabsf({x})", "abs", "abs_grad(dy, x)", "|x|", "the sign of x", "0 at 0"),
+    Operation("Sin", "Sin", "sinf({x})", "sin", "sin_grad(dy, x)", "sin x, x in radians", "cos x", "NaN for ±inf"),
+    Operation("Cos", "Cos", "cosf({x})", "cos", "cos_grad(dy, x)", "cos x, x in radians", "−sin x", "NaN for ±inf"),
+    Operation("Maximum", "Max", "larger({a}, {b})"),
+    Operation("Minimum", "Min", "smaller({a}, {b})"),
+    Operation("ReLU", "Relu", "relu({x})"),
+    Operation("LeakyReLU", c="leaky_relu({x}, {slope})"),
+    Operation("ELU", c="elu({x}, {alpha})"),
+    Operation("Tanh", "Tanh", "tanhf({x})"),
+    Operation("Sigmoid", "Sigmoid", "sigmoid({x})"),
+    Operation("SiLU", c="silu({x})"),
+    Operation("Softplus", "Softplus", "softplus({x})"),
 ]
 
 # Losses of one score and its target, and their slopes: operations that only loops/loss.pyx runs.

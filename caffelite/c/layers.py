@@ -54,8 +54,8 @@ def operation(text: str) -> Callable[..., CLayer]:
     """Make a function that writes an elementwise operation, of x and of attributes of the Function by their names."""
 
     def write(f: Function, x: Shape, y: Shape) -> CLayer:
-        attributes = {name: literal(getattr(f, name)) for _, name, _, _ in Formatter().parse(text) if name}
-        return elementwise(x, text.format("x[]", **attributes), "x")
+        names = {name for _, name, _, _ in Formatter().parse(text) if name} - {"x"}
+        return elementwise(x, text.format(x="x[]", **{name: literal(getattr(f, name)) for name in names}), "x")
 
     return write
 
@@ -344,7 +344,7 @@ def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> 
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
 LAYERS: dict[type, Callable[..., CLayer]] = {
-    **{getattr(functions, name): operation(c) for name, c in by_function("c").items() if c.count("{}") == 1},
+    **{getattr(functions, name): operation(c) for name, c in by_function("c").items() if "{x}" in c},
     functions.Linear: linear,
     functions.DropConnect: linear,
     functions.Conv1d: convolution,

@@ -5,9 +5,9 @@
 #
 # Their largest errors, in units in the last place. benchmarks/elementary.py measures them, float32 over all its values:
 #
-#               exp    log    tanh   sigmoid   log(1 + exp x)   exp x − 1, x ≤ 0   x Φ(x)   sin    cos
-#     float32   1.1    1.0    2.6    2.5       2.0              1.1                5.2      0.6    0.6
-#     float64   1.0    1.0    2.6    2.4       1.9              1.1                5.2      2.2    2.2
+#               exp    log    cbrt   tanh   sigmoid   log(1 + exp x)   exp x − 1, x ≤ 0   x Φ(x)   sin    cos
+#     float32   1.1    1.0    1.0    2.6    2.5       2.0              1.1                5.2      0.6    0.6
+#     float64   1.0    1.0    1.0    2.6    2.4       1.9              1.1                5.2      2.2    2.2
 #
 # exp x − 1 and x Φ(x) were compared with results of 60 digits at thousands of random arguments.
 
