@@ -186,12 +186,12 @@ def math_stub() -> str:
     rows = [row for row in TABLE["OPERATIONS"] if row.y]
     parts = [
         STUB_HEAD,
-        "\nfrom caffelite.core.tensor import Tensor\n",
-        "from caffelite.functions.elementwise import ElementwiseFunction\n\n",
-        f"__all__ = {sorted(row.kernel for row in rows)!r}\n\nFUNCTIONS: dict[str, type[ElementwiseFunction]]\n",
+        "\nfrom caffelite.core.function import Function\nfrom caffelite.core.tensor import Tensor\n\n",
+        f"__all__ = {sorted(row.kernel for row in rows)!r}\n\nFUNCTIONS: dict[str, type[Function]]\n",
     ]
     for row in rows:
-        parts.append(f'\nclass {row.function}(ElementwiseFunction):\n    """{row.class_text}"""\n')
+        parts.append(f'\nclass {row.function}(Function):\n    """{row.class_text}"""\n')
+        parts.append("    def forward(self, *inputs: Any) -> Any: ...\n    def backward(self, dy: Any) -> Any: ...\n")
         parts.append(f'\ndef {row.kernel}(x: Any) -> Tensor:\n    """{row.function_text}"""\n')
     return "".join(parts)
 

@@ -11,7 +11,7 @@ from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
 from caffelite.core.tensor import Tensor, add_methods, make_parameter
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.functions.elementwise import ElementwiseFunction
+from caffelite.functions.elementwise import keep_input, keep_output
 from caffelite.functions.normalization import standard_moments
 
 __all__ = [
@@ -41,18 +41,13 @@ __all__ = [
 ]
 
 
-class ReLU(
-    ElementwiseFunction,
-    kernel=kernels.relu,
-    gradient=kernels.relu_grad,
-    keeps_output=True,
-    recordable=True,
-    rowwise=True,
-):
+class ReLU(Function, recordable=True, rowwise=True):
     """The rectified linear unit, elementwise:  y = max(x, 0),  dx = dy where x > 0, else 0.
 
     V. Nair and G. Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
     """
+
+    forward, backward = keep_output(kernels.relu, kernels.relu_grad)
 
 
 class LeakyReLU(Function, recordable=True, rowwise=True):
@@ -180,53 +175,47 @@ class GELU(Function, recordable=True, rowwise=True):
         return f"GELU({'approximate=True' if self.approximate else ''})"
 
 
-class Softplus(
-    ElementwiseFunction, kernel=kernels.softplus, gradient=kernels.softplus_grad, recordable=True, rowwise=True
-):
+class Softplus(Function, recordable=True, rowwise=True):
     """A smooth ReLU, y = log(1 + exp x), elementwise, with dy/dx = 1 / (1 + exp(−x)).
 
     C. Dugas et al., "Incorporating second-order functional knowledge for better option pricing", NIPS 2000.
     """
 
+    forward, backward = keep_input(kernels.softplus, kernels.softplus_grad)
 
-class Tanh(
-    ElementwiseFunction,
-    kernel=kernels.tanh,
-    gradient=kernels.tanh_grad,
-    keeps_output=True,
-    recordable=True,
-    rowwise=True,
-):
+
+class Tanh(Function, recordable=True, rowwise=True):
     """The hyperbolic tangent, y = tanh x, elementwise, with dy/dx = 1 − y²."""
 
+    forward, backward = keep_output(kernels.tanh, kernels.tanh_grad)
 
-class Sigmoid(
-    ElementwiseFunction,
-    kernel=kernels.sigmoid,
-    gradient=kernels.sigmoid_grad,
-    keeps_output=True,
-    recordable=True,
-    rowwise=True,
-):
+
+class Sigmoid(Function, recordable=True, rowwise=True):
     """The logistic sigmoid, y = 1 / (1 + exp(−x)), elementwise, with dy/dx = y (1 − y)."""
 
+    forward, backward = keep_output(kernels.sigmoid, kernels.sigmoid_grad)
 
-class SiLU(ElementwiseFunction, kernel=kernels.silu, gradient=kernels.silu_grad, recordable=True, rowwise=True):
+
+class SiLU(Function, recordable=True, rowwise=True):
     """The sigmoid linear unit, y = x s, s = 1 / (1 + exp(−x)), elementwise, with dy/dx = s (1 + x (1 − s)).
 
     NaN at −infinity. S. Elfwing, E. Uchibe and K. Doya, "Sigmoid-weighted linear units for neural network function
     approximation in reinforcement learning", Neural Networks 107, 2018.
     """
 
+    forward, backward = keep_input(kernels.silu, kernels.silu_grad)
+
     def formula(self, x: Tensor) -> Tensor:
         return x * x.sigmoid()
 
 
-class Mish(ElementwiseFunction, kernel=kernels.mish, gradient=kernels.mish_grad, recordable=True, rowwise=True):
+class Mish(Function, recordable=True, rowwise=True):
     """The activation Mish, y = x t, t = tanh(log(1 + exp x)), elementwise, with dy/dx = t + x (1 − t²) / (1 + exp(−x)).
 
     NaN at −infinity. D. Misra, "Mish: a self regularized non-monotonic activation function", 2019.
     """
+
+    forward, backward = keep_input(kernels.mish, kernels.mish_grad)
 
     def formula(self, x: Tensor) -> Tensor:
         return x * x.softplus().tanh()

@@ -1,35 +1,34 @@
-"""Functions of one input that kernels compute element by element."""
+"""The methods of Functions of one input that kernels compute element by element."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from caffelite.core.function import Function
+Compute = Callable[..., Any]
 
 
-class ElementwiseFunction(Function, recordable=True, rowwise=True):
-    """y = kernel(x), with dx = gradient(dy, y), or dx = gradient(dy, x) unless it `keeps_output`."""
+def keep_input(kernel: Compute, gradient: Compute) -> tuple[Compute, Compute]:
+    """Return `forward` and `backward`:  y = kernel(x),  dx = gradient(dy, x)."""
 
-    kernel: Any
-    gradient: Any
-    keeps_output = False
+    def forward(self: Any, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernel(x)
 
-    def __init_subclass__(
-        cls,
-        kernel: Callable[..., np.ndarray] | None = None,
-        gradient: Callable[..., np.ndarray] | None = None,
-        keeps_output: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init_subclass__(**options)
-        if kernel is not None:
-            cls.kernel, cls.gradient, cls.keeps_output = kernel, gradient, keeps_output
+    def backward(self: Any, dy: np.ndarray) -> np.ndarray:
+        return gradient(dy, self.x)
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        y = self.kernel(x)
-        self.kept = y if self.keeps_output else x
-        return y
+    return forward, backward
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return self.gradient(dy, self.kept)
+
+def keep_output(kernel: Compute, gradient: Compute) -> tuple[Compute, Compute]:
+    """Return `forward` and `backward`:  y = kernel(x),  dx = gradient(dy, y)."""
+
+    def forward(self: Any, x: np.ndarray) -> np.ndarray:
+        self.y = kernel(x)
+        return self.y
+
+    def backward(self: Any, dy: np.ndarray) -> np.ndarray:
+        return gradient(dy, self.y)
+
+    return forward, backward

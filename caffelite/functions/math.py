@@ -10,21 +10,15 @@ from caffelite._kernels.operations import OPERATIONS, Operation
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.functions.elementwise import ElementwiseFunction
+from caffelite.functions.elementwise import keep_input, keep_output
 
 
 def make_class(row: Operation) -> type[Function]:
     gradient, _, inputs = row.gradient.partition("(")
-    return type(ElementwiseFunction)(
-        row.function,
-        (ElementwiseFunction,),
-        {"__doc__": row.class_text, "__module__": __name__},
-        kernel=getattr(kernels, row.kernel),
-        gradient=getattr(kernels, gradient),
-        keeps_output=inputs == "dy, y)",
-        recordable=True,
-        rowwise=True,
-    )
+    keep = keep_output if inputs == "dy, y)" else keep_input
+    forward, backward = keep(getattr(kernels, row.kernel), getattr(kernels, gradient))
+    members = {"__doc__": row.class_text, "__module__": __name__, "forward": forward, "backward": backward}
+    return type(Function)(row.function, (Function,), members, recordable=True, rowwise=True)
 
 
 def make_call(row: Operation) -> Any:
