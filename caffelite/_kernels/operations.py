@@ -47,58 +47,7 @@ def write_cbrt(g: Any, x: Any) -> str:
 
 
 KERNELS = [
-    KernelRow("add(a, b)", 10, "y = a + b, broadcast; either may be a number."),
-    KernelRow("subtract(a, b)", 10, "y = a − b, broadcast; either may be a number."),
-    KernelRow("multiply(a, b)", 10, "y = a · b, broadcast; either may be a number."),
-    KernelRow("divide(a, b)", 10, "y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."),
-    KernelRow("divide_grad(da, y)", 10, "db = −da y, the gradient of y = a / b, with da = dy / b."),
-    KernelRow(
-        "power(a, b)", 1000, "y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer."
-    ),
-    KernelRow(
-        "power_grad_base(dy, a, b)", 1000, "da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0."
-    ),
-    KernelRow(
-        "power_grad_exponent(dy, a, y)",
-        1000,
-        "db = dy y log a, the gradient of y = a ** b; 0 · dy where a = 0 and b ≥ 0.",
-    ),
     KernelRow("negative(a)", 10, "y = −a."),
-    KernelRow("exp(a)", 60, "y = eᵃ."),
-    KernelRow("log(a)", 60, "y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."),
-    KernelRow("sqrt(a)", 10, "y = √a; NaN for a < 0."),
-    KernelRow("sqrt_grad(dy, y)", 10, "dx = dy / 2y, with y = sqrt(x)."),
-    KernelRow("cbrt(a)", 40, "y = ∛a, with the sign of a."),
-    KernelRow("cbrt_grad(dy, y)", 10, "dx = dy / 3y², with y = cbrt(x)."),
-    KernelRow("abs(a)", 10, "y = |a|."),
-    KernelRow("abs_grad(dy, x)", 10, "dx = dy times the sign of x; 0 where x = 0."),
-    KernelRow("sin(a)", 60, "y = sin a; NaN for ±inf."),
-    KernelRow("sin_grad(dy, x)", 60, "dx = dy cos x."),
-    KernelRow("cos(a)", 60, "y = cos a; NaN for ±inf."),
-    KernelRow("cos_grad(dy, x)", 60, "dx = −dy sin x."),
-    KernelRow(
-        "maximum(a, b)", 10, "y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number."
-    ),
-    KernelRow(
-        "maximum_grad(dy, a, b, bint second)",
-        10,
-        "da = dy where maximum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
-    ),
-    KernelRow(
-        "minimum(a, b)", 10, "y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."
-    ),
-    KernelRow(
-        "minimum_grad(dy, a, b, bint second)",
-        10,
-        "da = dy where minimum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
-    ),
-    KernelRow(
-        "where(condition, a, b)",
-        10,
-        "y = a where the condition is not 0, else b, broadcast. All have one dtype; one at least must be an array.",
-    ),
-    KernelRow("clip(a, double low, double high)", 10, "y = min(max(a, low), high); NaN stays NaN."),
-    KernelRow("clip_grad(dy, x, double low, double high)", 10, "dx = dy where clip(x, low, high) = x, else 0."),
     KernelRow("relu(a)", 10, "y = max(a, 0); NaN stays NaN."),
     KernelRow("relu_grad(dy, y)", 10, "dx = dy where y > 0, else 0, with y = relu(x)."),
     KernelRow("leaky_relu(a, double slope)", 10, "y = a where a > 0, else slope · a."),
@@ -117,6 +66,58 @@ KERNELS = [
         10,
         "dx = dy where y > 0, else dy (y + alpha), with y = elu(x, alpha), alpha ≥ 0.",
     ),
+    KernelRow("add(a, b)", 10, "y = a + b, broadcast; either may be a number."),
+    KernelRow("subtract(a, b)", 10, "y = a − b, broadcast; either may be a number."),
+    KernelRow("multiply(a, b)", 10, "y = a · b, broadcast; either may be a number."),
+    KernelRow("divide(a, b)", 10, "y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."),
+    KernelRow("divide_grad(da, y)", 10, "db = −da y, the gradient of y = a / b, with da = dy / b."),
+    KernelRow(
+        "maximum(a, b)", 10, "y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number."
+    ),
+    KernelRow(
+        "maximum_grad(dy, a, b, bint second)",
+        10,
+        "da = dy where maximum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+    ),
+    KernelRow(
+        "minimum(a, b)", 10, "y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."
+    ),
+    KernelRow(
+        "minimum_grad(dy, a, b, bint second)",
+        10,
+        "da = dy where minimum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+    ),
+    KernelRow("equal(a, b)", 10, "y = 1 where a = b, else 0, broadcast; either may be a number."),
+    KernelRow(
+        "where(condition, a, b)",
+        10,
+        "y = a where the condition is not 0, else b, broadcast. All have one dtype; one at least must be an array.",
+    ),
+    KernelRow("clip(a, double low, double high)", 10, "y = min(max(a, low), high); NaN stays NaN."),
+    KernelRow("clip_grad(dy, x, double low, double high)", 10, "dx = dy where clip(x, low, high) = x, else 0."),
+    KernelRow(
+        "power(a, b)", 1000, "y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer."
+    ),
+    KernelRow(
+        "power_grad_base(dy, a, b)", 1000, "da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0."
+    ),
+    KernelRow(
+        "power_grad_exponent(dy, a, y)",
+        1000,
+        "db = dy y log a, the gradient of y = a ** b; 0 · dy where a = 0 and b ≥ 0.",
+    ),
+    KernelRow("abs(a)", 10, "y = |a|."),
+    KernelRow("abs_grad(dy, x)", 10, "dx = dy times the sign of x; 0 where x = 0."),
+    KernelRow("sqrt(a)", 10, "y = √a; NaN for a < 0."),
+    KernelRow("sqrt_grad(dy, y)", 10, "dx = dy / 2y, with y = sqrt(x)."),
+    KernelRow("cbrt(a)", 40, "y = ∛a, with the sign of a."),
+    KernelRow("cbrt_grad(dy, y)", 10, "dx = dy / 3y², with y = cbrt(x)."),
+    KernelRow("exp(a)", 60, "y = eᵃ."),
+    KernelRow("log(a)", 60, "y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."),
+    KernelRow("sin(a)", 60, "y = sin a; NaN for ±inf."),
+    KernelRow("sin_grad(dy, x)", 60, "dx = dy cos x."),
+    KernelRow("cos(a)", 60, "y = cos a; NaN for ±inf."),
+    KernelRow("cos_grad(dy, x)", 60, "dx = −dy sin x."),
     KernelRow("tanh(a)", 60, "y = tanh a."),
     KernelRow("tanh_grad(dy, y)", 10, "dx = dy (1 − y²), with y = tanh(x)."),
     KernelRow("sigmoid(a)", 60, "y = 1 / (1 + exp(−a))."),
@@ -139,15 +140,14 @@ KERNELS = [
     ),
     KernelRow("softplus(a)", 130, "y = log(1 + exp a)."),
     KernelRow("softplus_grad(dy, x)", 60, "dx = dy sigmoid(x)."),
-    KernelRow("equal(a, b)", 10, "y = 1 where a = b, else 0, broadcast; either may be a number."),
+    KernelRow("penalty(a, double l1, double l2)", 10, "y = l1 |a| + l2 a² / 2."),
+    KernelRow("penalty_grad(dy, x, double l1, double l2)", 10, "dx = dy (l1 sign(x) + l2 x), dy broadcast."),
     KernelRow(
         "focal(a, double gamma)",
         200,
         "y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the slope dy/da = pᵞ (1 + γ exp(−a) a / p).",
         returns_slope=True,
     ),
-    KernelRow("penalty(a, double l1, double l2)", 10, "y = l1 |a| + l2 a² / 2."),
-    KernelRow("penalty_grad(dy, x, double l1, double l2)", 10, "dx = dy (l1 sign(x) + l2 x), dy broadcast."),
 ]
 
 # function, ONNX, C; kernel, gradient, y, dy/dx, note

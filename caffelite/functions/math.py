@@ -1,6 +1,6 @@
 """Elementary functions: a Function, a function and a method of Tensor for each row with `y` in _kernels/operations.py.
 
-generate.py, which writes their types into math.pyi, is there too.
+_kernels/generate.py writes their types into math.pyi.
 """
 
 from typing import Any
