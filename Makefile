@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Python itself compiles the modules that it imports.
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off --no-compile
-SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/bindings/* caffelite/_kernels/loops/*)
+SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/bindings/* caffelite/_kernels/loops/*) caffelite/_kernels/operations.py caffelite/_kernels/generate.py
 
 # An environment keeps its Python, so another one, as in `make PYTHON=python3.12`, would be ignored.
 ifeq ($(origin PYTHON)$(wildcard $(BIN)/python),command line$(BIN)/python)
@@ -48,6 +48,7 @@ format: .venv/test,lint
 	$(BIN)/clang-format -i caffelite/_kernels/loops/*.h
 
 mypy: .venv/test,lint
+	$(BIN)/python caffelite/_kernels/generate.py
 	$(BIN)/mypy
 
 workflows: .venv/test,lint

@@ -19,6 +19,7 @@ import gc
 import os
 import platform
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -295,4 +296,5 @@ def is_up_to_date(target, dependencies):
 
 
 if __name__ == "__main__":  # Cython's processes import this file
+    runpy.run_path(str(KERNELS / "generate.py"))["write_all"]()
     setup(ext_modules=[] if PREBUILT else extensions(), cmdclass={"build_ext": BuildKernels})

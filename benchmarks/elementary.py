@@ -1,4 +1,4 @@
-"""The errors of exp, log, tanh, sigmoid, softplus, sin and cos, in units in the last place (ulp).
+"""The errors of exp, log, cbrt, tanh, sigmoid, softplus, sin and cos, in units in the last place (ulp).
 
 float32: over all 2³² numbers there are, against float64. float64: over random numbers, against NumPy's longdouble where
 that has more digits. NaN and infinite results have to be NaN and infinite for the same arguments, or the run ends.
@@ -27,7 +27,7 @@ def softplus(x):
 
 
 JUDGES = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": sigmoid, "softplus": softplus}
-JUDGES |= {"sin": np.sin, "cos": np.cos}
+JUDGES |= {"sin": np.sin, "cos": np.cos, "cbrt": np.cbrt}
 
 
 def largest_error(name, x, wide):

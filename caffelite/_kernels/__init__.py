@@ -2,6 +2,8 @@
 
     kernel.pyx      the facts that are the same for all calls of a kernel
     call.pxd        a call: the struct between bindings and loops
+    operations.py   the table of the elementwise operations
+    generate.py     writes their bindings, and the types of all compiled functions, before a build
     bindings.pyx    the functions that Python calls: they check, bind, launch; one file of bindings/ for each family
     openmp.py       how long OpenMP's threads spin while they wait
     launch.pyx      threads; running a call

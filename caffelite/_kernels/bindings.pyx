@@ -60,8 +60,10 @@ def use_loops(module):
     rounded_columns = module.ROUNDED_COLUMNS
 
 
+# Python's `kernels.matmul` is `def matmul` in bindings/matmul.pxi: these files are parts of this module.
 include "bindings/arguments.pxi"
 include "bindings/elementwise.pxi"
+include "generated/operations.pxi"
 include "bindings/conversion.pxi"
 include "bindings/matmul.pxi"
 include "bindings/convolution.pxi"

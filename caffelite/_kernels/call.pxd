@@ -32,71 +32,8 @@ cdef enum Stop:                           # why a loop stops the step
     PYTHON_ERROR = 3                      # a call of Python, between two kernels, raised
 
 
-cdef enum Op:                             # the operation of an elementwise loop: see loops/elementwise.pyx
-    NOTHING = 0
-    COPY
-    NEGATIVE
-    RELU
-    RELU_GRAD
-    LEAKY_RELU
-    LEAKY_RELU_GRAD
-    PRELU
-    PRELU_GRAD
-    ELU
-    ELU_GRAD
-    ADD
-    SUBTRACT
-    MULTIPLY
-    DIVIDE
-    DIVIDE_GRAD
-    MAXIMUM
-    MAXIMUM_GRAD
-    MINIMUM
-    MINIMUM_GRAD
-    EQUAL
-    WHERE
-    CLIP
-    CLIP_GRAD
-    POWER
-    POWER_GRAD_BASE
-    POWER_GRAD_EXPONENT
-    ABS
-    ABS_GRAD
-    SQRT
-    SQRT_GRAD
-    EXP
-    LOG
-    SIN
-    SIN_GRAD
-    COS
-    COS_GRAD
-    TANH
-    TANH_GRAD
-    SIGMOID
-    SIGMOID_GRAD
-    SILU
-    SILU_GRAD
-    MISH
-    MISH_GRAD
-    GELU
-    GELU_TANH
-    SOFTPLUS
-    SOFTPLUS_GRAD
-    PENALTY
-    PENALTY_GRAD
-    SQUARED_ERROR
-    SQUARED_ERROR_GRAD
-    ABSOLUTE_ERROR
-    ABSOLUTE_ERROR_GRAD
-    HUBER
-    HUBER_GRAD
-    CROSS_ENTROPY
-    CROSS_ENTROPY_GRAD
-    QUANTILE
-    QUANTILE_GRAD
-    POISSON
-    POISSON_GRAD
-    FOCAL
+# Op, the operation of an elementwise loop, from the table operations.py
+include "generated/ops.pxi"
 
 
 cdef enum Type:                           # the types of `convert`

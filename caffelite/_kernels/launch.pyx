@@ -284,6 +284,7 @@ cdef int run(const Call* call, int threads) noexcept nogil:
     global has_run_in_parallel
     cdef int stop = 0
     cdef Py_ssize_t shares, share
+    # call.loop is what a file of loops/ publishes under the kernel's name, for example `matmul` in loops/matmul.pyx.
     if threads == 1 or not is_divided(call):
         return call.loop(call.operand[0].data, call, 0, call.parts) if call.parts > 0 else CONTINUE
     has_run_in_parallel = True

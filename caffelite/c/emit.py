@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from caffelite._kernels.operations import by_function
+
 WIDTH = 120  # characters of a line
 INDICES = "ijklmnop"  # of axes
 
@@ -56,11 +58,14 @@ static float place(float x, const float *lower, const float *width, int n)
 }""",
 }
 
+#: C's functions of numbers, without the f of those for floats.
+MATH = {"erfc", "expm1", "log1p", *re.findall(r"(\w+)f\(", " ".join(by_function("c").values()))}
+
 
 def to_double(code: str) -> str:
     """C for `double` of C for `float`."""
     code = re.sub(r"\bfloat\b", "double", code)
-    code = re.sub(r"\b(cos|erfc|exp|expm1|fabs|log|log1p|pow|sin|sqrt|tanh)f\(", r"\1(", code)
+    code = re.sub(rf"\b({'|'.join(MATH)})f\(", r"\1(", code)
     return re.sub(r"(\d)f\b", r"\1", code)
 
 

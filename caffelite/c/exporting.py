@@ -46,9 +46,9 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     nothing), Columns, Splines, Residual, Parallel and Models. Other Functions work if their `formula` uses only these
     and operators. The length of sequences is the length in `input_shape`.
 
-    A `call` may also use + - * / ** @, exp, log, sqrt, sin, cos, abs, maximum, minimum, sum, mean, max, min, indices,
-    transpose, flip, split, concatenate and reshape of Tensors. `export` applies it to zeros, so it may not look at
-    values.
+    A `call` may also use + - * / ** @, elementary functions such as exp, maximum, minimum, sum, mean, max, min,
+    indices, transpose, flip, split, concatenate and reshape of Tensors. `export` applies it to zeros, so it may not
+    look at values.
 
     Before anything is written, raises TypeError naming a Function of another kind, and ValueError for shapes that do
     not fit. Raise OSError naming the path if it can't be written. The file replaces an older one when it is complete.

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from string import Formatter
 from typing import Any
 
 import numpy as np
 
 from caffelite import functions
+from caffelite._kernels.operations import by_function
 from caffelite.c.emit import Shape, axes, dims, index_axes, literal, loop, loops, subscript
 from caffelite.c.int8 import QUANTIZED_CLASSES, quantize_weight
 from caffelite.core.arrays import normalize_axes
@@ -48,12 +50,12 @@ def elementwise(shape: Shape, y: str, *inputs: str) -> CLayer:
     return CLayer(dict.fromkeys(inputs, dims(counts)), dims(counts), body, in_place=True)
 
 
-def activation(helper: str, *attributes: str) -> Callable[..., CLayer]:
-    """Make a function that writes an activation: a helper computes it of x and of attributes of the Function."""
+def operation(text: str) -> Callable[..., CLayer]:
+    """Make a function that writes an elementwise operation, of x and of attributes of the Function by their names."""
 
     def write(f: Function, x: Shape, y: Shape) -> CLayer:
-        arguments = ["x[]", *[literal(getattr(f, name)) for name in attributes]]
-        return elementwise(x, f"{helper}({', '.join(arguments)})", "x")
+        names = {name for _, name, _, _ in Formatter().parse(text) if name} - {"x"}
+        return elementwise(x, text.format(x="x[]", **{name: literal(getattr(f, name)) for name in names}), "x")
 
     return write
 
@@ -74,10 +76,6 @@ def gelu(f: functions.GELU, x: Shape, y: Shape) -> CLayer:
 
 def copy_layer(shape: Shape) -> CLayer:
     return elementwise(shape, "x[]", "x")
-
-
-def negative(f: functions.Negative, x: Shape, y: Shape) -> CLayer:
-    return elementwise(x, "-x[]", "x")
 
 
 def residual(f: functions.Residual, x: Shape, fx: Shape, y: Shape) -> CLayer:
@@ -346,6 +344,7 @@ def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> 
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
 LAYERS: dict[type, Callable[..., CLayer]] = {
+    **{getattr(functions, name): operation(c) for name, c in by_function("c").items() if "{x}" in c},
     functions.Linear: linear,
     functions.DropConnect: linear,
     functions.Conv1d: convolution,
@@ -364,27 +363,13 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
     functions.RMSNorm: rms_norm,
     functions.GroupNorm: group_norm,
     functions.InstanceNorm: group_norm,
-    functions.ReLU: activation("relu"),
-    functions.LeakyReLU: activation("leaky_relu", "slope"),
     functions.PReLU: prelu,
-    functions.ELU: activation("elu", "alpha"),
     functions.GELU: gelu,
-    functions.SiLU: activation("silu"),
-    functions.Softplus: activation("softplus"),
-    functions.Tanh: activation("tanhf"),
-    functions.Sigmoid: activation("sigmoid"),
     functions.Softmax: softmax,
     functions.LogSoftmax: softmax,
     functions.Concatenate: concatenation,
     functions.Pad: pad,
     functions.PadAxes: pad,
-    functions.Negative: negative,
-    functions.Exp: activation("expf"),
-    functions.Log: activation("logf"),
-    functions.Sqrt: activation("sqrtf"),
-    functions.Abs: activation("fabsf"),
-    functions.Sin: activation("sinf"),
-    functions.Cos: activation("cosf"),
 }
 
 #: The same, with weights of int8.

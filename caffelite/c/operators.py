@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
+from caffelite._kernels.operations import by_function
 from caffelite.c.emit import INDICES, Shape, axes, dims, index_axes, literal, loop, loops, subscript
 from caffelite.c.layers import CLayer, Part, WriteCall, elementwise
 from caffelite.core.arrays import normalize_axes
@@ -45,14 +46,14 @@ def arithmetic(text: str) -> Callable[..., CLayer]:
         operands = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, tuple)}
         if {*operands.values()} == {y}:
             a, b = (f"{name}[]" if name in operands else literal(x) for name, x in (("a", a), ("b", b)))
-            return elementwise(y, text.format(a, b), *operands)
+            return elementwise(y, text.format(a=a, b=b), *operands)
         counts = index_axes(f, y)
         shapes = {name: x or (1,) for name, x in operands.items()}
         a, b = (
             f"{name}{_broadcast_subscript(shapes[name], y)}" if name in shapes else literal(x)
             for name, x in (("a", a), ("b", b))
         )
-        return CLayer(shapes, y, loops(counts, f"y{subscript(counts)} = {text.format(a, b)};"), in_place=True)
+        return CLayer(shapes, y, loops(counts, f"y{subscript(counts)} = {text.format(a=a, b=b)};"), in_place=True)
 
     return write
 
@@ -148,13 +149,7 @@ def split(f: functions.Split, write: WriteCall, x: Part) -> list[Part]:
 
 #: Functions that write a layer, as those in `layers.LAYERS`.
 LAYERS: dict[type, Callable[..., CLayer]] = {
-    functions.Add: arithmetic("{} + {}"),
-    functions.Subtract: arithmetic("{} - {}"),
-    functions.Multiply: arithmetic("{} * {}"),
-    functions.Divide: arithmetic("{} / {}"),
-    functions.Power: arithmetic("powf({}, {})"),
-    functions.Maximum: arithmetic("larger({}, {})"),
-    functions.Minimum: arithmetic("smaller({}, {})"),
+    **{getattr(functions, name): arithmetic(c) for name, c in by_function("c").items() if "{a}" in c},
     functions.Sum: reduction("double", "0", "result += {x};", "(float)result"),
     functions.Mean: reduction("double", "0", "result += {x};", "(float)(result / {n})"),
     functions.Max: reduction("float", "{first}", "result = larger(result, {x});"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +23,13 @@ from caffelite.core.autograd import Node, propagate, set_tensor_class
 from caffelite.core.init_random import init_dtype
 from caffelite.core.modes import initializing, meta_init
 
+if TYPE_CHECKING:
+    from caffelite.core.tensor_methods import TensorMethods  # _kernels/generate.py writes what functions/ add
+else:
+    TensorMethods = Node
 
-class Tensor(Node):
+
+class Tensor(TensorMethods):
     """An array with a gradient.
 
     Parameters
@@ -50,55 +55,6 @@ class Tensor(Node):
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
     _initial_version = 0  # the version, a count of changes, of the values that `initialize` set last
-
-    # Added by the files of functions/:
-    __add__: Callable[..., Tensor]
-    __radd__: Callable[..., Tensor]
-    __sub__: Callable[..., Tensor]
-    __rsub__: Callable[..., Tensor]
-    __mul__: Callable[..., Tensor]
-    __rmul__: Callable[..., Tensor]
-    __truediv__: Callable[..., Tensor]
-    __rtruediv__: Callable[..., Tensor]
-    __pow__: Callable[..., Tensor]
-    __rpow__: Callable[..., Tensor]
-    __neg__: Callable[..., Tensor]
-    __matmul__: Callable[..., Tensor]
-    __rmatmul__: Callable[..., Tensor]
-    matmul: Callable[..., Tensor]
-    sum: Callable[..., Tensor]
-    mean: Callable[..., Tensor]
-    max: Callable[..., Tensor]
-    min: Callable[..., Tensor]
-    prod: Callable[..., Tensor]
-    var: Callable[..., Tensor]
-    std: Callable[..., Tensor]
-    cumsum: Callable[..., Tensor]
-    argmax: Callable[..., np.ndarray]
-    argmin: Callable[..., np.ndarray]
-    reshape: Callable[..., Tensor]
-    transpose: Callable[..., Tensor]
-    squeeze: Callable[..., Tensor]
-    repeat: Callable[..., Tensor]
-    relu: Callable[..., Tensor]
-    exp: Callable[..., Tensor]
-    log: Callable[..., Tensor]
-    sqrt: Callable[..., Tensor]
-    abs: Callable[..., Tensor]
-    sin: Callable[..., Tensor]
-    cos: Callable[..., Tensor]
-    tanh: Callable[..., Tensor]
-    sigmoid: Callable[..., Tensor]
-    silu: Callable[..., Tensor]
-    leaky_relu: Callable[..., Tensor]
-    elu: Callable[..., Tensor]
-    gelu: Callable[..., Tensor]
-    softplus: Callable[..., Tensor]
-    softmax: Callable[..., Tensor]
-    log_softmax: Callable[..., Tensor]
-    mish: Callable[..., Tensor]
-    clip: Callable[..., Tensor]
-    __getitem__: Callable[..., Tensor]
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
         array = data._recorded_data() if isinstance(data, Tensor) else data
@@ -382,6 +338,13 @@ class Tensor(Node):
 
 
 set_tensor_class(Tensor)
+
+
+def add_methods(*functions: Callable[..., Any], **named: Callable[..., Any]) -> None:
+    """Make functions of a Tensor its methods, of the functions' names or the given ones."""
+    for name, function in ({function.__name__: function for function in functions} | named).items():
+        setattr(Tensor, name, function)
+
 
 # The attributes of a leaf that pickle saves.
 _LEAF_ATTRIBUTES = (

@@ -45,7 +45,6 @@ from caffelite.functions.linear import MatMul
 from caffelite.functions.losses import *
 from caffelite.functions.losses.multi_output import WeightedSum
 from caffelite.functions.math import *
-from caffelite.functions.math import Abs, Cos, Exp, Log, Sin, Sqrt
 from caffelite.functions.normalization import *
 from caffelite.functions.padding import *
 from caffelite.functions.padding import PadAxes
@@ -56,6 +55,8 @@ from caffelite.functions.reduction import CumSum, LogSumExp, Max, Mean, Min, Pro
 from caffelite.functions.shape import *
 from caffelite.functions.shape import Flip, Repeat, Roll, ToShape, Transpose
 from caffelite.functions.splines import *
+
+globals().update(math.FUNCTIONS)
 
 __all__: list[str] = []
 __all__ += activation.__all__

@@ -9,8 +9,9 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import check_nonnegative, check_positive_integer, normalize_axes
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
-from caffelite.core.tensor import Tensor, make_parameter
+from caffelite.core.tensor import Tensor, add_methods, make_parameter
 from caffelite.functions.arithmetic import as_tensor
+from caffelite.functions.elementwise import keep_input, keep_output
 from caffelite.functions.normalization import standard_moments
 
 __all__ = [
@@ -46,12 +47,7 @@ class ReLU(Function, recordable=True, rowwise=True):
     V. Nair and G. Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
     """
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.relu(x)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.relu_grad(dy, self.y)
+    forward, backward = keep_output(kernels.relu, kernels.relu_grad)
 
 
 class LeakyReLU(Function, recordable=True, rowwise=True):
@@ -185,34 +181,19 @@ class Softplus(Function, recordable=True, rowwise=True):
     C. Dugas et al., "Incorporating second-order functional knowledge for better option pricing", NIPS 2000.
     """
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.softplus(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.softplus_grad(dy, self.x)
+    forward, backward = keep_input(kernels.softplus, kernels.softplus_grad)
 
 
 class Tanh(Function, recordable=True, rowwise=True):
     """The hyperbolic tangent, y = tanh x, elementwise, with dy/dx = 1 − y²."""
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.tanh(x)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.tanh_grad(dy, self.y)
+    forward, backward = keep_output(kernels.tanh, kernels.tanh_grad)
 
 
 class Sigmoid(Function, recordable=True, rowwise=True):
     """The logistic sigmoid, y = 1 / (1 + exp(−x)), elementwise, with dy/dx = y (1 − y)."""
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.sigmoid(x)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.sigmoid_grad(dy, self.y)
+    forward, backward = keep_output(kernels.sigmoid, kernels.sigmoid_grad)
 
 
 class SiLU(Function, recordable=True, rowwise=True):
@@ -222,15 +203,10 @@ class SiLU(Function, recordable=True, rowwise=True):
     approximation in reinforcement learning", Neural Networks 107, 2018.
     """
 
+    forward, backward = keep_input(kernels.silu, kernels.silu_grad)
+
     def formula(self, x: Tensor) -> Tensor:
         return x * x.sigmoid()
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.silu(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.silu_grad(dy, self.x)
 
 
 class Mish(Function, recordable=True, rowwise=True):
@@ -239,15 +215,10 @@ class Mish(Function, recordable=True, rowwise=True):
     NaN at −infinity. D. Misra, "Mish: a self regularized non-monotonic activation function", 2019.
     """
 
+    forward, backward = keep_input(kernels.mish, kernels.mish_grad)
+
     def formula(self, x: Tensor) -> Tensor:
         return x * x.softplus().tanh()
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.mish(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.mish_grad(dy, self.x)
 
 
 class AxisFunction(Function):
@@ -345,14 +316,4 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
     return LogSoftmax(axis).apply_once(as_tensor(x))
 
 
-Tensor.relu = relu
-Tensor.leaky_relu = leaky_relu
-Tensor.elu = elu
-Tensor.gelu = gelu
-Tensor.softplus = softplus
-Tensor.tanh = tanh
-Tensor.sigmoid = sigmoid
-Tensor.silu = silu
-Tensor.softmax = softmax
-Tensor.log_softmax = log_softmax
-Tensor.mish = mish
+add_methods(relu, leaky_relu, elu, gelu, softplus, tanh, sigmoid, silu, softmax, log_softmax, mish)

@@ -6,7 +6,7 @@ A gradient has the shape that the operands were broadcast to. `sum_to_shape` sum
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import binary_operator
 from caffelite.core.function import Function, Shape
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 
 Gradients = tuple[np.ndarray | None, np.ndarray | None]
 PYTHON_NUMBERS = (int, float)
@@ -183,19 +183,15 @@ def as_operands(values: Sequence[Any], name: str) -> list[Any]:
     return [as_operand(tensor if i == first else x, tensor, name) for i, x in enumerate(values)]
 
 
-def make_operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
-    """Tensor's method for an operator's symbol; `swapped` if the Tensor is on the right."""
-    return binary_operator(function, symbol, as_operand, swapped)
+def add_operator(name: str, function: type[Function], symbol: str) -> None:
+    """Give Tensor the two methods of an operator: one with the Tensor on the left, the other with it on the right."""
+    setattr(Tensor, f"__{name}__", binary_operator(function, symbol, as_operand))
+    setattr(Tensor, f"__r{name}__", binary_operator(function, symbol, as_operand, swapped=True))
 
 
-Tensor.__add__ = make_operator(Add, "+")
-Tensor.__radd__ = make_operator(Add, "+", swapped=True)
-Tensor.__sub__ = make_operator(Subtract, "-")
-Tensor.__rsub__ = make_operator(Subtract, "-", swapped=True)
-Tensor.__mul__ = make_operator(Multiply, "*")
-Tensor.__rmul__ = make_operator(Multiply, "*", swapped=True)
-Tensor.__truediv__ = make_operator(Divide, "/")
-Tensor.__rtruediv__ = make_operator(Divide, "/", swapped=True)
-Tensor.__pow__ = make_operator(Power, "**")
-Tensor.__rpow__ = make_operator(Power, "**", swapped=True)
-Tensor.__neg__ = lambda self: Negative().apply_once(self)
+add_operator("add", Add, "+")
+add_operator("sub", Subtract, "-")
+add_operator("mul", Multiply, "*")
+add_operator("truediv", Divide, "/")
+add_operator("pow", Power, "**")
+add_methods(__neg__=lambda self: Negative().apply_once(self))

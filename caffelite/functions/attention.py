@@ -191,7 +191,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
             raise TypeError(f"{self!r} takes a context or a cache, got both")
 
     def backward(self, dy: np.ndarray) -> Any:
-        dh = self.output.backward(dy)
+        dh: Any = self.output.backward(dy)
         arrays = (dh, self.q, self.k, self.v, self.h, self.norms)
         options = (self.heads, self.causal, self.mask, self.rng_state, self.active_p, self.offset)
         dq, dk, dv = kernels.attention_grad(*arrays, *options)

@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, as_real, native_dtype
 from caffelite.core.function import Function
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import (
     BroadcastFunction,
     Gradients,
@@ -144,4 +144,4 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
     return Where().apply_once(a, b, condition)
 
 
-Tensor.clip = clip
+add_methods(clip)

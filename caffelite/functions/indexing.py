@@ -24,7 +24,7 @@ from caffelite.core.arrays import (
     to_integers,
 )
 from caffelite.core.function import Function, Shape
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import (
     as_operands,
     as_tensor,
@@ -424,4 +424,4 @@ def to_common_dtype(tensors: Iterable[Any], name: str) -> list[Any]:
     return [as_real(x, dtype, name) if isinstance(x, float) else x for x in values]
 
 
-Tensor.__getitem__ = lambda self, index: Index(index).apply_once(self)
+add_methods(__getitem__=lambda self, index: Index(index).apply_once(self))

@@ -13,13 +13,13 @@ from caffelite.core.arrays import check_positive_integer, native_dtype, reshape_
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import Initializer, check_initializer, draw
 from caffelite.core.sparse import is_sparse
-from caffelite.core.tensor import Tensor, make_parameter
+from caffelite.core.tensor import Tensor, add_methods, make_parameter
 from caffelite.functions.arithmetic import (
     Gradients,
+    add_operator,
     as_operands,
     broadcast_shape,
     common_length,
-    make_operator,
     operand_shape,
     sum_to_shape,
 )
@@ -144,5 +144,5 @@ def matmul(a: Any, b: Any) -> Tensor:
     return MatMul().apply_once(*as_operands((a, b), "@"))
 
 
-Tensor.matmul = Tensor.__matmul__ = make_operator(MatMul, "@")
-Tensor.__rmatmul__ = make_operator(MatMul, "@", swapped=True)
+add_operator("matmul", MatMul, "@")
+add_methods(matmul=Tensor.__matmul__)

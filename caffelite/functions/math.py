@@ -1,116 +1,40 @@
-"""Elementary functions."""
+"""Elementary functions: a Function, a function and a method of Tensor for each row with `y` in _kernels/operations.py.
+
+_kernels/generate.py writes their types into math.pyi.
+"""
 
 from typing import Any
 
-import numpy as np
-
 from caffelite import _kernels as kernels
+from caffelite._kernels.operations import OPERATIONS, Operation
 from caffelite.core.function import Function
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import as_tensor
-
-__all__ = ["abs", "cos", "exp", "log", "sin", "sqrt"]
-
-
-class Exp(Function, recordable=True, rowwise=True):
-    """y = eˣ, elementwise, with dy/dx = y."""
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.exp(x)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.multiply(dy, self.y)
+from caffelite.functions.elementwise import keep_input, keep_output
 
 
-class Log(Function, recordable=True, rowwise=True):
-    """y = ln x, the natural logarithm, elementwise, with dy/dx = 1 / x; −inf for 0, NaN below."""
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.log(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.divide(dy, self.x)
+def make_class(row: Operation) -> type[Function]:
+    gradient, _, inputs = row.gradient.partition("(")
+    keep = keep_output if inputs == "dy, y)" else keep_input
+    forward, backward = keep(getattr(kernels, row.kernel), getattr(kernels, gradient))
+    members = {"__doc__": row.class_text, "__module__": __name__, "forward": forward, "backward": backward}
+    return type(Function)(row.function, (Function,), members, recordable=True, rowwise=True)
 
 
-class Sqrt(Function, recordable=True, rowwise=True):
-    """y = √x, elementwise, with dy/dx = 1 / 2y; NaN below 0."""
+def make_call(row: Operation) -> Any:
+    kind = FUNCTIONS[row.function]
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.sqrt(x)
-        return self.y
+    def call(x: Any) -> Tensor:
+        return kind().apply_once(as_tensor(x))
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.sqrt_grad(dy, self.y)
-
-
-class Abs(Function, recordable=True, rowwise=True):
-    """y = |x|, elementwise, with dy/dx = the sign of x; 0 at 0."""
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.abs(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.abs_grad(dy, self.x)
+    call.__name__ = call.__qualname__ = row.kernel
+    call.__doc__ = row.function_text
+    return call
 
 
-class Sin(Function, recordable=True, rowwise=True):
-    """y = sin x, x in radians, elementwise, with dy/dx = cos x; NaN for ±inf."""
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.sin(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.sin_grad(dy, self.x)
-
-
-class Cos(Function, recordable=True, rowwise=True):
-    """y = cos x, x in radians, elementwise, with dy/dx = −sin x; NaN for ±inf."""
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return kernels.cos(x)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.cos_grad(dy, self.x)
-
-
-def exp(x: Any) -> Tensor:
-    """eˣ, elementwise."""
-    return Exp().apply_once(as_tensor(x))
-
-
-def log(x: Any) -> Tensor:
-    """ln x, elementwise."""
-    return Log().apply_once(as_tensor(x))
-
-
-def sqrt(x: Any) -> Tensor:
-    """√x, elementwise."""
-    return Sqrt().apply_once(as_tensor(x))
-
-
-def abs(x: Any) -> Tensor:
-    """|x|, elementwise."""
-    return Abs().apply_once(as_tensor(x))
-
-
-def sin(x: Any) -> Tensor:
-    """sin x, elementwise, x in radians."""
-    return Sin().apply_once(as_tensor(x))
-
-
-def cos(x: Any) -> Tensor:
-    """cos x, elementwise, x in radians."""
-    return Cos().apply_once(as_tensor(x))
-
-
-Tensor.exp = exp
-Tensor.log = log
-Tensor.sqrt = sqrt
-Tensor.abs = abs
-Tensor.sin = sin
-Tensor.cos = cos
+ROWS = [row for row in OPERATIONS if row.y]
+FUNCTIONS: dict[str, type[Function]] = {row.function: make_class(row) for row in ROWS}
+CALLS = {row.kernel: make_call(row) for row in ROWS}
+globals().update(FUNCTIONS | CALLS)
+add_methods(*CALLS.values())
+__all__ = sorted(CALLS)

@@ -19,6 +19,8 @@ from caffelite.core.function import Function, Shape, format_shape
 
 __all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "GlobalMaxPool", "MaxPool1d", "MaxPool2d", "Upsample"]
 
+Window = tuple[int, ...]  # a length along rows and one along columns
+
 
 class Pool(Function):
     """The base of all pools: each window of an image or a series becomes one number, channel by channel."""
@@ -61,7 +63,7 @@ class Pool(Function):
         last = -(-span // stride)
         return last if last * stride >= length + padding else last + 1  # it has to begin before the pads
 
-    def windows(self) -> tuple[tuple[int, ...], ...]:
+    def windows(self) -> tuple[Window, Window, Window]:
         """Kernel size, stride and padding as kernels take them, for rows and columns."""
         if len(self.axes) == 2:
             return self.kernel_size, self.stride, self.padding
@@ -165,7 +167,7 @@ class GlobalPool(Function):
         self.output_shape(x.shape)
         self.x, self.shape = reshape_array(x, (*x.shape[:2], math.prod(x.shape[2:]))), x.shape
 
-    def windows(self) -> tuple[tuple[int, int], ...]:
+    def windows(self) -> tuple[Window, Window, Window]:
         """Kernel size, stride and padding of the one window."""
         return (1, self.x.shape[2]), (1, 1), (0, 0)
 

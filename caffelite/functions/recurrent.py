@@ -176,7 +176,7 @@ class Recurrent(Function, recordable=True):
             direction_dys = [None] * self.directions
         dfirst: list[Any] = []  # from the last pass to the first
         for layer in range(self.layers - 1, -1, -1):
-            dx = None
+            dx: Any = None
             for direction in range(self.directions - 1, -1, -1):
                 i = layer * self.directions + direction
                 wants_dx = layer > 0 or self.wants_gradient(0)
@@ -299,12 +299,14 @@ class RNNPass(RecurrentPass):
 
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
         self.states = gates
-        options = self.lengths, self.reverse
-        self.previous, last = kernels.rnn(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
+        (h,) = states
+        arguments = gates, self.weight_hh.data, self.bias_hh.data, h
+        self.previous, last = kernels.rnn(*arguments, self.lengths, self.reverse)
         return gates, last
 
     def run_backward(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        return kernels.rnn_grad(self.states, self.weight_hh.data, dy, *dlast, self.lengths, self.reverse)
+        (dh,) = dlast
+        return kernels.rnn_grad(self.states, self.weight_hh.data, dy, dh, self.lengths, self.reverse)
 
 
 class GRUPass(RecurrentPass):
@@ -312,14 +314,15 @@ class GRUPass(RecurrentPass):
 
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
         self.activations = gates
-        options = self.lengths, self.all_steps, self.reverse
-        results = kernels.gru(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
-        self.previous, last, self.reset, y = results
+        (h,) = states
+        arguments = gates, self.weight_hh.data, self.bias_hh.data, h
+        self.previous, last, self.reset, y = kernels.gru(*arguments, self.lengths, self.all_steps, self.reverse)
         return y, last
 
     def run_backward(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        (dh,) = dlast
         saved_arrays = self.activations, self.weight_hh.data, self.previous, self.reset
-        dinputs, self.dreset, dh = kernels.gru_grad(*saved_arrays, dy, *dlast, self.lengths, self.reverse)
+        dinputs, self.dreset, dh = kernels.gru_grad(*saved_arrays, dy, dh, self.lengths, self.reverse)
         return dinputs, dh
 
     def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
@@ -340,15 +343,16 @@ class LSTMPass(RecurrentPass):
     state_count = 2
 
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
-        self.activations, self.first_cells = gates, states[1]
-        options = self.lengths, self.all_steps, self.reverse
-        results = kernels.lstm(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
-        self.previous, h, self.cells, c, y = results
+        h, c = states
+        self.activations, self.first_cells = gates, c
+        arguments = gates, self.weight_hh.data, self.bias_hh.data, h, c
+        self.previous, h, self.cells, c, y = kernels.lstm(*arguments, self.lengths, self.all_steps, self.reverse)
         return y, h, c
 
     def run_backward(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
         saved_arrays = self.activations, self.weight_hh.data, self.cells, self.first_cells
-        return kernels.lstm_grad(*saved_arrays, dy, *dlast, self.lengths, self.reverse)
+        dh, dc = dlast
+        return kernels.lstm_grad(*saved_arrays, dy, dh, dc, self.lengths, self.reverse)
 
 
 # ---- the layers ------------------------------------------------------------------------------------------------------

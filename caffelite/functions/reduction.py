@@ -10,7 +10,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import NUMBERS, normalize_axes, reshape_array
 from caffelite.core.function import Function, Shape
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import as_tensor
 
 __all__ = ["argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "prod", "std", "sum", "var"]
@@ -255,13 +255,4 @@ def _arg_extremum(kernel: Any, name: str, x: Any, axis: int | None, keepdims: bo
     return kernel(as_tensor(x).data, axis, keepdims)[1]
 
 
-Tensor.sum = sum
-Tensor.mean = mean
-Tensor.max = max
-Tensor.min = min
-Tensor.prod = prod
-Tensor.var = var
-Tensor.std = std
-Tensor.cumsum = cumsum
-Tensor.argmax = argmax
-Tensor.argmin = argmin
+add_methods(sum, mean, max, min, prod, var, std, cumsum, argmax, argmin)

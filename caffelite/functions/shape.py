@@ -13,7 +13,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import native_dtype, normalize_axes, reshape_array, to_integers
 from caffelite.core.function import Function, Shape
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, add_methods
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.indexing import concatenate
 
@@ -330,7 +330,4 @@ def _as_integers(arguments: tuple) -> tuple[int, ...]:
     return tuple([operator.index(n) for n in arguments])
 
 
-Tensor.reshape = reshape
-Tensor.transpose = transpose
-Tensor.squeeze = squeeze
-Tensor.repeat = repeat
+add_methods(reshape, transpose, squeeze, repeat)

@@ -145,7 +145,7 @@ class Splines(Columns, recordable=True, rowwise=True):
         self.column_scale.add_grad_of(kernels.sum, dscale, axis=1)
         self.bias.add_grad_of(kernels.sum, dy, axis=0)
         dx = None
-        if self.numbers and self.wants_gradient(0):
+        if self.places is not None and self.wants_gradient(0):
             knots = self.knots[: len(self.numbers) + 1]
             dx = kernels.splines_input_grad(dy, self.T[: knots[-1]], self.places, knots, self.edges, self.starts)
             dx = as_real(dx, self.x_dtype, self)

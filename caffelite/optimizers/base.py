@@ -136,7 +136,8 @@ class Optimizer(ABC):
         Raise TrainingDiverged, before any write, if ‖g‖ is not finite. Raise ValueError unless norm is above 0.
         R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
         """
-        limit, total_norm = check_positive("norm", norm), None
+        limit = check_positive("norm", norm)
+        total_norm: Any = None
         for segment in self.segments():
             total_norm = kernels.norm(segment.gradient, total_norm, self._raise_not_finite, segment.used_rows)
         for segment in self.segments():

@@ -44,3 +44,22 @@ def test_a_product_takes_sin_as_its_epilogue():
     found, gradient = np.array(program(x).data), w.grad.copy()
     assert_same_bits(found, step(x).data)
     assert_same_bits(gradient, w.grad)
+
+
+@both_dtypes
+def test_the_cube_root_is_odd_and_exact_to_a_unit_at_any_scale(dtype):
+    limits = np.finfo(dtype)
+    scales = 2.0 ** np.linspace(limits.minexp, limits.maxexp - 1, 5000)
+    x = np.concatenate([scales, [limits.smallest_subnormal, limits.tiny / 3, 1, 8, 27]]).astype(dtype)
+    y = cl.cbrt(x).data
+    expected = np.cbrt(x.astype(np.longdouble))
+    assert (abs(y - expected) <= np.spacing(expected.astype(dtype))).all()
+    assert_same_bits(cl.cbrt(-x).data, -y)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan], dtype)
+    assert_same_bits(cl.cbrt(special).data, special)
+
+
+def test_the_cube_root_has_an_infinite_slope_at_0():
+    root = functions.Cbrt()
+    root.forward(np.array([0.0, -0.0, 8.0, -8.0]))
+    np.testing.assert_allclose(root.backward(np.ones(4)), [np.inf, np.inf, 1 / 12, 1 / 12])

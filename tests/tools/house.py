@@ -90,6 +90,8 @@ class House:
 
 
 def is_generated(path: Path) -> bool:
+    if path.suffix in {".pyi", ".pxi"}:
+        return path.read_text(encoding="utf-8").startswith("# _kernels/generate.py writes this file.\n")
     return path.suffix == ".html" and path.parent.name != "static"
 
 

@@ -1,5 +1,6 @@
 # The matrix product.
 
+# Their loops are `matmul` and `matmul_stack` in loops/matmul.pyx, which publishes them under these names.
 cdef Kernel MATMUL_KERNEL = Kernel("matmul", is_product=True)
 cdef Kernel MATMUL_STACK_KERNEL = Kernel("matmul_stack")
 

@@ -10,7 +10,7 @@
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport (
-    FAR, normal_bell, fast_cos, any_cos, fast_exp, expm1_below_0, fast_log1p, fast_log, normal_cdf, fast_sigmoid,
+    FAR, normal_bell, fast_cbrt, fast_cos, any_cos, fast_exp, expm1_below_0, fast_log1p, fast_log, normal_cdf, fast_sigmoid,
     fast_sin, any_sin, fast_tanh,
 )
 from caffelite._kernels.loops.matmul cimport lanes, transpose
@@ -255,6 +255,9 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == SQRT_GRAD:                 # a / 2b: a is dy, b is what sqrt returned
         for j in range(n):
             y[j] = a[j] / (b[j] + b[j])
+    elif op == CBRT_GRAD:                 # a / 3b²: a is dy, b is what cbrt returned
+        for j in range(n):
+            y[j] = a[j] / (<real> 3 * (b[j] * b[j]))
     elif op == TANH_GRAD:                 # a (1 − b²): a is dy, b is what tanh returned
         for j in range(n):
             y[j] = a[j] * (<real> 1 - b[j]) * (<real> 1 + b[j])
@@ -342,6 +345,9 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
     elif op == LOG:
         for j in range(n):
             y[j] = fast_log(a[j])
+    elif op == CBRT:
+        for j in range(n):
+            y[j] = fast_cbrt(a[j])
     elif op == SIN:
         if has_far(a, n):
             for j in range(n):

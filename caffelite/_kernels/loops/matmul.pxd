@@ -48,6 +48,7 @@ cdef enum:
 
 # ---- float32 or float64 ----
 
+# The macro DEFINE_TILE in tile.h makes strip_float and strip_double. strip_bfloat16 is in bfloat16.h.
 cdef inline void run_strip(const real* out, const Strip* strip) noexcept nogil:
     if real is double:
         strip_double(strip)

@@ -45,14 +45,10 @@ def write_gelu(g: Writer, a: Application, x: Value) -> str:
 
 
 RULES: dict[type, Rule] = {
-    functions.ReLU: node_rule("Relu"),
     functions.LeakyReLU: write_leaky_relu,
     functions.PReLU: write_prelu,
     functions.ELU: node_rule("Elu", alpha="alpha"),
     functions.GELU: write_gelu,
-    functions.Softplus: node_rule("Softplus"),
-    functions.Tanh: node_rule("Tanh"),
-    functions.Sigmoid: node_rule("Sigmoid"),
     functions.Softmax: node_rule("Softmax", axis="axis"),
     functions.LogSoftmax: node_rule("LogSoftmax", axis="axis"),
 }

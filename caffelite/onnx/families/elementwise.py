@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from caffelite import _kernels as kernels
 from caffelite import functions
+from caffelite._kernels.operations import OPERATIONS, by_function
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
@@ -121,25 +122,17 @@ def write_piecewise_constant(g: Writer, a: Application, *inputs: Value) -> str:
     return g.node("Cast", result, to=type_code(g.dtype))
 
 
+def elementwise_rule(entry: Any) -> Rule:
+    """Return the rule of a row of the table: one node, or what the row's function writes."""
+    return node_rule(entry) if isinstance(entry, str) else lambda g, a, x: entry(g, x)
+
+
 def write_elementwise(g: Writer, a: Application, x: Value) -> str:
     return g.node(a.function.operator, x)
 
 
 RULES: dict[type, Rule] = {
-    functions.Add: node_rule("Add"),
-    functions.Subtract: node_rule("Sub"),
-    functions.Multiply: node_rule("Mul"),
-    functions.Divide: node_rule("Div"),
-    functions.Power: node_rule("Pow"),
-    functions.Negative: node_rule("Neg"),
-    functions.Exp: node_rule("Exp"),
-    functions.Log: node_rule("Log"),
-    functions.Sqrt: node_rule("Sqrt"),
-    functions.Abs: node_rule("Abs"),
-    functions.Sin: node_rule("Sin"),
-    functions.Cos: node_rule("Cos"),
-    functions.Maximum: node_rule("Max"),
-    functions.Minimum: node_rule("Min"),
+    **{getattr(functions, name): elementwise_rule(entry) for name, entry in by_function("onnx").items()},
     functions.Clip: write_clip,
     functions.Where: write_where,
     PiecewiseConstant: write_piecewise_constant,
@@ -230,13 +223,12 @@ OPERATORS: dict[str, Operator] = {
     "Mean": lambda node, *values: compute_total(node, *values) / float(len(values)),
     "Max": variadic_op(np.maximum, functions.maximum),
     "Min": variadic_op(np.minimum, functions.minimum),
-    "Abs": numpy_or_tensor(np.abs, functions.abs),
-    "Exp": numpy_or_tensor(np.exp, functions.exp),
-    "Log": numpy_or_tensor(np.log, functions.log),
-    "Sqrt": numpy_or_tensor(np.sqrt, functions.sqrt),
+    **{
+        row.onnx: numpy_or_tensor(getattr(np, row.kernel), getattr(functions, row.kernel))
+        for row in OPERATIONS
+        if row.y and isinstance(row.onnx, str) and hasattr(np, row.kernel)
+    },
     "Erf": elementwise_op(erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
-    "Sin": numpy_or_tensor(np.sin, functions.sin),
-    "Cos": numpy_or_tensor(np.cos, functions.cos),
     "Tan": elementwise_op(np.tan, lambda x: 1 / np.cos(x) ** 2),
     "Asin": elementwise_op(np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
     "Acos": elementwise_op(np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from caffelite.core.recording import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, Operand, RecordedStep
@@ -124,7 +125,8 @@ def _fuse(producer: Instruction, consumer: Instruction, x: Operand, keeps_result
     operands.append(out if keeps_result and out != x else None)
     operands += [None if side_input == x else side_input for side_input in consumer.operands[1:]]
     strides = [operand and (_strides(operand, x) if is_product else ()) for operand in operands[EPILOGUE:]]
-    call = producer.call.with_epilogue(consumer.call, _strides(result, x) if is_product else None, strides)
+    y: Any = _strides(result, x) if is_product else None
+    call = producer.call.with_epilogue(consumer.call, y, strides)
     return Instruction(call, operands, [*producer.reads, *read], writes)
 
 

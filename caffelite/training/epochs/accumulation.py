@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.core.arrays import reshape_array
 from caffelite.core.modes import no_grad
 from caffelite.core.sparse import to_row_array
 from caffelite.data.generator import Batch, Layout, is_replayed, start_epoch

@@ -80,7 +80,8 @@ class InMemoryEpochs(Epochs):
         return not self.objective.epoch_metrics
 
     def set_native_calls(self, calls: Sequence[kernels.EpochHook]) -> None:
-        for call, following in itertools.pairwise([*calls, None]):
+        chain: list[Any] = [*calls, None]
+        for call, following in itertools.pairwise(chain):
             call.next = following
         self.replay.after = calls[0] if calls else None
 

@@ -1,0 +1,194 @@
+"""The elementwise operations: a table of their kernels and a table of their Functions.
+
+`generate.py` makes the bindings, the names of the loops' operations, and the stubs. `functions/math.py` makes the
+Functions that have a column `y`. onnx/ and c/ take the last columns. So a new operation is its rows here, its loop in
+`loops/elementwise.pyx`, and its test case.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class KernelRow(NamedTuple):
+    signature: str  # its name and inputs, as Cython declares them: arrays or numbers, then scalars
+    work: int  # how long an element takes, in operations of a matrix product: 60 with an exp, log or tanh
+    formula: str  # the docstring of the binding
+    returns_slope: bool = False  # it returns y and the slope dy/da
+
+    @property
+    def name(self) -> str:
+        return self.signature.partition("(")[0]
+
+
+class Operation(NamedTuple):
+    function: str  # the class in `caffelite.functions`
+    onnx: str | Callable[..., str] = ""  # the operator, or a function that writes nodes of (Writer, x)
+    c: str = ""  # the C of an element of {x}, or of {a} and {b}; other {names} are attributes of the Function
+
+    # A Function that is made of its row has one input, no options, and
+    kernel: str = ""
+    gradient: str = ""  # the kernel that makes dx, of dy and x or y
+    y: str = ""
+    slope: str = ""  # dy/dx
+    note: str = ""  # of special values
+
+    @property
+    def class_text(self) -> str:
+        return f"y = {self.y}, elementwise, with dy/dx = {self.slope}{self.note and '; '}{self.note}."
+
+    @property
+    def function_text(self) -> str:
+        return f"{self.y}, elementwise."
+
+
+def write_cbrt(g: Any, x: Any) -> str:
+    """Write ∛x as sign x · |x|^⅓: ONNX has no cube root."""
+    return g.node("Mul", g.node("Sign", x), g.node("Pow", g.node("Abs", x), g.number(1 / 3)))
+
+
+KERNELS = [
+    KernelRow("negative(a)", 10, "y = −a."),
+    KernelRow("relu(a)", 10, "y = max(a, 0); NaN stays NaN."),
+    KernelRow("relu_grad(dy, y)", 10, "dx = dy where y > 0, else 0, with y = relu(x)."),
+    KernelRow("leaky_relu(a, double slope)", 10, "y = a where a > 0, else slope · a."),
+    KernelRow(
+        "leaky_relu_grad(dy, y, double slope)",
+        10,
+        "dx = dy where y > 0, else slope · dy, with y = leaky_relu(x, slope), slope ≥ 0.",
+    ),
+    KernelRow(
+        "prelu(a, slope)", 10, "y = a where a > 0, else slope · a. The slope is an array that is broadcast to a."
+    ),
+    KernelRow("prelu_grad(dy, x, slope)", 10, "dx = dy where x > 0, else slope · dy, with y = prelu(x, slope)."),
+    KernelRow("elu(a, double alpha)", 60, "y = a where a > 0, else alpha (exp a − 1)."),
+    KernelRow(
+        "elu_grad(dy, y, double alpha)",
+        10,
+        "dx = dy where y > 0, else dy (y + alpha), with y = elu(x, alpha), alpha ≥ 0.",
+    ),
+    KernelRow("add(a, b)", 10, "y = a + b, broadcast; either may be a number."),
+    KernelRow("subtract(a, b)", 10, "y = a − b, broadcast; either may be a number."),
+    KernelRow("multiply(a, b)", 10, "y = a · b, broadcast; either may be a number."),
+    KernelRow("divide(a, b)", 10, "y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."),
+    KernelRow("divide_grad(da, y)", 10, "db = −da y, the gradient of y = a / b, with da = dy / b."),
+    KernelRow(
+        "maximum(a, b)", 10, "y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number."
+    ),
+    KernelRow(
+        "maximum_grad(dy, a, b, bint second)",
+        10,
+        "da = dy where maximum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+    ),
+    KernelRow(
+        "minimum(a, b)", 10, "y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."
+    ),
+    KernelRow(
+        "minimum_grad(dy, a, b, bint second)",
+        10,
+        "da = dy where minimum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+    ),
+    KernelRow("equal(a, b)", 10, "y = 1 where a = b, else 0, broadcast; either may be a number."),
+    KernelRow(
+        "where(condition, a, b)",
+        10,
+        "y = a where the condition is not 0, else b, broadcast. All have one dtype; one at least must be an array.",
+    ),
+    KernelRow("clip(a, double low, double high)", 10, "y = min(max(a, low), high); NaN stays NaN."),
+    KernelRow("clip_grad(dy, x, double low, double high)", 10, "dx = dy where clip(x, low, high) = x, else 0."),
+    KernelRow(
+        "power(a, b)", 1000, "y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer."
+    ),
+    KernelRow(
+        "power_grad_base(dy, a, b)", 1000, "da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0."
+    ),
+    KernelRow(
+        "power_grad_exponent(dy, a, y)",
+        1000,
+        "db = dy y log a, the gradient of y = a ** b; 0 · dy where a = 0 and b ≥ 0.",
+    ),
+    KernelRow("abs(a)", 10, "y = |a|."),
+    KernelRow("abs_grad(dy, x)", 10, "dx = dy times the sign of x; 0 where x = 0."),
+    KernelRow("sqrt(a)", 10, "y = √a; NaN for a < 0."),
+    KernelRow("sqrt_grad(dy, y)", 10, "dx = dy / 2y, with y = sqrt(x)."),
+    KernelRow("cbrt(a)", 40, "y = ∛a, with the sign of a."),
+    KernelRow("cbrt_grad(dy, y)", 10, "dx = dy / 3y², with y = cbrt(x)."),
+    KernelRow("exp(a)", 60, "y = eᵃ."),
+    KernelRow("log(a)", 60, "y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."),
+    KernelRow("sin(a)", 60, "y = sin a; NaN for ±inf."),
+    KernelRow("sin_grad(dy, x)", 60, "dx = dy cos x."),
+    KernelRow("cos(a)", 60, "y = cos a; NaN for ±inf."),
+    KernelRow("cos_grad(dy, x)", 60, "dx = −dy sin x."),
+    KernelRow("tanh(a)", 60, "y = tanh a."),
+    KernelRow("tanh_grad(dy, y)", 10, "dx = dy (1 − y²), with y = tanh(x)."),
+    KernelRow("sigmoid(a)", 60, "y = 1 / (1 + exp(−a))."),
+    KernelRow("sigmoid_grad(dy, y)", 10, "dx = dy y (1 − y), with y = sigmoid(x)."),
+    KernelRow("silu(a)", 60, "y = a / (1 + exp(−a))."),
+    KernelRow("silu_grad(dy, x)", 70, "dx = dy s (1 + x (1 − s)), with s = sigmoid(x)."),
+    KernelRow("mish(a)", 60, "y = a tanh(log(1 + exp a))."),
+    KernelRow("mish_grad(dy, x)", 80, "dx = dy (t + x (1 − t²) sigmoid(x)), with t = tanh(log(1 + exp x))."),
+    KernelRow(
+        "gelu(a)",
+        120,
+        "y = a Φ(a), Φ the normal distribution, and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π).",
+        returns_slope=True,
+    ),
+    KernelRow(
+        "gelu_tanh(a)",
+        70,
+        "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and the slope dy/da.",
+        returns_slope=True,
+    ),
+    KernelRow("softplus(a)", 130, "y = log(1 + exp a)."),
+    KernelRow("softplus_grad(dy, x)", 60, "dx = dy sigmoid(x)."),
+    KernelRow("penalty(a, double l1, double l2)", 10, "y = l1 |a| + l2 a² / 2."),
+    KernelRow("penalty_grad(dy, x, double l1, double l2)", 10, "dx = dy (l1 sign(x) + l2 x), dy broadcast."),
+    KernelRow(
+        "focal(a, double gamma)",
+        200,
+        "y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the slope dy/da = pᵞ (1 + γ exp(−a) a / p).",
+        returns_slope=True,
+    ),
+]
+
+# function, ONNX, C; kernel, gradient, y, dy/dx, note
+OPERATIONS = [
+    Operation("Add", "Add", "{a} + {b}"),
+    Operation("Subtract", "Sub", "{a} - {b}"),
+    Operation("Multiply", "Mul", "{a} * {b}"),
+    Operation("Divide", "Div", "{a} / {b}"),
+    Operation("Power", "Pow", "powf({a}, {b})"),
+    Operation("Negative", "Neg", "-{x}"),
+    Operation("Exp", "Exp", "expf({x})", "exp", "multiply(dy, y)", "eˣ", "y"),
+    Operation(
+        "Log",
+        "Log",
+        "logf({x})",
+        "log",
+        "divide(dy, x)",
+        "ln x, the natural logarithm",
+        "1 / x",
+        "−inf for 0, NaN below",
+    ),
+    Operation("Sqrt", "Sqrt", "sqrtf({x})", "sqrt", "sqrt_grad(dy, y)", "√x", "1 / 2y", "NaN below 0"),
+    Operation("Cbrt", write_cbrt, "cbrtf({x})", "cbrt", "cbrt_grad(dy, y)", "∛x", "1 / 3y²", "inf at 0"),
+    Operation("Abs", "Abs", "fabsf({x})", "abs", "abs_grad(dy, x)", "|x|", "the sign of x", "0 at 0"),
+    Operation("Sin", "Sin", "sinf({x})", "sin", "sin_grad(dy, x)", "sin x, x in radians", "cos x", "NaN for ±inf"),
+    Operation("Cos", "Cos", "cosf({x})", "cos", "cos_grad(dy, x)", "cos x, x in radians", "−sin x", "NaN for ±inf"),
+    Operation("Maximum", "Max", "larger({a}, {b})"),
+    Operation("Minimum", "Min", "smaller({a}, {b})"),
+    Operation("ReLU", "Relu", "relu({x})"),
+    Operation("LeakyReLU", c="leaky_relu({x}, {slope})"),
+    Operation("ELU", c="elu({x}, {alpha})"),
+    Operation("Tanh", "Tanh", "tanhf({x})"),
+    Operation("Sigmoid", "Sigmoid", "sigmoid({x})"),
+    Operation("SiLU", c="silu({x})"),
+    Operation("Softplus", "Softplus", "softplus({x})"),
+]
+
+# Losses of one score and its target, and their slopes: operations that only loops/loss.pyx runs.
+LOSSES = ["squared_error", "absolute_error", "huber", "cross_entropy", "quantile", "poisson"]
+
+
+def by_function(column: str) -> dict[str, Any]:
+    """Return a column's entries by the Function's name, without the empty ones."""
+    return {row.function: entry for row in OPERATIONS if (entry := getattr(row, column))}
