@@ -27,10 +27,9 @@ from caffelite.core.autograd import (
     is_childless,
     matches_shape,
 )
-from caffelite.core.init_random import init_rng, register_initialized
 from caffelite.core.inputs import Shape, format_required_shape, format_shape
-from caffelite.core.modes import initializing, meta_init
-from caffelite.core.recording import replay_in_python
+from caffelite.core.modes import init_rng, initializing, meta_init, register_initialized
+from caffelite.core.python_callback import replay_in_python
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
 

@@ -10,9 +10,8 @@ from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
 from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.init_random import init_rng, register_initialized
 from caffelite.core.inputs import as_float
-from caffelite.core.modes import is_training, shape_inference
+from caffelite.core.modes import init_rng, is_training, register_initialized, shape_inference
 from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
 from caffelite.functions.activation import GELU

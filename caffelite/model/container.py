@@ -16,7 +16,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import init_arguments, init_signature, unstored_arguments
 from caffelite.core.function import Function, Shape
-from caffelite.core.init_random import init_scope
+from caffelite.core.modes import init_scope
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.model import shapes

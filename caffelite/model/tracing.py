@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.function import Function
-from caffelite.core.recording import Recording
 from caffelite.core.tensor import Tensor
+from caffelite.program.recording import Recording
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.migration_hints import ForeignSetting, attribute_error
 from caffelite.core.arrays import FLOATS, as_real, check_nonnegative, check_positive
-from caffelite.core.recording import replay_in_python
+from caffelite.core.python_callback import replay_in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
 from caffelite.optimizers.schedules import ScheduleState, tabulate, to_writeable
 from caffelite.optimizers.segments import Segment, find_segments

@@ -1,6 +1,6 @@
 """Program: a step recorded once, replayed without Python.
 
-Recording runs the step and notes every kernel call with its arrays (`core/recording.py`). The result is a list of calls
+Recording runs the step and notes every kernel call with its arrays (`recording.py`). The result is a list of calls
 whose operands are addresses in memory (`ir.pyx`). A few passes improve the list (`passes/`):
 
     drop_unread       removes calls whose results nobody reads, such as the gradient of the data
@@ -24,11 +24,12 @@ from caffelite._support.text_table import TextTable, text_table
 from caffelite._support.warnings import NotRecorded, warn
 from caffelite.core.arrays import check_positive_integer
 from caffelite.core.autograd import Node, application_count
-from caffelite.core.recording import CaptureFailure, PythonCallback, Recording, live_tensors
+from caffelite.core.python_callback import PythonCallback
 from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.program.ir import Buffer, Instruction, RecordedStep, get_owner, lower_entries
 from caffelite.program.labels import describe_call
 from caffelite.program.passes import PASSES
+from caffelite.program.recording import CaptureFailure, Recording, live_tensors
 from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.text_table import format_bytes
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, RecordedStep
 from caffelite.program.labels import describe_call, shape_text
 

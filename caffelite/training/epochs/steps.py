@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
 from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard
 from caffelite.data.generator import Layout
 from caffelite.program import Program
+from caffelite.program.recording import Recording
 from caffelite.training.epochs.base import Epochs, concat_rows, split_rows
 from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
