@@ -17,7 +17,7 @@ from caffelite import _kernels as kernels
 from caffelite._support.warnings import Line, user_line
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
-from caffelite.program.ir import get_owner
+from caffelite.program.ir import Buffer, RecordedStep, get_owner, lower_entries
 
 
 class CaptureFailure:
@@ -51,14 +51,14 @@ class Recording(kernels.Recorder):
         self._unrepeatable = False
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
-        """Note that a Tensor's array is read, and return the Note, which has the state from before the step."""
+        """Note that a Tensor's array is read, and return its snapshot, which has the state from before the step."""
         snapshot = self._snapshots.get(id(tensor))
         if snapshot is None or snapshot.tensor() is not tensor:
             snapshot = self._snapshots[id(tensor)] = TensorSnapshot(tensor)
         return snapshot
 
     def refresh_arrays(self) -> None:
-        """Read the arrays of all noted Tensors again. Call this if they were moved before a kernel used them."""
+        """Read the arrays of all these Tensors again. Call this if they were moved before a kernel used them."""
         for tensor, snapshot in live_tensors(self.snapshots()):
             snapshot.data = tensor._data.view(kernels.RecordedArray)
 
@@ -131,7 +131,7 @@ class Recording(kernels.Recorder):
         return self._copies.get(id(copy), (None, None))[1]
 
     def snapshots(self) -> list[TensorSnapshot]:
-        """Return the Notes of all Tensors that the step has read."""
+        """Return the snapshots of all Tensors that the step has read."""
         return list(self._snapshots.values())
 
     def find_untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
@@ -139,6 +139,14 @@ class Recording(kernels.Recorder):
         ids = set(map(id, trained))
         leaves = [snapshot.tensor() for snapshot in self._snapshots.values() if snapshot.changes_gradient]
         return [t for t in leaves if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
+
+    def finish(self, result: Any) -> CapturedStep:
+        """Return what the step did, with its result. The recording drops its arrays, and is of no use afterwards."""
+        replaced = [x._data if isinstance(x, Tensor) else x for x in self.replaced_values()]
+        replaced_ids = {id(get_owner(array)) for array in replaced}
+        attributes = self.attribute_guards()
+        step, buffers = lower_entries(self.entries)
+        return CapturedStep(result, step, buffers, self.snapshots(), attributes, replaced_ids)
 
     def attribute_guards(self) -> list[kernels.AttributeGuard]:
         """Return the attributes of Functions and Optimizers that the step depends on."""
@@ -179,5 +187,27 @@ class TensorSnapshot:
 
 
 def live_tensors(snapshots: list[TensorSnapshot]) -> list[tuple[Tensor, TensorSnapshot]]:
-    """Return the Tensors that still exist, with their notes."""
+    """Return the Tensors that still exist, with their snapshots."""
     return [(t, snapshot) for snapshot in snapshots if (t := snapshot.tensor()) is not None]
+
+
+class CapturedStep:
+    """What a step did. When its recording is gone, weak references tell which of its arrays somebody else uses."""
+
+    def __init__(
+        self,
+        result: Any,
+        step: RecordedStep,
+        buffers: list[Buffer],
+        snapshots: list[TensorSnapshot],
+        attributes: list[kernels.AttributeGuard],
+        replaced_ids: set[int],
+    ) -> None:
+        self.result, self.step, self.buffers, self.snapshots = result, step, buffers, snapshots
+        self.attributes = attributes  # of Functions and Optimizers that the step depends on
+        self.replaced_ids = replaced_ids  # of arrays in the user's attributes that the step replaced by its results
+        self.tensors: list[tuple[Tensor, TensorSnapshot]] = []
+
+    def forget_dead_tensors(self) -> None:
+        """Drop the snapshots of Tensors that nobody else uses, since these keep arrays alive."""
+        self.tensors, self.snapshots = live_tensors(self.snapshots), []
