@@ -64,7 +64,7 @@ class Trace(Recording):
         self._latest: dict[int, TraceStep] = {}  # the last step of each copy, by the copy's id
         self._kinds: dict[type, type] = {}  # the original class of each tracing subclass
         self.model: Any = model.copy()
-        for name, function in _named_descendants(self.model, "", set()):
+        for name, function in list(self.model._walk()):
             function.__class__ = self._make_tracing_class(type(function), name)
 
     def all_steps(self) -> list[TraceStep]:
@@ -132,16 +132,6 @@ def original_class(function: Any) -> type:
 def unwrap_tensor(x: Any) -> Any:
     """Return the array of a Tensor; everything else as it is."""
     return x._data if isinstance(x, Tensor) else x
-
-
-def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:
-    """List all Functions in a Function, each once, with the name of its first place."""
-    descendants = []
-    for name, child in function._named_children():
-        if id(child) not in seen:
-            seen.add(id(child))
-            descendants += [(prefix + name, child), *_named_descendants(child, f"{prefix}{name}.", seen)]
-    return descendants
 
 
 def to_list(outputs: Any) -> list[Any]:

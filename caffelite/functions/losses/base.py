@@ -14,6 +14,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, check_nonnegative, check_positive, is_foreign_array
+from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Function, Shape
 from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
@@ -28,7 +29,6 @@ from caffelite.functions.losses.targets import (
     check_labels_shape,
     check_numbers_shape,
     check_scores_shape,
-    is_same_shape,
     raise_all_ignored,
     raise_bad_weights,
 )
@@ -324,7 +324,7 @@ class SoftmaxLoss(LabelLoss, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        return () if len(scores) > 1 and is_same_shape(targets, scores) else super().output_shape(scores, targets)
+        return () if len(scores) > 1 and matches_shape(targets, scores) else super().output_shape(scores, targets)
 
     def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         if not are_probabilities(targets, scores_shape):
