@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.reprs import init_arguments, init_signature, unstored_arguments
 from caffelite.core.function import Function, Shape
 from caffelite.core.modes import init_scope
@@ -44,6 +45,7 @@ class _ContainerMeta(ABCMeta):
         return container
 
 
+@rename_attributes(_own="_state")
 class Container(Function, recordable=True, metaclass=_ContainerMeta):
     """A Function made of Functions: `functions` in sequence, or Functions in attributes.
 

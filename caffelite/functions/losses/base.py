@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import as_real, check_nonnegative, check_positive, is_foreign_array
 from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Function, Shape
@@ -393,6 +394,7 @@ class FocalLoss(LabelLoss, recordable=True):
 # ---- with a penalty ----
 
 
+@rename_attributes(penalized="penalized_parameters")
 class Penalized(Function, recordable=True):
     """A loss and a penalty of parameters:  y = loss + l1 Σ |w| + l2 Σ w² / 2,  dw = dy (l1 sign(w) + l2 w).
 
