@@ -60,7 +60,7 @@ sys.modules |= {
     "caffelite.sources": sources,
 }
 
-add_argument_hints(callbacks, callbacks.CSVLog, callbacks.TensorBoard, DataGenerator, Model)
+add_argument_hints(callbacks, DataGenerator, Model)
 
 __all__ = [
     "MLP",
