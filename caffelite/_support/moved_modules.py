@@ -29,9 +29,6 @@ MODULES = {
 }
 
 
-CLASSES = {"OwnLoss": "FunctionLoss"}
-
-
 class MovedModules:
     """The last of Python's finders of modules: a module of an old name offers what is in the one that it became."""
 
@@ -42,12 +39,7 @@ class MovedModules:
         """Let Python make an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        moved = import_module(MODULES[module.__name__])
-
-        def get_attribute(name: str) -> Any:
-            return getattr(moved, CLASSES.get(name, name))
-
-        vars(module)["__getattr__"] = get_attribute
+        vars(module)["__getattr__"] = import_module(MODULES[module.__name__]).__getattribute__
 
 
 def rename_attributes(**names: str) -> Callable[[Kind], Kind]:

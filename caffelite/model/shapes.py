@@ -15,8 +15,7 @@ from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import inference, shape_inference
 from caffelite.core.sparse import from_row_array, is_sparse, to_row_array
-from caffelite.core.tensor import Tensor
-from caffelite.model.tracing import Trace, TraceStep, unwrap_tensor
+from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
 from caffelite.program.recording import is_internal
 
@@ -70,12 +69,6 @@ def infer_shape(functions: list[Function], shape: Any = None, *, extra_axes: int
 def fill_ellipsis(shape: Any, extra_axes: int = 0) -> Any:
     """Return a required shape with `extra_axes` axes in place of its `...`, if it has one."""
     return shape and tuple([n for m in shape for n in ((None,) * extra_axes if m is ... else (m,))])
-
-
-def to_list(outputs: Any, kind: type = Tensor) -> list[Any]:
-    """Return a model's outputs, or their shapes, as a list. A single one becomes a list of one."""
-    is_single = not isinstance(outputs, tuple) or (kind is tuple and not any(isinstance(y, tuple) for y in outputs))
-    return [outputs] if is_single else list(outputs)
 
 
 def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:

@@ -179,7 +179,7 @@ class ModelState:
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
             for m in reversed(models):  # inner models first: outer ones use what they found
-                if not _is_up_to_date(m):
+                if not (m._state.belongs_to(m) and m._state.is_up_to_date()):
                     m._state.set_functions(m, tuple(m._descendants()))
                     m._state.mark_registered(m._state.functions)
             self.dry_runs.clear()
@@ -216,11 +216,6 @@ def get_state(function: Any) -> ModelState | None:
     """Return what a Model, or a copy of one, owns; None for any other Function."""
     state = vars(function).get("_state")
     return state if type(state) is ModelState else None
-
-
-def _is_up_to_date(model: Any) -> bool:
-    """Return whether a model knows its Functions and is not a copy."""
-    return model._state.belongs_to(model) and model._state.is_up_to_date()
 
 
 def _get_structure(model: Any) -> tuple:

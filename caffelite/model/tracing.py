@@ -134,6 +134,7 @@ def unwrap_tensor(x: Any) -> Any:
     return x._data if isinstance(x, Tensor) else x
 
 
-def to_list(outputs: Any) -> list[Any]:
-    """Return a Function's outputs as a list. A single one becomes a list of one."""
-    return list(outputs) if isinstance(outputs, tuple) else [outputs]
+def to_list(outputs: Any, kind: type = Tensor) -> list[Any]:
+    """Return a Function's outputs, or their shapes, as a list. A single one becomes a list of one."""
+    is_single = not isinstance(outputs, tuple) or (kind is tuple and not any(isinstance(y, tuple) for y in outputs))
+    return [outputs] if is_single else list(outputs)

@@ -11,6 +11,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from caffelite import _kernels as kernels
@@ -59,8 +60,9 @@ class Recording(kernels.Recorder):
 
     def refresh_arrays(self) -> None:
         """Read the arrays of all these Tensors again. Call this if they were moved before a kernel used them."""
-        for tensor, snapshot in live_tensors(self.snapshots()):
-            snapshot.data = tensor._data.view(kernels.RecordedArray)
+        for snapshot in self._snapshots.values():
+            if (tensor := snapshot.tensor()) is not None:
+                snapshot.data = tensor._data.view(kernels.RecordedArray)
 
     def refuse(self, reason: str) -> None:
         """Note the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
@@ -102,10 +104,6 @@ class Recording(kernels.Recorder):
         calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
         return {id(get_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
 
-    def replaced_values(self) -> list[Any]:
-        """Return the Tensors and arrays in the user's attributes and lists that the step replaced by its results."""
-        return [] if self._guards is None else self._guards.replaced_values
-
     def find_change(self) -> CaptureFailure | None:
         """Return the obstacle that the step changes a value which it also reads to decide; None if it does not."""
         if self._guards is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
@@ -130,10 +128,6 @@ class Recording(kernels.Recorder):
         """Return the Function that this applied Function was copied from; None if it is not a copy."""
         return self._copies.get(id(copy), (None, None))[1]
 
-    def snapshots(self) -> list[TensorSnapshot]:
-        """Return the snapshots of all Tensors that the step has read."""
-        return list(self._snapshots.values())
-
     def find_untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
         """Return the leaves that got a gradient in this step so far but are not in `trained`."""
         ids = set(map(id, trained))
@@ -142,11 +136,11 @@ class Recording(kernels.Recorder):
 
     def finish(self, result: Any) -> CapturedStep:
         """Return what the step did, with its result. The recording drops its arrays, and is of no use afterwards."""
-        replaced = [x._data if isinstance(x, Tensor) else x for x in self.replaced_values()]
-        replaced_ids = {id(get_owner(array)) for array in replaced}
+        replaced = [] if self._guards is None else self._guards.replaced_values
+        replaced_ids = {id(get_owner(x._data if isinstance(x, Tensor) else x)) for x in replaced}
         attributes = self.attribute_guards()
         step, buffers = lower_entries(self.entries)
-        return CapturedStep(result, step, buffers, self.snapshots(), attributes, replaced_ids)
+        return CapturedStep(result, step, buffers, [], list(self._snapshots.values()), attributes, replaced_ids)
 
     def attribute_guards(self) -> list[kernels.AttributeGuard]:
         """Return the attributes of Functions and Optimizers that the step depends on."""
@@ -186,28 +180,19 @@ class TensorSnapshot:
             self.had_gradient = tensor._has_gradient
 
 
-def live_tensors(snapshots: list[TensorSnapshot]) -> list[tuple[Tensor, TensorSnapshot]]:
-    """Return the Tensors that still exist, with their snapshots."""
-    return [(t, snapshot) for snapshot in snapshots if (t := snapshot.tensor()) is not None]
-
-
+@dataclass
 class CapturedStep:
     """What a step did. When its recording is gone, weak references tell which of its arrays somebody else uses."""
 
-    def __init__(
-        self,
-        result: Any,
-        step: RecordedStep,
-        buffers: list[Buffer],
-        snapshots: list[TensorSnapshot],
-        attributes: list[kernels.AttributeGuard],
-        replaced_ids: set[int],
-    ) -> None:
-        self.result, self.step, self.buffers, self.snapshots = result, step, buffers, snapshots
-        self.attributes = attributes  # of Functions and Optimizers that the step depends on
-        self.replaced_ids = replaced_ids  # of arrays in the user's attributes that the step replaced by its results
-        self.tensors: list[tuple[Tensor, TensorSnapshot]] = []
+    result: Any
+    step: RecordedStep
+    buffers: list[Buffer]
+    tensors: list[tuple[Tensor, TensorSnapshot]]  # as `forget_dead_tensors` finds them
+    snapshots: list[TensorSnapshot]
+    attributes: list[kernels.AttributeGuard]  # of Functions and Optimizers that the step depends on
+    replaced_ids: set[int]  # of arrays in the user's attributes that the step replaced by its results
 
     def forget_dead_tensors(self) -> None:
         """Drop the snapshots of Tensors that nobody else uses, since these keep arrays alive."""
-        self.tensors, self.snapshots = live_tensors(self.snapshots), []
+        self.tensors = [(t, snapshot) for snapshot in self.snapshots if (t := snapshot.tensor()) is not None]
+        self.snapshots = []
