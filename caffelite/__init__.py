@@ -17,6 +17,7 @@ from typing import Any
 
 from caffelite import functions, optimizers
 from caffelite._support.migration_hints import add_argument_hints
+from caffelite._support.moved_modules import MovedModules
 from caffelite._support.warnings import NotRecorded, TrainingWarning
 from caffelite.core import initializers
 from caffelite.core.function import Function
@@ -46,6 +47,8 @@ from caffelite.visualize.inspection import inspect
 from caffelite.visualize.machine_code import machine_code
 from caffelite.visualize.worked_example import trace
 
+sys.meta_path.append(MovedModules())
+
 # So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
 sys.modules |= {
     "caffelite.augment": augment,
@@ -57,7 +60,7 @@ sys.modules |= {
     "caffelite.sources": sources,
 }
 
-add_argument_hints(callbacks, callbacks.CSVLog, callbacks.TensorBoard, DataGenerator, Model)
+add_argument_hints(callbacks, DataGenerator, Model)
 
 __all__ = [
     "MLP",

@@ -100,7 +100,7 @@ cdef class GuardTable(AttributeGuard):
     """The values that some Python code reads from around it, to find out later whether they have changed.
 
     They have names in modules, objects, classes and enclosing functions, or are in lists, tuples, dicts and sets.
-    `core/surroundings.py` finds out which values these are.
+    `program/guards/state.py` finds out which values these are.
     """
     def __init__(self):
         self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []

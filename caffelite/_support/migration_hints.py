@@ -64,13 +64,11 @@ def attribute_error(kind: type, name: str) -> AttributeError:
 
 
 def add_argument_hints(*targets: types.ModuleType | type) -> None:
-    """Let errors about unknown or missing arguments of these classes, or of those in these modules, give hints."""
+    """Let errors about unknown or missing arguments of these classes, or of those of these modules, give hints."""
     for target in targets:
-        kinds = (
-            [target] if isinstance(target, type) else [kind for kind in vars(target).values() if isinstance(kind, type)]
-        )
+        kinds = [target] if isinstance(target, type) else vars(target).values()
         for kind in kinds:
-            if kind is target or kind.__module__ == target.__name__:
+            if isinstance(kind, type) and (kind is target or kind.__module__.startswith(target.__name__)):
                 for name in vars(kind).keys() & HINTED_METHODS:
                     setattr(kind, name, _add_hints(vars(kind)[name]))
 

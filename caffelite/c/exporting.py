@@ -15,7 +15,7 @@ from caffelite.c.int8 import RANDOM_ROWS, Rounding
 from caffelite.c.net import CModel
 from caffelite.core.arrays import check_bool
 from caffelite.core.function import format_shape
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import replace_file
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes
 
@@ -54,7 +54,7 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     not fit. Raise OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
     text, rounding = render(model, path, input_shape, quantize)
-    files.replace_file(path, [text.encode()])
+    replace_file(path, [text.encode()])
     return rounding
 
 

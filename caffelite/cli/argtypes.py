@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import check_writable
 
 FORMATS = (".png", ".jpg", ".svg", ".pdf")  # of pictures
 
@@ -79,7 +79,7 @@ def file(text: str, formats: Sequence[str] = ("",)) -> Path:
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
     try:
-        files.check_writable(path)
+        check_writable(path)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return path

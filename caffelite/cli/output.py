@@ -12,7 +12,7 @@ from typing import Any
 
 from caffelite._support.extras import install_command
 from caffelite._support.terminal import echo
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import replace_file
 from caffelite.optimizers import TrainingDiverged
 
 
@@ -44,7 +44,7 @@ def draw(picture: Callable[[], Any], output: Path) -> int:
     def write() -> None:
         content = io.BytesIO()
         picture().savefig(content, format=output.suffix[1:], dpi="figure")
-        files.replace_file(output, [content.getvalue()])
+        replace_file(output, [content.getvalue()])
 
     try:
         status = write_file(output, write)

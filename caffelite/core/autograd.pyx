@@ -15,7 +15,7 @@ from caffelite import _kernels as kernels
 from caffelite._kernels.launch cimport round_products, rounds_products
 from caffelite._kernels.record cimport is_recording
 from caffelite.core.arrays import as_real
-from caffelite.core.inputs import cast_input
+from caffelite.core.inputs import cast_gradient, cast_input
 
 cnp.import_array()
 
@@ -86,7 +86,6 @@ cdef class no_grad:
         def inside(*arguments, **options):
             with type(self)():
                 return function(*arguments, **options)
-
         return inside
 
 
@@ -173,8 +172,6 @@ cdef inline bint same_type(a, cnp.ndarray b):
             and ((<cnp.ndarray> a).descr is b.descr or cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr)))
 
 
-# ---- what Functions require ----------------------------------------------------------------------------------------
-
 def matches_shape(tuple shape, tuple required):
     """Whether a shape is the required one. None is any length; in `required`, ... is any number of axes."""
     cdef Py_ssize_t n = len(shape), m, i = 0, j
@@ -214,14 +211,9 @@ def check_input(function, x, Node weight=None, weight_shape=None):
 
 # ---- applying Functions --------------------------------------------------------------------------------------------
 
-cdef inline bint is_parameter(Node node):
-    """Whether a Tensor is a parameter: a leaf that requires a gradient, or did before it was frozen."""
-    return node._owns_data and node.function is None
-
-
-def as_parameters(value):
-    """A list of the value if it is a parameter, else an empty list."""
-    return [value] if isinstance(value, Node) and is_parameter(value) else []
+cpdef bint is_parameter(value):
+    """Whether a value is a parameter: a leaf Tensor that requires a gradient, or did before it was frozen."""
+    return isinstance(value, Node) and (<Node> value)._owns_data and (<Node> value).function is None
 
 
 def is_childless(dict attributes, frozenset leaves):
@@ -238,21 +230,14 @@ def is_childless(dict attributes, frozenset leaves):
 
 def collect_parameters(dict attributes, frozenset leaves):
     """The parameters among the attributes, each once; None if Functions, lists, tuples or dicts may have more."""
-    cdef list parameters = []
+    cdef dict parameters = {}
     for name, value in attributes.items():
         if isinstance(value, Node):
-            if is_parameter(<Node> value) and not is_in(parameters, value):
-                parameters.append(value)
+            if is_parameter(value):
+                parameters[value] = None
         elif type(value) not in leaves and name != "_applied_inputs":
             return None
-    return parameters
-
-
-cdef bint is_in(list values, value):
-    for item in values:
-        if item is value:
-            return True
-    return False
+    return list(parameters)
 
 
 @cython.binding(True)                     # a method of Function
@@ -394,22 +379,19 @@ def binary_operator(function, str symbol, operand, bint swapped=False):
     """
     @cython.binding(True)                 # a method of Tensor
     def apply_operator(Node self not None, other):
-        if type(other) is not float and not (isinstance(other, Node) and same_dtype(self, other)):
+        if type(other) is not float and not (
+                isinstance(other, Node)
+                and (<cnp.ndarray> self._data).descr is (<cnp.ndarray> (<Node> other)._data).descr):
             other = operand(other, self, symbol)
         return apply(function(), (other, self) if swapped else (self, other), ())
 
     return apply_operator
 
 
-cdef inline bint same_dtype(Node a, Node b):
-    return (<cnp.ndarray> a._data).descr is (<cnp.ndarray> b._data).descr
-
-
 # ---- back-propagation ----------------------------------------------------------------------------------------------
 
 class FreedGraph:
     """Replaces the Function of a Tensor when the graph is freed."""
-
     def __repr__(self):
         return "freed"
 
@@ -439,26 +421,21 @@ def propagate(dict gradients):
             dys = dys or [None] * count
             dys[place] = dy
             if graph and (<Node> graph[len(graph) - 1]).function is function:
-                free(node)
+                node.function, node.inputs, node._versions = FREED, (), ()
                 continue
             dy, dys = (None if all([d is None for d in dys]) else tuple(dys)), []
         if dy is None or function is None:
             continue
-        free(node)
+        node.function, node.inputs, node._versions = FREED, (), ()
         dxs = input_gradients(function, inputs, function.backward(dy))
         for i in range(len(dxs)):
             x, dx = inputs[i], dxs[i]
             if x is None or dx is None or not x._requires_grad:
                 continue
             if not same_type(dx, x._data):
-                dx = as_gradient(dx, x, function)
+                dx = cast_gradient(function, dx, x)
             before = gradients.get(x)
             gradients[x] = dx if before is None else add(before, dx)
-
-
-cdef inline int free(Node node) except -1:
-    node.function, node.inputs, node._versions = FREED, (), ()
-    return 0
 
 
 cdef Py_ssize_t walks = 0
@@ -503,12 +480,11 @@ cdef int check_versions(Node node) except -1:
 
 cdef tuple input_gradients(function, tuple inputs, gradients):
     """The gradients that backward returned, as a tuple, one for each input that needs it; None means no gradient."""
-    cdef Py_ssize_t given
     if gradients is None and any_needs_gradient(inputs, 0):
         raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
     if not isinstance(gradients, tuple):
         gradients = (gradients,)
-    given = len(<tuple> gradients)
+    cdef Py_ssize_t given = len(<tuple> gradients)
     if given > len(inputs) or (given < len(inputs) and any_needs_gradient(inputs, given)):
         raise ValueError(f"{function!r}.backward returned {given} gradients for {len(inputs)} inputs; "
                          "x.detach() is an input x that needs none")
@@ -522,12 +498,3 @@ cdef bint any_needs_gradient(tuple inputs, Py_ssize_t begin):
         if inputs[i] is not None and (<Node> inputs[i])._requires_grad:
             return True
     return False
-
-
-cdef object as_gradient(dx, Node x, function):
-    """Convert the gradient that backward returned for input x to x's dtype. ValueError for another shape."""
-    if np.shape(dx) != x.shape:
-        raise ValueError(
-            f"{function!r}.backward returned a gradient of shape {np.shape(dx)} for an input of shape {x.shape}"
-        )
-    return as_real(dx, x.dtype, function)

@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,17 @@ from caffelite._support.terminal import make_writable
 from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_foreign_array
 from caffelite.core.autograd import (
     apply_once,
-    as_parameters,
     call,
     check_input,
     collect_parameters,
     has_tensors,
     is_childless,
+    is_parameter,
     matches_shape,
 )
-from caffelite.core.init_random import init_rng, register_initialized
 from caffelite.core.inputs import Shape, format_required_shape, format_shape
-from caffelite.core.modes import initializing, meta_init
-from caffelite.core.recording import replay_in_python
+from caffelite.core.modes import init_rng, initializing, meta_init, register_initialized
+from caffelite.core.python_callback import replay_in_python
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
 
@@ -87,13 +86,15 @@ class Function(ABC):
 
     trainable = ForeignSetting("trainable")
 
-    def __init_subclass__(cls, recordable: bool = False, rowwise: bool = False, **options: Any) -> None:
+    def __init_subclass__(
+        cls, recordable: bool = False, rowwise: bool = False, by_row: bool = False, **options: Any
+    ) -> None:
         super().__init_subclass__(**options)
         if cls.__dict__.get("__slots__"):
             raise TypeError(
                 f"{cls.__name__} has __slots__, and caffelite looks for parameters in __dict__: leave __slots__ out"
             )
-        cls.recordable, cls.rowwise = recordable, rowwise
+        cls.recordable, cls.rowwise = recordable, rowwise or by_row  # by_row: its former name
         cls.runs_in_python = not recordable and (
             cls.runs_in_python or not {"forward", "backward"}.isdisjoint(cls.__dict__)
         )
@@ -154,11 +155,18 @@ class Function(ABC):
                 _collect_parts(value, name, parts, seen)
         return list(parts.values())
 
+    def _walk(self, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Function]]:
+        """Yield the children, each followed by those in it, with the paths of their first places: `blocks.2.norm`."""
+        seen = {id(self)} if seen is None else seen
+        for name, child in self._named_children():
+            if id(child) not in seen:
+                seen.add(id(child))
+                yield prefix + name, child
+                yield from child._walk(f"{prefix}{name}.", seen)
+
     def _descendants(self) -> list[Function]:
         """Return the children, each followed by its own descendants; each once."""
-        descendants: dict[int, Function] = {}
-        _collect_descendants(self, descendants)
-        return list(descendants.values())
+        return [function for _, function in self._walk()]
 
     def parameters(self) -> list[Tensor]:
         """Return the Tensors that are learned: its own and its children's, in order of assignment, each once.
@@ -169,7 +177,7 @@ class Function(ABC):
         own = collect_parameters(self.__dict__, LEAVES)
         if own is not None:
             return own
-        parts = [as_parameters(part) or part.parameters() for _, part in self._parts()]
+        parts = [[part] if is_parameter(part) else part.parameters() for _, part in self._parts()]
         return list(dict.fromkeys([p for parameters in parts for p in parameters]))
 
     @property
@@ -356,11 +364,8 @@ class Function(ABC):
         self._applied_inputs = inputs
 
     def __dir__(self) -> Iterable[str]:
-        return [
-            name
-            for name in super().__dir__()
-            if not isinstance(inspect.getattr_static(self, name, 0), ForeignAttribute)
-        ]
+        names = super().__dir__()
+        return [name for name in names if not isinstance(inspect.getattr_static(self, name, 0), ForeignAttribute)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -414,17 +419,9 @@ LEAVES = frozenset(
 )
 
 
-def _collect_descendants(function: Function, descendants: dict[int, Function]) -> None:
-    """Add the descendants to `descendants`, by their ids."""
-    for child in function.children():
-        if id(child) not in descendants:
-            descendants[id(child)] = child
-            _collect_descendants(child, descendants)
-
-
 def _collect_parts(value: Any, name: str, parts: dict[int, tuple[str, Any]], seen: set[int]) -> None:
     """Add the Functions and parameters in a value to `parts`, by their ids, each with the name of its first place."""
-    if Function in type(value).__mro__ or as_parameters(value):  # isinstance is slow with an abstract class
+    if Function in type(value).__mro__ or is_parameter(value):  # isinstance is slow with an abstract class
         parts.setdefault(id(value), (name, value))
         return
     items: Any = ()

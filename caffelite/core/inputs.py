@@ -1,4 +1,4 @@
-"""Checks and conversions of a Function's input: its required shape, and its weight's dtype.
+"""Checks and conversions of a Function's input and its gradient: the required shape, and the weight's dtype.
 
 `Function.check_input_shape` and `Function.check_input` use this. The part that runs at every operation is in
 autograd.pyx.
@@ -71,6 +71,15 @@ def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> A
         got = f"{name} in {x.dtype}" if name else str(x.dtype)
         raise TypeError(f"{function._label()} is {dtype}, got {got}: convert it, or make Model(dtype=…)")
     return x if type(x) is SparseRows or x.dtype.isnative else kernels.convert(x, native_dtype(x))
+
+
+def cast_gradient(function: Any, dx: Any, x: Any) -> np.ndarray:
+    """Convert the gradient that `backward` returned for the Tensor x to x's dtype. ValueError for another shape."""
+    if np.shape(dx) != x.shape:
+        raise ValueError(
+            f"{function!r}.backward returned a gradient of shape {np.shape(dx)} for an input of shape {x.shape}"
+        )
+    return as_real(dx, x.dtype, function)
 
 
 def _as_array(function: Any, x: Any, dtype: np.dtype | None) -> Any:

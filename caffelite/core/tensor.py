@@ -20,8 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite._kernels import SparseMatrix
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import Node, propagate, set_tensor_class
-from caffelite.core.init_random import init_dtype
-from caffelite.core.modes import initializing, meta_init
+from caffelite.core.modes import init_dtype, initializing, meta_init
 
 if TYPE_CHECKING:
     from caffelite.core.tensor_methods import TensorMethods  # _kernels/generate.py writes what functions/ add

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import as_array, check_bool, check_positive_integer, make_rng
 from caffelite.core.sparse import SparseRows, is_sparse
 from caffelite.data import frames, out_of_core
@@ -75,6 +76,7 @@ def unpack_single(arrays: tuple[Any, ...]) -> Any:
     return arrays[0] if len(arrays) == 1 else arrays
 
 
+@rename_attributes(_joins="_merges_last", _least="_min_rows")
 class DataGenerator:
     """Mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
 

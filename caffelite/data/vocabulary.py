@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import as_indices, check_bool, check_positive_integer
 
 WORD = re.compile(r"\w+(?:['’]\w+)*")
 
 
+@rename_attributes(_places="_indices")
 class Vocabulary:
     """The words, or characters, of texts as indices: 0 is padding, 1 unknown, 2 the most frequent word, and so on.
 

@@ -30,6 +30,9 @@ class WindowRows:
         return f"WindowRows{self.shape}"
 
 
+Rows = WindowRows  # its name in pickles of older versions
+
+
 class Windows:
     """Windows of a series as rows: x has `length` values one after the other, y the `horizon` values that follow.
 

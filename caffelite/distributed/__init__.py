@@ -16,5 +16,5 @@ The rest of caffelite deals with ranks only at these places:
 - `caffelite.mpi.DataParallel` wraps an optimizer and has a process group (`training.process_group.unwrap_optimizer`).
 - A training asks its `training.process_group.ProcessGroup` for its step, epochs, evaluation and loop.
 - Each step runs with the rows of this rank as `core.shard.current_shard()`. A few Functions use it.
-- A replayed step calls Python (`core.recording.call_python`) to add up or gather arrays.
+- A replayed step calls Python (`core.python_callback.call_python`) to add up or gather arrays.
 """

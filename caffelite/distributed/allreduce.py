@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import PythonCallback, call_python
+from caffelite.core.python_callback import PythonCallback, call_python
 from caffelite.core.tensor import Tensor
 from caffelite.distributed.mpi import Communicator, RankShard
 from caffelite.distributed.stop_signal import StopSignal

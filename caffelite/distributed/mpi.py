@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.core.recording import call_python
+from caffelite.core.python_callback import call_python
 from caffelite.core.shard import PartialShard
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
-from caffelite.core.recording import call_python
+from caffelite.core.python_callback import call_python
 from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch

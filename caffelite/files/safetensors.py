@@ -1,8 +1,8 @@
 """Files in the safetensors format: arrays by name, and texts beside them.
 
-A file is written completely or not at all: it is written beside its place, and then renamed. A file is checked before
-memory is allocated for it. This module checks the header. The `safetensors` package checks offsets, shapes, dtypes and
-sizes. (The package could also write, but it copies everything twice, and leaves files with random names if killed.)
+A file is written completely or not at all (`atomic.py`). A file is checked before memory is allocated for it. This
+module checks the header. The `safetensors` package checks offsets, shapes, dtypes and sizes. (The package could also
+write, but it copies everything twice, and leaves files with random names if killed.)
 
 Texts are in the header. A long text, such as the names of many columns, is an array of bytes instead. The array's name
 is `text:` and the text's name.
@@ -10,19 +10,15 @@ is `text:` and the text's name.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
-import re
-import stat
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite._support.text_table import shorten
+from caffelite.files.atomic import NotAFileError, as_bytes, open_file, replace_file
 
 #: The dtypes of arrays, by their names in the format.
 DTYPES = {
@@ -60,23 +56,23 @@ def max_values(size: int) -> int:
     return 2**19 + size // 6
 
 
-def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> None:
+def write_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> None:
     """Write arrays and texts by name to a file, and replace an older one; see `replace_file`.
 
-    Raise OSError as `replace_file` does, and ValueError as `content` does.
+    Raise OSError as `replace_file` does, and ValueError as `encode_arrays` does.
     """
-    replace_file(path, content(path, arrays, texts))
+    replace_file(path, encode_arrays(path, arrays, texts))
 
 
 class HeaderSizeError(ValueError):
     """The names and texts are so long that `File` would not read them."""
 
 
-def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> list[Any]:
+def encode_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> list[Any]:
     """Return the content of a file with these arrays and texts, as a list of pieces.
 
-    Raise TooLong if names and texts are so long that `File` would not read them. Raise ValueError if an array's dtype
-    is not in `DTYPES`.
+    Raise HeaderSizeError if names and texts are so long that `File` would not read them. Raise ValueError if an array's
+    dtype is not in `DTYPES`.
     """
     encoded = {name: text.encode() for name, text in texts.items()}
     long = {name for name, text in encoded.items() if len(text) > MAX_TEXT and f"text:{name}".startswith(TEXT_PREFIX)}
@@ -92,128 +88,6 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
     if len(header) > max_header_bytes(size) or any(_count_values(encoded[name]) > max_values(size) for name in long):
         raise HeaderSizeError(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
     return [len(header).to_bytes(8, "little"), header, *parts.values()]
-
-
-def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
-    """Write bytes and contiguous arrays, one after the other, to a file, and replace an older one.
-
-    The content goes to a new file in the same folder, with a random name that ends in `.part`. Once it is on the disk,
-    the new file is renamed. So there is always a complete file, either the older or the new one. The new file gets the
-    mode of the older file and, if the system allows it, its owner. If the path is a link, the link stays, and its
-    target is replaced. New files that killed programs left in the folder are removed.
-
-    Raise OSError with the path if the file cannot be written, and in all cases of `check_writable`. Then the old file
-    does not change.
-    """
-    target = os.path.realpath(path)
-    temporary = ""
-    try:
-        old_status = _stat_target(path)
-        _remove_leftovers(target)
-        with _create_temporary(target, 0o666 if old_status is None else 0o600) as file:
-            temporary = file.name
-            if old_status is not None:
-                _keep_owner_and_mode(file.fileno(), old_status)
-            for part in parts:
-                _write_all(file, _bytes(part))
-            os.fsync(file.fileno())
-            os.replace(temporary, target)
-    except OSError as error:
-        if temporary:
-            with suppress(OSError):
-                os.remove(temporary)
-        raise OSError(error.errno, f"nothing was written: {error.strerror}", os.fspath(path)) from None
-
-
-def check_writable(path: str | os.PathLike) -> None:
-    """Raise OSError with the path if no file can be written there.
-
-    The reason may be that the folder does not exist, that it or the older file is read-only, or that the path is a
-    folder, a FIFO or a device. These are never opened.
-    """
-    try:
-        _stat_target(path)
-        folder = os.path.dirname(os.path.realpath(path))
-        if not os.access(folder, os.W_OK):
-            is_there = os.path.isdir(folder)
-            what = "the folder is read-only" if is_there else "there is no such folder"
-            raise OSError(errno.EACCES if is_there else errno.ENOENT, what)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _stat_target(path: str | os.PathLike) -> os.stat_result | None:
-    """Return the status of the file that will be replaced; None if there is none. OSError if it can't be replaced."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    _check_is_file(status, path)
-    if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, "the file that is there is read-only")
-    return status
-
-
-class NotAFileError(OSError):
-    """The path of a file is a FIFO, a socket or a device."""
-
-
-def open_file(path: Any, flags: int) -> int:
-    """Return an opener for `open` that refuses FIFOs and devices, because opening one may wait for ever or have
-    effects.
-
-    Raise NoFile for one, before opening it.
-    """
-    with suppress(FileNotFoundError):
-        _check_is_file(os.stat(path), path)
-    file = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    try:
-        _check_is_file(os.fstat(file), path)  # since the first check, one may have replaced the file
-    except NotAFileError:
-        os.close(file)
-        raise
-    return file
-
-
-def _check_is_file(status: os.stat_result, path: str | os.PathLike) -> None:
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # for a folder, Python raises
-        raise NotAFileError(errno.EINVAL, "expected a file, and there is a FIFO, a socket or a device", os.fspath(path))
-
-
-def _create_temporary(target: str, mode: int) -> Any:
-    """Return a new file beside the target, with a name that nobody can guess. It is locked while it is written."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    while True:
-        beside = f"{target}.{os.urandom(8).hex()}.part"
-        file = open(beside, "wb", buffering=0, opener=lambda path, _: os.open(path, flags, mode))  # noqa: SIM115
-        with suppress(OSError):  # without locks, `_remove_leftovers` removes nothing
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if os.path.lexists(beside):
-            return file
-        file.close()  # another process removed it as a leftover before it was locked
-
-
-def _remove_leftovers(target: str) -> None:
-    """Remove new files that killed programs left beside the target. Files that are being written are locked."""
-    folder, name = os.path.split(target)
-    leftover = re.compile(re.escape(name) + r"\.[0-9a-f]{16}\.part")
-    for path in [os.path.join(folder, found) for found in os.listdir(folder) if leftover.fullmatch(found)]:
-        with suppress(OSError):
-            status = os.lstat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-                with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.remove(path)
-
-
-def _keep_owner_and_mode(file: int, old: os.stat_result) -> None:
-    new = os.fstat(file)
-    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        with suppress(OSError):
-            os.fchown(file, old.st_uid, old.st_gid)
-    os.fchmod(file, stat.S_IMODE(old.st_mode))
 
 
 def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
@@ -349,7 +223,7 @@ class File:
 
     def _read(self, name: str, array: np.ndarray) -> None:
         self._file.seek(self._data + self._offsets[name])
-        rest = _bytes(array)
+        rest = as_bytes(array)
         while rest:
             count = self._file.readinto(rest)
             if not count:
@@ -363,19 +237,9 @@ class File:
         return arrays
 
 
-def _bytes(content: Any) -> Any:
-    """Return the memory of a contiguous array, or of bytes, as bytes."""
-    return np.frombuffer(content, np.uint8).data if memoryview(content).nbytes else b""
-
-
 def _count_values(text: bytes) -> int:
     """Return an upper limit of the number of values in a JSON text, without the names in objects."""
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
-
-
-def _write_all(file: Any, content: Any) -> None:
-    while content:
-        content = content[file.write(content) :]
 
 
 def strict_json(text: str, finite: bool = True) -> Any:

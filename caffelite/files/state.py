@@ -14,8 +14,8 @@ from caffelite.core.arrays import FLOATS, as_array, as_real
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.vocabulary import Vocabulary
-from caffelite.files import safetensors as files
 from caffelite.files import structure
+from caffelite.files.safetensors import TRAINING_PREFIX, File, TensorSpec, strict_json, write_arrays
 from caffelite.functions import Columns
 
 
@@ -63,19 +63,19 @@ def load_state_dict(model: Any, state: dict[str, Any]) -> None:
 def save(model: Any, path: str | os.PathLike) -> None:
     """Write the model to a safetensors file; see `Model.save`."""
     texts = make_texts(model)
-    files.write(path, state_arrays(model), texts)
+    write_arrays(path, state_arrays(model), texts)
     if reason := texts.get("caffelite.unwritten"):
         warn(f"{path} has values for `model.load`; caffelite.load can't make the model from it: {reason}", UserWarning)
 
 
 def load(model: Any, path: str | os.PathLike) -> None:
     """Set parameters and buffers from a file; see `Model.load`."""
-    with files.File(path) as file:
+    with File(path) as file:
         specs = match_specs(file, state_specs(model), exactly=False)
         model.load_state_dict(file.arrays(specs))
 
 
-def fill(model: Any, file: files.File) -> None:
+def fill(model: Any, file: File) -> None:
     """Set all values from a file, in a model that was made inside `meta_init()`."""
     parameters, buffers = named_state(model)
     expected, exact = _specs(model, parameters | buffers), float64_buffers(model._descendants())
@@ -99,25 +99,25 @@ def state_arrays(model: Any) -> dict[str, np.ndarray]:
     return {name: p.data for name, p in parameters.items()} | buffers
 
 
-def state_specs(model: Any) -> dict[str, files.TensorSpec]:
+def state_specs(model: Any) -> dict[str, TensorSpec]:
     """Shape and dtype of parameters and buffers, by name. Also for a model made inside `meta_init()`."""
     parameters, buffers = named_state(model)
     return _specs(model, parameters | buffers)
 
 
-def _specs(model: Any, state: dict[str, Any]) -> dict[str, files.TensorSpec]:
+def _specs(model: Any, state: dict[str, Any]) -> dict[str, TensorSpec]:
     """Shape and dtype that these parameters and buffers have in a file."""
     exact = float64_buffers(model._descendants())
     return {
-        name: files.TensorSpec(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
+        name: TensorSpec(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
         for name, x in state.items()
     }
 
 
-def match_specs(file: files.File, expected: dict[str, files.TensorSpec], exactly: bool) -> dict[str, files.TensorSpec]:
+def match_specs(file: File, expected: dict[str, TensorSpec], exactly: bool) -> dict[str, TensorSpec]:
     """Return the names and forms of the model's arrays in a file. ValueError unless the file has all of the model's."""
     file.check_not_pytorch()
-    specs_in_file = {name: form for name, form in file.specs.items() if not name.startswith(files.TRAINING_PREFIX)}
+    specs_in_file = {name: form for name, form in file.specs.items() if not name.startswith(TRAINING_PREFIX)}
     file.check(expected, specs_in_file, exactly)
     return specs_in_file
 
@@ -145,7 +145,7 @@ def make_texts(model: Any) -> dict[str, str]:
 
 def read_frozen(model: Any, texts: Mapping[str, str]) -> set[str]:
     """Return the names of frozen parameters in the texts of a file. ValueError if the model lacks one of them."""
-    frozen = files.strict_json(texts.get("caffelite.frozen", "[]"))
+    frozen = strict_json(texts.get("caffelite.frozen", "[]"))
     if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
         raise ValueError(f"expected a list of the frozen parameters' names, got {frozen!r}")
     if unknown := set(frozen) - model.named_parameters().keys():
@@ -155,7 +155,7 @@ def read_frozen(model: Any, texts: Mapping[str, str]) -> set[str]:
 
 def read_columns(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
     """Return the names of columns, for each input, in the texts of a file. ValueError if they are not such names."""
-    columns = files.strict_json(texts.get("caffelite.columns", "null"))
+    columns = strict_json(texts.get("caffelite.columns", "null"))
     inputs = [] if columns is None else columns
     if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
         raise ValueError(f"expected the names of columns, for each input, got {columns!r}")
@@ -179,7 +179,7 @@ def read_vocabularies(model: Any, texts: Mapping[str, str]) -> list[tuple[Functi
 
     ValueError if they can't be the model's.
     """
-    vocabularies = files.strict_json(texts.get("caffelite.vocabularies", "{}"))
+    vocabularies = strict_json(texts.get("caffelite.vocabularies", "{}"))
     if not isinstance(vocabularies, dict):
         raise ValueError(f"expected vocabularies by name, got {vocabularies!r:.80}")
     functions, result = _functions_by_path(model), []
@@ -202,17 +202,7 @@ def read_vocabularies(model: Any, texts: Mapping[str, str]) -> list[tuple[Functi
 
 def _functions_by_path(model: Any) -> dict[str, Function]:
     """Return the model and all Functions in it, each once, by the prefix of their attributes: "", "blocks.2."."""
-    functions, seen = {"": model}, {id(model)}
-
-    def add(function: Function, path: str) -> None:
-        for name, child in function._named_children():
-            if id(child) not in seen:
-                seen.add(id(child))
-                functions[f"{path}{name}."] = child
-                add(child, f"{path}{name}.")
-
-    add(model, "")
-    return functions
+    return {"": model, **{f"{path}.": function for path, function in model._walk()}}
 
 
 def freeze(model: Any, names: set[str]) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code
 from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
+from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.init_random import init_rng, register_initialized
 from caffelite.core.inputs import as_float
-from caffelite.core.modes import is_training, shape_inference
+from caffelite.core.modes import init_rng, is_training, register_initialized, shape_inference
 from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor
 from caffelite.functions.activation import GELU
@@ -124,7 +124,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         self, x: Shape, context: Shape | None = None, mask: Shape | None = None, past_length: int = 0
     ) -> None:
         """ValueError unless a context and a mask have shapes that fit x, with `past_length` positions in a cache."""
-        if context is not None and not _is_compatible(context, (x[0], None, self.size)):
+        if context is not None and not matches_shape(context, (x[0], None, self.size)):
             raise ValueError(
                 f"{self!r} got a context of shape {format_shape(context)} for x of shape {format_shape(x)}; expected "
                 f"{format_shape((x[0], None, self.size))}"
@@ -133,7 +133,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         keys = (x if context is None else context)[1]
         keys = None if keys is None else past_length + keys
         allowed: list[Shape] = [(n, keys), (length, keys), (n, length, keys)]
-        if mask is not None and not any(_is_compatible(mask, shape) for shape in [*allowed, (1, length, keys)]):
+        if mask is not None and not any(matches_shape(mask, shape) for shape in [*allowed, (1, length, keys)]):
             raise ValueError(
                 f"{self!r} got a mask of shape {format_shape(mask)} for x of shape {format_shape(x)}; expected "
                 f"{format_shape(allowed[0])}, {format_shape(allowed[1])} or {format_shape(allowed[2])}"
@@ -205,11 +205,6 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     def __repr__(self) -> str:
         options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias, "rotary": self.rotary}
         return as_code(self, self.size, self.heads, **options)
-
-
-def _is_compatible(shape: Shape, expected: Shape) -> bool:
-    """Whether a shape is the expected one; None is any length."""
-    return len(shape) == len(expected) and all(None in (a, b) or a == b for a, b in zip(shape, expected, strict=True))
 
 
 class TransformerBlock(Function, recordable=True, rowwise=True):

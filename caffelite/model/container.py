@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.reprs import init_arguments, init_signature, unstored_arguments
 from caffelite.core.function import Function, Shape
-from caffelite.core.init_random import init_scope
+from caffelite.core.modes import init_scope
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import load, load_state_dict, save, state_dict
@@ -47,6 +48,7 @@ class _ContainerMeta(ABCMeta):
         return container
 
 
+@rename_attributes(_own="_state")
 class Container(Function, recordable=True, metaclass=_ContainerMeta):
     """A Function made of Functions: `functions` in sequence, or Functions in attributes.
 

@@ -13,7 +13,7 @@ from caffelite.core.autograd import has_tensors, propagate
 from caffelite.core.modes import mode
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
-from caffelite.model.shapes import to_list
+from caffelite.model.tracing import to_list
 
 
 class SequentialExecution:

@@ -23,7 +23,7 @@ from caffelite import functions
 from caffelite._support.text_table import shorten
 from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 from caffelite.files.state import state_arrays
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.recurrent import Recurrent

@@ -18,8 +18,7 @@ from caffelite._support.migration_hints import ForeignSetting, foreign_attribute
 from caffelite._support.text_table import TextTable
 from caffelite.core.arrays import FLOATS, check_positive_integer, make_rng
 from caffelite.core.function import Function
-from caffelite.core.init_random import set_init_source
-from caffelite.core.modes import model_precision
+from caffelite.core.modes import model_precision, set_init_source
 from caffelite.core.tensor import Tensor
 from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary

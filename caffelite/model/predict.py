@@ -11,7 +11,7 @@ from caffelite.core.modes import inference
 from caffelite.data.conversion import count_rows
 from caffelite.data.generator import DataGenerator
 from caffelite.data.out_of_core import Source
-from caffelite.model.shapes import to_list
+from caffelite.model.tracing import to_list
 from caffelite.program.buckets import RowBuckets
 from caffelite.program.program import Program
 from caffelite.program.runner import row_specs

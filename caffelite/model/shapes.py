@@ -14,11 +14,10 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import inference, shape_inference
-from caffelite.core.recording import is_internal
 from caffelite.core.sparse import from_row_array, is_sparse, to_row_array
-from caffelite.core.tensor import Tensor
-from caffelite.model.tracing import Trace, TraceStep, unwrap_tensor
+from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
+from caffelite.program.recording import is_internal
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others
@@ -70,12 +69,6 @@ def infer_shape(functions: list[Function], shape: Any = None, *, extra_axes: int
 def fill_ellipsis(shape: Any, extra_axes: int = 0) -> Any:
     """Return a required shape with `extra_axes` axes in place of its `...`, if it has one."""
     return shape and tuple([n for m in shape for n in ((None,) * extra_axes if m is ... else (m,))])
-
-
-def to_list(outputs: Any, kind: type = Tensor) -> list[Any]:
-    """Return a model's outputs, or their shapes, as a list. A single one becomes a list of one."""
-    is_single = not isinstance(outputs, tuple) or (kind is tuple and not any(isinstance(y, tuple) for y in outputs))
-    return [outputs] if is_single else list(outputs)
 
 
 def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
@@ -177,7 +170,7 @@ def _restore_user_state(model: Any) -> AbstractContextManager[None]:
     users = [f for f in (model, *model._state.functions) if not is_internal(f.python_code())]
     if not users:
         return nullcontext()
-    from caffelite.core.surroundings import preserve_state  # few models need it
+    from caffelite.program.guards.state import preserve_state  # few models need it
 
     return preserve_state(users)
 

@@ -15,7 +15,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.fork import reset_after_fork
 from caffelite.core.arrays import ARRAY_TYPES, FLOATS, make_rng
-from caffelite.core.autograd import as_parameters, parameter_count
+from caffelite.core.autograd import is_parameter, parameter_count
 from caffelite.core.function import Function
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
@@ -131,7 +131,7 @@ class ModelState:
         with _registration.lock:
             if self.is_registering:
                 return
-            functions, self.is_registering = _find_descendants(model), True
+            functions, self.is_registering = tuple(model._descendants()), True
             try:
                 is_same = bool(self.guards) and are_same_objects(functions, self.functions)
                 if not (is_same and are_same_objects(Function.parameters(model), self.parameters)):
@@ -179,8 +179,8 @@ class ModelState:
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
             for m in reversed(models):  # inner models first: outer ones use what they found
-                if not _is_up_to_date(m):
-                    m._state.set_functions(m, _find_descendants(m))
+                if not (m._state.belongs_to(m) and m._state.is_up_to_date()):
+                    m._state.set_functions(m, tuple(m._descendants()))
                     m._state.mark_registered(m._state.functions)
             self.dry_runs.clear()
             if not meta_init.is_on:
@@ -201,7 +201,7 @@ class ModelState:
             if not self.is_seeded:
                 m.all_functions()  # draws new parameters from its own seed, if it has one
             if id(m) in ids:  # it has already drawn or kept what it registered itself
-                ids.update(id(f) for f in _find_descendants(m) if m._state.registered.get(id(f)) is f)
+                ids.update(id(f) for f in m._descendants() if m._state.registered.get(id(f)) is f)
         return ids
 
     # ---- memory -------------------------------------------------------------------------------------------------
@@ -218,31 +218,6 @@ def get_state(function: Any) -> ModelState | None:
     return state if type(state) is ModelState else None
 
 
-def _is_up_to_date(model: Any) -> bool:
-    """Return whether a model knows its Functions and is not a copy."""
-    return model._state.belongs_to(model) and model._state.is_up_to_date()
-
-
-def _find_descendants(model: Any) -> tuple[Function, ...]:
-    """Return the descendants. A Model among them that knows its Functions is not searched again."""
-    descendants: dict[int, Function] = {}
-    _collect_descendants(model, descendants)
-    return tuple(descendants.values())
-
-
-def _collect_descendants(function: Function, descendants: dict[int, Function]) -> None:
-    """Add all descendants of a Function to `descendants`, by their ids."""
-    for child in function.children():
-        if id(child) not in descendants:
-            descendants[id(child)] = child
-            state = get_state(child)
-            if state is not None and _is_up_to_date(child):
-                for inner in state.functions:
-                    descendants.setdefault(id(inner), inner)
-            else:
-                _collect_descendants(child, descendants)
-
-
 def _get_structure(model: Any) -> tuple:
     """Return how the Functions of a model follow and contain each other, by their ids."""
     return tuple([id(f) if get_state(f) is None else _get_structure(f) for f in model.functions])
@@ -255,7 +230,7 @@ def _guard_attributes(function: Function) -> kernels.AttributeGuard:
         for name, value in vars(function).items()
         if name not in function.not_recorded
         and type(value) not in ARRAY_TYPES
-        and (not isinstance(value, Tensor) or as_parameters(value))
+        and (not isinstance(value, Tensor) or is_parameter(value))
     }
     return kernels.AttributeGuard(function, attributes, count=len(vars(function)))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite._support.text_table import TextTable, format_bytes, text_table
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
 from caffelite.model.shapes import (
     dry_run,

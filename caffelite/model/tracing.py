@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.function import Function
-from caffelite.core.recording import Recording
 from caffelite.core.tensor import Tensor
+from caffelite.program.recording import Recording
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class Trace(Recording):
         self._latest: dict[int, TraceStep] = {}  # the last step of each copy, by the copy's id
         self._kinds: dict[type, type] = {}  # the original class of each tracing subclass
         self.model: Any = model.copy()
-        for name, function in _named_descendants(self.model, "", set()):
+        for name, function in list(self.model._walk()):
             function.__class__ = self._make_tracing_class(type(function), name)
 
     def all_steps(self) -> list[TraceStep]:
@@ -134,16 +134,7 @@ def unwrap_tensor(x: Any) -> Any:
     return x._data if isinstance(x, Tensor) else x
 
 
-def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:
-    """List all Functions in a Function, each once, with the name of its first place."""
-    descendants = []
-    for name, child in function._named_children():
-        if id(child) not in seen:
-            seen.add(id(child))
-            descendants += [(prefix + name, child), *_named_descendants(child, f"{prefix}{name}.", seen)]
-    return descendants
-
-
-def to_list(outputs: Any) -> list[Any]:
-    """Return a Function's outputs as a list. A single one becomes a list of one."""
-    return list(outputs) if isinstance(outputs, tuple) else [outputs]
+def to_list(outputs: Any, kind: type = Tensor) -> list[Any]:
+    """Return a Function's outputs, or their shapes, as a list. A single one becomes a list of one."""
+    is_single = not isinstance(outputs, tuple) or (kind is tuple and not any(isinstance(y, tuple) for y in outputs))
+    return [outputs] if is_single else list(outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import replace_file
 from caffelite.onnx import model_proto, pipelines
 
 
@@ -33,4 +33,4 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     proto = (
         pipelines.to_proto(model, example) if pipelines.is_pipeline(model) else model_proto.to_proto(model, input_shape)
     )
-    files.replace_file(path, [proto.SerializeToString()])
+    replace_file(path, [proto.SerializeToString()])

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from caffelite._support.text_table import shorten
 from caffelite.core.arrays import FLOATS
-from caffelite.files.safetensors import NotAFileError, open_file
+from caffelite.files.atomic import NotAFileError, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import find_extra_axes

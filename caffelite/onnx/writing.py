@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from caffelite.core.function import Function
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,

@@ -19,8 +19,9 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.migration_hints import ForeignSetting, attribute_error
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import FLOATS, as_real, check_nonnegative, check_positive
-from caffelite.core.recording import replay_in_python
+from caffelite.core.python_callback import replay_in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
 from caffelite.optimizers.schedules import ScheduleState, tabulate, to_writeable
 from caffelite.optimizers.segments import Segment, find_segments
@@ -32,6 +33,14 @@ class TrainingDiverged(RuntimeError):
     """The loss or a gradient is not finite. The parameters are those from before the step. `fit` adds `history`."""
 
 
+@rename_attributes(
+    _followed="_schedule_state",
+    _group_of="_group_indices",
+    _kept="_state_arrays",
+    _kept_names="_state_names",
+    _runs="_segments",
+    _stays_0="_locked_at_zero",
+)
 class Optimizer(ABC):
     """An update rule for a list of parameters.
 

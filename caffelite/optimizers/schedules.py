@@ -237,6 +237,9 @@ class ScheduleState:
                 kernels.follow(hyper[group], *entry)
 
 
+Followed = ScheduleState  # its name in pickles of older versions
+
+
 def _read_schedule(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:
     """Return the rates and the step with these names in a state; None if the state does not have them."""
     if schedule not in state and t not in state:

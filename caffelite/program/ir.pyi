@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 
 class Buffer:
     owner: weakref.ref[np.ndarray]

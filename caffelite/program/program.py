@@ -1,6 +1,6 @@
 """Program: a step recorded once, replayed without Python.
 
-Recording runs the step and notes every kernel call with its arrays (`core/recording.py`). The result is a list of calls
+Recording runs the step and notes every kernel call with its arrays (`recording.py`). The result is a list of calls
 whose operands are addresses in memory (`ir.pyx`). A few passes improve the list (`passes/`):
 
     drop_unread       removes calls whose results nobody reads, such as the gradient of the data
@@ -23,12 +23,13 @@ from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.text_table import TextTable, text_table
 from caffelite._support.warnings import NotRecorded, warn
 from caffelite.core.arrays import check_positive_integer
-from caffelite.core.autograd import Node, application_count
-from caffelite.core.recording import CaptureFailure, PythonCallback, Recording, live_tensors
+from caffelite.core.autograd import application_count
+from caffelite.core.python_callback import PythonCallback
 from caffelite.core.sparse import from_row_array, to_row_array
-from caffelite.program.ir import Buffer, Instruction, RecordedStep, get_owner, lower_entries
+from caffelite.program.ir import Instruction, RecordedStep, get_owner
 from caffelite.program.labels import describe_call
 from caffelite.program.passes import PASSES
+from caffelite.program.recording import CapturedStep, CaptureFailure, Recording
 from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
 
@@ -62,7 +63,30 @@ class Program(Runner):
         reads in Python gets a second chance, because a first step may only prepare something.
         """
         inputs = [np.array(to_row_array(array), order="C") for array in arrays]
-        recording, results_before = Recording(self.strict), application_count()
+        results_before = application_count()
+        captured = self._trace(function, inputs)
+        if captured is None:
+            return
+        captured.forget_dead_tensors()
+        if obstacle := _find_obstacle(captured, inputs):
+            self.drop_recording(captured.result)
+            self._fall_back(obstacle)
+            return
+        guards = [
+            TensorGuard(t, s.had_gradient, needed=t._serial_number <= results_before) for t, s in captured.tensors
+        ]
+        effects = _find_effects(captured, inputs)
+        _mark_temporaries(captured)
+        n_external = len(captured.step.memory)
+        self._step = step = self._optimize(captured.step)
+        self.nbytes = sum(array.nbytes for array in (*inputs, *step.memory[n_external:]))
+        calls = [call.assign_addresses() if isinstance(call, Instruction) else call for call in step.instructions]
+        replay = kernels.Replay(calls, step.memory)
+        self.set_recording(replay, inputs, captured.result, guards, captured.attributes, effects)
+
+    def _trace(self, function: Callable[..., Any], inputs: list[np.ndarray]) -> CapturedStep | None:
+        """Run the step, and return what it did; None if a replay would not do the same."""
+        recording = Recording(self.strict)
         with InterruptsBetweenSteps() as interrupts, interrupts.defer(), recording:
             if self.function is not None:
                 recording.guard_code(self.function)
@@ -73,53 +97,22 @@ class Program(Runner):
             self.drop_recording(result)
             if recording.failure or self.strict or self._changes > 1:
                 self._fall_back(obstacle)
-            return
-        all_notes, attributes, entries = recording.snapshots(), recording.attribute_guards(), recording.entries
-        replaced_ids = {id(get_owner(x._data if isinstance(x, Node) else x)) for x in recording.replaced_values()}
-        del recording
-        step, buffers = lower_entries(entries)
-        del entries
-        notes = live_tensors(all_notes)  # the recording is gone, so only Tensors that others use still exist
-        del all_notes
-        guards = [TensorGuard(t, note.had_gradient, needed=t._serial_number <= results_before) for t, note in notes]
-        python_outputs = [
-            array for call in step.instructions if isinstance(call, PythonCallback) for array in call.outputs
-        ]
-        tensor_arrays = [array for t, _ in notes for array in (t._data, t._gradient)]
-        if obstacle := _find_foreign_result(
-            result, [*inputs, *python_outputs, *tensor_arrays], buffers
-        ) or _find_early_read(buffers, replaced_ids):
-            self.drop_recording(result)
-            self._fall_back(obstacle)
-            return
-        written_ids = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {
-            id(x) for x in inputs
-        }
-        effects = [
-            SideEffect(t, t._has_gradient if note.changes_gradient else None, changed)
-            for t, note in notes
-            if (changed := id(get_owner(t._data)) in written_ids or t._version[0] != note.version)
-            or note.changes_gradient
-        ]
-        for buffer in buffers:
-            owner = buffer.owner()
-            buffer.is_temporary = owner is None
-            step.memory.append(owner)  # keeps the memory of the calls' addresses alive
-            if not buffer.is_temporary:
-                continue
-            buffer.address = None
-        n_external = len(step.memory)
-        keeps_stages = self.function is not None  # a model's own Programs are never shown
-        self._stages = [Stage.from_step("as recorded", step)] * keeps_stages
+            return None
+        return recording.finish(result)
+
+    def _optimize(self, step: RecordedStep) -> RecordedStep:
+        """Return the step after all passes. Every temporary then has its place."""
+        self._stages.clear()
+        self._add_stage("as recorded", step)
         for run_pass in PASSES:
             step = run_pass(step)
-            if keeps_stages:
-                self._stages.append(Stage.from_step(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step))
+            self._add_stage(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step)
         _place_remaining(step)
-        calls = [call.assign_addresses() if isinstance(call, Instruction) else call for call in step.instructions]
-        self._step = step
-        self.nbytes = sum(array.nbytes for array in (*inputs, *step.memory[n_external:]))
-        self.set_recording(kernels.Replay(calls, step.memory), inputs, result, guards, attributes, effects)
+        return step
+
+    def _add_stage(self, name: str, step: RecordedStep) -> None:
+        if self.function is not None:  # a model's own Programs are never shown
+            self._stages.append(Stage.from_step(name, step))
 
     def _fall_back(self, obstacle: CaptureFailure) -> None:
         """Run the step in Python from now on, because it can't be replayed. TypeError if the Program is strict."""
@@ -226,19 +219,50 @@ def _place_remaining(step: RecordedStep) -> None:
             step.memory.append(block)
 
 
-def _find_foreign_result(
-    result: Any, known_arrays: list[np.ndarray | None], buffers: list[Buffer]
-) -> CaptureFailure | None:
+def _find_obstacle(captured: CapturedStep, inputs: list[np.ndarray]) -> CaptureFailure | None:
+    """Return why the captured step can't be replayed; None if it can."""
+    known: list[np.ndarray | None] = [
+        *inputs,
+        *[array for t, _ in captured.tensors for array in (t._data, t._gradient)],
+    ]
+    for call in captured.step.instructions:
+        known += call.outputs if isinstance(call, PythonCallback) else ()
+    return _find_foreign_result(captured, known) or _find_early_read(captured)
+
+
+def _find_effects(captured: CapturedStep, inputs: list[np.ndarray]) -> list[SideEffect]:
+    """Return how the step changes Tensors, apart from what its kernels write."""
+    written_ids = {id(buffer.owner()) for buffer in captured.buffers if buffer.written is not False}
+    written_ids.update(map(id, inputs))
+    effects = []
+    for t, before in captured.tensors:
+        is_changed = id(get_owner(t._data)) in written_ids or t._version[0] != before.version
+        if is_changed or before.changes_gradient:
+            effects.append(SideEffect(t, t._has_gradient if before.changes_gradient else None, is_changed))
+    return effects
+
+
+def _mark_temporaries(captured: CapturedStep) -> None:
+    """Mark the buffers that only the step uses, and keep the memory of all others alive."""
+    for buffer in captured.buffers:
+        owner = buffer.owner()
+        if owner is None:
+            buffer.is_temporary, buffer.address = True, None
+        else:
+            captured.step.memory.append(owner)
+
+
+def _find_foreign_result(captured: CapturedStep, known_arrays: list[np.ndarray | None]) -> CaptureFailure | None:
     """Return the obstacle that NumPy made an array in the result, which a replay would not make; None without one."""
     owners = {id(get_owner(array)) for array in known_arrays if array is not None}
-    owners |= {id(buffer.owner()) for buffer in buffers}
+    owners |= {id(buffer.owner()) for buffer in captured.buffers}
     foreign: list[np.ndarray] = []
 
     def collect(x: Any) -> None:
         if isinstance(x, np.ndarray) and id(get_owner(x)) not in owners:
             foreign.append(x)
 
-    tree_map(collect, result)
+    tree_map(collect, captured.result)
     if not foreign:
         return None
     return CaptureFailure(
@@ -247,14 +271,14 @@ def _find_foreign_result(
     )
 
 
-def _find_early_read(buffers: list[Buffer], replaced_ids: set[int]) -> CaptureFailure | None:
+def _find_early_read(captured: CapturedStep) -> CaptureFailure | None:
     """Return the obstacle that a kernel read a buffer before the step wrote it, and nobody keeps it or the step
     replaced it.
 
     NumPy made such a buffer, or the step before did.
     """
-    for buffer in buffers:
-        if buffer.early_read is not None and (buffer.owner() is None or id(buffer.owner()) in replaced_ids):
+    for buffer in captured.buffers:
+        if buffer.early_read is not None and (buffer.owner() is None or id(buffer.owner()) in captured.replaced_ids):
             name, line = buffer.early_read
             return CaptureFailure(
                 f"{name} reads an array that NumPy made inside the recorded function; a replay would not make it "

@@ -8,11 +8,10 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.text_table import format_bytes
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, RecordedStep
 from caffelite.program.labels import describe_call, shape_text
-
-ALIGNMENT = 64  # bytes; as in place_temporaries
+from caffelite.program.passes.place_temporaries import aligned_size, make_block
 
 
 class Stage(NamedTuple):
@@ -30,10 +29,10 @@ class Stage(NamedTuple):
         addresses = {buffer: buffer.address for buffer in temporaries if buffer.address is not None}
         first = min(addresses.values(), default=0)
         offsets = {buffer: address - first for buffer, address in addresses.items()}
-        size = max([offset + _aligned_size(buffer) for buffer, offset in offsets.items()], default=0)
+        size = max([offset + aligned_size(buffer) for buffer, offset in offsets.items()], default=0)
         for buffer in temporaries:
             if buffer not in offsets:
-                offsets[buffer], size = size, size + _aligned_size(buffer)
+                offsets[buffer], size = size, size + aligned_size(buffer)
         return cls(name, list(step.instructions), offsets, size)
 
 
@@ -87,8 +86,7 @@ def measure_stages(stages: list[Stage], step: RecordedStep, replays: int) -> lis
 
 
 def _measure(stage: Stage, memory: list, replays: int) -> Timeline:
-    block = np.full(stage.size + ALIGNMENT, 0xFF, dtype=np.uint8)  # NaN, as in place_temporaries
-    first = -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
+    block, first = make_block(stage.size)
     addresses = {buffer: buffer.address for buffer in stage.offsets}
     try:
         for buffer, offset in stage.offsets.items():
@@ -118,7 +116,3 @@ def _measure(stage: Stage, memory: list, replays: int) -> Timeline:
         for call in stage.instructions
     ]
     return Timeline(stage.name, names, writes, seconds, bars, stage.size)
-
-
-def _aligned_size(buffer: Buffer) -> int:
-    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT

@@ -16,7 +16,7 @@ import numpy as np
 
 from caffelite._support.terminal import echo
 from caffelite._support.text_table import WIDTH
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import replace_file
 from caffelite.model.load import load
 from caffelite.model.table import TableModel
 from caffelite.tables import report, schema
@@ -134,7 +134,7 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
             import_module(f"caffelite.{module}").export(model, first, input_shape)
             contents[target] = first.read_bytes()
     for target, content in contents.items():
-        files.replace_file(target, [content])
+        replace_file(target, [content])
     if isinstance(model, TableModel):
         what = "the value" if model.classes is None else f"the probabilities of {', '.join(model.classes)}"
         inputs = ", then ".join([f"{name} (n, {count})" for name, count in _inputs(model)])

@@ -13,7 +13,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
 from caffelite.core.arrays import flat_int64, match_shape, reshape_array
-from caffelite.core.recording import call_python
+from caffelite.core.python_callback import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch, unpack_single
 from caffelite.functions.activation import Sigmoid, Softmax

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.files import safetensors as files
+from caffelite.files.safetensors import encode_arrays
 from caffelite.files.state import make_texts, state_arrays
 from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.web import snapshots
@@ -105,7 +105,7 @@ class Controls:
         if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
             raise ValueError("the model is too large for the page: use cl.callbacks.Checkpoint")
         name = f"model-{self.status.name}-epoch-{self.training.history.epochs}.safetensors"
-        parts = [memoryview(part).cast("B") for part in files.content(name, arrays, make_texts(model)) if len(part)]
+        parts = [memoryview(part).cast("B") for part in encode_arrays(name, arrays, make_texts(model)) if len(part)]
         return {"name": name, "content": np.frombuffer(b"".join(parts), np.uint8)}
 
     def _time_kernels(self) -> None:

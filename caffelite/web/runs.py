@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import open_file, replace_file
 from caffelite.web.messages import decode
 from caffelite.web.server import encode_message
 
@@ -59,7 +59,7 @@ class Runs:
         """Keep a run, in the place of an earlier state of it. Raise OSError if it cannot be written."""
         content = encode_message("run", {"name": name, "parts": parts})
         if self.folder is not None:
-            files.replace_file(self.path(name), [content])
+            replace_file(self.path(name), [content])
             return
         self._contents[name] = content
         while len(self._contents) > MAX_RUNS:
@@ -76,7 +76,7 @@ class Runs:
 
     def _read(self, path: Path) -> bytes | None:
         try:
-            with open(path, "rb", opener=files.open_file) as file:
+            with open(path, "rb", opener=open_file) as file:
                 content = file.read(MAX_BYTES + 1)
         except OSError:
             return None

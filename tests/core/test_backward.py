@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.core.recording import Recording
+from caffelite.program.recording import Recording
 from tests.core.tensors import Swish, leaf
 from tests.reference import assert_close, assert_same_bits
 

@@ -16,8 +16,8 @@ from hypothesis import given
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
 from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
+from caffelite.program.recording import Recording
 from tests.reference import assert_close, assert_same_bits
 
 sp = pytest.importorskip("scipy.sparse")

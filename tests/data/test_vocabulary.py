@@ -148,6 +148,8 @@ def test_a_file_with_a_vocabulary_that_cannot_be_raises(given, message, tmp_path
     model.save(tmp_path / "model.safetensors")
     with safetensors.File(tmp_path / "model.safetensors") as file:
         texts, arrays = dict(file.texts), file.arrays(file.specs)
-    safetensors.write(tmp_path / "other.safetensors", arrays, {**texts, "caffelite.vocabularies": json.dumps(given)})
+    safetensors.write_arrays(
+        tmp_path / "other.safetensors", arrays, {**texts, "caffelite.vocabularies": json.dumps(given)}
+    )
     with pytest.raises(ValueError, match=message):
         cl.load(tmp_path / "other.safetensors")

@@ -20,8 +20,9 @@ import caffelite as cl
 from caffelite import functions
 from caffelite.core.arrays import FLOATS
 from caffelite.core.modes import meta_init
-from caffelite.files import safetensors as files
 from caffelite.files import structure
+from caffelite.files.atomic import _create_temporary
+from caffelite.files.safetensors import DTYPES, File, max_header_bytes, write_arrays
 from caffelite.files.state import make_texts, state_arrays
 from caffelite.training import inputs
 from tests.cases import FAMILIES, both_dtypes, named
@@ -200,7 +201,7 @@ def test_frozen_parameters_stay_frozen_in_a_file(path):
 @pytest.mark.parametrize("frozen", ["1", '{"0.weight": 1}', "[1]", "[[]]", '["1.weight"]', "[", '"0.weight"'])
 def test_a_list_of_frozen_parameters_that_is_wrong_is_refused(frozen, path):
     model = classifier(2, 3)
-    files.write(path, state_arrays(model), make_texts(model) | {"caffelite.frozen": frozen})
+    write_arrays(path, state_arrays(model), make_texts(model) | {"caffelite.frozen": frozen})
     refused(path, "frozen|JSON|Expecting")
 
 
@@ -410,7 +411,7 @@ def test_temporary_files_of_a_killed_program_are_removed(path):
 
 
 def test_files_that_another_program_writes_are_left_alone(path):
-    with files._create_temporary(str(path), 0o666) as file:
+    with _create_temporary(str(path), 0o666) as file:
         classifier(2, 3).save(path)
         assert sorted(os.listdir(path.parent)) == sorted([path.name, Path(file.name).name])
 
@@ -449,7 +450,7 @@ def test_no_fifo_is_opened(path, tmp_path):
 
 
 def test_a_file_is_read_as_it_was_opened_though_another_one_takes_its_place(path, monkeypatch):
-    model, header = classifier(2, 3), files.File._header
+    model, header = classifier(2, 3), File._header
     model.save(path)
 
     def replaced(file):
@@ -458,7 +459,7 @@ def test_a_file_is_read_as_it_was_opened_though_another_one_takes_its_place(path
         os.mkfifo(path)  # opening it would wait for ever
         return found
 
-    monkeypatch.setattr(files.File, "_header", replaced)
+    monkeypatch.setattr(File, "_header", replaced)
     assert_same_state(cl.load(path), model)
 
 
@@ -590,7 +591,7 @@ class Scalars(cl.Function):
 
     def __init__(self):
         self.t = cl.Tensor(np.float32(2.0), requires_grad=True, name="t")
-        self.numbers = {str(dtype): np.array(1, dtype) for dtype in files.DTYPES.values() if dtype not in FLOATS}
+        self.numbers = {str(dtype): np.array(1, dtype) for dtype in DTYPES.values() if dtype not in FLOATS}
 
     def arguments(self):
         return {}
@@ -674,7 +675,7 @@ def test_a_text_of_more_values_than_the_file_is_large_is_not_read(path):
 
 def test_an_array_that_no_file_can_hold_is_named(path):
     with pytest.raises(ValueError, match="z is complex128; a file has F64"):
-        files.write(path, {"z": np.ones(2, complex)}, {})
+        write_arrays(path, {"z": np.ones(2, complex)}, {})
 
 
 def test_a_file_of_pytorchs_says_how_to_copy_it(path):
@@ -841,7 +842,7 @@ def test_a_header_longer_than_any_of_caffelites_is_not_read(path):
     finally:
         tracemalloc.stop()
     with pytest.raises(ValueError, match="too many"):
-        files.write(path, {}, {"text": "x" * 2 * files.max_header_bytes(0)})
+        write_arrays(path, {}, {"text": "x" * 2 * max_header_bytes(0)})
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"PK\x03\x04" + bytes(100), bytes(8), b"\xff" * 99])

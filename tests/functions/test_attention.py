@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
+from caffelite.program.recording import Recording
 from tests.cases import both_dtypes
 from tests.cases.attention import attention, attention_mask, turned
 from tests.conftest import bits, train

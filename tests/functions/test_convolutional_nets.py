@@ -8,7 +8,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
+from caffelite.program.recording import Recording
 from tests.cases import DTYPES, both_dtypes
 from tests.conftest import bits
 from tests.functions.convolutions import GOOD, uniform

@@ -10,7 +10,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
+from caffelite.program.recording import Recording
 from tests.cases import both_dtypes
 from tests.conftest import bits, train
 from tests.reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widened, zero_strided

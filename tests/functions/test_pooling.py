@@ -10,7 +10,7 @@ from hypothesis import given
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
+from caffelite.program.recording import Recording
 from tests.cases import FAMILIES, both_dtypes
 from tests.reference import assert_same_bits
 

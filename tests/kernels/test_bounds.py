@@ -20,7 +20,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         import ctypes, itertools, mmap
         import numpy as np
         from caffelite import _kernels as k
-        from caffelite.core.recording import Recording
+        from caffelite.program.recording import Recording
         from caffelite.core.sparse import Nonzeros, make_sparse_rows
 
         PAGE = mmap.PAGESIZE

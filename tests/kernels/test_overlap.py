@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
+from caffelite.program.recording import Recording
 from tests.kernels.arguments import uniform
 from tests.reference import assert_same_bits
 

@@ -12,7 +12,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core.recording import call_python
+from caffelite.core.python_callback import call_python
 from tests.conftest import bits, classifier, train
 
 rng = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
 from caffelite.core.sparse import Nonzeros, make_sparse_rows
+from caffelite.program.recording import Recording
 from tests import reference
 from tests.kernels.arguments import (
     ELEMENTWISE,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
+from caffelite.program.recording import Recording
 from tests.conftest import bits
 from tests.reference import assert_same_bits
 

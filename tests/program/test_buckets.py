@@ -378,8 +378,9 @@ def test_several_inputs_and_outputs_of_a_call():
         assert [y.tobytes() for y in model.predict(given)] == [y.tobytes() for y in eager(model, *given)]
 
 
-def test_a_function_may_declare_that_it_computes_rowwise(recorded):
-    class Doubled(cl.Function, recordable=True, rowwise=True):
+@pytest.mark.parametrize("keyword", ["rowwise", "by_row"])  # by_row: its former name
+def test_a_function_may_declare_that_it_computes_rowwise(keyword, recorded):
+    class Doubled(cl.Function, recordable=True, **{keyword: True}):
         def forward(self, x):
             return cl._kernels.add(x, x)
 

@@ -292,7 +292,7 @@ def test_a_structure_of_no_table_is_refused(change, message, tmp_path):
     entries = structure.describe(model)
     entries[-1]["arguments"] |= change
     texts["caffelite.structure"] = structure.to_json(entries)
-    safetensors.write(tmp_path / "other", arrays, texts)
+    safetensors.write_arrays(tmp_path / "other", arrays, texts)
     with pytest.raises(ValueError, match=message):
         cl.load(tmp_path / "other")
 

@@ -12,7 +12,7 @@ import pytest
 import caffelite as cl
 from caffelite.data import frames
 from caffelite.data.frames import Categories
-from caffelite.files import safetensors as files
+from caffelite.files.safetensors import write_arrays
 from caffelite.files.state import make_texts, state_arrays
 
 pandas = pytest.importorskip("pandas")
@@ -262,7 +262,7 @@ def test_a_model_that_was_fitted_on_arrays_takes_any_frame():
 def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
     model, _ = fitted(NUMBERS, Y)
     texts = make_texts(model) | {"caffelite.columns": text}
-    files.write(tmp_path / "model", state_arrays(model), texts)
+    write_arrays(tmp_path / "model", state_arrays(model), texts)
     with pytest.raises(ValueError, match="model"):
         cl.load(tmp_path / "model")
 
@@ -746,7 +746,7 @@ def test_columns_keep_their_moments_in_files_and_read_those_that_were_rounded(tm
     np.testing.assert_array_equal(cl.load(tmp_path / "m.safetensors").predict({"x": x}), expected)
     np.testing.assert_array_equal(copy.deepcopy(model).predict({"x": x}), expected)
     arrays = {name: a.astype(np.float32) for name, a in state_arrays(model).items()}
-    files.write(tmp_path / "old.safetensors", arrays, make_texts(model))
+    write_arrays(tmp_path / "old.safetensors", arrays, make_texts(model))
     old = cl.load(tmp_path / "old.safetensors")
     assert old.functions[0].center == np.float32(model.functions[0].center)
     again = cl.Model([cl.Columns({"x": x}), cl.Linear(1, 2)], seed=1).load(tmp_path / "old.safetensors")

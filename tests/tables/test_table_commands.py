@@ -14,7 +14,6 @@ import pytest
 import caffelite as cl
 from caffelite import plots
 from caffelite._support.extras import install_command
-from caffelite.files import safetensors
 from caffelite.model.table import TableModel
 from caffelite.tables import commands, report, schema
 from caffelite.tables import training as learning
@@ -75,7 +74,7 @@ def test_an_output_that_cannot_be_written_is_reported_in_a_sentence(command, tra
         raise ValueError("too many names")
 
     monkeypatch.setattr(TableModel, "save", fail)
-    monkeypatch.setattr(safetensors, "replace_file", fail)
+    monkeypatch.setattr("caffelite.cli.tables.replace_file", fail)
     given = ["--target", "sold", "--epochs", 1] if command == "train" else []
     model = [trained.classes.model] if command == "predict" else []
     said = run(command, *model, trained.data, *given, "--output", tmp_path / "m.safetensors")

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.files import safetensors as files
+from caffelite.files.safetensors import File, strict_json, write_arrays
 from caffelite.training import inputs
+from caffelite.training.callbacks import resume
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.resume import TEXT, CheckpointFile
 from caffelite.training.epochs import evaluation, in_memory
@@ -227,11 +228,11 @@ def test_a_training_goes_on_before_and_after_a_batch_that_a_last_row_has_joined(
 def test_a_checkpoint_with_a_split_that_is_none_is_refused(change, path):
     model = layered()
     stopped(path, validation_split=0.2)
-    with files.File(path) as file:
+    with File(path) as file:
         texts, arrays = dict(file.texts), file.arrays(file.specs)
     text = json.loads(texts["caffelite.training"])
     text["streams"]["splits"] = [change]
-    files.write(path, arrays, texts | {"caffelite.training": json.dumps(text)})
+    write_arrays(path, arrays, texts | {"caffelite.training": json.dumps(text)})
     with pytest.raises(ValueError, match="not a checkpoint of this training"):
         train(model, X, Y, epochs=2, validation_split=0.2, resume=path)
 
@@ -487,7 +488,7 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
     train(model, data(), optimizer=sgd(model), callbacks=own, **{**options, "epochs": 2})
     if "text" in change:
         header, arrays = fuzz_files.parted(path.read_bytes())
-        text = files.strict_json(header["__metadata__"][TEXT]) | change["text"]
+        text = strict_json(header["__metadata__"][TEXT]) | change["text"]
         header["__metadata__"][TEXT] = json.dumps(text)
         path.write_bytes(fuzz_files.joined(header, arrays))
     model = change.get("model", layered)()
@@ -628,7 +629,7 @@ def test_a_hostile_checkpoint_is_refused(path):
         other, _ = fuzz_files.parted(content)
         kind = chosen.integers(3)
         if kind == 0:
-            text = files.strict_json(other["__metadata__"][TEXT])
+            text = strict_json(other["__metadata__"][TEXT])
             fuzz_files.forged(chosen, text)
             other["__metadata__"][TEXT] = fuzz_files.json.dumps(text)
         elif kind == 1:
@@ -652,14 +653,13 @@ def test_a_hostile_checkpoint_is_refused(path):
 def written(path, monkeypatch, epochs=4, **options):
     """After which epochs, and batches of the next, a checkpoint was written."""
     places = []
-    write = files.write
 
     def note(target, arrays, texts):
-        done = files.strict_json(texts[TEXT])["done"]
+        done = strict_json(texts[TEXT])["done"]
         places.append((done["epoch"], done["batch"]))
-        write(target, arrays, texts)
+        write_arrays(target, arrays, texts)
 
-    monkeypatch.setattr(files, "write", note)
+    monkeypatch.setattr(resume, "write_arrays", note)
     model = classifier(2, 3)
     train(model, X, Y, epochs=epochs, validation_data=(X, Y), callbacks=[cl.callbacks.Checkpoint(path, **options)])
     return places

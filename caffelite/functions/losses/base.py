@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import as_real, check_nonnegative
 from caffelite.core.function import Function, Shape
 from caffelite.core.shard import current_shard
@@ -136,6 +137,7 @@ class PointwiseLoss(Loss, recordable=True):
         """Raise unless these targets are in the loss's range."""
 
 
+@rename_attributes(penalized="penalized_parameters")
 class Penalized(Function, recordable=True):
     """A loss and a penalty of parameters:  y = loss + l1 Σ |w| + l2 Σ w² / 2,  dw = dy (l1 sign(w) + l2 w).
 

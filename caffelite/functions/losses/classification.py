@@ -9,6 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, check_nonnegative, is_foreign_array
+from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Shape
 from caffelite.functions.losses.base import Loss, PointwiseLoss
 from caffelite.functions.losses.targets import (
@@ -19,7 +20,6 @@ from caffelite.functions.losses.targets import (
     check_fractions,
     check_labels_shape,
     check_scores_shape,
-    is_same_shape,
 )
 
 __all__ = ["FocalLoss", "HingeLoss", "SigmoidLoss", "SoftmaxLoss"]
@@ -70,7 +70,7 @@ class SoftmaxLoss(LabelLoss, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        return () if len(scores) > 1 and is_same_shape(targets, scores) else super().output_shape(scores, targets)
+        return () if len(scores) > 1 and matches_shape(targets, scores) else super().output_shape(scores, targets)
 
     def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         if not are_probabilities(targets, scores_shape):

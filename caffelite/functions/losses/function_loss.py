@@ -59,6 +59,9 @@ class FunctionLoss(Function, recordable=True):
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
+OwnLoss = FunctionLoss  # its name in pickles of older versions
+
+
 def as_loss(loss: Any) -> Function:
     """Return a loss as a Function. Raise TypeError for a class, and for anything that cannot be called."""
     if isinstance(loss, Function):

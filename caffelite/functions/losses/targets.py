@@ -15,6 +15,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import INTEGERS, as_array, as_real, find_outside, flat_int64, reshape_array
+from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Shape, format_shape
 
 SUM_TOLERANCE = 1e-3  # by how much the probabilities of a row may miss the sum 1
@@ -55,7 +56,7 @@ def check_scores_shape(loss: str, scores_shape: Shape, allow_nd: bool) -> None:
 def check_labels_shape(loss: str, labels_shape: Shape, scores_shape: Shape) -> None:
     """Raise ValueError unless there is one label for each row of scores (n, …, C); None is any length."""
     rows = scores_shape[:-1]
-    if is_same_shape(labels_shape, rows):
+    if matches_shape(labels_shape, rows):
         return
     expected = "one label a row" if len(rows) == 1 else f"a label for each place, {format_shape(rows)}"
     if len(labels_shape) == len(scores_shape):
@@ -114,7 +115,7 @@ def are_probabilities(targets: Any, scores_shape: Shape) -> bool:
 def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
     """Probabilities of the classes, (n, …, C) as the scores, in their dtype; each row has the sum 1."""
     array = _as_real(loss, "targets", targets, dtype)
-    if not is_same_shape(array.shape, scores_shape) or not array.size:
+    if not matches_shape(array.shape, scores_shape) or not array.size:
         hint = "; labels are integers, (n,): np.ravel(y).astype(int)" if array.shape[1:] == (1,) else ""
         raise ValueError(f"{loss} got targets of shape {array.shape} for scores of shape {scores_shape}{hint}")
     rows = reshape_array(array, (-1, array.shape[-1]))
@@ -168,7 +169,7 @@ def check_numbers_shape(loss: str, targets_shape: Shape, scores_shape: Shape, ex
     """
     shape = scores_shape if expected is None else expected
     is_column = len(shape) > 1 and shape[-1] in (1, None)
-    if not is_same_shape(targets_shape, shape) and not (is_column and is_same_shape(targets_shape, shape[:-1])):
+    if not matches_shape(targets_shape, shape) and not (is_column and matches_shape(targets_shape, shape[:-1])):
         without_last = f"{format_shape(shape[:-1])} or " if shape[-1:] == (1,) and len(shape) > 1 else ""
         raise ValueError(
             f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected "
@@ -226,12 +227,3 @@ def _as_array(targets: Any) -> np.ndarray:
 def _as_real(loss: str, what: str, data: Any, dtype: Any) -> np.ndarray:
     """Return data as an array of this dtype in native byte order; without one, float32 or float64."""
     return as_real(data, None if dtype is None else dtype.newbyteorder("="), f"{loss}: {what}")
-
-
-def is_same_shape(shape: Shape, expected: Shape) -> bool:
-    """Whether two shapes are the same, as far as they are known."""
-    if shape == expected:
-        return True
-    return len(shape) == len(expected) and all(
-        n is None or n == m or m is None for n, m in zip(shape, expected, strict=True)
-    )

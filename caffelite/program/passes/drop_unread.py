@@ -1,6 +1,6 @@
 """Leave out calls whose results nobody reads."""
 
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, RecordedStep
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from caffelite.core.recording import PythonCallback
+from caffelite.core.python_callback import PythonCallback
 from caffelite.program.ir import Buffer, Instruction, Operand, RecordedStep
 
 BIAS, EPILOGUE = 3, 8  # a product's operands: y a b, the bias; from 8 on, the epilogue's output and inputs

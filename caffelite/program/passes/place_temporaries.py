@@ -31,9 +31,9 @@ def place_temporaries(step: RecordedStep) -> RecordedStep:
     for buffer, (begin, _) in lives.items():
         while time < begin:  # free the temporaries that lived until here
             for dead in ends.get(time, ()):
-                gaps = _add_gap(gaps, offsets[dead], _aligned_size(dead))
+                gaps = _add_gap(gaps, offsets[dead], aligned_size(dead))
             time += 1
-        room = _aligned_size(buffer)
+        room = aligned_size(buffer)
         fitting = [gap for gap in gaps if gap[1] >= room]
         if fitting:
             offset, available = min(fitting, key=lambda gap: gap[1])
@@ -47,15 +47,21 @@ def place_temporaries(step: RecordedStep) -> RecordedStep:
             offset, size = size, size + room
         offsets[buffer] = offset
 
-    block = np.full(size + ALIGNMENT, 0xFF, dtype=np.uint8)
-    first = -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
+    block, first = make_block(size)
     for buffer, offset in offsets.items():
         buffer.address = first + offset
     return RecordedStep(step.instructions, [*step.memory, block])
 
 
-def _aligned_size(buffer: Buffer) -> int:
+def aligned_size(buffer: Buffer) -> int:
+    """Return the bytes that a buffer takes in a block."""
     return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def make_block(size: int) -> tuple[np.ndarray, int]:
+    """Return memory for `size` bytes, filled with NaN, and its first aligned address."""
+    block = np.full(size + ALIGNMENT, 0xFF, dtype=np.uint8)
+    return block, -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
 
 
 def _add_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:

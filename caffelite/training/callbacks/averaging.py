@@ -11,6 +11,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import InterruptsBetweenSteps
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import check_nonnegative
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
@@ -19,6 +20,7 @@ from caffelite.training.history import History
 from caffelite.training.step import Step
 
 
+@rename_attributes(_others="_swap_buffers")
 class AverageWeights:
     """Keeps a moving average of the weights, and gives it to the model at the end:
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from caffelite.core.arrays import check_nonnegative, check_positive_integer
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import check_writable
+from caffelite.files.safetensors import HeaderSizeError, encode_arrays
 from caffelite.files.state import make_texts, state_arrays
 from caffelite.training.callbacks.base import Training
 from caffelite.training.callbacks.early_stopping import Monitor
@@ -65,8 +66,8 @@ class Checkpoint:
     def begin(self, training: Training) -> None:
         """Reset. Raise OSError if the file cannot be written, and ValueError if the model cannot be saved."""
         if training.is_main:
-            files.check_writable(self.path)
-            files.content(self.path, state_arrays(training.model), make_texts(training.model))
+            check_writable(self.path)
+            encode_arrays(self.path, state_arrays(training.model), make_texts(training.model))
         self._write: Any = training.write
         self._broadcast: Any = training.broadcast
         self._last_write = time.monotonic()
@@ -89,7 +90,7 @@ class Checkpoint:
     def _write_now(self) -> None:
         try:
             self._write(self.path)
-        except (OSError, files.HeaderSizeError) as error:
+        except (OSError, HeaderSizeError) as error:
             warnings.warn(f"no checkpoint was saved: {error}; the training continues", RuntimeWarning, stacklevel=2)
         self._last_write = time.monotonic()
 

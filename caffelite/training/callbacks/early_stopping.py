@@ -10,6 +10,7 @@ import numpy as np
 
 from caffelite._kernels import BestHook, EpochHook, EvaluationHook
 from caffelite._support.interrupts import InterruptsBetweenSteps
+from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.warnings import warn
 from caffelite.core.arrays import NUMBERS, check_nonnegative, check_positive, check_positive_integer
 from caffelite.core.tensor import Tensor
@@ -112,6 +113,7 @@ class Monitor:
         self.best, self.best_epoch, self.waited = None if best is None else float(best), epoch, waited
 
 
+@rename_attributes(_named="_named_state")
 class EarlyStopping(Monitor):
     """Ends the training after `patience` epochs in a row that are not better than the best by more than `min_delta`.
 

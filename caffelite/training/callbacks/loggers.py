@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from caffelite._support.extras import install_command
-from caffelite.files import safetensors as files
+from caffelite.files.atomic import open_file
 from caffelite.training.history import History
 
 
@@ -39,7 +39,7 @@ class CSVLog:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         try:
-            with open(self.path, mode, opener=files.open_file) as file:
+            with open(self.path, mode, opener=open_file) as file:
                 file.write(text.getvalue().encode())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error

@@ -24,7 +24,7 @@ from caffelite.core.modes import current_precision
 from caffelite.core.sparse import SparseRows
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.data.out_of_core import Source
-from caffelite.files import safetensors as files
+from caffelite.files.safetensors import TRAINING_PREFIX, File, file_error, strict_json, write_arrays
 from caffelite.files.state import freeze, make_texts, read_frozen, state_arrays, state_specs
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs
@@ -79,7 +79,7 @@ class CheckpointWriter:
         return math.nan if self.epochs is None else self.epochs.loss()
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the training as it is now; see `files.write`. All processes call this, and the first writes."""
+        """Write the training as it is now; see `write_arrays`. All processes call this, and the first writes."""
         with self.callback_list.averaged_weights():
             self._write(path)
 
@@ -109,11 +109,9 @@ class CheckpointWriter:
             "callbacks": [[name, _plain_values(state)] for name, state in callbacks],
             "ended": self.callback_list.should_stop,
         }
-        training_arrays = {
-            f"{files.TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()
-        }
+        training_arrays = {f"{TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
         texts = make_texts(model) | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
-        files.write(path, {**state_arrays(model), **training_arrays}, texts)
+        write_arrays(path, {**state_arrays(model), **training_arrays}, texts)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that must be equal when the training continues, by name."""
@@ -226,23 +224,23 @@ class CheckpointWriter:
 
 
 class CheckpointFile:
-    """The contents of a checkpoint. Raises the errors of `files.File`, and ValueError for a file with only a model."""
+    """The contents of a checkpoint. Raises the errors of `File`, and ValueError for a file with only a model."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
-        with files.File(path) as file:
+        with File(path) as file:
             self.specs = file.specs
             if TEXT not in file.texts:
                 raise file.error("is not a checkpoint; `load` reads it")
             self.texts = file.texts
             with self.wrap_errors():
-                self.text = files.strict_json(file.texts[TEXT], finite=False)
+                self.text = strict_json(file.texts[TEXT], finite=False)
                 self._all_arrays = file.arrays(file.specs)
-        self.model_arrays = {k: x for k, x in self._all_arrays.items() if not k.startswith(files.TRAINING_PREFIX)}
+        self.model_arrays = {k: x for k, x in self._all_arrays.items() if not k.startswith(TRAINING_PREFIX)}
 
     def refuse(self, why: Any) -> ValueError:
         """Return the error to raise for a file with this fault."""
-        return files.file_error(self.path, why)
+        return file_error(self.path, why)
 
     @contextmanager
     def wrap_errors(self) -> Iterator[None]:
@@ -258,7 +256,7 @@ class CheckpointFile:
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """Return the arrays of a part of the training, by name."""
-        prefix = f"{files.TRAINING_PREFIX}{part}."
+        prefix = f"{TRAINING_PREFIX}{part}."
         return {name.removeprefix(prefix): x for name, x in self._all_arrays.items() if name.startswith(prefix)}
 
     def check_model(self, model: Any) -> None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
 from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard
 from caffelite.data.generator import DataGenerator, Layout, is_replayed
 from caffelite.program import Program
+from caffelite.program.recording import Recording
 from caffelite.training.objective import Objective
 from caffelite.training.step import Step
 

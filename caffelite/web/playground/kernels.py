@@ -17,13 +17,13 @@ import numpy as np
 
 import caffelite
 from caffelite import _kernels as kernels
-from caffelite.core.recording import Recording
 from caffelite.data.generator import DataGenerator
 from caffelite.files.state import named_state
 from caffelite.functions import Linear
 from caffelite.program.ir import Buffer, Instruction, Operand
 from caffelite.program.labels import describe_call
 from caffelite.program.program import Program, capture
+from caffelite.program.recording import Recording
 from caffelite.program.timeline import measure_stages
 from caffelite.training.callbacks.base import Training
 

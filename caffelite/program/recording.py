@@ -7,21 +7,18 @@ that their arrays or gradients are read. Functions and Optimizers that are not d
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import Line, user_line
-from caffelite.core.arrays import as_real, memory_owner
-from caffelite.core.modes import mode
-from caffelite.core.shard import current_shard, use_shard
+from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
+from caffelite.program.ir import Buffer, RecordedStep, get_owner, lower_entries
 
 
 class CaptureFailure:
@@ -55,16 +52,17 @@ class Recording(kernels.Recorder):
         self._unrepeatable = False
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
-        """Note that a Tensor's array is read, and return the Note, which has the state from before the step."""
+        """Note that a Tensor's array is read, and return its snapshot, which has the state from before the step."""
         snapshot = self._snapshots.get(id(tensor))
         if snapshot is None or snapshot.tensor() is not tensor:
             snapshot = self._snapshots[id(tensor)] = TensorSnapshot(tensor)
         return snapshot
 
     def refresh_arrays(self) -> None:
-        """Read the arrays of all noted Tensors again. Call this if they were moved before a kernel used them."""
-        for tensor, snapshot in live_tensors(self.snapshots()):
-            snapshot.data = tensor._data.view(kernels.RecordedArray)
+        """Read the arrays of all these Tensors again. Call this if they were moved before a kernel used them."""
+        for snapshot in self._snapshots.values():
+            if (tensor := snapshot.tensor()) is not None:
+                snapshot.data = tensor._data.view(kernels.RecordedArray)
 
     def refuse(self, reason: str) -> None:
         """Note the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
@@ -96,7 +94,7 @@ class Recording(kernels.Recorder):
         if is_internal(code):
             return
         if self._guards is None:
-            from caffelite.core.surroundings import StateGuards  # most steps do not need it
+            from caffelite.program.guards.state import StateGuards  # most steps do not need it
 
             self._guards = StateGuards()
         self._guards.add(code)
@@ -104,13 +102,7 @@ class Recording(kernels.Recorder):
     def _written_ids(self) -> set[int]:
         """Return the ids of the arrays that kernels wrote into; for a view, the id of its memory's owner."""
         calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
-        return {
-            id(memory_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1
-        }
-
-    def replaced_values(self) -> list[Any]:
-        """Return the Tensors and arrays in the user's attributes and lists that the step replaced by its results."""
-        return [] if self._guards is None else self._guards.replaced_values
+        return {id(get_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
 
     def find_change(self) -> CaptureFailure | None:
         """Return the obstacle that the step changes a value which it also reads to decide; None if it does not."""
@@ -136,15 +128,19 @@ class Recording(kernels.Recorder):
         """Return the Function that this applied Function was copied from; None if it is not a copy."""
         return self._copies.get(id(copy), (None, None))[1]
 
-    def snapshots(self) -> list[TensorSnapshot]:
-        """Return the Notes of all Tensors that the step has read."""
-        return list(self._snapshots.values())
-
     def find_untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
         """Return the leaves that got a gradient in this step so far but are not in `trained`."""
         ids = set(map(id, trained))
         leaves = [snapshot.tensor() for snapshot in self._snapshots.values() if snapshot.changes_gradient]
         return [t for t in leaves if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
+
+    def finish(self, result: Any) -> CapturedStep:
+        """Return what the step did, with its result. The recording drops its arrays, and is of no use afterwards."""
+        replaced = [] if self._guards is None else self._guards.replaced_values
+        replaced_ids = {id(get_owner(x._data if isinstance(x, Tensor) else x)) for x in replaced}
+        attributes = self.attribute_guards()
+        step, buffers = lower_entries(self.entries)
+        return CapturedStep(result, step, buffers, [], list(self._snapshots.values()), attributes, replaced_ids)
 
     def attribute_guards(self) -> list[kernels.AttributeGuard]:
         """Return the attributes of Functions and Optimizers that the step depends on."""
@@ -184,119 +180,19 @@ class TensorSnapshot:
             self.had_gradient = tensor._has_gradient
 
 
-def live_tensors(snapshots: list[TensorSnapshot]) -> list[tuple[Tensor, TensorSnapshot]]:
-    """Return the Tensors that still exist, with their notes."""
-    return [(t, snapshot) for snapshot in snapshots if (t := snapshot.tensor()) is not None]
+@dataclass
+class CapturedStep:
+    """What a step did. When its recording is gone, weak references tell which of its arrays somebody else uses."""
 
+    result: Any
+    step: RecordedStep
+    buffers: list[Buffer]
+    tensors: list[tuple[Tensor, TensorSnapshot]]  # as `forget_dead_tensors` finds them
+    snapshots: list[TensorSnapshot]
+    attributes: list[kernels.AttributeGuard]  # of Functions and Optimizers that the step depends on
+    replaced_ids: set[int]  # of arrays in the user's attributes that the step replaced by its results
 
-class PythonCallback:
-    """A call into Python between the kernels of a recorded step.
-
-    The function gets copies of its arguments, and its results are copied into `outputs`. So it may keep the arrays and
-    compute with them as it likes. During the call, gradients and modes are as they were at this place of the step.
-    """
-
-    def __init__(self, name: str, function: Callable[..., Any], arguments: tuple, parameters: Iterable[Tensor]) -> None:
-        self.name, self.function = name, function
-        self.arguments = _map_arrays(lambda x: x.view(np.ndarray), arguments)
-        self.gradients = [(p, p._has_gradient) for p in parameters]
-        self.modes = mode.state
-        self.rows = current_shard()
-
-    def record(self) -> Any:
-        """Call the function for the first time. Return its result, made of the arrays in `outputs`."""
-        result = self._call()
-        self.outputs = [
-            None if r is None else np.array(as_real(r, None, self)).view(kernels.RecordedArray)
-            for r in _flatten(result)
-        ]
-        return _unflatten(result, iter(self.outputs))
-
-    def __call__(self) -> None:
-        for out, new in zip(self.outputs, _flatten(self._call()), strict=True):
-            array = None if new is None else as_real(new, None, self)
-            if _describe(array) != _describe(out):
-                raise ValueError(
-                    f"{self.name} returned {_describe(array)}; when it was recorded it was {_describe(out)}"
-                )
-            if out is not None:
-                out[...] = array
-
-    def _call(self) -> Any:
-        before, mode.state = mode.state, self.modes
-        for p, has_gradient in self.gradients:
-            p._has_gradient = has_gradient
-        try:
-            if self.rows.is_whole:
-                return self.function(*_map_arrays(np.array, self.arguments))
-            with use_shard(self.rows):
-                return self.function(*_map_arrays(np.array, self.arguments))
-        finally:
-            mode.state = before
-
-    def __repr__(self) -> str:
-        shapes = ", ".join(str(x.shape) if isinstance(x, np.ndarray) else repr(x) for x in self.arguments)
-        return f"{self.name}({shapes})"
-
-
-def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple) -> tuple:
-    """Return the values, with f applied to every array, in tuples too."""
-    return tuple([f(x) if isinstance(x, np.ndarray) else _map_arrays(f, x) if type(x) is tuple else x for x in values])
-
-
-def _flatten(result: Any) -> list[Any]:
-    """Return the values in nested tuples as one list; a result that is not a tuple is a list of one value."""
-    return [leaf for r in result for leaf in _flatten(r)] if isinstance(result, tuple) else [result]
-
-
-def _unflatten(result: Any, leaves: Iterator[Any]) -> Any:
-    """Return the same nested tuples as `result`, filled with these leaves."""
-    return tuple([_unflatten(r, leaves) for r in result]) if isinstance(result, tuple) else next(leaves)
-
-
-def _describe(array: np.ndarray | None) -> str:
-    return "None" if array is None else f"{array.dtype} of shape {array.shape}"
-
-
-def call_python(name: str, function: Callable[..., Any], *arguments: Any, parameters: Iterable[Tensor] = ()) -> Any:
-    """Call a function that computes in Python. If this thread is recording, each replay calls it again."""
-    recording = kernels.recorder()
-    if recording is None:
-        return function(*arguments)
-    parameters = list(parameters)
-    for p in parameters:
-        snapshot = recording.snapshot(p)
-        snapshot.record_gradient_read(p)
-        snapshot.changes_gradient = True
-    call = PythonCallback(name, function, arguments, parameters)
-    with kernels.pause_recording():
-        result = call.record()
-    recording.entries.append(call)
-    return result
-
-
-def replay_in_python(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a Function or an Optimizer. A replay of a recorded step then calls it again in Python."""
-
-    @functools.wraps(method)
-    def wrapper(self: Any, *arguments: Any) -> Any:
-        recording = kernels.recorder()
-        if recording is None:
-            return method(self, *arguments)
-        parameters = self.parameters() if callable(self.parameters) else self.parameters
-        name = f"{type(self).__name__}.{method.__name__}"
-        original = recording.original(self) if method.__name__ == "forward" else None
-        function = functools.partial(_call if original is None else _rerun_forward, method, self, original)
-        return call_python(name, function, *arguments, parameters=parameters)
-
-    return wrapper
-
-
-def _call(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
-    return method(self, *arguments)
-
-
-def _rerun_forward(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
-    """Run `forward` with the original's present attributes, as if the Function had just been applied."""
-    self._restore_from(original)
-    return method(self, *arguments)
+    def forget_dead_tensors(self) -> None:
+        """Drop the snapshots of Tensors that nobody else uses, since these keep arrays alive."""
+        self.tensors = [(t, snapshot) for snapshot in self.snapshots if (t := snapshot.tensor()) is not None]
+        self.snapshots = []

@@ -9,43 +9,34 @@ changes it, and a replay would not (`find_change`). If a value changes later, th
 
 from __future__ import annotations
 
-import _random
 import collections
-import ctypes
-import dis
 import functools
 import inspect
-import os
 import random
 import sys
-import sysconfig
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.warnings import PACKAGE, Line
-from caffelite.core.arrays import memory_owner
+from caffelite._support.warnings import Line
 from caffelite.core.autograd import Node
+from caffelite.program.guards.code import code_names, instructions, is_user_code, special_methods, user_bases
+from caffelite.program.guards.random_streams import STREAMS, are_equal, get_state, set_state
+from caffelite.program.ir import get_owner
 
-_LIBRARIES = (
-    PACKAGE,
-    *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")},
-)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, property, staticmethod, classmethod)
 _CODE_OR_NAMES = (*_CODE, type, types.ModuleType)
 _BOUND_METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.RecordedArray, Node)
 _ARRAYS = (np.ndarray, Node)
-_STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _MAX_OBJECTS = 1000  # look at no more objects than this
 _MAX_ELEMENTS = 64  # elements; compare the values of arrays that are not larger
-_CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 
 class StateGuards:
@@ -99,9 +90,9 @@ class StateGuards:
         elif isinstance(value, type):
             self.visit_class(value)
         elif isinstance(value, types.ModuleType):
-            if _is_user_code(value.__name__, getattr(value, "__file__", None)):
+            if is_user_code(value.__name__, getattr(value, "__file__", None)):
                 self.visit_names(None, vars(value), ())
-        elif isinstance(value, _STREAMS):
+        elif isinstance(value, STREAMS):
             self.add_stream(name, value)
         elif isinstance(value, collections.UserDict | collections.UserList):
             self.visit(value.data, name)
@@ -127,7 +118,7 @@ class StateGuards:
 
     def visit_function(self, function: types.FunctionType) -> None:
         code = function.__code__
-        if not _is_user_code(function.__module__ or "", code.co_filename):
+        if not is_user_code(function.__module__ or "", code.co_filename):
             self.visit(vars(function).get("__wrapped__"), "the function")  # a library's decorator around the user's
             return
         self.add_names(code)
@@ -212,7 +203,7 @@ class StateGuards:
 
     def add_stream(self, name: str, stream: Any) -> None:
         if not any(stream is known for _, known, _ in self.streams):
-            self.streams.append((name, stream, _get_state(stream)))
+            self.streams.append((name, stream, get_state(stream)))
 
     # ---- at the end of the step ---------------------------------------------------------------------------------
 
@@ -224,12 +215,12 @@ class StateGuards:
         if arrays := self.table.changed_arrays():
             kernel_writes = written_ids()
             for array in arrays:
-                if id(memory_owner(array)) not in kernel_writes:
+                if id(get_owner(array)) not in kernel_writes:
                     name = self.arrays[id(array)]
                     return f"it changes {name} in place in Python, and a replay would not", self.find_line(name)
             self.table.exclude_arrays(arrays)
         for name, stream, state in self.streams:
-            if not _are_equal(_get_state(stream), state):
+            if not are_equal(get_state(stream), state):
                 reason = (
                     f"it draws random numbers in Python, from {name}, and a replay would not; Dropout draws in kernels"
                 )
@@ -253,11 +244,11 @@ class StateGuards:
         """Give everything but iterators the value that it had."""
         self.table.restore()
         for _, stream, state in self.streams:
-            _set_state(stream, state)
+            set_state(stream, state)
 
     def find_line(self, *names: str) -> Line | None:
         """Return the user's line that sets one of these names, or a line that reads one, or the first line."""
-        candidates = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in _instructions(code)]
+        candidates = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in instructions(code)]
         candidates = [(step, line) for step, line in candidates if step.argval in names]
         candidates.sort(key=lambda candidate: not candidate[0].opname.startswith("STORE"))
         if candidates:
@@ -279,101 +270,3 @@ def preserve_state(functions: Iterable[Any]) -> Iterator[None]:
         yield
     finally:
         guards.restore()
-
-
-class CodeNames(NamedTuple):
-    """The names in some code: globals and attributes that it reads, those that may be missing, imported modules."""
-
-    loaded: frozenset[str]
-    missing: frozenset[str]
-    imported: frozenset[str]
-
-
-@functools.lru_cache(maxsize=4096)
-def code_names(code: types.CodeType) -> CodeNames:
-    """Return the names in code and in the functions within it. A string may be the name of an attribute, too."""
-    loaded, missing, imported = set(), set(), set()
-    for step, _ in _instructions(code):
-        if step.opname.startswith(
-            ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_F")
-        ):
-            loaded.add(step.argval)
-        elif step.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR")):
-            missing.add(step.argval)
-        elif step.opname == "IMPORT_NAME":
-            imported.add(step.argval)
-        elif step.opname == "LOAD_CONST" and isinstance(step.argval, str) and step.argval.isidentifier():
-            loaded.add(step.argval)
-            missing.add(step.argval)
-    return CodeNames(frozenset(loaded), frozenset(missing), frozenset(imported))
-
-
-def _instructions(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
-    """Yield the instructions of code and of the functions within it, with their lines."""
-    line = code.co_firstlineno
-    starts = {offset: number for offset, number in dis.findlinestarts(code) if number is not None}
-    for instruction in dis.get_instructions(code):
-        line = starts.get(instruction.offset, line)
-        yield instruction, line
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _instructions(constant)
-
-
-@functools.lru_cache(maxsize=1024)
-def user_bases(kind: type) -> tuple[type, ...]:
-    """Return the class and its bases that the user wrote, without the bases from caffelite and libraries."""
-    bases = [
-        base for base in kind.__mro__ if isinstance(base.__module__, str)
-    ]  # some compiled types have no name as their module
-    files = [getattr(sys.modules.get(base.__module__), "__file__", "") for base in bases]
-    return tuple([base for base, file in zip(bases, files, strict=True) if _is_user_code(base.__module__, file)])
-
-
-@functools.lru_cache(maxsize=1024)
-def special_methods(kind: type) -> tuple[str, ...]:
-    """Return the special methods of a class, such as `__add__`, except those that make an object.
-
-    Python calls these without their name in the code.
-    """
-    methods = [name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)]
-    return tuple([name for name in methods if name[:2] == name[-2:] == "__" and name not in _CONSTRUCTORS])
-
-
-def _is_user_code(module: str, file: str | None) -> bool:
-    """Whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
-    if module.partition(".")[0] in ("caffelite", "builtins") or file is None:
-        return False
-    return "site-packages" not in file and not file.startswith(_LIBRARIES)
-
-
-def _get_state(stream: Any) -> Any:
-    """Return the state of a random stream, to compare and to set."""
-    memory = _state_memory(stream)
-    return _bit_generator(stream).state if memory is None else ctypes.string_at(*memory)
-
-
-def _set_state(stream: Any, state: Any) -> None:
-    memory = _state_memory(stream)
-    if memory is None:
-        _bit_generator(stream).state = state
-    else:
-        ctypes.memmove(memory[0], state, memory[1])
-
-
-def _state_memory(stream: Any) -> tuple[int, int] | None:
-    """Return the address and the size of a Mersenne Twister's state. Reading it in Python takes forty times as long."""
-    if isinstance(stream, random.Random):  # the index and the words follow the head that every object has
-        return id(stream) + object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__
-    bits = _bit_generator(stream)
-    return (bits.ctypes.state_address, 625 * 4) if type(bits) is np.random.MT19937 else None
-
-
-def _bit_generator(stream: Any) -> Any:
-    return getattr(stream, "_bit_generator", None) or getattr(stream, "bit_generator", stream)
-
-
-def _are_equal(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_are_equal(a[key], b[key]) for key in a)
-    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else a == b

@@ -1,0 +1,146 @@
+"""Files that are written completely or not at all: a new file beside the old one, which it then replaces."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+
+def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
+    """Write bytes and contiguous arrays, one after the other, to a file, and replace an older one.
+
+    The content goes to a new file in the same folder, with a random name that ends in `.part`. Once it is on the disk,
+    the new file is renamed. So there is always a complete file, either the older or the new one. The new file gets the
+    mode of the older file and, if the system allows it, its owner. If the path is a link, the link stays, and its
+    target is replaced. New files that killed programs left in the folder are removed.
+
+    Raise OSError with the path if the file cannot be written, and in all cases of `check_writable`. Then the old file
+    does not change.
+    """
+    target = os.path.realpath(path)
+    temporary = ""
+    try:
+        old_status = _stat_target(path)
+        _remove_leftovers(target)
+        with _create_temporary(target, 0o666 if old_status is None else 0o600) as file:
+            temporary = file.name
+            if old_status is not None:
+                _keep_owner_and_mode(file.fileno(), old_status)
+            for part in parts:
+                _write_all(file, as_bytes(part))
+            os.fsync(file.fileno())
+            os.replace(temporary, target)
+    except OSError as error:
+        if temporary:
+            with suppress(OSError):
+                os.remove(temporary)
+        raise OSError(error.errno, f"nothing was written: {error.strerror}", os.fspath(path)) from None
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Raise OSError with the path if no file can be written there.
+
+    The reason may be that the folder does not exist, that it or the older file is read-only, or that the path is a
+    folder, a FIFO or a device. These are never opened.
+    """
+    try:
+        _stat_target(path)
+        folder = os.path.dirname(os.path.realpath(path))
+        if not os.access(folder, os.W_OK):
+            is_there = os.path.isdir(folder)
+            what = "the folder is read-only" if is_there else "there is no such folder"
+            raise OSError(errno.EACCES if is_there else errno.ENOENT, what)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _stat_target(path: str | os.PathLike) -> os.stat_result | None:
+    """Return the status of the file that will be replaced; None if there is none. OSError if it can't be replaced."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    _check_is_file(status, path)
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "the file that is there is read-only")
+    return status
+
+
+class NotAFileError(OSError):
+    """The path of a file is a FIFO, a socket or a device."""
+
+
+def open_file(path: Any, flags: int) -> int:
+    """Return an opener for `open` that refuses FIFOs and devices, because opening one may wait for ever or have
+    effects.
+
+    Raise NotAFileError for one, before opening it.
+    """
+    with suppress(FileNotFoundError):
+        _check_is_file(os.stat(path), path)
+    file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    try:
+        _check_is_file(os.fstat(file), path)  # since the first check, one may have replaced the file
+    except NotAFileError:
+        os.close(file)
+        raise
+    return file
+
+
+def _check_is_file(status: os.stat_result, path: str | os.PathLike) -> None:
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # for a folder, Python raises
+        raise NotAFileError(errno.EINVAL, "expected a file, and there is a FIFO, a socket or a device", os.fspath(path))
+
+
+def _create_temporary(target: str, mode: int) -> Any:
+    """Return a new file beside the target, with a name that nobody can guess. It is locked while it is written."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        beside = f"{target}.{os.urandom(8).hex()}.part"
+        file = open(beside, "wb", buffering=0, opener=lambda path, _: os.open(path, flags, mode))  # noqa: SIM115
+        with suppress(OSError):  # without locks, `_remove_leftovers` removes nothing
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.lexists(beside):
+            return file
+        file.close()  # another process removed it as a leftover before it was locked
+
+
+def _remove_leftovers(target: str) -> None:
+    """Remove new files that killed programs left beside the target. Files that are being written are locked."""
+    folder, name = os.path.split(target)
+    leftover = re.compile(re.escape(name) + r"\.[0-9a-f]{16}\.part")
+    for path in [os.path.join(folder, found) for found in os.listdir(folder) if leftover.fullmatch(found)]:
+        with suppress(OSError):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.remove(path)
+
+
+def _keep_owner_and_mode(file: int, old: os.stat_result) -> None:
+    new = os.fstat(file)
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        with suppress(OSError):
+            os.fchown(file, old.st_uid, old.st_gid)
+    os.fchmod(file, stat.S_IMODE(old.st_mode))
+
+
+def as_bytes(content: Any) -> Any:
+    """Return the memory of a contiguous array, or of bytes, as bytes."""
+    return np.frombuffer(content, np.uint8).data if memoryview(content).nbytes else b""
+
+
+def _write_all(file: Any, content: Any) -> None:
+    while content:
+        content = content[file.write(content) :]

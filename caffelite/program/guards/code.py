@@ -1,0 +1,86 @@
+"""What a guard has to know about code: the names that it reads, and whether the user wrote it."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from caffelite._support.warnings import PACKAGE
+
+_LIBRARIES = (
+    PACKAGE,
+    *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")},
+)
+_CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
+
+
+class CodeNames(NamedTuple):
+    """The names in some code: globals and attributes that it reads, those that may be missing, imported modules."""
+
+    loaded: frozenset[str]
+    missing: frozenset[str]
+    imported: frozenset[str]
+
+
+@functools.lru_cache(maxsize=4096)
+def code_names(code: types.CodeType) -> CodeNames:
+    """Return the names in code and in the functions within it. A string may be the name of an attribute, too."""
+    loaded, missing, imported = set(), set(), set()
+    for step, _ in instructions(code):
+        if step.opname.startswith(
+            ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_F")
+        ):
+            loaded.add(step.argval)
+        elif step.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR")):
+            missing.add(step.argval)
+        elif step.opname == "IMPORT_NAME":
+            imported.add(step.argval)
+        elif step.opname == "LOAD_CONST" and isinstance(step.argval, str) and step.argval.isidentifier():
+            loaded.add(step.argval)
+            missing.add(step.argval)
+    return CodeNames(frozenset(loaded), frozenset(missing), frozenset(imported))
+
+
+def instructions(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
+    """Yield the instructions of code and of the functions within it, with their lines."""
+    line = code.co_firstlineno
+    starts = {offset: number for offset, number in dis.findlinestarts(code) if number is not None}
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset, line)
+        yield instruction, line
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from instructions(constant)
+
+
+@functools.lru_cache(maxsize=1024)
+def user_bases(kind: type) -> tuple[type, ...]:
+    """Return the class and its bases that the user wrote, without the bases from caffelite and libraries."""
+    bases = [
+        base for base in kind.__mro__ if isinstance(base.__module__, str)
+    ]  # some compiled types have no name as their module
+    files = [getattr(sys.modules.get(base.__module__), "__file__", "") for base in bases]
+    return tuple([base for base, file in zip(bases, files, strict=True) if is_user_code(base.__module__, file)])
+
+
+@functools.lru_cache(maxsize=1024)
+def special_methods(kind: type) -> tuple[str, ...]:
+    """Return the special methods of a class, such as `__add__`, except those that make an object.
+
+    Python calls these without their name in the code.
+    """
+    methods = [name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)]
+    return tuple([name for name in methods if name[:2] == name[-2:] == "__" and name not in _CONSTRUCTORS])
+
+
+def is_user_code(module: str, file: str | None) -> bool:
+    """Whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
+    if module.partition(".")[0] in ("caffelite", "builtins") or file is None:
+        return False
+    return "site-packages" not in file and not file.startswith(_LIBRARIES)
