@@ -199,7 +199,7 @@ BY_KEYWORD = {
     "splines_input_grad": {
         "starts": np.array([0, 5, 9]),
         "edges": np.arange(7.0),
-        "of_edges": np.array([0, 4, 7]),
+        "edge_starts": np.array([0, 4, 7]),
     },
     "spline_table": {"starts": np.array([0, 4, 7])},
     "spline_table_grad": {"starts": np.array([0, 4, 7])},

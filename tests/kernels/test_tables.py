@@ -69,8 +69,8 @@ def test_more_places_than_a_type_can_tell_apart_are_refused():
         {"edges": np.zeros(8)},
         {"edges": np.zeros(7, np.float32)},
         {"edges": np.zeros(14)[::2]},
-        {"of_edges": np.array([0, 3, 7])},
-        {"of_edges": np.array([0, 7])},
+        {"edge_starts": np.array([0, 3, 7])},
+        {"edge_starts": np.array([0, 7])},
     ],
 )
 def test_edges_that_do_not_fit_the_table_are_refused(change):
@@ -80,7 +80,7 @@ def test_edges_that_do_not_fit_the_table_are_refused(change):
         "places": np.zeros((3, 2)),
         "starts": np.array([0, 5, 9]),
     }
-    given |= {"edges": np.zeros(7), "of_edges": np.array([0, 4, 7])}
+    given |= {"edges": np.zeros(7), "edge_starts": np.array([0, 4, 7])}
     kernels.splines_input_grad(*given.values())
     with pytest.raises(ValueError, match="splines_input_grad got edges"):
         kernels.splines_input_grad(*{**given, **change}.values())
