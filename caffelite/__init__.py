@@ -38,6 +38,7 @@ from caffelite.model.mlp import MLP
 from caffelite.model.model import Model
 from caffelite.optimizers import *
 from caffelite.program import Program, capture
+from caffelite.tables import Columns, Splines
 from caffelite.training import callbacks, metrics
 from caffelite.training.history import History
 from caffelite.visualize import plots
@@ -61,6 +62,7 @@ add_argument_hints(callbacks, callbacks.CSVLog, callbacks.TensorBoard, DataGener
 
 __all__ = [
     "MLP",
+    "Columns",
     "DataGenerator",
     "Function",
     "History",
@@ -68,6 +70,7 @@ __all__ = [
     "NotRecorded",
     "Prefetch",
     "Program",
+    "Splines",
     "Tensor",
     "TrainingWarning",
     "Vocabulary",

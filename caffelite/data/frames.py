@@ -228,67 +228,6 @@ def is_numeric(column: Any) -> bool:
     return column.dtype.kind in "biuf"
 
 
-def to_categories(column: Any, what: Any) -> Categories:
-    """Return the categories of a column. Words or numbers become categories, in sorted order.
-
-    TypeError, beginning with `what`, for anything else.
-    """
-    try:
-        codes, names = _factorize(column)
-    except TypeError:  # values that cannot be sorted
-        codes, names = np.zeros(0, np.int64), [None]
-    names = [name.item() if isinstance(name, np.generic) else name for name in names]
-    if not all(isinstance(name, str | int | float) for name in names):
-        way_out = DATES_HINT if _has_dates(column) else ""
-        raise TypeError(
-            f"{what} holds {describe_content(column)}; expected numbers, words or categories of such{way_out}"
-        )
-    return Categories(codes, names)
-
-
-def _factorize(column: Any) -> tuple[np.ndarray, list[Any]]:
-    if isinstance(column, Categories):
-        return column
-    if is_instance(column, "pandas", "Series"):
-        if isinstance(column.dtype, sys.modules["pandas"].CategoricalDtype):
-            return column.cat.codes.to_numpy(), column.cat.categories.tolist()
-        codes, names = sys.modules["pandas"].factorize(column, sort=True)
-        return codes, names.tolist()
-    if is_instance(column, "polars", "Series"):
-        polars = sys.modules["polars"]
-        if column.dtype == polars.Enum:
-            names = column.dtype.categories.to_list()
-            return column.to_physical().cast(polars.Int64).fill_null(-1).to_numpy(), names
-        words = column.cast(polars.String) if column.dtype == polars.Categorical else column
-        ranks = words.rank("dense").cast(polars.Int64).fill_null(0).to_numpy()
-        return ranks - 1, words.drop_nulls().unique().sort().to_list()
-    present = ~(np.array([*map(is_missing, column)], bool) if column.dtype == object else _is_nan(column))
-    codes = np.full(len(column), -1, np.int64)
-    names, codes[present] = np.unique(column[present], return_inverse=True)
-    return codes, names.tolist()
-
-
-def _is_nan(array: np.ndarray) -> np.ndarray:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)
-
-
-def to_codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
-    """Return the number of each row's category, (n,) int64, given the numbers of categories by name.
-
-    ValueError, beginning with `what` and naming the row, for a missing value or a category without a number.
-    """
-    row_codes, found_names = to_categories(column, what)
-    check_missing(row_codes < 0, what)
-    result = np.array([names.get(name, -1) for name in found_names], np.int64)[row_codes]
-    if (result < 0).any():
-        row = int((result < 0).argmax())
-        known = ", ".join([*map(repr, list(names)[:10]), *["…"] * (len(names) > 10)])
-        raise ValueError(
-            f"{what} has {found_names[row_codes[row]]!r} in row {row}, which is not among its categories {known}"
-        )
-    return result
-
-
 def check_missing(missing: np.ndarray, what: Any) -> None:
     """Raise ValueError naming the first row that is True, if there is one."""
     if missing.any():
@@ -327,15 +266,10 @@ def _number_hint(column: Any) -> str:
             ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
             "a DataGenerator; for labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
         )
-    return DATES_HINT if _has_dates(column) else ""
+    return DATES_HINT if has_dates(column) else ""
 
 
 DATES_HINT = ": make numbers of what counts, such as the month, or the days since a day"
-
-
-def has_words(column: Any) -> bool:
-    """Return whether a column is of a type for words or categories, also if none is there."""
-    return is_categorical(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
 
 
 def is_categorical(column: Any) -> bool:
@@ -343,7 +277,7 @@ def is_categorical(column: Any) -> bool:
     return isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum"))
 
 
-def _has_dates(column: Any) -> bool:
+def has_dates(column: Any) -> bool:
     return str(column.dtype).lower().startswith(("date", "time", "duration", "period"))
 
 

@@ -21,6 +21,7 @@ from caffelite.core.function import Function
 from caffelite.core.init_random import set_init_source
 from caffelite.core.modes import model_precision
 from caffelite.core.tensor import Tensor
+from caffelite.files import structure
 from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
@@ -38,6 +39,7 @@ from caffelite.training.process_group import DistributedOptimizer
 from caffelite.training.step import EvaluationStep
 
 
+@structure.register
 @foreign_attributes(
     "add_loss",
     "compile",

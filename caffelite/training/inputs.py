@@ -29,7 +29,7 @@ from caffelite.data.conversion import (
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
 from caffelite.data.out_of_core import Blocks, Source, select_ranges
 from caffelite.data.windows import Windows
-from caffelite.functions import Columns, Losses, Parallel, Penalized
+from caffelite.functions import Losses, Penalized
 from caffelite.functions.losses.base import Loss
 from caffelite.functions.losses.function_loss import as_loss as as_single_loss
 from caffelite.optimizers import Optimizer
@@ -297,24 +297,24 @@ def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
 def model_inputs(
     model: Any, name: str, x: Any, expected: ColumnNames = None
 ) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
-    """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
+    """Return x as arrays that the model takes, and the column names of its frames. Its `frame_reader` converts frames.
 
-    Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
-    ValueError for rows without names if `Columns` has numbers and categories.
+    Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raise
+    ValueError for rows without names if the `frame_reader` has numbers and categories.
     """
     names = None
     if type(x) is not np.ndarray:
         if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
             raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
-        columns = find_columns(model)
-        if columns is not None and frames.is_frame(x):
-            x = columns.arrays(x, name)
+        reader = model.frame_reader
+        if reader is not None and frames.is_frame(x):
+            x = reader.arrays(x, name)
         else:
             names = frames.input_column_names(x)
             check_columns(model, name, names, expected)
     takes_indices = model.takes_indices
-    if isinstance(takes_indices, tuple) and not isinstance(x, tuple) and (columns := find_columns(model)) is not None:
-        raise ValueError(f"{name}: expected {columns.expected_inputs}; got one {type(x).__name__}")
+    if isinstance(takes_indices, tuple) and not isinstance(x, tuple) and (reader := model.frame_reader) is not None:
+        raise ValueError(f"{name}: expected {reader.expected_inputs}; got one {type(x).__name__}")
     return as_inputs(x, model.input_dtype, takes_indices, name), names
 
 
@@ -386,28 +386,16 @@ def check_weights(loss: Function, weights: np.ndarray | None) -> None:
 
 def check_columns(model: Any, name: str, columns: ColumnNames, expected: ColumnNames = None) -> None:
     """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
-    own_columns = find_columns(model)
-    known: Any = (model._state.column_names or expected) if own_columns is None else own_columns.names
+    reader = model.frame_reader
+    known: Any = (model._state.column_names or expected) if reader is None else reader.names
     if known is not None:
         frames.check_names(known, columns, name)
 
 
 def remember_columns(model: Any, names: ColumnNames) -> None:
-    """Let the model expect frames with these columns, unless it has column names already. `Columns` finds its own."""
-    if names is not None and model._state.column_names is None and find_columns(model) is None:
+    """Let the model expect frames with these columns, unless it, or its `frame_reader`, has column names already."""
+    if names is not None and model._state.column_names is None and model.frame_reader is None:
         model._state.column_names = names
-
-
-def find_columns(model: Any) -> Columns | None:
-    """Return the Columns at the start of a sequence, or at the start of all Functions of a Parallel there; or None."""
-    layer: Any = model
-    while hasattr(layer, "is_sequence") and layer.is_sequence() and layer.functions:
-        layer = layer.functions[0]
-    if type(layer) is Parallel:
-        all_columns = [find_columns(function) for function in layer.functions]
-        are_equal = all(columns is not None and columns.is_equivalent(all_columns[0]) for columns in all_columns)
-        return all_columns[0] if are_equal else None
-    return layer if Columns in type(layer).__mro__ else None  # isinstance is slow here
 
 
 # ---- loss, optimizer, model ------------------------------------------------------------------------------------------

@@ -286,9 +286,9 @@ class SharedData:
     def convert(self, signature: Signature) -> Batch:
         """Return the rows as arrays that the model and its loss take."""
         model, key = signature.parts.model, signature.key
-        encoder = door.find_columns(model)
-        kind = model.dtype, model.input_dtype, model.takes_indices, None if encoder is None else encoder.columns
-        if encoder is None or not is_frame(self.x):
+        reader = model.frame_reader
+        kind = model.dtype, model.input_dtype, model.takes_indices, None if reader is None else reader.columns
+        if reader is None or not is_frame(self.x):
             door.check_columns(model, self.name, self.names, self.expected)
         if key not in self._checked:
             converted = self._converted.get(kind)
