@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+ColumnNames = list[list[Any] | None] | None  # of each input; None for an input that is not a frame
+
 
 class Categories(NamedTuple):
     """A column of categories: each row's place among the names, −1 if it is missing."""
@@ -111,20 +113,33 @@ def is_missing(x: Any) -> bool:
         return x is getattr(sys.modules.get("pandas"), "NA", None)
 
 
-def input_column_names(x: Any) -> list[list[Any] | None] | None:
+def read_frames(x: Any, what: str, frame_reader: Any, expected: ColumnNames) -> tuple[Any, ColumnNames]:
+    """Return x with the arrays that `frame_reader` makes of a frame, or as it is, and the column names of its frames.
+
+    A `frame_reader` finds columns by name. Without one, raise ValueError unless frames have the `expected` columns.
+    """
+    if frame_reader is not None and is_frame(x):
+        return frame_reader.arrays(x, what), None
+    names = column_names(x)
+    if expected is not None:
+        check_names(expected, names, what)
+    return x, names
+
+
+def column_names(x: Any) -> ColumnNames:
     """Return the column names of each frame among the inputs; None if there are no frames."""
     if type(x) is np.ndarray:
         return None
     inputs = x if isinstance(x, tuple) else (x,)
-    names = [_column_names(frame) if is_frame(frame) else None for frame in inputs]
+    names = [_names(frame) if is_frame(frame) else None for frame in inputs]
     return names if any(names) else None
 
 
-def _column_names(frame: Any) -> list[Any]:
+def _names(frame: Any) -> list[Any]:
     return [name if isinstance(name, str | int) else str(name) for name in getattr(frame, "columns", frame)]
 
 
-def check_names(expected: list[list[Any] | None], actual: list[list[Any] | None] | None, what: Any) -> None:
+def check_names(expected: list[list[Any] | None], actual: ColumnNames, what: Any) -> None:
     """Raise ValueError, beginning with `what`, unless each frame has the expected columns in their order."""
     for expected_names, actual_names in zip(expected, actual or (), strict=False):
         if expected_names is None or actual_names is None or expected_names == actual_names:
@@ -145,6 +160,11 @@ def check_names(expected: list[list[Any] | None], actual: list[list[Any] | None]
 
 def _quote_names(names: list[Any]) -> str:
     return ", ".join(map(repr, names)) if names else "none"
+
+
+def from_frame(data: Any, what: Any) -> Any:
+    """Return the numbers of a frame or of its column as an array; everything else as it is."""
+    return as_array(data, what) if is_series(data) or is_frame(data) else data
 
 
 def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:

@@ -17,7 +17,7 @@ from caffelite._support.extras import install_command
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.core.function import Function
-from caffelite.data.frames import input_column_names
+from caffelite.data.frames import column_names
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
@@ -120,7 +120,7 @@ def minimize(
     loss = inputs.as_loss(loss)
     # All rows as one batch.
     (batch,) = inputs.as_batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
-    inputs.remember_columns(model, input_column_names(x))
+    inputs.remember_columns(model, column_names(x))
     objective = FlatLoss(model, loss, batch)
     history = Minimization({"loss": []})
     progress = Progress(verbose, max_iterations, None, unit="iteration")

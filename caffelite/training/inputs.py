@@ -12,20 +12,20 @@ import numpy as np
 
 from caffelite._support.fork import reset_after_fork
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import as_array, as_indices, raise_bad_index
+from caffelite.core.arrays import as_indices, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
-from caffelite.data import frames
 from caffelite.data.conversion import (
     ClassWeights,
     as_inputs,
     as_targets,
     as_weights,
     count_rows,
-    from_dataframe,
     name_targets,
+    read_array,
     tuple_hint,
 )
+from caffelite.data.frames import ColumnNames, check_names
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
 from caffelite.data.out_of_core import Blocks, Source, select_ranges
 from caffelite.data.windows import Windows
@@ -35,7 +35,6 @@ from caffelite.functions.losses.function_loss import as_loss as as_single_loss
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
 
-ColumnNames = list[list[Any] | None] | None  # column names of data frames, one list for each input
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
 
@@ -224,8 +223,7 @@ def check_batches(
             shape = check_rows(model, name, inputs)
             check_indices(model, name, inputs)
             check_targets(loss, shape, x._targets())
-            weights = x.sample_weight
-            check_weights(loss, None if weights is None else as_weights(weights, len(weights), model.dtype))
+            check_weights(loss, x._weights(model.dtype))
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         if isinstance(x, Windows):
@@ -272,8 +270,7 @@ def prepare_data(
 ) -> tuple[Batch, ColumnNames]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
     inputs, columns = model_inputs(model, name, x, expected)
-    named_arrays = [(target_name, from_dataframe(a, target_name)) for target_name, a in loss_targets(loss, y)]
-    targets = {target_name: a if isinstance(a, Source) else as_array(a, target_name) for target_name, a in named_arrays}
+    targets = {target_name: read_array(a, target_name) for target_name, a in loss_targets(loss, y)}
     shape, rows = check_rows(model, name, inputs), len(inputs[0])
     check_indices(model, name, inputs)
     for target_name, a in targets.items():
@@ -297,25 +294,17 @@ def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
 def model_inputs(
     model: Any, name: str, x: Any, expected: ColumnNames = None
 ) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
-    """Return x as arrays that the model takes, and the column names of its frames. Its `frame_reader` converts frames.
+    """Return x as arrays that the model takes, and the column names of its frames, unless a `frame_reader` reads them.
 
     Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raise
     ValueError for rows without names if the `frame_reader` has numbers and categories.
     """
-    names = None
-    if type(x) is not np.ndarray:
-        if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
-            raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
-        reader = model.frame_reader
-        if reader is not None and frames.is_frame(x):
-            x = reader.arrays(x, name)
-        else:
-            names = frames.input_column_names(x)
-            check_columns(model, name, names, expected)
-    takes_indices = model.takes_indices
-    if isinstance(takes_indices, tuple) and not isinstance(x, tuple) and (reader := model.frame_reader) is not None:
-        raise ValueError(f"{name}: expected {reader.expected_inputs}; got one {type(x).__name__}")
-    return as_inputs(x, model.input_dtype, takes_indices, name), names
+    if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
+        raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
+    takes_indices, reader, known = model.takes_indices, None, None
+    if takes_indices or type(x) is not np.ndarray:  # in the usual case there are no names to look up
+        reader, known = model.frame_reader, known_columns(model, expected)
+    return as_inputs(x, model.input_dtype, takes_indices, name, reader, known)
 
 
 def _min_inputs(model: Any) -> int:
@@ -386,10 +375,15 @@ def check_weights(loss: Function, weights: np.ndarray | None) -> None:
 
 def check_columns(model: Any, name: str, columns: ColumnNames, expected: ColumnNames = None) -> None:
     """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
-    reader = model.frame_reader
-    known: Any = (model._state.column_names or expected) if reader is None else reader.names
+    known = known_columns(model, expected)
     if known is not None:
-        frames.check_names(known, columns, name)
+        check_names(known, columns, name)
+
+
+def known_columns(model: Any, expected: ColumnNames = None) -> ColumnNames:
+    """Return the column names that frames must have, for each input: the model's, or else the expected ones."""
+    reader = model.frame_reader
+    return (model._state.column_names or expected) if reader is None else reader.names
 
 
 def remember_columns(model: Any, names: ColumnNames) -> None:

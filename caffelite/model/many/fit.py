@@ -17,7 +17,7 @@ from caffelite.core.arrays import as_indices, check_bool, check_positive_integer
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.conversion import to_contiguous
-from caffelite.data.frames import input_column_names, is_frame
+from caffelite.data.frames import column_names, is_frame
 from caffelite.data.generator import Batch, DataGenerator, merge_single_rows, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.model import predict as predicting
@@ -279,7 +279,7 @@ class SharedData:
         self, name: str, x: Any, y: Any = None, weights: Any = None, expected: door.ColumnNames = None
     ) -> None:
         self.name, self.x, self.y, self.weights, self.expected = name, x, y, weights, expected
-        self.names = input_column_names(x)
+        self.names = column_names(x)
         self._converted: dict[tuple, Batch] = {}
         self._checked: set[tuple] = set()
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.sparse import from_row_array, to_row_array
-from caffelite.data.conversion import as_inputs, as_targets, as_weights, name_targets
+from caffelite.data.conversion import as_inputs, as_targets, name_targets
 from caffelite.data.generator import Batch, DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
@@ -43,7 +43,7 @@ class InMemoryEpochs(RecordedEpochs):
     ) -> None:
         super().__init__(step, processes)
         self.generator, self.interrupts = data, interrupts
-        self.data = convert_data(data, self.model, in_memory=True)
+        self.data = convert_data(data, self.model)
         weights = self.data.weights
         counts = None if weights is None else weights != 0
         self.columns = [*map(to_row_array, self.data.columns())]
@@ -257,16 +257,15 @@ def _record_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
     return calls.entries[0]
 
 
-def convert_data(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
+def convert_data(data: DataGenerator, model: Any) -> Batch:
     """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
     if data.has_model_dtype:
         return Batch(data._inputs(), data._targets(), data.sample_weight)
-    weights = data.sample_weight
-    if weights is not None:
-        weights = as_weights(weights, len(weights) if in_memory else data.rows, model.dtype)
-    input_dtype = getattr(model, "input_dtype", model.dtype)
-    inputs = as_inputs(data.x, input_dtype, getattr(model, "takes_indices", False), "x")
-    return Batch(inputs, tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)]), weights)
+    inputs, _ = as_inputs(
+        data.x, getattr(model, "input_dtype", model.dtype), getattr(model, "takes_indices", False), "x"
+    )
+    targets = tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)])
+    return Batch(inputs, targets, data._weights(model.dtype))
 
 
 def _row_specs(rows: Sequence[np.ndarray]) -> list[tuple]:
