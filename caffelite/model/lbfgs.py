@@ -25,10 +25,8 @@ from caffelite.training import inputs
 from caffelite.training.callbacks.base import CallbackList, Checkpoint, ReduceLROnPlateau, Training
 from caffelite.training.callbacks.progress import Progress
 from caffelite.training.epochs.divergence import describe_nonfinite, first_nonfinite_gradient
-from caffelite.training.epochs.iterable import as_batch
 from caffelite.training.history import History
 from caffelite.training.objective import Objective as Loss
-from caffelite.training.step import EvaluationStep
 
 try:
     from scipy.optimize import OptimizeResult
@@ -193,7 +191,7 @@ class FlatLoss:
 
     def __init__(self, model: Model, loss: Function, batch: Any) -> None:
         self.model, self.objective = model, Loss(loss, {}, model._state.programs.warned_reasons)
-        self.batch = as_batch(EvaluationStep(model, self.objective), batch)
+        self.batch, _ = inputs.prepare_batch(model, batch, loss)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("minimize: there is nothing to train, the model has no parameters or all are frozen")

@@ -29,10 +29,10 @@ from caffelite.model.container import Container
 from caffelite.model.execution import GraphExecution, SequentialExecution, as_input, check_outputs
 from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
-from caffelite.training import inputs as door
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.fit import open_run
 from caffelite.training.history import History
+from caffelite.training.inputs import as_batches, as_loss, make_training_batches, warn_of_overflow
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
 from caffelite.training.process_group import DistributedOptimizer
@@ -298,7 +298,7 @@ class Model(Container, recordable=True):
         """
         step_options = (optimizer, epochs, metrics, clip_norm, accumulate)
         with open_run(self, loss, *step_options, callbacks, resume, seed, precision) as training:
-            batches, validation, columns = door.make_training_batches(
+            batches, validation, columns = make_training_batches(
                 self,
                 training.loss,
                 x,
@@ -312,7 +312,7 @@ class Model(Container, recordable=True):
                 is_seeded=seed is not None,
             )
             history = training.run(batches, validation, columns, verbose)
-        door.warn_of_overflow(self)
+        warn_of_overflow(self)
         return history
 
     def predict(self, x: Any, *, batch_size: int = 1024, precision: str | None = None) -> Any:
@@ -347,10 +347,10 @@ class Model(Container, recordable=True):
         Data, weights, metrics and precision are as in `fit`. `batch_size` is 1024 if it is None. Raises what `fit`
         raises.
         """
-        loss = door.as_loss(loss)
+        loss = as_loss(loss)
         measures = resolve_metrics(metrics)
         options = {"batch_size": batch_size}
-        batches = door.as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
+        batches = as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
         step = EvaluationStep(self, Objective(loss, measures, self._state.programs.warned_reasons))
         with model_precision(self, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))

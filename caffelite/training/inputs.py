@@ -27,7 +27,8 @@ from caffelite.data.conversion import (
 )
 from caffelite.data.frames import ColumnNames, check_names
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
-from caffelite.data.out_of_core import Blocks, Source, select_ranges
+from caffelite.data.out_of_core import Source
+from caffelite.data.split import split_data
 from caffelite.data.windows import Windows
 from caffelite.functions import Losses, Penalized
 from caffelite.functions.losses.base import Loss
@@ -115,37 +116,6 @@ def _prepare_rows(
     for subset in (data, held_out):
         check_weights(loss, subset.weights)
     return data, held_out, columns
-
-
-def split_data(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """Return the training rows, in their order, and the rows to evaluate. A source is split block by block."""
-    rows = data.rows
-    count = num_held_out(rows, share)
-    columns, layout = data.columns(), data.layout()
-    if Source in map(type, columns):
-        ranges = Blocks(columns, rows).hold_out(count, rng)
-        return tuple([layout.batch([select_ranges(a, row_range) for a in columns]) for row_range in ranges])  # type: ignore
-    parts = draw_split(rows, count, rng)
-    return tuple([layout.batch([a[mask] for a in columns]) for mask in parts])  # type: ignore
-
-
-def num_held_out(rows: int, share: float) -> int:
-    """Return how many rows `validation_split` holds out. TypeError or ValueError if the share is not possible."""
-    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
-        raise TypeError(f"validation_split must be a number, got {share!r}")
-    if not 0 <= share < 1:
-        raise ValueError(f"validation_split must be in [0, 1), got {share}")
-    count = int(rows * share)
-    if count == 0:
-        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
-    return count
-
-
-def draw_split(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the rows to hold out. Return masks (rows,) of the rows for training and of the rows that are held out."""
-    held_out = np.zeros(rows, dtype=bool)
-    held_out[rng.permutation(rows)[:count]] = True
-    return ~held_out, held_out
 
 
 def make_validation_batches(model: Any, data: Any, loss: Function, columns: ColumnNames = None) -> Iterable:
@@ -282,6 +252,38 @@ def prepare_data(
     return Batch(
         inputs, tuple([as_targets(a, model.dtype, target_name) for target_name, a in targets.items()]), weights
     ), columns
+
+
+def prepare_batch(model: Any, batch: Any, loss: Function) -> tuple[Batch, ColumnNames]:
+    """Return a batch (x, y) or (x, y, weights) of an iterable as `prepare_data` returns all rows."""
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        kind = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise TypeError(f"without y, x must give batches (x, y) or (x, y, weights), got a batch that is {kind}")
+    inputs, columns = model_inputs(model, "a batch's x", batch[0])
+    y = tuple([as_targets(a, model.dtype, name) for name, a in loss_targets(loss, batch[1])])
+    rows = len(y[0]) if y[0].ndim > 0 else 0
+    if rows == 0 or any(a.shape[:1] != (rows,) for a in (*inputs, *y)):
+        shapes = [" and ".join([str(a.shape) for a in arrays]) for arrays in (inputs, y)]
+        raise ValueError(
+            f"expected batches with as many rows in x as in y, got one with x of shape {shapes[0]} and y of shape "
+            f"{shapes[1]}"
+        )
+    check_indices(model, "a batch's x", inputs)
+    check_targets(loss, model.shape_for(inputs, rows), y)
+    if len(batch) == 2:
+        return Batch(inputs, y), columns
+    check_takes_weights(loss)
+    return Batch(inputs, y, as_weights(batch[2], rows, model.dtype, "a batch's weights")), columns
+
+
+def convert_generator(model: Any, data: DataGenerator) -> Batch:
+    """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype. They have been checked."""
+    if data.has_model_dtype:
+        return Batch(data._inputs(), data._targets(), data.sample_weight)
+    input_dtype, takes_indices = getattr(model, "input_dtype", model.dtype), getattr(model, "takes_indices", False)
+    inputs, _ = as_inputs(data.x, input_dtype, takes_indices, "x")
+    targets = tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)])
+    return Batch(inputs, targets, data._weights(model.dtype))
 
 
 def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:

@@ -17,14 +17,13 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.sparse import from_row_array, to_row_array
-from caffelite.data.conversion import as_inputs, as_targets, name_targets
-from caffelite.data.generator import Batch, DataGenerator
+from caffelite.data.generator import DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
-from caffelite.training import inputs as door
 from caffelite.training.epochs.base import EpochState, name_rows, split_rows
 from caffelite.training.epochs.divergence import annotate_step
 from caffelite.training.epochs.steps import RecordedEpochs
+from caffelite.training.inputs import check_indices, check_targets, convert_generator
 from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.training.step import Step
 
@@ -43,7 +42,7 @@ class InMemoryEpochs(RecordedEpochs):
     ) -> None:
         super().__init__(step, processes)
         self.generator, self.interrupts = data, interrupts
-        self.data = convert_data(data, self.model)
+        self.data = convert_generator(self.model, data)
         weights = self.data.weights
         counts = None if weights is None else weights != 0
         self.columns = [*map(to_row_array, self.data.columns())]
@@ -195,10 +194,8 @@ class InMemoryEpochs(RecordedEpochs):
 
     def _raise_error(self, stopped_call: kernels.RecordedCall) -> None:
         """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""
-        door.check_indices(self.model, "x", self.data.inputs)
-        door.check_targets(
-            self.objective.loss, self.model.shape_for(self.data.inputs, self.data.rows), self.data.targets
-        )
+        check_indices(self.model, "x", self.data.inputs)
+        check_targets(self.objective.loss, self.model.shape_for(self.data.inputs, self.data.rows), self.data.targets)
         stopped_call.raise_error()
 
     def results(self, done: int) -> np.ndarray:
@@ -255,17 +252,6 @@ def _record_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
     with CallRecorder() as calls:
         kernels.shuffle(data._order, data._state)
     return calls.entries[0]
-
-
-def convert_data(data: DataGenerator, model: Any) -> Batch:
-    """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
-    if data.has_model_dtype:
-        return Batch(data._inputs(), data._targets(), data.sample_weight)
-    inputs, _ = as_inputs(
-        data.x, getattr(model, "input_dtype", model.dtype), getattr(model, "takes_indices", False), "x"
-    )
-    targets = tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)])
-    return Batch(inputs, targets, data._weights(model.dtype))
 
 
 def _row_specs(rows: Sequence[np.ndarray]) -> list[tuple]:

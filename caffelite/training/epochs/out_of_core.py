@@ -13,7 +13,7 @@ from caffelite.data.generator import Batch, Buffer, DataGenerator, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
 from caffelite.training.epochs.base import EpochState, concat_rows
-from caffelite.training.epochs.in_memory import InMemoryEpochs, convert_data
+from caffelite.training.epochs.in_memory import InMemoryEpochs
 from caffelite.training.epochs.steps import EpochAccumulator, RecordedEpochs
 from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
@@ -35,7 +35,7 @@ class OutOfCoreEpochs(RecordedEpochs):
     ) -> None:
         super().__init__(step, processes)
         self.generator, self.max_epochs, self.interrupts = data, epochs, interrupts
-        self.data = convert_data(data, self.model)
+        self.data = inputs.convert_generator(self.model, data)
         self.memory = data.allocate_buffers(self.data.columns())
         self.epoch = 0
         self.buffers: Generator[Callable[[], Buffer]] | None = None
