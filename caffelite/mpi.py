@@ -107,7 +107,7 @@ class DataParallel(DistributedOptimizer):
     def step(self, *, clip_norm: float | None = None) -> None:
         """Replace each rank's gradients by their mean over all ranks, and take the optimizer's step."""
         self.processes.average_gradients(self.optimizer)
-        self.optimizer.step(clip_norm=clip_norm)  # type: ignore[call-arg]
+        self.optimizer.step(clip_norm=clip_norm)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("optimizer", "processes"):  # missing while `__init__` or `copy` runs

@@ -6,14 +6,15 @@ message, together with the loss, the metrics and requests to stop. So each rank 
 makes the same update to the same bits. In a step, only BatchNorm and weights need other messages. If a decision depends
 on time or on a signal, all ranks make it after the same step.
 
-`ranks` defines how ranks communicate, and which rows each of them computes. `summation` adds up gradients, loss and
-metrics. `step` is a step on a part of a batch. `stop` stops all ranks after the same step. `team` has everything else
-that ranks do together in a training. `caffelite.mpi` has ranks that communicate by MPI.
+`mpi` defines how ranks communicate, and which rows each of them computes. `allreduce` adds up gradients, loss and
+metrics. `sharded_step` is a step on a part of a batch, and `sharded_epochs` makes whole epochs of such steps.
+`stop_signal` stops all ranks after the same step. `process_group` has everything else that ranks do together in a
+training. `caffelite.mpi` has ranks that communicate by MPI.
 
 The rest of caffelite deals with ranks only at these places:
 
-- `caffelite.mpi.DataParallel` wraps an optimizer and has a process group (`training.team.unwrap_optimizer`).
-- A training calls its process group, `training.team.ProcessGroup`, wherever several processes act differently from one.
-- Each step runs with the rows of this rank as `core.rows.current_shard()`. A few Functions use it.
+- `caffelite.mpi.DataParallel` wraps an optimizer and has a process group (`training.process_group.unwrap_optimizer`).
+- A training asks its `training.process_group.ProcessGroup` for its step, epochs, evaluation and loop.
+- Each step runs with the rows of this rank as `core.shard.current_shard()`. A few Functions use it.
 - A replayed step calls Python (`core.recording.call_python`) to add up or gather arrays.
 """

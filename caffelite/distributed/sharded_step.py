@@ -56,7 +56,7 @@ class ShardedStep(Step):
             self.objective.measure(all_reduce.cursor, outputs, batch)
         call_python("add up over ranks", all_reduce, loss.data, weight)
         check_finite(all_reduce.value)
-        self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
+        self.optimizer.step(clip_norm=self.clip_norm)
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:

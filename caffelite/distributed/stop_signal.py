@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from caffelite._support.interrupts import InterruptsBetweenSteps
-from caffelite.training.process_group import REPLAY_SECONDS
+from caffelite.training.epochs.in_memory import REPLAY_SECONDS
 
 
 class StopSignal:

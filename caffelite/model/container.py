@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 import operator
+import os
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,10 +20,12 @@ from caffelite.core.function import Function, Shape
 from caffelite.core.init_random import init_scope
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
+from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import shapes
 from caffelite.model.state import ModelState
 
 FLOAT64 = np.dtype(np.float64)
+Self = TypeVar("Self", bound="Container")
 
 
 class _ContainerMeta(ABCMeta):
@@ -208,6 +211,44 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
     def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
         """Return, for each input, the largest index that the model takes at each place of a row; None for no limit."""
         return shapes.index_limits(self, inputs)
+
+    # ---- state --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return copies of the parameters (`0.weight`, `0.bias`, `2.weight` …) and of the buffers, by name."""
+        return state_dict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set parameters and buffers to the values of a `state_dict`.
+
+        Parameters are converted to the model's dtype, buffers to their own. Raise ValueError if names or shapes are
+        not this model's, or if a buffer of integers can't hold a value. Raise TypeError for anything but numbers.
+        After an error, nothing has changed.
+        """
+        load_state_dict(self, state)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
+
+        The new file replaces an older one when it is complete. `caffelite.load` makes the model again. Give it the
+        classes that are not caffelite's. Their `arguments()` return how to make them. If a Function can't return that,
+        `save` warns with the reason, and saves the values for `Model.load`.
+
+        Raise OSError naming the path if the file can't be written, and leaves an older one as it was.
+        """
+        save(self, path)
+
+    def load(self: Self, path: str | os.PathLike) -> Self:
+        """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
+
+        Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
+        so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
+
+        Raise OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
+        kinds of numbers. After a ValueError, nothing has changed.
+        """
+        load(self, path)
+        return self
 
     # ---- copies -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,10 @@ from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
 from caffelite.training import inputs
-from caffelite.training.callbacks.base import CallbackList, Checkpoint, ReduceLROnPlateau, Training
+from caffelite.training.callbacks.base import Training
+from caffelite.training.callbacks.callback_list import CallbackList
+from caffelite.training.callbacks.checkpoint import Checkpoint
+from caffelite.training.callbacks.early_stopping import ReduceLROnPlateau
 from caffelite.training.callbacks.progress import Progress
 from caffelite.training.epochs.divergence import describe_nonfinite, first_nonfinite_gradient
 from caffelite.training.history import History
@@ -163,8 +166,8 @@ def _search(
         nonlocal is_stopped
         objective.accept(intermediate_result.x)
         history["loss"].append(objective.loss)
-        progress.steps_done(1, lambda: objective.loss)
-        progress.epochs_done(1, {"loss": objective.loss})
+        progress.step(1, lambda: objective.loss)
+        progress.epoch(1, history)
         try:
             is_stopped = callback_list(history.epochs - 1, history)
         except StopIteration as error:

@@ -22,7 +22,6 @@ from caffelite.core.init_random import set_init_source
 from caffelite.core.modes import model_precision
 from caffelite.core.tensor import Tensor
 from caffelite.files import structure
-from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
 from caffelite.model.container import Container
@@ -30,11 +29,12 @@ from caffelite.model.execution import GraphExecution, SequentialExecution, as_in
 from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
 from caffelite.training.epochs.evaluation import Evaluation
-from caffelite.training.fit import open_run
+from caffelite.training.fit import fit
 from caffelite.training.history import History
-from caffelite.training.inputs import as_batches, as_loss, make_training_batches, warn_of_overflow
+from caffelite.training.inputs import as_batches, as_loss
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
+from caffelite.training.options import FitOptions
 from caffelite.training.process_group import DistributedOptimizer
 from caffelite.training.step import EvaluationStep
 
@@ -296,24 +296,26 @@ class Model(Container, recordable=True):
         KeyboardInterrupt
             On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
-        step_options = (optimizer, epochs, metrics, clip_norm, accumulate)
-        with open_run(self, loss, *step_options, callbacks, resume, seed, precision) as training:
-            batches, validation, columns = make_training_batches(
-                self,
-                training.loss,
-                x,
-                y,
-                sample_weight,
-                class_weight,
-                {"batch_size": batch_size, "shuffle": shuffle},
-                training.rng,
-                validation_data,
-                validation_split,
-                is_seeded=seed is not None,
-            )
-            history = training.run(batches, validation, columns, verbose)
-        warn_of_overflow(self)
-        return history
+        options = FitOptions(
+            loss=loss,
+            optimizer=optimizer,
+            epochs=epochs,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            callbacks=callbacks,
+            metrics=metrics,
+            verbose=verbose,
+            seed=seed,
+            sample_weight=sample_weight,
+            class_weight=class_weight,
+            clip_norm=clip_norm,
+            accumulate=accumulate,
+            resume=resume,
+            precision=precision,
+        )
+        return fit(self, x, y, options)
 
     def predict(self, x: Any, *, batch_size: int = 1024, precision: str | None = None) -> Any:
         """Return the outputs (n, …) for the rows of x (n, …), or a tuple if the model has several outputs.
@@ -378,44 +380,6 @@ class Model(Container, recordable=True):
         if self.is_sequence():
             return f"Model([{', '.join(map(repr, self.functions))}])"
         return f"{type(self).__name__}({', '.join([f'{name}={child!r}' for name, child in self._named_children()])})"
-
-    # ---- state --------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters (`0.weight`, `0.bias`, `2.weight` …) and of the buffers, by name."""
-        return state_dict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set parameters and buffers to the values of a `state_dict`.
-
-        Parameters are converted to the model's dtype, buffers to their own. Raise ValueError if names or shapes are
-        not this model's, or if a buffer of integers can't hold a value. Raise TypeError for anything but numbers.
-        After an error, nothing has changed.
-        """
-        load_state_dict(self, state)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
-
-        The new file replaces an older one when it is complete. `caffelite.load` makes the model again. Give it the
-        classes that are not caffelite's. Their `arguments()` return how to make them. If a Function can't return that,
-        `save` warns with the reason, and saves the values for `Model.load`.
-
-        Raise OSError naming the path if the file can't be written, and leaves an older one as it was.
-        """
-        save(self, path)
-
-    def load(self, path: str | os.PathLike) -> Model:
-        """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
-
-        Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
-        so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
-
-        Raise OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
-        kinds of numbers. After a ValueError, nothing has changed.
-        """
-        load(self, path)
-        return self
 
 
 def _add_hint(x: Any) -> str:

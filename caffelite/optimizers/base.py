@@ -13,7 +13,7 @@ import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -112,13 +112,17 @@ class Optimizer(ABC):
         cls.runs_in_python = not recordable and (ran_in_python or not overridden <= _METHODS_OUTSIDE_STEP)
         if "step" in methods or cls.runs_in_python > ran_in_python:
             step = replay_in_python(cls.step) if cls.runs_in_python else cls.step
-            cls.step = _wrap_step(step)  # type: ignore[assignment, method-assign]
+            cls.step = _wrap_step(step)
         if "zero_grad" in methods and not recordable:
             cls.zero_grad = _wrap_zero_grad(cls.zero_grad)  # type: ignore[assignment, method-assign]
 
-    @abstractmethod
-    def step(self) -> None:
-        """Change every parameter that has a gradient. `step(clip_norm=c)` clips the gradients first."""
+    if TYPE_CHECKING:
+        step: Callable[..., None]  # a subclass writes `step(self)`, and `__init_subclass__` adds clip_norm
+    else:
+
+        @abstractmethod
+        def step(self) -> None:
+            """Change every parameter that has a gradient. `step(clip_norm=c)` clips the gradients first."""
 
     def zero_grad(self) -> None:
         """Forget all gradients."""

@@ -215,20 +215,18 @@ class ScheduleState:
                 )
         return None
 
-    def add_end_warning(self, between_steps: Callable[[], None] | None) -> Callable[[], None] | None:
-        """Return a function to call between steps if the length is unknown. It warns once if a schedule ended at 0."""
+    def make_end_warning(self) -> Callable[[], None] | None:
+        """Return a function to call between steps, which warns once if a schedule has ended at 0. None: none can."""
         open_entries = [
             f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1
         ]
         if not open_entries:
-            return between_steps
+            return None
 
         def warn_at_end() -> None:
             if open_entries and any(t[0] >= len(rates) for rates, t in open_entries):
                 open_entries.clear()
                 self.warn_if_short(None)
-            if between_steps is not None:
-                between_steps()
 
         return warn_at_end
 

@@ -21,7 +21,7 @@ from caffelite.tables.recipe import Recipe
 from caffelite.tables.schema import Frame, Target
 from caffelite.tables.splines import Splines
 from caffelite.tables.table_model import TableModel
-from caffelite.training.callbacks.base import EarlyStopping
+from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.history import History
 
 MIN_ROWS = 20  # rows of a table

@@ -1,86 +1,51 @@
-"""One call of `fit`: run the training loop with its listeners, from the start or from a checkpoint."""
+"""One call of `fit`: run the training loop with its callbacks, from the start or from a checkpoint."""
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.tracebacks import short_traceback
-from caffelite.core.arrays import check_positive, check_positive_integer, make_rng
+from caffelite.core.arrays import make_rng
 from caffelite.core.modes import model_precision
-from caffelite.optimizers import Optimizer, TrainingDiverged
+from caffelite.optimizers import TrainingDiverged
 from caffelite.training import inputs, step
-from caffelite.training.callbacks.averaging import AveragingStep
-from caffelite.training.callbacks.base import CallbackList, Training
-from caffelite.training.callbacks.checkpoints import CheckpointWriter, Resumption, resume_from, stream_states
-from caffelite.training.callbacks.listeners import (
-    AveragingListener,
-    CallbackListener,
-    ProgressListener,
-    ScheduleListener,
-    ValidationListener,
-)
+from caffelite.training.callbacks.averaging import AveragingCallback, AveragingStep
+from caffelite.training.callbacks.base import Callback, Training
+from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.progress import Progress
+from caffelite.training.callbacks.resume import CheckpointWriter, Resumption, resume_from, stream_states
 from caffelite.training.epochs.accumulation import apply_accumulation
 from caffelite.training.epochs.base import Epochs, EpochState
-from caffelite.training.epochs.dispatch import choose_epochs
-from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
-from caffelite.training.loop import Listener
-from caffelite.training.metrics.base import Metric, OutputMetric, resolve_metrics
 from caffelite.training.objective import Objective
+from caffelite.training.options import FitOptions
 from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup, unwrap_optimizer
 
 
-@contextmanager
-def open_run(
-    model: Any,
-    loss: Any,
-    optimizer: Any,
-    epochs: Any,
-    metrics: Iterable[Any],
-    clip_norm: float | None,
-    accumulate: int,
-    callbacks: Iterable[Callable[[int, History], Any]],
-    resume: Any,
-    seed: Any,
-    precision: Any,
-) -> Iterator[TrainingRun]:
-    """Check the options that need no data, and yield the training. If it does not begin, all is as it was before."""
-    optimizer, processes = unwrap_optimizer(optimizer)
+def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
+    """Train a model, see `Model.fit`. If the training does not begin, all is as it was before."""
+    options.optimizer, processes = unwrap_optimizer(options.optimizer)
     with (
-        model_precision(model, precision),
+        model_precision(model, options.precision),
         processes.training_context(),
-        resume_from(resume, model, optimizer, callback_list := CallbackList(callbacks)) as start,
+        resume_from(options.resume, model, options.optimizer, callbacks := CallbackList(options.callbacks)) as start,
     ):
-        max_epochs, metrics_by_name = check_positive_integer("epochs", epochs, math.inf), resolve_metrics(metrics)
-        clip_norm = None if clip_norm is None else check_positive("clip_norm", clip_norm)
-        accumulate = check_positive_integer("accumulate", accumulate)
-        loss = inputs.as_loss(loss)
-        inputs.check_optimizer(model, optimizer)
-        rng = model._state.rng if seed is None else make_rng("seed", seed)
+        options.check()
+        options.loss = inputs.as_loss(options.loss)
+        inputs.check_optimizer(model, options.optimizer)
+        rng = model._state.rng if options.seed is None else make_rng("seed", options.seed)
         processes.share_streams(model._state.rng, rng)
         if start is not None:
             start.read(processes, rng)
-        yield TrainingRun(
-            model,
-            loss,
-            metrics_by_name,
-            optimizer,
-            max_epochs,
-            clip_norm,
-            accumulate,
-            callback_list,
-            processes,
-            start,
-            rng,
-        )
+        run = TrainingRun(model, options, callbacks, processes, start, rng)
+        history = run.train(*inputs.make_training_batches(model, options, x, y, rng))
+    inputs.warn_of_overflow(model)
+    return history
 
 
 class TrainingRun:
@@ -89,79 +54,48 @@ class TrainingRun:
     def __init__(
         self,
         model: Any,
-        loss: Any,
-        metrics: dict[str, Metric | OutputMetric],
-        optimizer: Optimizer,
-        max_epochs: int,
-        clip_norm: float | None,
-        accumulate: int,
+        options: FitOptions,
         callback_list: CallbackList,
         processes: ProcessGroup,
         start: Resumption | None,
         rng: np.random.Generator,
     ) -> None:
-        self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
-        self.max_epochs, self.accumulate, self.callback_list = max_epochs, accumulate, callback_list
-        self.processes, self.start, self.rng = processes, start, rng
-        self.step = processes.make_step(
-            model, Objective(loss, metrics, model._state.programs.warned_reasons), optimizer, clip_norm
-        )
+        self.model, self.options, self.callback_list = model, options, callback_list
+        self.processes, self.start = processes, start
+        self.step = processes.make_step(model, self._make_objective(), options.optimizer, options.clip_norm)
         self.needs_checkpoints = bool(callback_list.callbacks) or start is not None or processes is not SINGLE_PROCESS
         self.streams = stream_states(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
-    def run(self, batches: Iterable, validation: Iterable | None, columns: Any, verbose: int | str) -> History:
+    def train(self, batches: Iterable, validation: Iterable | None, columns: Any) -> History:
         """Train on `batches`, and evaluate `validation` after each epoch.
 
         `columns` are the column names of the data frames. The model remembers them.
         """
-        model, processes, optimizer, max_epochs = self.model, self.processes, self.optimizer, self.max_epochs
-        self.step, batches = apply_accumulation(self.step, processes, batches, self.accumulate)
-        if self.callback_list.averages:
-            self.step = AveragingStep(self.step, self.callback_list.averages)
-        history = History.empty(self.step.objective.names, validation is not None)
-        listeners: list[Listener] = [AveragingListener(self.callback_list.averages)]
+        model, options, processes, average = self.model, self.options, self.processes, self.callback_list.average
+        if options.accumulate > 1:
+            processes.check_accumulate(options.accumulate)
+            self.step, batches = apply_accumulation(self.step, batches, options.accumulate)
+        if average is not None:
+            self.step = AveragingStep(self.step, average)
+        self.history = History.empty(self.step.objective.names, validation is not None)
+        callbacks: list[Callback] = [] if average is None else [AveragingCallback(average)]
         if validation is not None:
-            objective = Objective(self.loss, self.metrics, model._state.programs.warned_reasons)
-            evaluation = Evaluation(
-                processes.make_evaluation_step(model, objective), validation, processes, times=max_epochs
-            )
-            listeners.append(ValidationListener(evaluation))
-        resume_state = checkpoints = None
-        if self.needs_checkpoints:
-            checkpoints, resume_state = self._make_checkpoints(history, batches, validation)
+            callbacks.append(processes.make_evaluation(model, self._make_objective(), validation, options.epochs))
+        checkpoints, position = self._open_checkpoints(batches, validation) if self.needs_checkpoints else (None, None)
         num_steps = _num_batches(batches)
         num_steps = None if num_steps is None else self.step.count_steps(num_steps)
-        first_step = 0 if resume_state is None else self.step.count_steps(resume_state.batch)
-        if processes.is_main:
-            steps_done = 0 if resume_state is None or num_steps is None else resume_state.epoch * num_steps + first_step
-            optimizer._schedule_state.warn_if_short(None if num_steps is None else max_epochs * num_steps - steps_done)
+        reports = self._make_reports(num_steps, position) if processes.is_main else []
+        callbacks += reports
         inputs.remember_columns(model, columns)
-        if verbose != 0 and processes.is_main:
-            listeners.append(
-                ProgressListener(
-                    Progress(verbose, max_epochs, num_steps, history.epochs, first_step), every_epoch=verbose == 2
-                )
-            )
-        if num_steps is None and processes.is_main:
-            listeners.append(ScheduleListener(optimizer))
         if checkpoints is not None:
-            restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
-            training = checkpoints.training._replace(
-                write=checkpoints.write,
-                validation=validation,
-                loss_so_far=checkpoints.loss_so_far,
-                steps_per_epoch=num_steps,
-                exclude_time=functools.partial(_exclude_time, listeners),
-                averaged_weights=self.callback_list.averaged_weights,
-            )
-            listeners.append(CallbackListener(self.callback_list, training, restore))
+            callbacks.append(self._attach_callbacks(checkpoints, num_steps, reports))
 
         def make_epochs() -> Epochs:
-            epochs = choose_epochs(self.step, processes, batches, max_epochs, interrupts)
+            epochs = processes.make_epochs(self.step, batches, options.epochs, interrupts)
             if checkpoints is not None:
                 checkpoints.epochs = epochs
-            if resume_state is not None:
-                epochs.restore(resume_state)
+            if position is not None:
+                epochs.restore(position)
             return epochs
 
         try:
@@ -170,37 +104,81 @@ class TrainingRun:
                 InterruptsBetweenSteps() as interrupts,
                 processes.defer_interrupts(interrupts),
             ):
-                processes.make_loop(model, max_epochs, listeners, history, interrupts).run(make_epochs)
+                processes.make_loop(model, options.epochs, callbacks, self.history, interrupts).run(make_epochs)
         except (KeyboardInterrupt, TrainingDiverged) as error:
-            error.history = history  # type: ignore[union-attr]
+            error.history = self.history  # type: ignore[union-attr]
             raise
         finally:
-            listeners.clear()  # a Training knows them, and one of them knows it: so the data are free at once
+            callbacks.clear()  # so the data are free at once, also after an exception
             if checkpoints is not None:
                 checkpoints.epochs = None
-        return history
+        return self.history
 
-    def _make_checkpoints(
-        self, history: History, batches: Iterable, validation: Iterable | None
+    def _make_objective(self) -> Objective:
+        return Objective(self.options.loss, self.options.metrics, self.model._state.programs.warned_reasons)
+
+    def _open_checkpoints(
+        self, batches: Iterable, validation: Iterable | None
     ) -> tuple[CheckpointWriter, EpochState | None]:
         """Return the writer of checkpoints, and the position in the data if the training continues from one."""
-        processes, metrics, max_epochs = self.processes, self.metrics, self.max_epochs
+        options, data = self.options, (batches, validation)
         training = Training(
-            self.model, self.optimizer, self.loss, history, None, processes, metrics, batches, max_epochs
+            self.model,
+            options.optimizer,
+            options.loss,
+            self.history,
+            processes=self.processes,
+            metrics=options.metrics,
+            batches=batches,
+            epochs=options.epochs,
+            validation=validation,
+            averaged_weights=self.callback_list.averaged_weights,
         )
-        checkpoints = CheckpointWriter(training, self.step, batches, validation, self.callback_list, self.streams)
-        checkpoints.snapshot()
-        start, data = self.start, (batches, validation)
-        if start is not None:
-            start.save_data_states(*data)
-        facts = functools.partial(checkpoints.fit_facts, self.max_epochs, start is not None)
-        self.processes.sync_state(self.model, self.optimizer, data, facts)
-        return checkpoints, None if start is None else start.restore(checkpoints)
+        checkpoints = CheckpointWriter(training, self.step, self.callback_list, self.streams)
+        if self.start is not None:
+            self.start.save_data_states(*data)
+        facts = functools.partial(checkpoints.fit_facts, self.start is not None)
+        self.processes.sync_state(self.model, options.optimizer, data, facts)
+        return checkpoints, None if self.start is None else self.start.restore(checkpoints)
+
+    def _make_reports(self, num_steps: int | None, position: EpochState | None) -> list[Callback]:
+        """Return what shows the progress and warns of a schedule that ends early. Warn now if that is known now."""
+        options, schedules, reports = self.options, self.options.optimizer._schedule_state, list[Callback]()
+        epoch, first_step = (0, 0) if position is None else (position.epoch, self.step.count_steps(position.batch))
+        schedules.warn_if_short(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
+        if options.verbose != 0:
+            reports.append(Progress(options.verbose, options.epochs, num_steps, epoch, first_step))
+        if num_steps is None and (warn_at_end := schedules.make_end_warning()) is not None:
+            reports.append(ScheduleWarning(warn_at_end))
+        return reports
+
+    def _attach_callbacks(
+        self, checkpoints: CheckpointWriter, num_steps: int | None, reports: list[Callback]
+    ) -> CallbackList:
+        """Return the user's callbacks, with the training that they get."""
+        progress = next((report for report in reports if isinstance(report, Progress)), None)
+        training = checkpoints.training._replace(
+            write=checkpoints.write,
+            loss_so_far=checkpoints.loss_so_far,
+            steps_per_epoch=num_steps,
+            exclude_time=_ignore_time if progress is None else progress.exclude_time,
+        )
+        restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
+        return self.callback_list.attach(training, restore)
 
 
-def _exclude_time(listeners: list[Listener], seconds: float) -> None:
-    for listener in listeners:
-        listener.exclude_time(seconds)
+class ScheduleWarning(Callback):
+    """Warns when a schedule has ended, if the number of steps is not known before."""
+
+    def __init__(self, warn_at_end: Callable[[], None]) -> None:
+        self.warn_at_end = warn_at_end
+
+    def between_steps(self) -> None:
+        self.warn_at_end()
+
+
+def _ignore_time(seconds: float) -> None:
+    """Do nothing, because no progress is shown."""
 
 
 def _num_batches(batches: Iterable) -> int | None:

@@ -35,6 +35,7 @@ from caffelite.functions.losses.base import Loss
 from caffelite.functions.losses.function_loss import as_loss as as_single_loss
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
+from caffelite.training.options import FitOptions
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
@@ -44,32 +45,21 @@ EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle
 
 
 def make_training_batches(
-    model: Any,
-    loss: Function,
-    x: Any,
-    y: Any,
-    weights: Any,
-    class_weight: Any,
-    options: Mapping[str, Any],
-    rng: np.random.Generator,
-    validation_data: Any,
-    validation_split: float,
-    is_seeded: bool,
+    model: Any, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
 ) -> tuple[Iterable, Iterable | None, ColumnNames]:
     """Return the training batches, the validation batches (or None) and the column names of frames."""
-    if validation_split != 0 and validation_data is not None:
+    loss, validation_data = options.loss, options.validation_data
+    if options.validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
     if are_rows(x, y):
-        data, held_out, columns = _prepare_rows(
-            model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded
-        )
-        training: Any = DataGenerator.from_batch(data, seed=rng, **_drop_none(options))
+        data, held_out, columns = _prepare_rows(model, options, x, y, rng)
+        training: Any = DataGenerator.from_batch(data, seed=rng, **_drop_none(options.batch_options()))
     else:
-        if class_weight is not None:
+        if options.class_weight is not None:
             raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
-        if validation_split != 0:
+        if options.validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-        check_batches(model, "x", x, y, weights, loss, options)
+        check_batches(model, "x", x, y, options.sample_weight, loss, options.batch_options())
         columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
         training = merge_single_rows(training)
@@ -80,36 +70,28 @@ def make_training_batches(
 
 
 def _prepare_rows(
-    model: Any,
-    loss: Function,
-    x: Any,
-    y: Any,
-    weights: Any,
-    class_weight: Any,
-    rng: np.random.Generator,
-    validation_split: float,
-    is_seeded: bool,
+    model: Any, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
 ) -> tuple[Batch, Batch | None, ColumnNames]:
     """Return the training rows, the held-out validation rows (or None) and the column names of frames.
 
     Class weights count only in training.
     """
-    class_weights = None
-    if class_weight is not None:
+    loss, weights, class_weights = options.loss, options.sample_weight, None
+    if options.class_weight is not None:
         (_, y), *rest = name_targets(y)
         if rest:
             raise ValueError(
                 f"class_weight needs a single target, got {1 + len(rest)}: give the weights of rows as sample_weight"
             )
         label_loss = loss.losses[0] if isinstance(loss, Losses) else loss
-        class_weights = ClassWeights(class_weight, y, getattr(label_loss, "ignore", None))
-    if validation_split == 0:
+        class_weights = ClassWeights(options.class_weight, y, getattr(label_loss, "ignore", None))
+    if options.validation_split == 0:
         weights = weights if class_weights is None else class_weights.multiply(weights, y)
         data, columns = prepare_data(model, "x", x, y, weights, loss)
         return data, None, columns
     data, columns = prepare_data(model, "x", x, y, weights, loss)
-    split_rng = model._state.split_stream(data.rows, rng, reseed=is_seeded)
-    data, held_out = split_data(data, validation_split, split_rng)
+    split_rng = model._state.split_stream(data.rows, rng, reseed=options.seed is not None)
+    data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
         weights = class_weights.multiply(data.weights, data.targets[0])
         data = data._replace(weights=as_weights(weights, len(weights), model.dtype))

@@ -1,4 +1,4 @@
-"""The training loop: take steps for a while, then call the listeners."""
+"""The training loop: run epochs without Python until a callback needs it, then call all callbacks."""
 
 from __future__ import annotations
 
@@ -8,67 +8,19 @@ from collections.abc import Callable, Sequence
 from caffelite._kernels import EpochHook
 from caffelite._support.interrupts import Interrupts
 from caffelite.optimizers import TrainingDiverged
+from caffelite.training.callbacks.base import Callback
 from caffelite.training.epochs.base import Epochs
 from caffelite.training.history import History
 
 
-class Listener:
-    """Base class for work beside the training steps. A method that is not overridden does nothing."""
-
-    def due(self, done: int) -> float:
-        """Return the epoch after which the loop must call it next. `done` epochs are done."""
-        return math.inf
-
-    def steps_until_due(self) -> float:
-        """Return after how many more steps, at least 1, the loop must call `between_steps`."""
-        return math.inf
-
-    def begin(self, loop: Loop) -> None:
-        """Act before the first step."""
-
-    def steps_done(self, count: int, loop: Loop) -> None:
-        """Act when `count` more steps are done."""
-
-    def native_call(self, loop: Loop, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
-        """Return the work after each epoch as a call without Python, None if it needs Python now.
-
-        `earlier_calls` are the calls of the listeners before this one.
-        """
-        return None
-
-    def next_python_epoch(self, done: int) -> float:
-        """Return the epoch after which it needs Python, if `native_call` does the work after each epoch."""
-        return math.inf
-
-    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
-        """Return this listener's numbers for the history, for each quantity one number per epoch."""
-        return ()
-
-    def epochs_done(self, count: int, loop: Loop) -> bool:
-        """Act when `count` more epochs are done and in the history. Return True to end the training."""
-        return False
-
-    def between_steps(self) -> bool | None:
-        """Act between two steps, when all state of the training is complete and may be saved.
-
-        Return True to end the training.
-        """
-
-    def exclude_time(self, seconds: float) -> None:
-        """Leave out these seconds, in which the training has waited and no step was taken."""
-
-    def end(self) -> None:
-        """Act when the training is over, also if an exception ended it."""
-
-
 class Loop:
-    """Run epochs until all are done, or until a listener ends the training.
+    """Run epochs until all are done, or until a callback ends the training.
 
     Parameters
     ----------
-    until : int
+    max_epochs : int
         The total number of epochs, including the epochs done before.
-    listeners : sequence of Listener
+    callbacks : sequence of Callback
         Called in this order, and ended in this order. They begin in the reverse order.
     history : History
         Gets one number for each quantity and epoch.
@@ -77,21 +29,17 @@ class Loop:
     epochs: Epochs
 
     def __init__(
-        self,
-        max_epochs: int,
-        listeners: Sequence[Listener],
-        history: History,
-        interrupts: Interrupts,
+        self, max_epochs: int, callbacks: Sequence[Callback], history: History, interrupts: Interrupts
     ) -> None:
-        self.max_epochs, self.listeners, self.history, self.interrupts = max_epochs, listeners, history, interrupts
+        self.max_epochs, self.callbacks, self.history, self.interrupts = max_epochs, callbacks, history, interrupts
         self.should_stop = False
 
     def run(self, make_epochs: Callable[[], Epochs]) -> None:
-        """Train. When all listeners have begun, `make_epochs` prepares the data."""
-        pending = list(self.listeners)
+        """Train. When all callbacks have begun, `make_epochs` prepares the data."""
+        pending = list(self.callbacks)
         try:
             while pending:
-                pending[-1].begin(self)
+                self.should_stop |= pending[-1].begin() is True
                 pending.pop()
             if not self.should_stop:
                 self.epochs = make_epochs()
@@ -100,9 +48,9 @@ class Loop:
         finally:
             try:
                 self._close_epochs()
-            finally:  # users' callbacks end last: if one raises, all other listeners have ended
-                for listener in self.listeners[len(pending) :]:
-                    listener.end()
+            finally:  # users' callbacks end last: if one raises, all others have ended
+                for callback in self.callbacks[len(pending) :]:
+                    callback.end()
 
     def _close_epochs(self) -> None:
         """Close the data, and free its memory now instead of at the next garbage collection."""
@@ -112,56 +60,48 @@ class Loop:
             epochs.close()
 
     def advance(self) -> None:
-        """Take steps for a while, or until an epoch at which a listener is due. Then call all listeners."""
-        epochs, done, steps, interruption = self.epochs, self.epochs.epoch, self.epochs.steps, None
-        due = self.next_python_epoch(done)
-        next_stop = min(self.max_epochs, max(due, done + 1), epochs.last_epoch(done))
+        """Run epochs until a callback needs Python, or take steps for a while. Then call all callbacks."""
+        epochs, error = self.epochs, None
+        done, steps_before = epochs.epoch, epochs.steps
+        next_python_epoch = self.next_python_epoch(done)
+        last_epoch = min(self.max_epochs, next_python_epoch, epochs.last_epoch(done))
         try:
-            epochs.run_until(int(next_stop), self.steps_until_due())
-        except (KeyboardInterrupt, TrainingDiverged) as error:
-            interruption = error
-        for listener in self.listeners:
-            listener.steps_done(epochs.steps - steps, self)
-        if epochs.epoch > done and (interruption is None or due > done + 1):  # whole epochs are done
+            epochs.run_until(int(last_epoch), self.steps_until_due())
+        except (KeyboardInterrupt, TrainingDiverged) as raised:
+            error = raised
+        for callback in self.callbacks:
+            callback.step(epochs.steps - steps_before, epochs.loss)
+        if epochs.epoch > done and (error is None or next_python_epoch > done + 1):
             self.should_stop = self.end_epochs(done)
-        if interruption is not None:
-            raise interruption
+        if error is not None:
+            raise error
         if not self.should_stop:
-            for listener in self.listeners:
-                self.should_stop |= listener.between_steps() is True
+            for callback in self.callbacks:
+                self.should_stop |= callback.between_steps() is True
 
     def next_python_epoch(self, done: int) -> float:
-        """Return the earliest epoch after which a listener needs Python. The epochs make all other calls."""
-        calls: list[EpochHook] = []
-        next_epoch = math.inf
-        for listener in self.listeners:
-            due = listener.due(done)
-            if (
-                due <= done + 1
-                and self.epochs.has_native_calls
-                and (call := listener.native_call(self, calls)) is not None
-            ):
-                calls.append(call)
-                due = listener.next_python_epoch(done)
-            next_epoch = min(next_epoch, due)
-        if next_epoch <= done + 1 or self.epochs.returns_each_epoch:  # each epoch comes back to Python
-            calls, next_epoch = [], done + 1
-        self.epochs.set_native_calls(calls)
+        """Return the epoch after which a callback needs Python. Until then, the epochs make the native calls."""
+        native_calls: list[EpochHook] | None = [] if self.epochs.has_native_calls else None
+        epochs = [callback.next_python_epoch(done, native_calls) for callback in self.callbacks]
+        next_epoch = min(epochs, default=math.inf)
+        if next_epoch <= done + 1 or self.epochs.returns_each_epoch:
+            native_calls, next_epoch = [], done + 1
+        self.epochs.set_native_calls(native_calls or [])
         return next_epoch
 
     def steps_until_due(self) -> float:
-        """Return after how many more steps a listener must be called."""
-        return min([listener.steps_until_due() for listener in self.listeners], default=math.inf)
+        """Return after how many more steps a callback must be called."""
+        return min([callback.steps_until_due() for callback in self.callbacks], default=math.inf)
 
     def end_epochs(self, done: int) -> bool:
         """Add the results since epoch `done` to the history, and call all. Return whether the training ends."""
         results = self.epochs.results(done).T.tolist()
-        for listener in self.listeners:
-            results += listener.measure(self, len(results[0]))
+        for callback in self.callbacks:
+            results += callback.measure(len(results[0]))
         with self.interrupts.defer():
             for values, new_values in zip(self.history.values(), results, strict=True):
                 values.extend(new_values)
         should_stop = False
-        for listener in self.listeners:
-            should_stop |= listener.epochs_done(self.epochs.epoch - done, self)
+        for callback in self.callbacks:
+            should_stop |= callback.epoch(self.epochs.epoch - done, self.history) is True
         return should_stop

@@ -1,7 +1,7 @@
 """The process group of a training: one process that computes all rows of each batch, or several that share the rows.
 
-`fit` and the epochs call a method of their ProcessGroup where several processes act differently. The methods for
-one process, `SINGLE_PROCESS`, are here. `caffelite.distributed` overrides them for several.
+`fit` asks its ProcessGroup once for a step, epochs, evaluation and loop. `SINGLE_PROCESS` has these
+parts for one process, and `caffelite.distributed` for several.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.interrupts import InterruptsBetweenSteps
-from caffelite.core.shard import PartialShard
-from caffelite.data.generator import Batch
+from caffelite._support.interrupts import Interrupts, InterruptsBetweenSteps
 from caffelite.optimizers import Optimizer
+from caffelite.training.callbacks.base import Callback
+from caffelite.training.epochs import make_epochs
+from caffelite.training.epochs.base import Epochs
+from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
-from caffelite.training.loop import Listener, Loop
+from caffelite.training.loop import Loop
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep, Step
 
 NO_CONTEXT: AbstractContextManager[None] = nullcontext()
-REPLAY_SECONDS = 0.05  # seconds of replay before Python updates the bar and looks for Ctrl-C
 
 
 class ProcessGroup:
@@ -44,6 +45,9 @@ class ProcessGroup:
         """Call `make` on the first process. All processes return its value or raise its error."""
         return make()
 
+    def check_accumulate(self, count: int) -> None:
+        """Raise ValueError if no step can be made of `count` batches, more than one."""
+
     def sync_state(
         self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]
     ) -> None:
@@ -53,11 +57,25 @@ class ProcessGroup:
         """Return a context in which Ctrl-C takes effect on all processes after the same step."""
         return NO_CONTEXT
 
+    # ---- its parts ----------------------------------------------------------------------------------------------
+
+    def make_step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
+        """Return the step of a training."""
+        return Step(model, objective, optimizer, clip_norm)
+
+    def make_epochs(self, step: Step, batches: Iterable, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
+        """Return the epochs of a step over these batches."""
+        return make_epochs(step, batches, epochs, interrupts)
+
+    def make_evaluation(self, model: Any, objective: Objective, batches: Iterable, times: int) -> Evaluation:
+        """Return the evaluation of these batches, at most so many times."""
+        return Evaluation(EvaluationStep(model, objective), batches, times)
+
     def make_loop(
-        self, model: Any, max_epochs: int, listeners: Sequence[Listener], history: History, interrupts: Any
+        self, model: Any, max_epochs: int, callbacks: Sequence[Callback], history: History, interrupts: Interrupts
     ) -> Loop:
         """Return the loop of a training."""
-        return Loop(max_epochs, listeners, history, interrupts)
+        return Loop(max_epochs, callbacks, history, interrupts)
 
     # ---- between steps ------------------------------------------------------------------------------------------
 
@@ -65,57 +83,12 @@ class ProcessGroup:
         """Return the value that all processes use, if their values differ."""
         return value
 
-    def stop_flag(self, interrupts: Any) -> np.ndarray | None:
-        """Return an array. If its number is not 0, the replay stops after a step."""
-        return None if interrupts is None else interrupts.pending
-
     def is_interrupted(self) -> bool:
         """Whether this process has got Ctrl-C, which takes effect only after a step."""
         return False
 
-    def time_limits(self, is_done: Callable[[], bool]) -> Iterable[float]:
-        """Return the seconds of each stretch of steps. After it Python updates the bar and looks for Ctrl-C."""
-        return (REPLAY_SECONDS,)
-
-    def check_batch(self, location: str, batch: Batch | None) -> None:
-        """Raise RuntimeError unless all processes got the same batch, or None at the end of the epoch."""
-
-    def end_step(self) -> None:
-        """Act after a step on a batch that Python made."""
-
-    # ---- a step -------------------------------------------------------------------------------------------------
-
-    def make_step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
-        """Return the step of a training."""
-        return Step(model, objective, optimizer, clip_norm)
-
-    def make_evaluation_step(self, model: Any, objective: Objective) -> EvaluationStep:
-        """Return the step of an evaluation."""
-        return EvaluationStep(model, objective)
-
-    def shard(self, rows: int) -> PartialShard | None:
-        """Return the rows of the batch that this process computes, or None if it computes all."""
-        return None
-
     def average_gradients(self, optimizer: Optimizer) -> None:
         """Replace each process's gradients by the mean over all processes."""
-
-    # ---- outputs, targets and sums ------------------------------------------------------------------------------
-
-    def gather_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return all rows. Each process has its own rows, and 0 for the others."""
-        return rows
-
-    def scatter_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return this process's part of all rows: from these parts, `gather_rows` makes all rows again."""
-        return rows
-
-    def reduce_sums(self, step: Step, sums: np.ndarray) -> np.ndarray:
-        """Return the sums over all processes."""
-        return sums
-
-    def reset_rows(self, rows: list[np.ndarray]) -> None:
-        """Reset these rows at the end of an epoch. The next epoch fills them."""
 
 
 SINGLE_PROCESS = ProcessGroup()

@@ -1,4 +1,4 @@
-"""A training step on one batch, as you would write it. `steps.py` records it once and replays it after that."""
+"""A training step on one batch, as you would write it. `epochs/base.py` records it once and replays it after that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Step:
         outputs = self.model(*batch.inputs)
         loss = self.objective(outputs, batch)
         loss.backward()
-        self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]  # the base class adds clip_norm
+        self.optimizer.step(clip_norm=self.clip_norm)
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
@@ -61,8 +61,7 @@ class EvaluationStep(Step):
     is_training = False
 
     def __init__(self, model: Any, objective: Objective) -> None:
-        self.model, self.objective = model, objective
-        self.optimizer = self.clip_norm = None  # type: ignore[assignment]
+        self.model, self.objective, self.clip_norm = model, objective, None
 
     def __call__(self, batch: Batch) -> Any:
         with inference():
@@ -73,3 +72,6 @@ class EvaluationStep(Step):
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
         with inference():
             return super().results(sums, outputs, targets)
+
+    def dependencies(self) -> tuple[Any, ...]:
+        return self.objective.dependencies

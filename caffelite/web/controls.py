@@ -30,7 +30,7 @@ class Controls:
 
     def __init__(self, training: Any, status: Status, updates: Updates) -> None:
         self.training, self.status, self.updates = training, status, updates
-        self.team: ProcessGroup = training.processes or SINGLE_PROCESS
+        self.processes: ProcessGroup = training.processes or SINGLE_PROCESS
         self.should_stop = False  # whether a page has ended the training
         self.is_paused = False
         self.steps, self.until_epoch = 0, 0  # steps to make, and the epoch up to which to train, while it is paused
@@ -56,9 +56,9 @@ class Controls:
         """Do the requests of pages. Return whether there was anything. All ranks call it after the same steps."""
         was_asked = False
         self.updates.wake_event.clear()
-        while self.team.broadcast(len(self._requests)):
+        while self.processes.broadcast(len(self._requests)):
             channel, kind, value = self._requests.popleft() if self.training.is_main else (None, KINDS[0], 0.0)
-            kind, value = KINDS[int(self.team.broadcast(KINDS.index(kind)))], self.team.broadcast(value)
+            kind, value = KINDS[int(self.processes.broadcast(KINDS.index(kind)))], self.processes.broadcast(value)
             try:
                 self._handle(channel, kind, value)
             except Exception as error:  # the page gets the error, and the training goes on
@@ -135,7 +135,7 @@ class Controls:
             self._last_seen = time.monotonic()
         elif time.monotonic() - self._last_seen > RESUME_AFTER:
             self._requests.append((None, "go", 0.0))
-        if self.team.is_interrupted():
+        if self.processes.is_interrupted():
             self._requests.append((None, "go", 0.0))
         return is_woken
 

@@ -14,7 +14,7 @@ from caffelite.sources import Source, is_source
 import caffelite as cl
 from caffelite import sources
 from caffelite.data.generator import merge_single_rows
-from caffelite.training import process_group
+from caffelite.training.epochs import in_memory
 from tests.conftest import run
 from tests.data.sources import CLASSES, FEATURES, N, Stopping, X, Y, assert_same, classifier, fitted
 
@@ -464,7 +464,7 @@ def test_private_changes_of_a_mapped_file_are_kept(tmp_path):
 @pytest.mark.parametrize("at", [1, 12, 13, 14, 90, 104, 105, 150])  # a buffer has 13 batches, an epoch 105
 @pytest.mark.parametrize("way", ["shuffled", "in order", "transformed"])
 def test_a_training_goes_on_in_mid_epoch_to_the_bits_of_one_that_never_stopped(tmp_path, monkeypatch, at, way):
-    monkeypatch.setattr(process_group, "REPLAY_SECONDS", 2e-5)  # a step or two at a time
+    monkeypatch.setattr(in_memory, "REPLAY_SECONDS", 2e-5)  # a step or two at a time
     path = tmp_path / "checkpoint"
 
     def train(**options):

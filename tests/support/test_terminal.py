@@ -79,8 +79,8 @@ def test_bars_and_lines_can_be_written(narrow):
     got = narrow()
     for verbose in (1, 2):
         with Progress(verbose, 1, 1) as shown:
-            shown.steps_done(1, lambda: 1.0)
-            shown.epochs_done(1, {"loss": 0.5, "Güte → 1": 2.0})
+            shown.step(1, lambda: 1.0)
+            shown.epoch(1, {"loss": [0.5], "Güte → 1": [2.0]})
     assert "te -> 1 2" in got(0)
     assert "te -> 1 2" in got(1)
 

@@ -26,9 +26,9 @@ WRITTEN = "written\n"
 def train(net, checkpoint, threads, written=lambda: None):
     """Return the digest of all that a training has in the end, after going on from the checkpoint if it is there."""
     import caffelite as cl
-    from caffelite.training import process_group
+    from caffelite.training.epochs import in_memory
 
-    process_group.REPLAY_SECONDS = 0.002  # so it is stopped in the midst of epochs, small as they are
+    in_memory.REPLAY_SECONDS = 0.002  # so it is stopped in the midst of epochs, small as they are
     cl.set_num_threads(threads)
     (x, y), (x_test, y_test) = cl.datasets.digits()
     options = {"epochs": 10, "validation_data": (x_test, y_test), "metrics": ["accuracy"]}
@@ -137,7 +137,7 @@ class Killed:
     def check(self):
         """Check that the checkpoint is there, and whole."""
         import caffelite as cl
-        from caffelite.training.callbacks.checkpoints import CheckpointFile
+        from caffelite.training.callbacks.resume import CheckpointFile
 
         cl.load(self.path, custom={"TwoHeads": type(two_heads(cl))})
         CheckpointFile(self.path)

@@ -27,8 +27,8 @@ import numpy as np
 import caffelite as cl
 from caffelite import mpi
 from caffelite.distributed import allreduce, stop_signal
-from caffelite.training import process_group
-from caffelite.training.callbacks.checkpoints import CheckpointFile
+from caffelite.training.callbacks.resume import CheckpointFile
+from caffelite.training.epochs import in_memory
 
 CASES = {}
 
@@ -535,7 +535,7 @@ def resumable(folder, shared, callbacks=(), resume=None):
 
 @check
 def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
-    process_group.REPLAY_SECONDS, stop_signal.REPLAY_SECONDS = (
+    in_memory.REPLAY_SECONDS, stop_signal.REPLAY_SECONDS = (
         1e-4,
         0.0,
     )  # so they stop in the midst of epochs, small as they are

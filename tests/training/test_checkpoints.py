@@ -11,9 +11,10 @@ import pytest
 
 import caffelite as cl
 from caffelite.files import safetensors as files
-from caffelite.training import inputs, process_group
-from caffelite.training.callbacks import checkpoints
-from caffelite.training.epochs import evaluation
+from caffelite.training import inputs
+from caffelite.training.callbacks.callback_list import CallbackList
+from caffelite.training.callbacks.resume import TEXT, CheckpointFile
+from caffelite.training.epochs import evaluation, in_memory
 from tests.conftest import classifier, train
 from tests.tools import crash_resume, fuzz_files
 
@@ -25,7 +26,7 @@ IMAGES = rng.random((50, 1, 6, 6), np.float32)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Replays come back often, and nobody waits for the disk."""
-    monkeypatch.setattr(process_group, "REPLAY_SECONDS", 2e-7)
+    monkeypatch.setattr(in_memory, "REPLAY_SECONDS", 2e-7)
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
@@ -486,8 +487,8 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
     train(model, data(), optimizer=sgd(model), callbacks=own, **{**options, "epochs": 2})
     if "text" in change:
         header, arrays = fuzz_files.parted(path.read_bytes())
-        text = files.strict_json(header["__metadata__"][checkpoints.TEXT]) | change["text"]
-        header["__metadata__"][checkpoints.TEXT] = json.dumps(text)
+        text = files.strict_json(header["__metadata__"][TEXT]) | change["text"]
+        header["__metadata__"][TEXT] = json.dumps(text)
         path.write_bytes(fuzz_files.joined(header, arrays))
     model = change.get("model", layered)()
     inputs.remember_columns(model, [["a", "b"]])
@@ -627,9 +628,9 @@ def test_a_hostile_checkpoint_is_refused(path):
         other, _ = fuzz_files.parted(content)
         kind = chosen.integers(3)
         if kind == 0:
-            text = files.strict_json(other["__metadata__"][checkpoints.TEXT])
+            text = files.strict_json(other["__metadata__"][TEXT])
             fuzz_files.forged(chosen, text)
-            other["__metadata__"][checkpoints.TEXT] = fuzz_files.json.dumps(text)
+            other["__metadata__"][TEXT] = fuzz_files.json.dumps(text)
         elif kind == 1:
             names = [name for name in other if name.startswith("training:")]
             del other[names[chosen.integers(len(names))]]
@@ -654,7 +655,7 @@ def written(path, monkeypatch, epochs=4, **options):
     write = files.write
 
     def note(target, arrays, texts):
-        done = files.strict_json(texts[checkpoints.TEXT])["done"]
+        done = files.strict_json(texts[TEXT])["done"]
         places.append((done["epoch"], done["batch"]))
         write(target, arrays, texts)
 
@@ -684,7 +685,7 @@ def test_only_the_best_epochs_are_written(path, monkeypatch):
 def test_other_callbacks_have_seen_the_epoch_before_it_is_written(path):
     early = cl.callbacks.EarlyStopping(monitor="loss")
     train(classifier(2, 3), X, Y, epochs=1, callbacks=[cl.callbacks.Checkpoint(path), early])
-    saved = checkpoints.CheckpointFile(path)
+    saved = CheckpointFile(path)
     assert saved.text["callbacks"][0][1]["best_epoch"] == 0
 
 
@@ -720,7 +721,7 @@ def test_arguments_that_cannot_be_are_refused(bad, path):
 
 
 def test_nobody_is_called_between_steps_who_does_not_want_it():
-    assert cl.callbacks.CallbackList([lambda epoch, history: None]).between_steps is None
+    assert CallbackList([lambda epoch, history: None])._called_between_steps == []
 
 
 # ---- kills ----------------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ def run(clock, verbose, epochs, steps, seconds, known=True, results=None, ends_a
         for _ in range(ends_after or epochs):
             for step in range(steps):
                 clock.now += seconds
-                shown.steps_done(1, lambda step=step: 9.0 - step)
-            shown.epochs_done(1, results or {"loss": 0.5, "val_loss": 0.25})
+                shown.step(1, lambda step=step: 9.0 - step)
+            shown.epoch(1, results or {"loss": [0.5], "val_loss": [0.25]})
 
 
 def drawn(capsys):
@@ -88,8 +88,8 @@ def test_a_training_that_goes_on_within_an_epoch_has_no_time_left_at_its_end(clo
     with Progress(2, 3, 10, epochs_before=1, steps_before=4) as shown:
         for count in (6, 10):
             clock.now += count
-            shown.steps_done(count, lambda: 0.5)
-            shown.epochs_done(1, {"loss": 0.5})
+            shown.step(count, lambda: 0.5)
+            shown.epoch(1, {"loss": [0.5]})
     assert capsys.readouterr().out.splitlines() == [
         "epoch 2/3  loss 0.5  1 steps/s  10 s left",
         "epoch 3/3  loss 0.5  1 steps/s  in 16 s",
@@ -99,9 +99,9 @@ def test_a_training_that_goes_on_within_an_epoch_has_no_time_left_at_its_end(clo
 def test_an_epoch_that_has_just_begun_shows_the_loss_of_the_last_one(clock, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress(1, 2, 10) as shown:
-        shown.epochs_done(1, {"loss": 0.5})
+        shown.epoch(1, {"loss": [0.5]})
         clock.now += 20
-        shown.steps_done(10, lambda: math.nan)
+        shown.step(10, lambda: math.nan)
     assert "loss 0.5" in drawn(capsys)[0]
 
 
@@ -119,8 +119,8 @@ def test_a_bar_of_many_tiny_epochs_is_rarely_drawn(clock, capsys, monkeypatch):
     with Progress(1, 100_000, 1) as shown:
         for _ in range(100_000):
             clock.now += 1e-5
-            shown.steps_done(1, lambda: asked.append(1) or 0.5)
-            shown.epochs_done(1, {"loss": 0.5})
+            shown.step(1, lambda: asked.append(1) or 0.5)
+            shown.epoch(1, {"loss": [0.5]})
     assert len(asked) <= 1 / progress.REFRESH_INTERVAL + 1
     assert len(drawn(capsys)) <= 3 / progress.REFRESH_INTERVAL
 

@@ -6,13 +6,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from caffelite._kernels import EpochHook
 from caffelite.core.arrays import as_indices, check_bool, check_positive_integer, make_rng, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
@@ -26,10 +29,11 @@ from caffelite.model.many.pool import StopFlag, run_jobs
 from caffelite.model.many.shared_programs import Parts, SharedModel, Signature
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
-from caffelite.training.callbacks.base import CallbackList, EarlyStopping, Training
-from caffelite.training.callbacks.listeners import CallbackListener, SharedProgressListener, ValidationListener
+from caffelite.training.callbacks.base import Callback, Training
+from caffelite.training.callbacks.callback_list import CallbackList
+from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.callbacks.progress import Progress
-from caffelite.training.epochs.dispatch import choose_epochs
+from caffelite.training.epochs import make_epochs
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.inputs import (
@@ -47,10 +51,9 @@ from caffelite.training.inputs import (
     unpack_validation_data,
     warn_of_overflow,
 )
-from caffelite.training.loop import Listener, Loop
-from caffelite.training.metrics.base import Metric, OutputMetric, resolve_metrics
+from caffelite.training.loop import Loop
+from caffelite.training.metrics.base import resolve_metrics
 from caffelite.training.objective import Objective
-from caffelite.training.process_group import SINGLE_PROCESS
 from caffelite.training.step import EvaluationStep, Step
 
 
@@ -126,32 +129,22 @@ def fit_many(
     KeyboardInterrupt
         On Ctrl-C. Each model has taken a whole number of steps. `histories` has every model's History.
     """
-    epochs, shuffle, split = check_positive_integer("epochs", epochs), check_bool("shuffle", shuffle), validation_split
-    if isinstance(seed, np.random.Generator | np.random.BitGenerator):
-        raise TypeError(f"seed: expected an integer or None, got {seed!r}, which gives each model another order")
-    make_rng("seed", seed)
-    ways = (split != 0) + (validation_data is not None) + (validation_rows is not None)
-    if ways > 1:
-        raise ValueError("fit_many takes one of validation_data, validation_split and validation_rows")
-    if patience is not None:
-        patience = check_positive_integer("patience", patience)
-        if ways == 0:
-            raise ValueError("patience watches val_loss: give validation_data, validation_split or validation_rows")
-    plan = Plan(epochs, shuffle, seed, split, resolve_metrics(metrics), patience)
+    plan = Plan(epochs, shuffle, seed, validation_split, metrics, patience)
+    plan.check((validation_split != 0) + (validation_data is not None) + (validation_rows is not None))
     fits = _make_fits(models, loss, optimizers, batch_size, plan)
     _set_data(fits, SharedData("x", x, y, sample_weight), rows, validation_rows, validation_data)
     for i, fit in enumerate(fits):
         with _name_model(i):
             fit.prepare()
     histories, stop = [fit.history for fit in fits], StopFlag()
-    progress = Progress(verbose, epochs * len(fits), None, unit=f"{len(fits)} models, epoch")
+    progress = Progress(verbose, plan.epochs * len(fits), None, unit=f"{len(fits)} models, epoch")
     lock, is_shown = threading.Lock(), verbose != 0
 
     def train(i: int, shared_model: SharedModel | None) -> None:
         signature = fits[i].signature
-        listeners = [SharedProgressListener(progress, lock, every_epoch=verbose == 2)] if is_shown else []
+        callbacks = [SharedProgress(progress, lock, plan.epochs)] if is_shown else []
         with nullcontext(signature.parts) if shared_model is None else shared_model.borrow_values(signature) as parts:
-            fits[i].train(parts, listeners, stop)
+            fits[i].train(parts, callbacks, stop)
 
     try:
         with progress:
@@ -193,15 +186,33 @@ def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+@dataclass
+class Plan:
     """The options that all trainings have in common."""
 
     epochs: int
     shuffle: bool
     seed: int | None
     split: float  # the share of the rows to evaluate
-    metrics: dict[str, Metric | OutputMetric]
+    metrics: Any  # after `check`, the metrics by their names
     patience: int | None
+
+    def check(self, num_validations: int) -> None:
+        """Raise ValueError or TypeError for options that cannot be, given the number of ways to validate."""
+        self.epochs = check_positive_integer("epochs", self.epochs)
+        self.shuffle = check_bool("shuffle", self.shuffle)
+        if isinstance(self.seed, np.random.Generator | np.random.BitGenerator):
+            raise TypeError(
+                f"seed: expected an integer or None, got {self.seed!r}, which gives each model another order"
+            )
+        make_rng("seed", self.seed)
+        if num_validations > 1:
+            raise ValueError("fit_many takes one of validation_data, validation_split and validation_rows")
+        if self.patience is not None:
+            self.patience = check_positive_integer("patience", self.patience)
+            if num_validations == 0:
+                raise ValueError("patience watches val_loss: give validation_data, validation_split or validation_rows")
+        self.metrics = resolve_metrics(self.metrics)
 
 
 class Fit:
@@ -234,25 +245,23 @@ class Fit:
         if weights is not None and not weights[rows].any():
             raise ValueError(f"{what}: all of {len(rows)} rows have sample_weight 0")
 
-    def train(self, parts: Any, progress_listeners: list[SharedProgressListener], stop: StopFlag) -> None:
+    def train(self, parts: Any, progress: list[SharedProgress], stop: StopFlag) -> None:
         """Train the model, or the SharedModel that has its values, as `Model.fit` does."""
         model, optimizer, loss = parts
         epochs, metrics, warned_reasons = self.plan.epochs, self.plan.metrics, model._state.programs.warned_reasons
         batches, validation = self._batches()
         step = Step(model, Objective(loss, metrics, warned_reasons), optimizer)
-        listeners: list[Listener] = []
+        callbacks: list[Callback] = []
         if validation is not None:
             evaluation_step = EvaluationStep(model, Objective(loss, metrics, warned_reasons))
-            listeners.append(ValidationListener(Evaluation(evaluation_step, validation, times=epochs)))
-        listeners += progress_listeners
+            callbacks.append(Evaluation(evaluation_step, validation, epochs))
+        callbacks += progress
         if self.plan.patience is not None:
-            callbacks = CallbackList([EarlyStopping(patience=self.plan.patience)])
-            listeners.append(
-                CallbackListener(callbacks, Training(model, optimizer, loss, self.history, metrics=metrics))
-            )
-        loop = Loop(epochs, listeners, self.history, stop)
+            early_stopping = CallbackList([EarlyStopping(patience=self.plan.patience)])
+            callbacks.append(early_stopping.attach(Training(model, optimizer, loss, self.history, metrics=metrics)))
+        loop = Loop(epochs, callbacks, self.history, stop)
         try:
-            loop.run(lambda: choose_epochs(step, SINGLE_PROCESS, batches, epochs, stop))
+            loop.run(lambda: make_epochs(step, batches, epochs, stop))
         except TrainingDiverged as error:
             self.divergence = error
 
@@ -269,6 +278,33 @@ class Fit:
             rows = rows[training]
         batches = DataGenerator.from_batch(self.data, self.batch_size, plan.shuffle, rng).restrict(rows)
         return (merge_single_rows(batches) if trains_batch_norm(self.model) else batches), validation
+
+
+class SharedProgress(Callback):
+    """Shows the progress of one of several trainings, which have a Progress and its lock in common.
+
+    `progress.epochs` counts the epochs of all trainings.
+    """
+
+    def __init__(self, progress: Progress, lock: threading.Lock, max_epochs: int) -> None:
+        self.progress, self.lock, self.epochs_left = progress, lock, max_epochs
+
+    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
+        return self.progress.next_python_epoch(done, native_calls)
+
+    def step(self, count: int, loss: Callable[[], float]) -> None:
+        with self.lock:
+            self.progress.step(count, lambda: math.nan)
+
+    def epoch(self, count: int, history: History) -> None:
+        self.epochs_left -= count
+        with self.lock:
+            self.progress.epoch(count, history)
+
+    def end(self) -> None:
+        """Leave out the epochs that an early end has saved."""
+        with self.lock:
+            self.progress.epochs -= self.epochs_left
 
 
 def _raise_if_diverged(fits: list[Fit]) -> None:

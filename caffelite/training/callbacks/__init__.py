@@ -9,8 +9,8 @@ have any of these methods:
                                data are in memory, `fit` replays the epochs up to there in one go, and calls it for
                                the last completed one. Without this method, it is called after each epoch.
     between_steps()            called now and then between two steps: after a batch, or about every 50 ms of replayed
-                               steps. With several ranks (`caffelite.mpi`), all call it after the same step. If it
-                               returns True, on all ranks, the training ends now, in the middle of an epoch.
+                               steps. Several processes all call it after the same step. If it returns True, on all
+                               processes, the training ends now, in the middle of an epoch.
     steps_until_due()          returns after how many more steps, at least 1, `between_steps` must be called.
     steps_done(count)          called when `count` more steps are done, before the calls that follow them.
     end()                      called at the end, also after an exception, in the order of the callbacks. Each callback
@@ -25,7 +25,9 @@ A training that continues from a checkpoint begins with its old history. Callbac
 from typing import Any
 
 from caffelite.training.callbacks.averaging import AverageWeights
-from caffelite.training.callbacks.base import Checkpoint, EarlyStopping, ReduceLROnPlateau, Training
+from caffelite.training.callbacks.base import Training
+from caffelite.training.callbacks.checkpoint import Checkpoint
+from caffelite.training.callbacks.early_stopping import EarlyStopping, Monitor, ReduceLROnPlateau
 from caffelite.training.callbacks.every_n_steps import Each
 from caffelite.training.callbacks.loggers import CSVLog, TensorBoard
 
@@ -35,6 +37,7 @@ __all__ = [
     "Checkpoint",
     "Each",
     "EarlyStopping",
+    "Monitor",
     "ReduceLROnPlateau",
     "TensorBoard",
     "Training",

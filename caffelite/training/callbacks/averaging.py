@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite.core.arrays import check_nonnegative
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
+from caffelite.training.callbacks.base import Callback
 from caffelite.training.history import History
 from caffelite.training.step import Step
 
@@ -135,18 +136,40 @@ class AverageWeights:
         return self.__dict__ | {"_model": None, "_is_shown": False, "_swap_buffers": {}}
 
 
-class AveragingStep(Step):
-    """A step, after which averages follow the weights."""
+class AveragingCallback(Callback):
+    """Gives the model its average weights after an epoch and at the end, and takes them back before further steps.
 
-    def __init__(self, step: Step, averages: list[AverageWeights]) -> None:
+    It is the first callback, so validation and all others see the average.
+    """
+
+    def __init__(self, average: AverageWeights) -> None:
+        self.average = average
+
+    def next_python_epoch(self, done: int, native_calls: list[kernels.EpochHook] | None) -> float:
+        return done + 1
+
+    def measure(self, epochs: int) -> Sequence[Sequence[float]]:
+        self.average.apply_average()
+        return ()
+
+    def between_steps(self) -> None:
+        self.average.restore_weights()
+
+    def end(self) -> None:
+        self.average.apply_average()
+
+
+class AveragingStep(Step):
+    """A step, after which an average follows the weights."""
+
+    def __init__(self, step: Step, average: AverageWeights) -> None:
         super().__init__(step.model, step.objective, step.optimizer, step.clip_norm)
-        self.step, self.averages = step, averages
+        self.step, self.average = step, average
         self.batches, self.unit = step.batches, step.unit
 
     def __call__(self, *batches: Batch) -> Any:
         outputs = self.step(*batches)
-        for average in self.averages:
-            average.update()
+        self.average.update()
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
@@ -159,7 +182,7 @@ class AveragingStep(Step):
         return self.step.key()
 
     def dependencies(self) -> tuple[Any, ...]:
-        return (*self.step.dependencies(), *[array for average in self.averages for array in average.arrays()])
+        return (*self.step.dependencies(), *self.average.arrays())
 
 
 def _flat_data(p: Tensor) -> np.ndarray:

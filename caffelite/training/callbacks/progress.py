@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from caffelite._kernels import EpochHook
 from caffelite._support.terminal import echo, is_terminal, make_writable
+from caffelite.training.callbacks.base import Callback
+from caffelite.training.history import History
 
 QUIET_SECONDS = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
 REFRESH_INTERVAL = 0.05  # seconds between two looks at the bar
 BAR_FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves room for the numbers
 
 
-class Progress:
+class Progress(Callback):
     """Shows a training. `verbose` is 0 for nothing, 1 for a bar, 2 for one line per epoch, or "auto".
 
     "auto" shows a bar on a terminal, and elsewhere at most two lines a second and one for the last epoch. It shows
@@ -41,45 +44,46 @@ class Progress:
         self.is_on_terminal = is_terminal(sys.stderr)
         self.has_bar = (verbose == 1 and sys.stderr is not None) or (verbose == "auto" and self.is_on_terminal)
         self.has_lines = verbose == 2 or (verbose == "auto" and not self.has_bar)
+        self.needs_every_epoch = verbose == 2
         self.epochs, self.steps, self.unit = epochs, steps, unit
         self.min_interval = QUIET_SECONDS if verbose == "auto" else 0.0
         self.bar: Any = None
-        self.epochs_before = self.epoch = epochs_before
+        self.epochs_before = self.epochs_done = epochs_before
         self.steps_before = steps_before
-        self.step = 0  # the number of steps done
+        self.steps_done = 0
         self.last_printed = 0  # the epoch in the last printed line
         self.results: dict[str, float] = {}
 
-    def __enter__(self) -> Progress:
+    def begin(self) -> None:
         self.start_time = self.last_refresh = self.last_line_time = time.perf_counter()
-        return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
+        return done + 1 if self.needs_every_epoch else math.inf
+
+    def end(self) -> None:
         now = time.perf_counter()
         if self.has_bar:
             self._draw_bar(now, self._time_taken(now))
         if self.bar is not None:
             self.bar.close()
-        if 0 < self.last_printed < self.epoch:
+        if 0 < self.last_printed < self.epochs_done:
             self._print_line(now, self._time_taken(now))
 
     def exclude_time(self, seconds: float) -> None:
         """Leave these seconds out of the time that the steps have taken."""
         self.start_time += seconds
 
-    def steps_done(self, count: int, loss: Callable[[], float]) -> None:
-        """Note `count` more steps. `loss()` is the current epoch's mean loss, or NaN before its first step."""
-        self.step += count
+    def step(self, count: int, loss: Callable[[], float]) -> None:
+        self.steps_done += count
         if self.has_bar and self.is_on_terminal and self._bar_is_due(now := time.perf_counter()):
             mean_loss = loss()
             if not math.isnan(mean_loss):
                 self.results = {**self.results, "loss": mean_loss}
             self._draw_bar(now, self._time_left(now))
 
-    def epochs_done(self, count: int, results: dict[str, float]) -> None:
-        """Note `count` more epochs, and the results of the last one."""
-        self.epoch += count
-        self.results = results
+    def epoch(self, count: int, history: History) -> None:
+        self.epochs_done += count
+        self.results = {name: values[-1] for name, values in history.items()}
         now = time.perf_counter()
         if self.has_bar and not self.is_on_terminal and self._bar_is_due(now):
             self._draw_bar(now, self._time_left(now))
@@ -93,20 +97,20 @@ class Progress:
         return is_due
 
     def _print_line(self, now: float, duration: str) -> None:
-        self.last_line_time, self.last_printed = now, self.epoch
+        self.last_line_time, self.last_printed = now, self.epochs_done
         echo(f"{self._line(now)}  {duration}", flush=True)
 
     def _line(self, now: float) -> str:
-        rate = self.step / max(now - self.start_time, 1e-9)
+        rate = self.steps_done / max(now - self.start_time, 1e-9)
         results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
-        return f"{self.unit} {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
+        return f"{self.unit} {self.epochs_done}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
 
     def _counts(self) -> tuple[int, int]:
         """Return how much is done, and the total: steps, or epochs if the number of steps is unknown."""
         epochs = self.epochs - self.epochs_before
         if self.steps is None:
-            return self.epoch - self.epochs_before, epochs
-        return self.step, self.steps * epochs - self.steps_before
+            return self.epochs_done - self.epochs_before, epochs
+        return self.steps_done, self.steps * epochs - self.steps_before
 
     def _time_left(self, now: float) -> str:
         done, total = self._counts()

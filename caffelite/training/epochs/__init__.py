@@ -1,1 +1,24 @@
-"""Epochs: take steps on the batches of rows in memory, out of core, or of an iterable; and evaluate."""
+"""Epochs: how a training goes through its batches, in memory, in files, made one by one or in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from caffelite._support.interrupts import Interrupts
+from caffelite.data.generator import is_replayed
+from caffelite.training.epochs.accumulation import AccumulationEpochs
+from caffelite.training.epochs.base import Epochs
+from caffelite.training.epochs.in_memory import InMemoryEpochs
+from caffelite.training.epochs.iterable import IterableEpochs
+from caffelite.training.epochs.out_of_core import OutOfCoreEpochs
+from caffelite.training.step import Step
+
+
+def make_epochs(step: Step, batches: Iterable, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
+    """Return the epochs of a step over these batches."""
+    if step.batches > 1:
+        return AccumulationEpochs(step, batches, interrupts)
+    if is_replayed(batches):
+        kind = InMemoryEpochs if batches.blocks is None else OutOfCoreEpochs
+        return kind(step, batches, epochs, interrupts)
+    return IterableEpochs(step, batches, interrupts)

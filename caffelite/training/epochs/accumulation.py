@@ -24,26 +24,17 @@ from caffelite.data.generator import Batch, Layout, is_replayed, start_epoch
 from caffelite.functions import Losses
 from caffelite.functions.indexing import concatenate
 from caffelite.functions.shape import reshape_array
+from caffelite.training.epochs.base import EpochAccumulator, warn_of_untrained
 from caffelite.training.epochs.divergence import Position
 from caffelite.training.epochs.iterable import IterableEpochs
-from caffelite.training.epochs.steps import EpochAccumulator, warn_of_untrained
-from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.training.step import Step
 
 
-def apply_accumulation(step: Step, processes: ProcessGroup, batches: Iterable, count: int) -> tuple[Step, Iterable]:
+def apply_accumulation(step: Step, batches: Iterable, count: int) -> tuple[Step, Iterable]:
     """Return the step on `count` batches, and the batches as it takes them.
 
-    Raise ValueError if several processes share each batch, and for `Losses` that ignore labels, because each of them
-    would need another weight for a batch.
+    Raise ValueError for `Losses` that ignore labels, because each of them would need another weight for a batch.
     """
-    if count == 1:
-        return step, batches
-    if processes is not SINGLE_PROCESS:
-        raise ValueError(
-            f"accumulate={count}: several processes share each batch, so none of them holds a large one; give "
-            f"batch_size {count} times as large instead"
-        )
     loss = step.objective.loss
     if isinstance(loss, Losses) and any(getattr(part_loss, "ignore", None) is not None for part_loss in loss.losses):
         raise ValueError(f"accumulate={count}: {loss!r} ignores labels, so its losses count different rows of a batch")
@@ -77,7 +68,7 @@ class AccumulationStep(Step):
             total_weight = weight if total_weight is None else kernels.add(total_weight, weight)
         for run in self.optimizer.segments():
             kernels.divide(run.gradient, total_weight, out=run.gradient)
-        self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
+        self.optimizer.step(clip_norm=self.clip_norm)
         return outputs
 
     def add_gradient(self, batch: Batch) -> tuple[Any, np.ndarray]:

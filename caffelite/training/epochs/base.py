@@ -1,4 +1,4 @@
-"""Epochs: the position of a training in its data, and how it continues."""
+"""Epochs: the position of a training in its data, its steps, each recorded once, and the sums that they measure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.data.generator import DataGenerator, is_replayed
+from caffelite.core.recording import Recording
+from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard
+from caffelite.data.generator import DataGenerator, Layout, is_replayed
+from caffelite.program import Program
+from caffelite.training.objective import Objective
 from caffelite.training.step import Step
 
 
@@ -24,7 +28,7 @@ class Epochs(ABC):
     epoch: int
     batch: int
     steps: int
-    returns_each_epoch = False  # whether listeners get each epoch's results before the next epoch begins
+    returns_each_epoch = False  # whether callbacks get each epoch's results before the next epoch begins
     has_native_calls = False  # whether they can make calls after each epoch without Python, see `set_native_calls`
 
     @abstractmethod
@@ -72,6 +76,69 @@ class Epochs(ABC):
         done = self.epoch
         self.run_epoch()
         return self.results(done)
+
+
+class RecordedEpochs(Epochs):
+    """Epochs of a step that is recorded once for each shape of batch, and then replayed.
+
+    The methods from `shard` to `reset_rows` are for a step that computes all rows. Subclasses override them if it
+    computes a part of each batch, and other processes the rest.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.model, self.objective = step, step.model, step.objective
+        self.programs = self.model._state.programs
+        self.cursor = self.programs.cursor
+
+    def take_step(self, layout: Layout, shard: PartialShard | None, *columns: np.ndarray) -> Any:
+        """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
+        batch = layout.batch(columns)
+        with use_shard(shard or WHOLE_BATCH):
+            outputs = self.step(batch)
+            if self.step.is_training:
+                warn_of_untrained(self.step)
+            self.step.measure(self.cursor, outputs, batch)
+        return outputs if self.objective.epoch_metrics else None
+
+    def find_program(self, name: str, layout: Any, columns: list[np.ndarray], rows: int) -> Program:
+        """Return the Program for steps of this name on batches of `rows` rows of these columns.
+
+        `layout` says which columns these are. For a step on several batches, it describes each of them.
+        """
+        dependencies = (*self.model.all_functions(), *self.step.dependencies())
+        specs = [(column.shape[1:], column.dtype) for column in columns]
+        key = (self.model.structure(), rows, layout, *self.step.key(), *specs)
+        return self.programs.find(Program, dependencies, name, *key)
+
+    def compute_results(self, sums: np.ndarray, epoch_rows: dict[str, np.ndarray]) -> np.ndarray:
+        """Return loss and metrics, a row for each epoch in the sums. Metrics of the epoch take its rows so far."""
+        sums = self.reduce_sums(sums)
+        if not self.objective.epoch_metrics:
+            return self.objective.means(sums)
+        return self.step.results(sums, *split_rows(self.gather_all(epoch_rows)))
+
+    def gather_all(self, epoch_rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return all rows of the outputs and the targets, by name."""
+        return {name: self.gather_rows(rows) for name, rows in epoch_rows.items()}
+
+    def shard(self, rows: int) -> PartialShard | None:
+        """Return the part of a batch of `rows` rows that the step computes, or None for all of it."""
+        return None
+
+    def reduce_sums(self, sums: np.ndarray) -> np.ndarray:
+        """Return the sums of all parts."""
+        return sums
+
+    def gather_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of all parts. Each has its own rows, and 0 for the others."""
+        return rows
+
+    def scatter_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return what this part has of all rows: from the parts, `gather_rows` makes all rows again."""
+        return rows
+
+    def reset_rows(self, rows: Iterable[np.ndarray]) -> None:
+        """Reset these rows at the end of an epoch. The next epoch fills them."""
 
 
 class EpochState(NamedTuple):
@@ -133,3 +200,61 @@ def split_rows(rows: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[np.n
 
 def _row_names(kind: str) -> Iterator[str]:
     return itertools.chain([kind], (f"{kind}.{i}" for i in itertools.count(1)))
+
+
+class EpochAccumulator:
+    """The sums of an epoch over an iterable."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.means = np.zeros((1, self.objective.num_sums, 2))
+        self.batches = 0
+        self.pieces: list[dict[str, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
+
+    def loss(self) -> float:
+        """Return the mean loss so far, or NaN before the first step."""
+        return self.objective.mean_loss(self.means)
+
+    def check_batches(self, location: str) -> None:
+        """Raise ValueError if there were no batches."""
+        if self.batches == 0:
+            raise ValueError(
+                f"there were no batches {location}; an iterator gives its batches only once. Give a list, or an object "
+                "whose __iter__ returns a new iterator: these give their batches in every epoch"
+            )
+
+    def add_rows(self, rows: dict[str, np.ndarray]) -> None:
+        """Keep the outputs and targets of a batch. Raise ValueError if its rows have another shape."""
+        first, now = [
+            [x.shape[1:] for x in piece.values()] for piece in (self.pieces[0] if self.pieces else rows, rows)
+        ]
+        if first != now:
+            raise ValueError(
+                f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "
+                f"batch has outputs and targets of shape {_rows_text(now)}, the first one of shape {_rows_text(first)}"
+            )
+        self.pieces.append(rows)
+
+
+def _rows_text(shapes: list[tuple]) -> str:
+    return " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
+
+
+def warn_of_untrained(step: Step) -> None:
+    """Warn of parameters that get a gradient but are not in the optimizer.
+
+    While a step is recorded, it checks all parameters in the step, and otherwise the model's parameters.
+    """
+    recording, trained = kernels.recorder(), step.optimizer.parameters
+    if isinstance(recording, Recording):
+        untrained = recording.find_untrained(trained)
+    else:
+        known = set(trained)
+        untrained = [p for p in step.model.parameters() if p.requires_grad and p.grad is not None and p not in known]
+    if untrained:
+        names = {p: name for name, p in step.model.named_parameters().items()}
+        names_text = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
+        step.objective.warn_once(
+            f"not trained: {names_text}. A gradient is computed for each, but the optimizer does not have them. Make "
+            "a new optimizer, or freeze them: requires_grad = False"
+        )

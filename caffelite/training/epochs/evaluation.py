@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 
 from caffelite import _kernels as kernels
-from caffelite.training.epochs.dispatch import choose_epochs
+from caffelite.training.callbacks.base import Callback
+from caffelite.training.epochs import make_epochs
+from caffelite.training.epochs.base import Epochs
 from caffelite.training.epochs.in_memory import InMemoryEpochs
-from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.training.step import EvaluationStep
 
 
-class Evaluation:
-    """Evaluates the same batches, `times` times at most. Data in memory is prepared only the first time."""
+class Evaluation(Callback):
+    """Evaluates the same batches, `times` times at most; as a Callback, after each epoch of a training.
+
+    Data in memory is prepared only the first time.
+    """
 
     def __init__(
-        self, step: EvaluationStep, batches: Iterable, processes: ProcessGroup = SINGLE_PROCESS, times: int = 1
+        self,
+        step: EvaluationStep,
+        batches: Iterable,
+        times: int = 1,
+        make_epochs: Callable[[EvaluationStep, Iterable, int], Epochs] = make_epochs,
     ) -> None:
-        self.step, self.batches, self.processes, self.times = step, batches, processes, times
+        self.evaluation_step, self.batches, self.times, self.make_epochs = step, batches, times, make_epochs
         self.epochs: InMemoryEpochs | None = None
         self.num_returned = 0  # how many evaluations of `epochs` have been returned
 
-    def native_call(self) -> kernels.EvaluationHook | None:
-        """Return a call that evaluates without Python, None if there is none now. `results` has what it measured."""
-        return None if self.epochs is None else self.epochs.native_call()
+    def next_python_epoch(self, done: int, native_calls: list[kernels.EpochHook] | None) -> float:
+        call = None if native_calls is None or self.epochs is None else self.epochs.native_call()
+        if call is None:
+            return done + 1
+        native_calls.append(call)  # type: ignore[union-attr]
+        return math.inf
+
+    def measure(self, epochs: int) -> Sequence[Sequence[float]]:
+        return list(zip(*self.results(epochs), strict=True))
 
     def results(self, n: int) -> list[list[float]]:
-        """Return the loss and the metrics of the last n evaluations. It makes those that no call has made."""
+        """Return the loss and the metrics of the last n evaluations. It makes those that no native call has made."""
         epochs = self.epochs
         if epochs is None:
             return [self() for _ in range(n)]
@@ -40,7 +55,7 @@ class Evaluation:
         """Evaluate once. Return the loss and the metrics."""
         if self.epochs is not None:
             return self.results(1)[0]
-        epochs = choose_epochs(self.step, self.processes, self.batches, self.times)
+        epochs = self.make_epochs(self.evaluation_step, self.batches, self.times)
         if isinstance(epochs, InMemoryEpochs):
             self.epochs, self.num_returned = epochs, 1
         with closing(epochs):

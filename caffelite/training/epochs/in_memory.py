@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,13 +20,12 @@ from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
-from caffelite.training.epochs.base import EpochState, name_rows, split_rows
+from caffelite.training.epochs.base import EpochState, RecordedEpochs, name_rows, split_rows
 from caffelite.training.epochs.divergence import annotate_step
-from caffelite.training.epochs.steps import RecordedEpochs
 from caffelite.training.inputs import check_indices, check_targets, convert_generator
-from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup
 from caffelite.training.step import Step
 
+REPLAY_SECONDS = 0.05  # seconds of replay before Python updates the bar and looks for Ctrl-C
 MAX_STORED_EPOCHS = 1024  # the sums of at most this many epochs are stored before they go into the history
 
 
@@ -37,10 +36,8 @@ class InMemoryEpochs(RecordedEpochs):
     `held()`, see `Interrupts`.
     """
 
-    def __init__(
-        self, step: Step, processes: ProcessGroup, data: DataGenerator, epochs: int, interrupts: Any = None
-    ) -> None:
-        super().__init__(step, processes)
+    def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
+        super().__init__(step)
         self.generator, self.interrupts = data, interrupts
         self.data = convert_generator(self.model, data)
         weights = self.data.weights
@@ -63,7 +60,7 @@ class InMemoryEpochs(RecordedEpochs):
             full,
             full + (last > 0),
             None if counts is None or counts.all() else counts,
-            processes.stop_flag(interrupts),
+            self.stop_flag(),
         )
         self.position: Any = self.replay  # its `epoch` and `batch` are the position of the training
 
@@ -79,7 +76,7 @@ class InMemoryEpochs(RecordedEpochs):
 
     @property
     def has_native_calls(self) -> bool:  # type: ignore[override]
-        return self.processes is SINGLE_PROCESS and not self.objective.epoch_metrics
+        return not self.objective.epoch_metrics
 
     def set_native_calls(self, calls: Sequence[kernels.EpochHook]) -> None:
         for call, following in itertools.pairwise([*calls, None]):
@@ -99,8 +96,16 @@ class InMemoryEpochs(RecordedEpochs):
 
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
         last = self.steps + steps
-        for seconds in self.processes.time_limits(lambda: self.epoch >= epochs or self.steps >= last):
+        for seconds in self.time_limits(lambda: self.epoch >= epochs or self.steps >= last):
             self._replay_steps(epochs, seconds, min(last - self.steps, sys.maxsize))
+
+    def stop_flag(self) -> np.ndarray | None:
+        """Return an array. If its number is not 0, the replay stops after a step."""
+        return None if self.interrupts is None else self.interrupts.pending
+
+    def time_limits(self, is_done: Callable[[], bool]) -> Iterable[float]:
+        """Return the seconds of each stretch of steps. After it Python updates the bar and looks for Ctrl-C."""
+        return (REPLAY_SECONDS,)
 
     def _replay_steps(self, epochs: int, seconds: float, steps: float) -> None:
         """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
@@ -152,7 +157,7 @@ class InMemoryEpochs(RecordedEpochs):
     def _record(self, program: Program) -> None:
         """Take the next step, and record it."""
         batch_rows = self.batch_sizes[-1 if self.is_at_last_batch() else 0]
-        shard = self.processes.shard(batch_rows)
+        shard = self.shard(batch_rows)
         first, rows = (0, batch_rows) if shard is None else (shard.first, shard.size)
         layout = self.data.layout()
         is_counted = shard is None or shard.is_counted
@@ -200,11 +205,8 @@ class InMemoryEpochs(RecordedEpochs):
 
     def results(self, done: int) -> np.ndarray:
         rows = np.arange(done, self.epoch) % len(self.sums)
-        sums = self.processes.reduce_sums(self.step, self.sums[rows])
-        if not self.objective.epoch_metrics:
-            return self.objective.means(sums)
-        results = self.step.results(sums, *split_rows(self._gather_rows()))
-        self.processes.reset_rows([*self.row_buffers.values()])
+        results = self.compute_results(self.sums[rows], self.epoch_rows())
+        self.reset_rows(self.row_buffers.values())
         return results
 
     def loss(self) -> float:
@@ -215,14 +217,10 @@ class InMemoryEpochs(RecordedEpochs):
         """Return the epoch's outputs and targets so far, by name, or {} if they are not kept."""
         return {name: rows[: self.replay.measured] for name, rows in self.row_buffers.items()}
 
-    def _gather_rows(self) -> dict[str, np.ndarray]:
-        """Return the same of all processes together."""
-        return {name: self.processes.gather_rows(rows) for name, rows in self.epoch_rows().items()}
-
     def state(self) -> EpochState:
         batch, has_begun = self.replay.batch, self.replay.batch > 0
         sums = self.sums[self.epoch % len(self.sums)] * has_begun
-        epoch_rows = self._gather_rows() if has_begun else {}
+        epoch_rows = self.gather_all(self.epoch_rows()) if has_begun else {}
         return EpochState(self.epoch, batch, {**self.generator.state(), "sums": sums, **epoch_rows})
 
     def restore(self, state: EpochState) -> None:
@@ -234,7 +232,7 @@ class InMemoryEpochs(RecordedEpochs):
             num_rows = len(epoch_rows["targets"])
             self._allocate_rows(_row_specs(split_rows(epoch_rows)[0]))
             for name, rows in epoch_rows.items():
-                self.row_buffers[name][:num_rows] = self.processes.scatter_rows(rows)
+                self.row_buffers[name][:num_rows] = self.scatter_rows(rows)
         self.replay.go_to(epoch, batch, num_rows)
 
 

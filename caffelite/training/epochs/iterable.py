@@ -16,11 +16,9 @@ from caffelite._support.tracebacks import error_note
 from caffelite.core.shard import PartialShard
 from caffelite.core.sparse import to_row_array
 from caffelite.data.generator import Batch, DataGenerator, start_epoch
-from caffelite.training.epochs.base import EpochState, concat_rows, name_rows
+from caffelite.training.epochs.base import EpochAccumulator, EpochState, RecordedEpochs, concat_rows, name_rows
 from caffelite.training.epochs.divergence import Position, annotate_step
-from caffelite.training.epochs.steps import EpochAccumulator, RecordedEpochs
 from caffelite.training.inputs import prepare_batch, remember_columns
-from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 
 
@@ -33,16 +31,14 @@ class IterableEpochs(RecordedEpochs):
 
     returns_each_epoch = True
 
-    def __init__(
-        self, step: Step, processes: ProcessGroup, batches: Iterable, interrupts: Interrupts | None = None
-    ) -> None:
-        super().__init__(step, processes)
+    def __init__(self, step: Step, batches: Iterable, interrupts: Interrupts | None = None) -> None:
+        super().__init__(step)
         self.batches, self.interrupts = batches, interrupts
         self.epoch = self.batch = self.steps = 0
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self.accumulator = EpochAccumulator(self.step, self.processes)
+        self.accumulator = EpochAccumulator(self.objective)
         self.rest: Iterator[Callable[[], Any]] | None = None
         self.start_state = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
 
@@ -50,11 +46,11 @@ class IterableEpochs(RecordedEpochs):
         """Take the next step. If the epoch has no more batches, end the epoch."""
         with error_note(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
             batches = self._next_batches()
-        self._check_batches(batches)
+        if self.step.is_training:
+            self.check_equal(batches)
         if not batches:
-            self.last_results = self.accumulator.results(
-                f"in epoch {self.epoch + 1}" if self.step.is_training else "to evaluate"
-            )
+            self.accumulator.check_batches(f"in epoch {self.epoch + 1}" if self.step.is_training else "to evaluate")
+            self.last_results = self.compute_results(self.accumulator.means, concat_rows(self.accumulator.pieces))
             self.epoch, self.batch = self.epoch + 1, 0
             self._begin_epoch()
             return
@@ -64,7 +60,7 @@ class IterableEpochs(RecordedEpochs):
             self.batch += len(batches)
             self.steps += 1
         if self.step.is_training:
-            self.processes.end_step()
+            self.end_step()
 
     @property
     def position(self) -> Position:
@@ -85,11 +81,11 @@ class IterableEpochs(RecordedEpochs):
             return [batch]
         return []
 
-    def _check_batches(self, batches: list[Batch]) -> None:
-        """Raise RuntimeError unless all ranks got the same batch, or none at the end of the epoch."""
-        compared: list[Batch | None] = [*batches] or [None]
-        for batch in compared if self.step.is_training else []:
-            self.processes.check_batch(f"epoch {self.epoch + 1}, batch {self.batch + 1}", batch)
+    def check_equal(self, batches: list[Batch]) -> None:
+        """Raise RuntimeError unless all processes got the same batches, none at the end of the epoch."""
+
+    def end_step(self) -> None:
+        """Act after a step of the training."""
 
     def run_step(self, batches: list[Batch], accumulator: EpochAccumulator) -> None:
         """Take a step on these batches, and add its loss and metrics to the sums."""
@@ -98,7 +94,7 @@ class IterableEpochs(RecordedEpochs):
         if batch.weights is not None and not batch.weights.any():
             return
         layout, columns, rows = batch.layout(), batch.columns(), batch.rows
-        shard = self.processes.shard(rows)
+        shard = self.shard(rows)
         if shard is not None:
             columns = [column[shard.slice] for column in columns]
         with self.programs.lock_cursor():
@@ -125,12 +121,8 @@ class IterableEpochs(RecordedEpochs):
         return self.accumulator.loss()
 
     def state(self) -> EpochState:
-        rows_by_name = {
-            name: self.processes.gather_rows(rows) for name, rows in concat_rows(self.accumulator.pieces).items()
-        }
-        return EpochState(
-            self.epoch, self.batch, {**self.start_state, "sums": self.accumulator.means[0], **rows_by_name}
-        )
+        sums, rows = self.accumulator.means[0], self.gather_all(concat_rows(self.accumulator.pieces))
+        return EpochState(self.epoch, self.batch, {**self.start_state, "sums": sums, **rows})
 
     def restore(self, state: EpochState) -> None:
         self.epoch, self.batch, arrays = state
@@ -143,7 +135,7 @@ class IterableEpochs(RecordedEpochs):
         self._begin_epoch()
         self.accumulator.means[0], self.accumulator.batches = arrays["sums"], self.batch
         if epoch_rows := state.epoch_rows():
-            self.accumulator.pieces = [{name: self.processes.scatter_rows(rows) for name, rows in epoch_rows.items()}]
+            self.accumulator.pieces = [{name: self.scatter_rows(rows) for name, rows in epoch_rows.items()}]
 
     def close(self) -> None:
         """Leave the current epoch. If a thread makes its batches, the thread ends."""

@@ -12,10 +12,8 @@ from caffelite._support.interrupts import Interrupts
 from caffelite.data.generator import Batch, Buffer, DataGenerator, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
-from caffelite.training.epochs.base import EpochState, concat_rows
+from caffelite.training.epochs.base import EpochAccumulator, EpochState, RecordedEpochs, concat_rows
 from caffelite.training.epochs.in_memory import InMemoryEpochs
-from caffelite.training.epochs.steps import EpochAccumulator, RecordedEpochs
-from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 
 
@@ -25,15 +23,8 @@ class OutOfCoreEpochs(RecordedEpochs):
     It trains on each buffer as on data in memory. Meanwhile a thread reads the next buffer, also across epochs.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        processes: ProcessGroup,
-        data: DataGenerator,
-        epochs: int,
-        interrupts: Interrupts | None = None,
-    ) -> None:
-        super().__init__(step, processes)
+    def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Interrupts | None = None) -> None:
+        super().__init__(step)
         self.generator, self.max_epochs, self.interrupts = data, epochs, interrupts
         self.data = inputs.convert_generator(self.model, data)
         self.memory = data.allocate_buffers(self.data.columns())
@@ -44,7 +35,7 @@ class OutOfCoreEpochs(RecordedEpochs):
 
     def _begin_epoch(self) -> None:
         self.start_state = self.generator.state()
-        self.accumulator = EpochAccumulator(self.step, self.processes)
+        self.accumulator = EpochAccumulator(self.objective)
         self.batches_before = 0  # batches of the epoch before the current buffer
         self.buffer_epochs: InMemoryEpochs | None = None  # on the current buffer
 
@@ -69,7 +60,8 @@ class OutOfCoreEpochs(RecordedEpochs):
                 self._end_buffer(self.buffer_epochs)
             if self.batches_before == len(self.generator):
                 self.accumulator.batches = self.batches_before
-                self.last_results = self.accumulator.results(f"in epoch {self.epoch + 1}")
+                self.accumulator.check_batches(f"in epoch {self.epoch + 1}")
+                self.last_results = self.compute_results(self.accumulator.means, concat_rows(self.accumulator.pieces))
                 self.epoch += 1
                 self._begin_epoch()
 
@@ -93,11 +85,15 @@ class OutOfCoreEpochs(RecordedEpochs):
         y, size = unpack_single(batch.targets), self.generator.batch_size
         data = DataGenerator(x, y, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
         data._order[:], data._merges_last = buffer.order, self.generator._merges_last
-        buffer_epochs = InMemoryEpochs(self.step, self.processes, data, 1, self.interrupts)
+        buffer_epochs = self.make_buffer_epochs(data)
         buffer_epochs.replay.go_to(0, self.batches_before - first * batches_per_buffer, 0)
         self.batches_before = first * batches_per_buffer
         buffer_epochs.sums[0], buffer_epochs.position = self.accumulator.means[0], self
         return buffer_epochs
+
+    def make_buffer_epochs(self, data: DataGenerator) -> InMemoryEpochs:
+        """Return one epoch on a buffer."""
+        return InMemoryEpochs(self.step, data, 1, self.interrupts)
 
     def _check(self, data: Batch, pieces: list[tuple[int, int]]) -> None:
         """Raise the error of the model or the loss for these rows, and name the rows of the source."""
@@ -138,7 +134,7 @@ class OutOfCoreEpochs(RecordedEpochs):
         if buffer_epochs is not None:
             sums = buffer_epochs.sums[0]
             pieces += [buffer_epochs.epoch_rows()] if buffer_epochs.row_buffers else []
-        rows = {name: self.processes.gather_rows(x) for name, x in concat_rows(pieces).items()}
+        rows = self.gather_all(concat_rows(pieces))
         return EpochState(self.epoch, self.batch, {**self.start_state, "sums": sums, **rows})
 
     def restore(self, state: EpochState) -> None:
@@ -147,7 +143,7 @@ class OutOfCoreEpochs(RecordedEpochs):
         self._begin_epoch()
         self.batches_before, self.accumulator.means[0] = batch, arrays["sums"]
         if epoch_rows := state.epoch_rows():
-            self.accumulator.pieces = [{name: self.processes.scatter_rows(rows) for name, rows in epoch_rows.items()}]
+            self.accumulator.pieces = [{name: self.scatter_rows(rows) for name, rows in epoch_rows.items()}]
 
     def close(self) -> None:
         """Leave the current epoch. The reading thread ends."""

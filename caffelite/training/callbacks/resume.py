@@ -28,7 +28,8 @@ from caffelite.files import safetensors as files
 from caffelite.files.state import freeze, make_texts, read_frozen, state_arrays, state_specs
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs
-from caffelite.training.callbacks.base import CallbackList, Training
+from caffelite.training.callbacks.base import Training
+from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.epochs.base import Epochs, EpochState
 from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
@@ -64,25 +65,21 @@ class CheckpointWriter:
     `streams` are the states before the training drew any random number.
     """
 
-    def __init__(
-        self, training: Training, step: Step, batches: Any, validation: Any, callback_list: CallbackList, streams: Any
-    ) -> None:
+    def __init__(self, training: Training, step: Step, callback_list: CallbackList, streams: dict[str, Any]) -> None:
         self.training, self.step, self.callback_list, self.streams = training, step, callback_list, streams
-        self.batches, self.validation = batches, validation
+        self.batches, self.validation = training.batches, training.validation
         self.epochs: Epochs | None = None  # of the running training
         self._facts: dict[str, Any] | None = None
-
-    def snapshot(self) -> None:
-        """Remember the frozen parameters and the schedules, because a callback may change them."""
-        self._frozen = [p for p in self.training.model.parameters() if not p.requires_grad]
-        self._schedules = _schedule_digests(self.training.optimizer)
+        # Callbacks may change these later.
+        self._frozen = [p for p in training.model.parameters() if not p.requires_grad]
+        self._schedules = _schedule_digests(training.optimizer)
 
     def loss_so_far(self) -> float:
         """Return the mean loss of the current epoch, or NaN before its first step."""
         return math.nan if self.epochs is None else self.epochs.loss()
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the training as it is now; see `files.write`. All ranks call this, and rank 0 writes."""
+        """Write the training as it is now; see `files.write`. All processes call this, and the first writes."""
         with self.callback_list.averaged_weights():
             self._write(path)
 
@@ -90,7 +87,7 @@ class CheckpointWriter:
         model, optimizer, _, history = self.training[:4]
         assert self.epochs is not None
         epoch, batch, arrays = self.epochs.state()
-        if not self.training.is_main:  # all ranks must call `state` before this
+        if not self.training.is_main:  # all processes must call `state` before this
             return
         optimizer_state = optimizer.state_dict()
         callbacks = self.callback_list.states()
@@ -144,18 +141,18 @@ class CheckpointWriter:
             }
         return facts
 
-    def fit_facts(self, epochs: int, resumes: bool) -> dict[str, Any]:
-        """Return the facts that must be equal on all ranks in a call of `fit`."""
+    def fit_facts(self, resumes: bool) -> dict[str, Any]:
+        """Return the facts that must be equal on all processes in a call of `fit`."""
         model = self.training.model
         fit_facts = {
             "model": [repr(model), make_texts(model)],
-            "number of epochs": epochs,
+            "number of epochs": self.training.epochs,
             "resume": resumes,
         }
         return fit_facts | self.facts() | self._callback_and_validation_facts()
 
     def _callback_and_validation_facts(self) -> dict[str, Any]:
-        """Return further facts that must be equal on all ranks: the callbacks and the validation data."""
+        """Return further facts that must be equal on all processes: the callbacks and the validation data."""
         data, callbacks = self.validation, [type(callback).__name__ for callback in self.callback_list.callbacks]
         digests = {"validation data": _data_digests(data)} if isinstance(data, DataGenerator) else {}
         return {"list of callbacks": callbacks, **digests}
