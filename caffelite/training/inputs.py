@@ -85,11 +85,12 @@ def _prepare_rows(
             )
         label_loss = loss.losses[0] if isinstance(loss, Losses) else loss
         class_weights = ClassWeights(options.class_weight, y, getattr(label_loss, "ignore", None))
-    if options.validation_split == 0:
-        weights = weights if class_weights is None else class_weights.multiply(weights, y)
-        data, columns = prepare_data(model, "x", x, y, weights, loss)
-        return data, None, columns
+    has_split = options.validation_split != 0
+    if class_weights is not None and not has_split:
+        weights = class_weights.multiply(weights, y)
     data, columns = prepare_data(model, "x", x, y, weights, loss)
+    if not has_split:
+        return data, None, columns
     split_rng = model._state.split_stream(data.rows, rng, reseed=options.seed is not None)
     data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
