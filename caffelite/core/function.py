@@ -82,7 +82,8 @@ class Function(ABC):
     takes_float64: bool = False
 
     #: The Function that makes the inputs of a frame, if a Model that begins with this one takes frames: `arrays(frame,
-    #: what)` returns them, and `names` are the names of their columns. Its buffers stay float64 in any model.
+    #: what)` returns them, and `names` are the names of their columns. In any model its buffers stay float64, and the
+    #: model sets its `dtype`, that of y.
     frame_reader: Any = None
 
     #: The computation in use, written with Tensor's operators and other Functions: a method of one Tensor

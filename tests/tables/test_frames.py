@@ -14,6 +14,7 @@ from caffelite.data import frames
 from caffelite.data.frames import Categories
 from caffelite.files import safetensors as files
 from caffelite.files.state import make_texts, state_arrays
+from tests.reference import assert_same_bits
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")
@@ -776,3 +777,49 @@ def test_columns_that_an_export_would_round_away_are_refused(module, x, tmp_path
     with pytest.raises(ValueError, match=r"column 'when' is about .* float32 can hardly tell its numbers apart: sub"):
         export(model, tmp_path / "model", (1,))
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- Functions that read frames ----
+
+
+class Shifted(cl.Function):
+    """Columns a and b, less a center that stays float64, in the model's dtype."""
+
+    takes_float64 = True
+    required_input_shape = (None, 2)
+
+    def __init__(self):
+        self.names, self.center, self.dtype = [["a", "b"]], np.array([1e9, -1e9]), None
+
+    @property
+    def frame_reader(self):
+        return self
+
+    def arrays(self, frame, what):
+        return (np.stack([np.asarray(frame[name], np.float64) for name in self.names[0]], axis=1),)
+
+    def buffers(self):
+        return {"center": self.center}
+
+    def forward(self, x):
+        return (x - self.center).astype(self.dtype)
+
+    def backward(self, dy):
+        return dy.astype(np.float64)
+
+
+def test_a_model_that_begins_with_a_users_frame_reader_takes_frames_and_keeps_its_buffers_float64(tmp_path):
+    frame = {"b": RNG.normal(-1e9, 1, N), "other": RNG.normal(0, 1, N), "a": RNG.normal(1e9, 1, N)}
+    y = ((frame["a"] > 1e9) ^ (frame["b"] > -1e9)).astype(int)
+    model = cl.Model([cl.Model([Shifted()]), cl.Linear(2, 8), cl.Tanh(), cl.Linear(8, 2)], seed=0)
+    optimizer = cl.Adam(model.parameters(), lr=0.05)
+    history = model.fit(frame, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=100, verbose=0)
+    assert history["loss"][-1] < 0.3 < history["loss"][0]
+    shifted = model.frame_reader
+    assert type(shifted) is Shifted
+    assert (shifted.dtype, shifted.center.dtype) == (np.float32, np.float64)
+    model.save(tmp_path / "net.safetensors")
+    again = cl.load(tmp_path / "net.safetensors", custom={"Shifted": Shifted})
+    assert_same_bits(again.predict(frame), model.predict(pandas.DataFrame(frame)))
+    with pytest.raises(KeyError, match="a"):
+        model.predict({"b": frame["b"]})
