@@ -83,7 +83,7 @@ class Function(ABC):
 
     #: The Function that makes the inputs of a frame, if a Model that begins with this one takes frames: `arrays(frame,
     #: what)` returns them, and `names` are the names of their columns. In any model its buffers stay float64, and the
-    #: model sets its `dtype`, that of y.
+    #: model sets its `dtype`, the dtype of y.
     frame_reader: Any = None
 
     #: The computation in use, written with Tensor's operators and other Functions: a method of one Tensor

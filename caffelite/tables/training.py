@@ -32,7 +32,7 @@ VALIDATION_SHARE = 0.2  # of its rows
 EPOCHS, PATIENCE = 200, 20  # epochs, and those without a better validation loss
 LEARNING_RATE = 0.01
 EMBEDDING_SIZE = 8  # numbers for each category
-EMBEDDING_SCALE = 0.1  # of the initial vectors: small, so that rare categories matter little
+EMBEDDING_SCALE = 0.1  # of the initial vectors: small, so rare categories matter little
 
 MAX_CATEGORIES = 255  # of a column, for boosted trees
 
