@@ -39,6 +39,7 @@ from caffelite.model.mlp import MLP
 from caffelite.model.model import Model
 from caffelite.optimizers import *
 from caffelite.program import Program, capture
+from caffelite.tables import Columns, Splines
 from caffelite.training import callbacks, metrics
 from caffelite.training.history import History
 from caffelite.visualize import plots
@@ -64,6 +65,7 @@ add_argument_hints(callbacks, DataGenerator, Model)
 
 __all__ = [
     "MLP",
+    "Columns",
     "DataGenerator",
     "Function",
     "History",
@@ -71,6 +73,7 @@ __all__ = [
     "NotRecorded",
     "Prefetch",
     "Program",
+    "Splines",
     "Tensor",
     "TrainingWarning",
     "Vocabulary",

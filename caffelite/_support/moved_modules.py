@@ -12,7 +12,10 @@ Kind = TypeVar("Kind", bound=type)
 
 MODULES = {
     "caffelite.core.own_loss": "caffelite.functions.losses.function_loss",
+    "caffelite.data.columns": "caffelite.tables.column_types",
+    "caffelite.data.dates": "caffelite.tables.dates",
     "caffelite.data.sources": "caffelite.data.out_of_core",
+    "caffelite.functions.columns": "caffelite.tables.columns",
     "caffelite.functions.composition": "caffelite.functions.combinators",
     "caffelite.functions.distribution": "caffelite.functions.losses.likelihood",
     "caffelite.functions.elementary": "caffelite.functions.math",
@@ -20,6 +23,8 @@ MODULES = {
     "caffelite.functions.rearrangement": "caffelite.functions.shape",
     "caffelite.functions.selection": "caffelite.functions.comparison",
     "caffelite.functions.several": "caffelite.functions.losses.multi_output",
+    "caffelite.functions.splines": "caffelite.tables.splines",
+    "caffelite.model.table": "caffelite.tables.table_model",
     "caffelite.sklearn.objective": "caffelite.sklearn.penalized_loss",
     "caffelite.sklearn.rows": "caffelite.sklearn.frame_rows",
     "caffelite.sklearn.tables": "caffelite.sklearn.table_estimators",

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from caffelite import functions
 from caffelite._support.text_table import format_bytes
 from caffelite.c.emit import HELPERS, as_comment, brackets, wrap_items
 from caffelite.c.int8 import RANDOM_ROWS, Rounding
@@ -18,6 +17,7 @@ from caffelite.core.function import format_shape
 from caffelite.files.atomic import replace_file
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes
+from caffelite.tables import Columns
 
 
 def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> Rounding | None:
@@ -174,7 +174,7 @@ def _notes(net: CModel) -> list[str]:
     return list(dict.fromkeys([_columns_text(a.function) for a in net.graph.columns()]))
 
 
-def _columns_text(f: functions.Columns) -> str:
+def _columns_text(f: Columns) -> str:
     """Say which columns the inputs are, and list the categories of each by number."""
     lines = []
     if f.numbers:

@@ -13,6 +13,7 @@ from caffelite.c.emit import Shape, axes, dims, indent, literal, loop, loops, su
 from caffelite.c.layers import CLayer, Part, WriteCall
 from caffelite.functions.recurrent import PARAMETER_NAMES
 from caffelite.model.tracing import original_class
+from caffelite.tables import Columns, Splines
 
 INDEX_TYPE, MASK_TYPE = "int64_t", "uint8_t"
 
@@ -30,7 +31,7 @@ def lookup(table: str, index: str, count: int) -> str:
     return f"{index} >= 0 && {index} < {count} ? {table}[{index}][j] : NAN"
 
 
-def columns(f: functions.Columns, *shapes: Shape) -> CLayer:
+def columns(f: Columns, *shapes: Shape) -> CLayer:
     """Numbers, standardized and held within limits, which of them are missing, bins, and the vectors of categories."""
     inputs: dict[str, Shape] = {}
     body: list[str] = []
@@ -55,7 +56,7 @@ def columns(f: functions.Columns, *shapes: Shape) -> CLayer:
 LARGE = 1e15  # its square is finite
 
 
-def _numbers(f: functions.Columns) -> list[str]:
+def _numbers(f: Columns) -> list[str]:
     """Statements for the numbers x. NAN is a missing one, and not above 0."""
     k = len(f.numbers)
     body = [f"y[{k + i}] = x[{j}] != x[{j}];" for i, j in enumerate(f.gaps)]
@@ -75,7 +76,7 @@ def _numbers(f: functions.Columns) -> list[str]:
     return [*body, loop("j", k, *lines)]
 
 
-def splines(f: functions.Splines, *shapes: Shape) -> CLayer:
+def splines(f: Splines, *shapes: Shape) -> CLayer:
     """Return the sum of the rows around the place of each number, and of the vectors of categories."""
     inputs: dict[str, Shape] = {}
     body = [loop("j", f.size, "y[j] = bias[j];")]
@@ -283,8 +284,8 @@ def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> CLay
 
 #: Functions that write a layer, as those in `layers.LAYERS`.
 LAYERS: dict[type, Callable[..., CLayer]] = {
-    functions.Columns: columns,
-    functions.Splines: splines,
+    Columns: columns,
+    Splines: splines,
     functions.Embedding: embedding,
     functions.PositionalEncoding: positional_encoding,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from caffelite._support.terminal import echo, is_terminal, make_writable, write
@@ -35,6 +36,19 @@ a row, and a code for each category. The command lists both."""
 DATA_HELP = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
 DELIMITER_HELP = "character between cells (default: the one of comma, semicolon, tab and bar that makes most columns)"
 
+TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
+    ("--hidden", argtypes.sizes, "SIZES", "64,64", "sizes of the hidden layers (default: %(default)s)"),
+    ("--output", argtypes.model, "MODEL", "model.safetensors", "file to write (default: %(default)s)"),
+    ("--picture", argtypes.picture, "PICTURE", None, "file to draw into (default: the model's name with .png)"),
+    ("--test", argtypes.share, "SHARE", 0.2, "share of the rows to hold out (default: %(default)s)"),
+    ("--nets", argtypes.positive, "N", None, "number of nets (default: 8, or 4 above 20,000 rows)"),
+    ("--epochs", argtypes.positive, "N", None, "epochs of each net (default: by the number of rows)"),
+    ("--batch-size", argtypes.positive, "N", None, "rows a step (default: by their number, 64 … 1,024)"),
+    ("--lr", argtypes.rate, "RATE", 0.005, "highest learning rate (default: %(default)s)"),
+    ("--seed", argtypes.natural, "N", 0, SEED_HELP),
+    ("--delimiter", argtypes.delimiter, "CHARACTER", None, DELIMITER_HELP),
+]
+
 
 def add(commands: Any) -> None:
     """Add the three commands."""
@@ -47,60 +61,14 @@ def _add_train(commands: Any) -> None:
     add_argument = add_command(commands, train, "learn to predict a column of a table", TRAIN_TEXT)
     add_argument("data", metavar="DATA.csv", help=DATA_HELP)
     add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
-    add_argument(
-        "--hidden",
-        type=argtypes.sizes,
-        default="64,64",
-        metavar="SIZES",
-        help="sizes of the hidden layers (default: %(default)s)",
-    )
-    add_argument(
-        "--output",
-        type=argtypes.model,
-        default="model.safetensors",
-        metavar="MODEL",
-        help="file to write (default: %(default)s)",
-    )
-    add_argument(
-        "--picture",
-        type=argtypes.picture,
-        metavar="PICTURE",
-        help="file to draw into (default: the model's name with .png)",
-    )
-    tasks = ("classification", "regression")
-    add_argument(
-        "--task", choices=tasks, help="default: classification of words and up to 20 integers, otherwise regression"
-    )
-    add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; repeat it for several"
-    )
+    help_text = "default: classification of words and up to 20 integers, otherwise regression"
+    add_argument("--task", choices=("classification", "regression"), help=help_text)
+    help_text = "a column to leave out; repeat it for several"
+    add_argument("--drop", action="append", default=[], metavar="COLUMN", help=help_text)
     help_text = "a column of numbers that are names, such as postal codes; repeat it for several"
     add_argument("--category", action="append", default=[], metavar="COLUMN", help=help_text)
-    _add_training_options(add_argument)
-
-
-def _add_training_options(add_argument: Any) -> None:
-    add_argument(
-        "--test",
-        type=argtypes.share,
-        default=0.2,
-        metavar="SHARE",
-        help="share of the rows to hold out (default: %(default)s)",
-    )
-    add_argument(
-        "--nets", type=argtypes.positive, metavar="N", help="number of nets (default: 8, or 4 above 20,000 rows)"
-    )
-    add_argument(
-        "--epochs", type=argtypes.positive, metavar="N", help="epochs of each net (default: by the number of rows)"
-    )
-    add_argument(
-        "--batch-size", type=argtypes.positive, metavar="N", help="rows a step (default: by their number, 64 … 1,024)"
-    )
-    add_argument(
-        "--lr", type=argtypes.rate, default=0.005, metavar="RATE", help="highest learning rate (default: %(default)s)"
-    )
-    add_argument("--seed", type=argtypes.natural, default=0, metavar="N", help=SEED_HELP)
-    add_argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER_HELP)
+    for name, to_value, metavar, default, help_text in TRAIN_OPTIONS:
+        add_argument(name, type=to_value, metavar=metavar, default=default, help=help_text)
 
 
 def _add_predict(commands: Any) -> None:

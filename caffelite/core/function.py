@@ -80,6 +80,11 @@ class Function(ABC):
     #: Whether the input is float64 also in a model of float32. The Function itself converts what it returns.
     takes_float64: bool = False
 
+    #: The Function that makes the inputs of a frame, if a Model that begins with this one takes frames: `arrays(frame,
+    #: what)` returns them, and `names` are the names of their columns. In any model its buffers stay float64, and the
+    #: model sets its `dtype`, the dtype of y.
+    frame_reader: Any = None
+
     #: The computation in use, written with Tensor's operators and other Functions: a method of one Tensor
     #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None

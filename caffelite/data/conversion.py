@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.arrays import as_array, as_indices, as_real, check_nonnegative
-from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
-from caffelite.data import frames, out_of_core
-from caffelite.data.out_of_core import Source, is_source
+from caffelite.core.sparse import as_sparse, is_sparse
+from caffelite.data.frames import ColumnNames, from_frame, read_frames
+from caffelite.data.out_of_core import Source, open_source
 
 INT64 = np.dtype(np.int64)
 
 
-def from_dataframe(data: Any, what: str) -> Any:
+def read(data: Any, what: str) -> Any:
     """Return the numbers of a frame or of its column as an array, and rows of a source; everything else as it is.
 
     A source that is larger than a buffer becomes a Source, which is read later. Raise TypeError for a sparse matrix,
@@ -26,44 +26,54 @@ def from_dataframe(data: Any, what: str) -> Any:
         return data
     if is_sparse(data):
         raise TypeError(f"{what}: expected an array, got a sparse matrix: give its .toarray()")
-    if frames.is_series(data) or frames.is_frame(data):
-        return frames.as_array(data, what)
-    if not is_source(data):
-        return data
-    source = Source(data, what)
-    return source if len(source) * source.row_bytes > out_of_core.BUFFER else source.rows(0, len(source))
+    return open_source(from_frame(data, what), what)
 
 
-def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[Any, ...]:
-    """Return the inputs of a model of this dtype: x, or each member of a tuple x.
+def read_array(data: Any, what: str) -> Any:
+    """Return anything with rows as an array; a Source, or a source that is larger than a buffer, as a Source."""
+    rows = read(data, what)
+    return rows if isinstance(rows, Source) else as_array(rows, what)
+
+
+def as_inputs(
+    x: Any,
+    dtype: np.dtype,
+    takes_indices: bool | tuple[bool, ...],
+    name: str,
+    frame_reader: Any = None,
+    column_names: ColumnNames = None,
+) -> tuple[tuple[Any, ...], ColumnNames]:
+    """Return the inputs of a model of this dtype, x or each member of a tuple x, and the column names of frames.
 
     Numbers become `dtype`. If the model takes indices, integers of any width become int64. If there are several inputs,
-    a bool one stays bool, as a mask. Raise TypeError for anything else, ValueError if `takes_indices` has another
-    number of inputs, and IndexError for an index beyond int64.
+    a bool one stays bool, as a mask. `frame_reader` makes the inputs of a frame, whose column names are then None.
+    Without one, frames must have the `column_names`, unless these are None.
+
+    Raise TypeError for anything else, ValueError if `takes_indices` has another number of inputs or if names of columns
+    differ, and IndexError for an index beyond int64.
     """
-    if not takes_indices and type(x) is np.ndarray:  # the usual case, without what follows
-        return (as_real(x, dtype, name),)
+    if type(x) is np.ndarray and not takes_indices:  # the usual case, without what follows
+        return (as_real(x, dtype, name),), None
+    x, names = read_frames(x, name, frame_reader, column_names)
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
+        if frame_reader is not None and not isinstance(x, tuple):
+            raise ValueError(f"{name}: expected {frame_reader.expected_inputs}; got one {type(x).__name__}")
         count = len(takes) or "one or more"
         raise ValueError(f"{name}: the model takes {count} inputs, got {len(inputs)}{tuple_hint(x)}")
-    names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
+    part_names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays: list[Any] = []
-    for part, indices, part_name in zip(inputs, takes, names, strict=True):
+    for part, indices, part_name in zip(inputs, takes, part_names, strict=True):
         if is_sparse(part):
             arrays.append(as_sparse(part, dtype, part_name))
             continue
-        data = from_dataframe(part, part_name)
+        data = read_array(part, part_name)
         array = data.empty if isinstance(data, Source) else data
-        if len(inputs) > 1 and (mask := as_array(array, part_name)).dtype == np.bool_:
-            array = mask
-        elif indices:
-            array = as_indices(array, part_name)
-        else:
-            array = as_real(array, dtype, part_name)
+        if len(inputs) == 1 or array.dtype != np.bool_:
+            array = as_indices(array, part_name) if indices else as_real(array, dtype, part_name)
         arrays.append(data.astype(array.dtype) if isinstance(data, Source) else array)
-    return tuple(arrays)
+    return tuple(arrays), names
 
 
 def tuple_hint(x: Any, what: str = "inputs") -> str:
@@ -80,10 +90,9 @@ def name_targets(y: Any, name: str = "targets") -> list[tuple[str, Any]]:
 
 def as_targets(y: Any, dtype: np.dtype, name: str = "targets") -> Any:
     """Return a target for a model of this dtype: floats converted, integers and bools unchanged, else TypeError."""
-    data = from_dataframe(y, name)
-    if isinstance(data, Source):
-        return data.astype(as_targets(data.empty, dtype, name).dtype)
-    array = as_array(data, name)
+    array = read_array(y, name)
+    if isinstance(array, Source):
+        return array.astype(as_targets(array.empty, dtype, name).dtype)
     if array.dtype.kind in "iub":
         return to_native_integers(array)
     return as_real(array, dtype, name)
@@ -102,7 +111,7 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
     Raise ValueError for other shapes, and for weights that are negative or not finite: it names the first bad row.
     Raise TypeError for anything but numbers.
     """
-    array = as_real(read_all(from_dataframe(weights, name)), dtype, name)
+    array = as_real(read_all(read(weights, name)), dtype, name)
     if array.shape != (rows,):
         raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
     bad = ~((array >= 0) & (array < np.inf))
@@ -165,7 +174,7 @@ def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np
 
 
 def _labels(y: Any) -> np.ndarray:
-    labels = as_array(read_all(from_dataframe(y, "y")), "y")
+    labels = read_all(read_array(y, "y"))
     if labels.dtype.kind not in "iub":
         hint = "; y.argmax(axis=1) makes labels" if labels.ndim == 2 and labels.shape[1] > 1 else ""
         raise TypeError(f"class_weight needs labels: expected integers, got targets of {labels.dtype}{hint}")
@@ -202,14 +211,12 @@ def read_all(data: Any) -> Any:
 
 def as_rows(name: str, data: Any) -> Any:
     """Return rows as an array, sparse rows or a Source; ValueError for no rows, TypeError for Python objects."""
-    rows = as_sparse(data, name=name) if is_sparse(data) else from_dataframe(data, name)
-    is_array = type(rows) is not SparseRows and type(rows) is not Source
-    array = as_array(rows, name) if is_array else rows
-    if array.ndim == 0 or len(array) == 0:
-        raise ValueError(f"{name} has no rows: shape {array.shape}")
-    if array.dtype.hasobject:
+    rows = as_sparse(data, name=name) if is_sparse(data) else read_array(data, name)
+    if rows.ndim == 0 or len(rows) == 0:
+        raise ValueError(f"{name} has no rows: shape {rows.shape}")
+    if rows.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    return to_contiguous(array)
+    return to_contiguous(rows)
 
 
 def to_contiguous(rows: Any) -> Any:

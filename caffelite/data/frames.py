@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+ColumnNames = list[list[Any] | None] | None  # of each input; None for an input that is not a frame
+
 
 class Categories(NamedTuple):
     """A column of categories: each row's place among the names, −1 if it is missing."""
@@ -111,20 +113,33 @@ def is_missing(x: Any) -> bool:
         return x is getattr(sys.modules.get("pandas"), "NA", None)
 
 
-def input_column_names(x: Any) -> list[list[Any] | None] | None:
+def read_frames(x: Any, what: str, frame_reader: Any, expected: ColumnNames) -> tuple[Any, ColumnNames]:
+    """Return x with the arrays that `frame_reader` makes of a frame, or as it is, and the column names of its frames.
+
+    A `frame_reader` finds columns by name. Without one, raise ValueError unless frames have the `expected` columns.
+    """
+    if frame_reader is not None and is_frame(x):
+        return frame_reader.arrays(x, what), None
+    names = column_names(x)
+    if expected is not None:
+        check_names(expected, names, what)
+    return x, names
+
+
+def column_names(x: Any) -> ColumnNames:
     """Return the column names of each frame among the inputs; None if there are no frames."""
     if type(x) is np.ndarray:
         return None
     inputs = x if isinstance(x, tuple) else (x,)
-    names = [_column_names(frame) if is_frame(frame) else None for frame in inputs]
+    names = [_names(frame) if is_frame(frame) else None for frame in inputs]
     return names if any(names) else None
 
 
-def _column_names(frame: Any) -> list[Any]:
+def _names(frame: Any) -> list[Any]:
     return [name if isinstance(name, str | int) else str(name) for name in getattr(frame, "columns", frame)]
 
 
-def check_names(expected: list[list[Any] | None], actual: list[list[Any] | None] | None, what: Any) -> None:
+def check_names(expected: list[list[Any] | None], actual: ColumnNames, what: Any) -> None:
     """Raise ValueError, beginning with `what`, unless each frame has the expected columns in their order."""
     for expected_names, actual_names in zip(expected, actual or (), strict=False):
         if expected_names is None or actual_names is None or expected_names == actual_names:
@@ -145,6 +160,11 @@ def check_names(expected: list[list[Any] | None], actual: list[list[Any] | None]
 
 def _quote_names(names: list[Any]) -> str:
     return ", ".join(map(repr, names)) if names else "none"
+
+
+def from_frame(data: Any, what: Any) -> Any:
+    """Return the numbers of a frame or of its column as an array; everything else as it is."""
+    return as_array(data, what) if is_series(data) or is_frame(data) else data
 
 
 def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
@@ -228,67 +248,6 @@ def is_numeric(column: Any) -> bool:
     return column.dtype.kind in "biuf"
 
 
-def to_categories(column: Any, what: Any) -> Categories:
-    """Return the categories of a column. Words or numbers become categories, in sorted order.
-
-    TypeError, beginning with `what`, for anything else.
-    """
-    try:
-        codes, names = _factorize(column)
-    except TypeError:  # values that cannot be sorted
-        codes, names = np.zeros(0, np.int64), [None]
-    names = [name.item() if isinstance(name, np.generic) else name for name in names]
-    if not all(isinstance(name, str | int | float) for name in names):
-        way_out = DATES_HINT if _has_dates(column) else ""
-        raise TypeError(
-            f"{what} holds {describe_content(column)}; expected numbers, words or categories of such{way_out}"
-        )
-    return Categories(codes, names)
-
-
-def _factorize(column: Any) -> tuple[np.ndarray, list[Any]]:
-    if isinstance(column, Categories):
-        return column
-    if is_instance(column, "pandas", "Series"):
-        if isinstance(column.dtype, sys.modules["pandas"].CategoricalDtype):
-            return column.cat.codes.to_numpy(), column.cat.categories.tolist()
-        codes, names = sys.modules["pandas"].factorize(column, sort=True)
-        return codes, names.tolist()
-    if is_instance(column, "polars", "Series"):
-        polars = sys.modules["polars"]
-        if column.dtype == polars.Enum:
-            names = column.dtype.categories.to_list()
-            return column.to_physical().cast(polars.Int64).fill_null(-1).to_numpy(), names
-        words = column.cast(polars.String) if column.dtype == polars.Categorical else column
-        ranks = words.rank("dense").cast(polars.Int64).fill_null(0).to_numpy()
-        return ranks - 1, words.drop_nulls().unique().sort().to_list()
-    present = ~(np.array([*map(is_missing, column)], bool) if column.dtype == object else _is_nan(column))
-    codes = np.full(len(column), -1, np.int64)
-    names, codes[present] = np.unique(column[present], return_inverse=True)
-    return codes, names.tolist()
-
-
-def _is_nan(array: np.ndarray) -> np.ndarray:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)
-
-
-def to_codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
-    """Return the number of each row's category, (n,) int64, given the numbers of categories by name.
-
-    ValueError, beginning with `what` and naming the row, for a missing value or a category without a number.
-    """
-    row_codes, found_names = to_categories(column, what)
-    check_missing(row_codes < 0, what)
-    result = np.array([names.get(name, -1) for name in found_names], np.int64)[row_codes]
-    if (result < 0).any():
-        row = int((result < 0).argmax())
-        known = ", ".join([*map(repr, list(names)[:10]), *["…"] * (len(names) > 10)])
-        raise ValueError(
-            f"{what} has {found_names[row_codes[row]]!r} in row {row}, which is not among its categories {known}"
-        )
-    return result
-
-
 def check_missing(missing: np.ndarray, what: Any) -> None:
     """Raise ValueError naming the first row that is True, if there is one."""
     if missing.any():
@@ -327,15 +286,10 @@ def _number_hint(column: Any) -> str:
             ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
             "a DataGenerator; for labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
         )
-    return DATES_HINT if _has_dates(column) else ""
+    return DATES_HINT if has_dates(column) else ""
 
 
 DATES_HINT = ": make numbers of what counts, such as the month, or the days since a day"
-
-
-def has_words(column: Any) -> bool:
-    """Return whether a column is of a type for words or categories, also if none is there."""
-    return is_categorical(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
 
 
 def is_categorical(column: Any) -> bool:
@@ -343,7 +297,7 @@ def is_categorical(column: Any) -> bool:
     return isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum"))
 
 
-def _has_dates(column: Any) -> bool:
+def has_dates(column: Any) -> bool:
     return str(column.dtype).lower().startswith(("date", "time", "duration", "period"))
 
 

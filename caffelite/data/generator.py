@@ -16,18 +16,19 @@ from caffelite import _kernels as kernels
 from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import as_array, check_bool, check_positive_integer, make_rng
 from caffelite.core.sparse import SparseRows, is_sparse
-from caffelite.data import frames, out_of_core
+from caffelite.data import out_of_core
 from caffelite.data.augment import augmentation_key
 from caffelite.data.conversion import (
     as_rows,
     as_weights,
     count_rows,
-    from_dataframe,
     is_multi_target,
     name_targets,
+    read,
     to_contiguous,
     tuple_hint,
 )
+from caffelite.data.frames import column_names
 from caffelite.data.out_of_core import Blocks, Source
 from caffelite.data.prefetch import Call, prefetch, raise_error
 
@@ -130,9 +131,9 @@ class DataGenerator:
         sample_weight: Any = None,
         transform: Transform | Sequence[Transform] | None = None,
     ) -> None:
-        self.columns = frames.input_column_names(x)
+        self.columns = column_names(x)
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
-        named = {} if y is None else {name: as_rows(name, from_dataframe(a, name)) for name, a in name_targets(y, "y")}
+        named = {} if y is None else {name: as_rows(name, read(a, name)) for name, a in name_targets(y, "y")}
         self.y = tuple(named.values()) if is_multi_target(y) else named.get("y")
         self.rows = rows = count_rows("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         for name, a in named.items():
@@ -316,6 +317,10 @@ class DataGenerator:
 
     def _targets(self) -> tuple[Any, ...]:
         return self.y if isinstance(self.y, tuple) else () if self.y is None else (self.y,)
+
+    def _weights(self, dtype: Any) -> np.ndarray | None:
+        """Return the weights in a model's dtype. ValueError if one is beyond it."""
+        return None if self.sample_weight is None else as_weights(self.sample_weight, len(self.sample_weight), dtype)
 
     def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
         """Make batch i of columns in this order. `number` counts the batches of the epoch."""

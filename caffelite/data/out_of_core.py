@@ -45,6 +45,14 @@ def is_source(x: Any) -> bool:
     return len(x.shape) > 0
 
 
+def open_source(data: Any, name: str) -> Any:
+    """Return a source as a Source, or all its rows if they fit into a buffer; everything else as it is."""
+    if not is_source(data):
+        return data
+    source = Source(data, name)
+    return source if len(source) * source.row_bytes > BUFFER else source.rows(0, len(source))
+
+
 class Source:
     """Rows (n, …) of anything with `shape`, `dtype` and slices, read as `dtype`; errors call it `name`.
 

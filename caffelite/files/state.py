@@ -16,7 +16,6 @@ from caffelite.core.tensor import Tensor
 from caffelite.data.vocabulary import Vocabulary
 from caffelite.files import structure
 from caffelite.files.safetensors import TRAINING_PREFIX, File, TensorSpec, strict_json, write_arrays
-from caffelite.functions import Columns
 
 
 def named_state(model: Any) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
@@ -123,8 +122,8 @@ def match_specs(file: File, expected: dict[str, TensorSpec], exactly: bool) -> d
 
 
 def float64_buffers(functions: Iterable[Function]) -> set[int]:
-    """Return the ids of the buffers that stay float64 in any model: the buffers of Columns and Splines."""
-    return {id(a) for f in functions if isinstance(f, Columns) for a in f.buffers().values()}
+    """Return the ids of the buffers that stay float64 in any model: those of Functions that read frames."""
+    return {id(a) for f in functions if f.frame_reader is f for a in f.buffers().values()}
 
 
 def make_texts(model: Any) -> dict[str, str]:

@@ -27,7 +27,7 @@ from caffelite._support.reprs import init_arguments, init_signature
 from caffelite.core import initializers
 from caffelite.core.function import Function
 
-#: The classes and functions of caffelite's own names, except Model.
+#: The classes and functions of caffelite's own names. Rooms above this one `register` theirs.
 NAMES: dict[str, Any] = {
     **{name: x for name, x in vars(functions).items() if isinstance(x, type) and issubclass(x, Function)},
     **{name: getattr(initializers, name) for name in ("he_normal", "he_uniform", "xavier_normal", "xavier_uniform")},
@@ -36,6 +36,12 @@ NAMES: dict[str, Any] = {
 
 MAX_FUNCTIONS = 10_000  # a Function in two places counts twice
 MAX_DEPTH = 50  # levels of Functions in Functions
+
+
+def register(kind: type) -> type:
+    """Let files name a class of caffelite."""
+    NAMES[kind.__name__] = kind
+    return kind
 
 
 class UnwritableError(TypeError):
@@ -102,10 +108,10 @@ def to_json(entries: Any) -> str:
     return json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
 
 
-def build(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> Any:
+def build(entries: Any, custom: Mapping[str, Any]) -> Any:
     """Make the object of a structure, that is, of its last entry. The structure may be from an unknown file.
 
-    Raise ValueError with the reason if it is not a structure, or if a name is neither in `names` nor in `custom`.
+    Raise ValueError with the reason if it is not a structure, or if a name is neither in `NAMES` nor in `custom`.
     Inside `meta_init()`, the parameters take no memory.
     """
     _check_entries(entries)
@@ -119,14 +125,14 @@ def build(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> 
     for entry in entries:
         is_builtin = "name" in entry
         name = entry["name" if is_builtin else "custom"]
-        if name not in (names if is_builtin else custom):
+        if name not in (NAMES if is_builtin else custom):
             hint = (
                 "which caffelite does not have"
                 if is_builtin
                 else f"which you have to give: load(…, custom={{{name!r}: …}})"
             )
             raise ValueError(f"there is a {name} in it, {hint}")
-        kind = (names if is_builtin else custom)[name]
+        kind = (NAMES if is_builtin else custom)[name]
         if ("arguments" in entry) != isinstance(kind, type):
             what = "a class, but its entry has no" if isinstance(kind, type) else "a function, but its entry has"
             raise ValueError(f"{name} is {what} arguments")

@@ -8,7 +8,6 @@ from caffelite._support.migration_hints import add_argument_hints
 from caffelite.functions import (
     activation,
     attention,
-    columns,
     combinators,
     comparison,
     convolution,
@@ -25,12 +24,10 @@ from caffelite.functions import (
     recurrent,
     reduction,
     shape,
-    splines,
 )
 from caffelite.functions.activation import *
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
 from caffelite.functions.attention import *
-from caffelite.functions.columns import *
 from caffelite.functions.combinators import *
 from caffelite.functions.comparison import *
 from caffelite.functions.comparison import Clip, Maximum, Minimum, Where
@@ -54,14 +51,12 @@ from caffelite.functions.reduction import *
 from caffelite.functions.reduction import CumSum, LogSumExp, Max, Mean, Min, Prod, Std, Sum, Var
 from caffelite.functions.shape import *
 from caffelite.functions.shape import Flip, Repeat, Roll, ToShape, Transpose
-from caffelite.functions.splines import *
 
 globals().update(math.FUNCTIONS)
 
 __all__: list[str] = []
 __all__ += activation.__all__
 __all__ += attention.__all__
-__all__ += columns.__all__
 __all__ += combinators.__all__
 __all__ += comparison.__all__
 __all__ += convolution.__all__
@@ -78,7 +73,6 @@ __all__ += pooling.__all__
 __all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += shape.__all__
-__all__ += splines.__all__
 
 # Of these families, users make the layers themselves. The others have functions that make a Function at each call.
 add_argument_hints(attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent)

@@ -95,6 +95,13 @@ class Parallel(Function, recordable=True, rowwise=True):
     def takes_sparse(self) -> bool:  # type: ignore[override]
         return all(function.takes_sparse for function in self.functions)
 
+    @property
+    def frame_reader(self) -> Any:
+        """The first Function's, if all make the same inputs of a frame."""
+        readers = [function.frame_reader for function in self.functions]
+        are_equal = all(reader is not None and reader.is_equivalent(readers[0]) for reader in readers)
+        return readers[0] if are_equal else None
+
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.concatenate.output_shape(*[function.output_shape(*input_shapes) for function in self.functions])
 

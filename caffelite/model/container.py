@@ -155,6 +155,11 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
         return bool(self.functions) and self.functions[0].takes_float64
 
     @property
+    def frame_reader(self) -> Any:
+        """The first Function of a sequence decides."""
+        return self.functions[0].frame_reader if self.is_sequence() and self.functions else None
+
+    @property
     def input_dtype(self) -> np.dtype:
         """The dtype of inputs that are floats."""
         functions = self.functions

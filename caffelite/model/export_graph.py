@@ -124,11 +124,11 @@ class ExportGraph:
     outputs: list[Any]  # their sources
 
     def columns(self) -> list[Application]:
-        """Return the applications of Columns to the inputs."""
+        """Return the applications of Functions that read frames."""
         applications, queue = [], [*self.applications]
         while queue:
             a = queue.pop(0)
-            if issubclass(a.kind, functions.Columns):
+            if a.function.frame_reader is a.function:
                 applications.append(a)
             elif a.inner is not None:
                 queue = [*a.inner, *queue]
@@ -447,7 +447,7 @@ def _limits(graph: ExportGraph, place: int) -> Iterable[tuple[Any, int, int]]:
             if not isinstance(source, ModelInput | InputColumns) or source.place != place:
                 continue
             columns = source.columns.reshape(-1) if isinstance(source, InputColumns) else np.arange(math.prod(row))
-            if isinstance(function, functions.Columns):
+            if function.frame_reader is function:
                 for i, categories in zip(columns, function.categories.values(), strict=True):
                     yield i, 0, len(categories) + 2
             elif function.index_count is not None:

@@ -17,7 +17,7 @@ from caffelite._support.extras import install_command
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.core.function import Function
-from caffelite.data.frames import input_column_names
+from caffelite.data.frames import column_names
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
@@ -28,10 +28,8 @@ from caffelite.training.callbacks.checkpoint import Checkpoint
 from caffelite.training.callbacks.early_stopping import ReduceLROnPlateau
 from caffelite.training.callbacks.progress import Progress
 from caffelite.training.epochs.divergence import describe_nonfinite, first_nonfinite_gradient
-from caffelite.training.epochs.iterable import as_batch
 from caffelite.training.history import History
 from caffelite.training.objective import Objective as Loss
-from caffelite.training.step import EvaluationStep
 
 try:
     from scipy.optimize import OptimizeResult
@@ -123,7 +121,7 @@ def minimize(
     loss = inputs.as_loss(loss)
     # All rows as one batch.
     (batch,) = inputs.as_batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
-    inputs.remember_columns(model, input_column_names(x))
+    inputs.remember_columns(model, column_names(x))
     objective = FlatLoss(model, loss, batch)
     history = Minimization({"loss": []})
     progress = Progress(verbose, max_iterations, None, unit="iteration")
@@ -196,7 +194,7 @@ class FlatLoss:
 
     def __init__(self, model: Model, loss: Function, batch: Any) -> None:
         self.model, self.objective = model, Loss(loss, {}, model._state.programs.warned_reasons)
-        self.batch = as_batch(EvaluationStep(model, self.objective), batch)
+        self.batch, _ = inputs.prepare_batch(model, batch, loss)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("minimize: there is nothing to train, the model has no parameters or all are frozen")

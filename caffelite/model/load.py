@@ -11,7 +11,6 @@ from caffelite.files import structure
 from caffelite.files.safetensors import File, strict_json
 from caffelite.files.state import fill, freeze, read_columns, read_frozen, read_vocabularies
 from caffelite.model.model import Model
-from caffelite.model.table import TableModel
 from caffelite.training import inputs
 
 
@@ -37,7 +36,7 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
         try:
             with meta_init():
                 entries = strict_json(file.texts["caffelite.structure"])
-                model = structure.build(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
+                model = structure.build(entries, custom)
                 if not isinstance(model, Model):
                     raise ValueError(f"expected a Model, but its structure is of a {type(model).__name__}")
                 frozen, columns = read_frozen(model, file.texts), read_columns(file.texts)

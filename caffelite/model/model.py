@@ -20,16 +20,17 @@ from caffelite.core.arrays import FLOATS, check_positive_integer, make_rng
 from caffelite.core.function import Function
 from caffelite.core.modes import model_precision, set_init_source
 from caffelite.core.tensor import Tensor
+from caffelite.files import structure
 from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
 from caffelite.model.container import Container
 from caffelite.model.execution import GraphExecution, SequentialExecution, as_input, check_outputs
 from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
-from caffelite.training import inputs as door
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.fit import fit
 from caffelite.training.history import History
+from caffelite.training.inputs import as_batches, as_loss
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
 from caffelite.training.options import FitOptions
@@ -37,6 +38,7 @@ from caffelite.training.process_group import DistributedOptimizer
 from caffelite.training.step import EvaluationStep
 
 
+@structure.register
 @foreign_attributes(
     "add_loss",
     "compile",
@@ -346,10 +348,10 @@ class Model(Container, recordable=True):
         Data, weights, metrics and precision are as in `fit`. `batch_size` is 1024 if it is None. Raises what `fit`
         raises.
         """
-        loss = door.as_loss(loss)
+        loss = as_loss(loss)
         measures = resolve_metrics(metrics)
         options = {"batch_size": batch_size}
-        batches = door.as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
+        batches = as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
         step = EvaluationStep(self, Objective(loss, measures, self._state.programs.warned_reasons))
         with model_precision(self, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))

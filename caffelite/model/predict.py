@@ -15,12 +15,12 @@ from caffelite.model.tracing import to_list
 from caffelite.program.buckets import RowBuckets
 from caffelite.program.program import Program
 from caffelite.program.runner import row_specs
-from caffelite.training import inputs as door
+from caffelite.training.inputs import check_indices, check_rows, model_inputs
 
 
 def predict(model: Any, x: Any, batch_size: int) -> Any:
     """Return the outputs for all rows of what `predict` was given."""
-    inputs, _ = door.model_inputs(model, "predict", x)
+    inputs, _ = model_inputs(model, "predict", x)
     return predict_arrays(model, inputs, batch_size)
 
 
@@ -36,7 +36,7 @@ def predict_arrays(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
             batches = [tuple([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
             outputs = [_predict_batch(model, batch, len(batch[0])) for batch in batches]
     except IndexError:
-        door.check_indices(model, "predict", inputs)  # raises an error with the row's number among all rows
+        check_indices(model, "predict", inputs)  # raises an error with the row's number among all rows
         raise
     if isinstance(outputs[0], tuple):
         return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
@@ -79,6 +79,6 @@ def _predict_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> Any
         forms = [(x.shape, x.dtype, type(x)) for x in inputs]
         program = state.programs.find(Program, functions, "outputs", state.structure, *forms)
     if program.dependencies is not functions or not program.is_recorded:
-        door.check_rows(model, "predict", inputs)
+        check_rows(model, "predict", inputs)
         program.dependencies = functions
     return program.run(model, *inputs)

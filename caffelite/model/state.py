@@ -20,7 +20,7 @@ from caffelite.core.function import Function
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import float64_buffers
-from caffelite.functions import BatchNorm, Columns
+from caffelite.functions import BatchNorm
 from caffelite.optimizers.segments import join_views
 from caffelite.program.cache import ProgramCache, are_same_objects
 
@@ -238,7 +238,7 @@ def _guard_attributes(function: Function) -> kernels.AttributeGuard:
 def _convert_buffers(model: Any, functions: list[Function]) -> None:
     """Convert float buffers to the model's dtype, and copy buffers that are read-only."""
     for function in model._descendants():
-        if isinstance(function, Columns):
+        if function.frame_reader is function:
             function.dtype = model.dtype
     exact = float64_buffers(functions)
     buffers = {

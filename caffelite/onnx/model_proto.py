@@ -17,7 +17,6 @@ from caffelite.onnx.estimators import FittedEstimator
 from caffelite.onnx.registry import find_rule
 from caffelite.onnx.verify import check
 from caffelite.onnx.writing import Writer
-from caffelite.training import inputs
 
 
 def to_proto(model: Any, input_shape: Any = None) -> onnx.ModelProto:
@@ -27,7 +26,7 @@ def to_proto(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     if not isinstance(net, Model):
         hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
         raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{hint}")
-    if input_shape is None and inputs.find_columns(net) is None:
+    if input_shape is None and net.frame_reader is None:
         features = getattr(model, "n_features_in_", None)
         input_shape = getattr(model, "row_shape_", None if features is None else (features,))
     rows = row_shapes(net, input_shape)

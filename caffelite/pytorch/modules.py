@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from caffelite.functions.columns import Z_LIMIT
+from caffelite.tables.columns import Z_LIMIT
 
 
 class Residual(nn.Module):

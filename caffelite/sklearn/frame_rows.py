@@ -10,7 +10,6 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 
 from caffelite.data import frames
 from caffelite.model.model import Model
-from caffelite.training.inputs import find_columns
 
 
 def is_frame(X: Any) -> bool:
@@ -34,7 +33,7 @@ class FrameRows:
 
     def output_shape(self, model: Model) -> tuple[int | None, ...]:
         """Return the shape of a model's outputs for these rows. ValueError unless it begins with Columns."""
-        columns = find_columns(model)
+        columns = model.frame_reader
         if columns is None:
             raise ValueError(f"build: a model of a frame must begin with Columns, got {model!r}")
         return model.output_shape(*[(len(self), len(names)) for names in columns.names])

@@ -27,10 +27,10 @@ from sklearn.utils.validation import (
 from caffelite.core.function import Function
 from caffelite.data import frames
 from caffelite.functions import MSELoss, SoftmaxLoss
-from caffelite.functions.columns import mean_and_deviation
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import is_frame
+from caffelite.tables.columns import mean_and_deviation
 from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, train
 
 __all__ = ["TableClassifier", "TableRegressor"]

@@ -1,4 +1,11 @@
-"""Tables of numbers and words: read them from files, convert them for nets, train, and report.
+"""Tables of numbers, words and dates: the layers that read frames, and nets that are trained on files.
 
-The commands `caffelite train`, `predict` and `export` use these modules.
+`columns.py` and `splines.py` are the layers, `column_types.py` and `dates.py` what they make of a column. The other
+files are for the commands `caffelite train`, `predict` and `export`: they read a file, train nets, and report.
 """
+
+from caffelite.tables.columns import Columns
+from caffelite.tables.splines import Splines
+from caffelite.tables.table_model import TableModel
+
+__all__ = ["Columns", "Splines", "TableModel"]

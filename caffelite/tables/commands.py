@@ -18,11 +18,11 @@ from caffelite._support.terminal import echo
 from caffelite._support.text_table import WIDTH
 from caffelite.files.atomic import replace_file
 from caffelite.model.load import load
-from caffelite.model.table import TableModel
 from caffelite.tables import report, schema
 from caffelite.tables.evaluation import TableEvaluation
 from caffelite.tables.reading import CSVTable, plural, read
 from caffelite.tables.recipe import Recipe
+from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TrainedNets, predict_trees, split, train_linear, train_nets
 from caffelite.visualize import plots
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from caffelite.model.table import TableModel
 from caffelite.tables.schema import Frame, Target
+from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TableSplit, take_rows
 from caffelite.training import metrics
 

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite.core.function import Function
-from caffelite.functions import Linear, Parallel, SiLU, Softmax, Splines
+from caffelite.functions import Linear, Parallel, SiLU, Softmax
 from caffelite.model.many.fit import fit_many
 from caffelite.model.model import Model
 from caffelite.optimizers import AdamW, Optimizer, schedules
+from caffelite.tables.splines import Splines
 from caffelite.training.history import History
 
 FOLDS = 8  # each net is trained on all folds but one, and validated on that one

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from caffelite._support.text_table import TextTable, shorten, text_table
-from caffelite.data import dates
-from caffelite.data.columns import DateColumn
-from caffelite.functions import Columns
+from caffelite.tables import dates
+from caffelite.tables.column_types import DateColumn
+from caffelite.tables.columns import Columns
 from caffelite.tables.evaluation import TableEvaluation
 from caffelite.tables.schema import ColumnSummary, Target, percent_text
 from caffelite.tables.training import TableSplit

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite._support.text_table import shorten
-from caffelite.data.columns import CategoryColumn, DateColumn
 from caffelite.data.frames import Categories
-from caffelite.functions import Columns
+from caffelite.tables.column_types import CategoryColumn, DateColumn
+from caffelite.tables.columns import Columns
 from caffelite.tables.reading import CSVTable, Words
 
 MAX_CLASSES = 20  # of numbers that are taken for classes

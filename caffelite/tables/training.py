@@ -12,14 +12,15 @@ from caffelite._support.terminal import echo
 from caffelite.core.function import Function
 from caffelite.data.frames import Categories
 from caffelite.files.structure import to_json
-from caffelite.functions import Columns, Linear, MSELoss, Softmax, SoftmaxLoss, Splines
-from caffelite.functions.columns import mean_and_deviation
+from caffelite.functions import Linear, MSELoss, Softmax, SoftmaxLoss
 from caffelite.model.model import Model
-from caffelite.model.table import TableModel
 from caffelite.optimizers import AdamW
 from caffelite.tables import recipe as recipes
+from caffelite.tables.columns import Columns, mean_and_deviation
 from caffelite.tables.recipe import Recipe
 from caffelite.tables.schema import Frame, Target
+from caffelite.tables.splines import Splines
+from caffelite.tables.table_model import TableModel
 from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.history import History
 

@@ -44,7 +44,8 @@ def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
         if start is not None:
             start.read(processes, rng)
         run = TrainingRun(model, options, callbacks, processes, start, rng)
-        history = run.train(*inputs.make_training_batches(model, options, x, y, rng))
+        batches, validation, columns = inputs.make_training_batches(model, options, x, y, rng)
+        history = run.train(batches, validation, columns)
     inputs.warn_of_overflow(model)
     return history
 

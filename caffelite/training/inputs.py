@@ -12,31 +12,31 @@ import numpy as np
 
 from caffelite._support.fork import reset_after_fork
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import as_array, as_indices, raise_bad_index
+from caffelite.core.arrays import as_indices, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
-from caffelite.data import frames
 from caffelite.data.conversion import (
     ClassWeights,
     as_inputs,
     as_targets,
     as_weights,
     count_rows,
-    from_dataframe,
     name_targets,
+    read_array,
     tuple_hint,
 )
+from caffelite.data.frames import ColumnNames, check_names
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
-from caffelite.data.out_of_core import Blocks, Source, select_ranges
+from caffelite.data.out_of_core import Source
+from caffelite.data.split import split_data
 from caffelite.data.windows import Windows
-from caffelite.functions import Columns, Losses, Parallel, Penalized
+from caffelite.functions import Losses, Penalized
 from caffelite.functions.losses.base import Loss
 from caffelite.functions.losses.function_loss import as_loss as as_single_loss
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.options import FitOptions
 
-ColumnNames = list[list[Any] | None] | None  # column names of data frames, one list for each input
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
 
@@ -85,11 +85,12 @@ def _prepare_rows(
             )
         label_loss = loss.losses[0] if isinstance(loss, Losses) else loss
         class_weights = ClassWeights(options.class_weight, y, getattr(label_loss, "ignore", None))
-    if options.validation_split == 0:
-        weights = weights if class_weights is None else class_weights.multiply(weights, y)
-        data, columns = prepare_data(model, "x", x, y, weights, loss)
-        return data, None, columns
+    has_split = options.validation_split != 0
+    if class_weights is not None and not has_split:
+        weights = class_weights.multiply(weights, y)
     data, columns = prepare_data(model, "x", x, y, weights, loss)
+    if not has_split:
+        return data, None, columns
     split_rng = model._state.split_stream(data.rows, rng, reseed=options.seed is not None)
     data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
@@ -98,37 +99,6 @@ def _prepare_rows(
     for subset in (data, held_out):
         check_weights(loss, subset.weights)
     return data, held_out, columns
-
-
-def split_data(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """Return the training rows, in their order, and the rows to evaluate. A source is split block by block."""
-    rows = data.rows
-    count = num_held_out(rows, share)
-    columns, layout = data.columns(), data.layout()
-    if Source in map(type, columns):
-        ranges = Blocks(columns, rows).hold_out(count, rng)
-        return tuple([layout.batch([select_ranges(a, row_range) for a in columns]) for row_range in ranges])  # type: ignore
-    parts = draw_split(rows, count, rng)
-    return tuple([layout.batch([a[mask] for a in columns]) for mask in parts])  # type: ignore
-
-
-def num_held_out(rows: int, share: float) -> int:
-    """Return how many rows `validation_split` holds out. TypeError or ValueError if the share is not possible."""
-    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
-        raise TypeError(f"validation_split must be a number, got {share!r}")
-    if not 0 <= share < 1:
-        raise ValueError(f"validation_split must be in [0, 1), got {share}")
-    count = int(rows * share)
-    if count == 0:
-        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
-    return count
-
-
-def draw_split(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the rows to hold out. Return masks (rows,) of the rows for training and of the rows that are held out."""
-    held_out = np.zeros(rows, dtype=bool)
-    held_out[rng.permutation(rows)[:count]] = True
-    return ~held_out, held_out
 
 
 def make_validation_batches(model: Any, data: Any, loss: Function, columns: ColumnNames = None) -> Iterable:
@@ -206,8 +176,7 @@ def check_batches(
             shape = check_rows(model, name, inputs)
             check_indices(model, name, inputs)
             check_targets(loss, shape, x._targets())
-            weights = x.sample_weight
-            check_weights(loss, None if weights is None else as_weights(weights, len(weights), model.dtype))
+            check_weights(loss, x._weights(model.dtype))
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         if isinstance(x, Windows):
@@ -254,8 +223,7 @@ def prepare_data(
 ) -> tuple[Batch, ColumnNames]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
     inputs, columns = model_inputs(model, name, x, expected)
-    named_arrays = [(target_name, from_dataframe(a, target_name)) for target_name, a in loss_targets(loss, y)]
-    targets = {target_name: a if isinstance(a, Source) else as_array(a, target_name) for target_name, a in named_arrays}
+    targets = {target_name: read_array(a, target_name) for target_name, a in loss_targets(loss, y)}
     shape, rows = check_rows(model, name, inputs), len(inputs[0])
     check_indices(model, name, inputs)
     for target_name, a in targets.items():
@@ -269,6 +237,38 @@ def prepare_data(
     ), columns
 
 
+def prepare_batch(model: Any, batch: Any, loss: Function) -> tuple[Batch, ColumnNames]:
+    """Return a batch (x, y) or (x, y, weights) of an iterable as `prepare_data` returns all rows."""
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        kind = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise TypeError(f"without y, x must give batches (x, y) or (x, y, weights), got a batch that is {kind}")
+    inputs, columns = model_inputs(model, "a batch's x", batch[0])
+    y = tuple([as_targets(a, model.dtype, name) for name, a in loss_targets(loss, batch[1])])
+    rows = len(y[0]) if y[0].ndim > 0 else 0
+    if rows == 0 or any(a.shape[:1] != (rows,) for a in (*inputs, *y)):
+        shapes = [" and ".join([str(a.shape) for a in arrays]) for arrays in (inputs, y)]
+        raise ValueError(
+            f"expected batches with as many rows in x as in y, got one with x of shape {shapes[0]} and y of shape "
+            f"{shapes[1]}"
+        )
+    check_indices(model, "a batch's x", inputs)
+    check_targets(loss, model.shape_for(inputs, rows), y)
+    if len(batch) == 2:
+        return Batch(inputs, y), columns
+    check_takes_weights(loss)
+    return Batch(inputs, y, as_weights(batch[2], rows, model.dtype, "a batch's weights")), columns
+
+
+def convert_generator(model: Any, data: DataGenerator) -> Batch:
+    """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype. They have been checked."""
+    if data.has_model_dtype:
+        return Batch(data._inputs(), data._targets(), data.sample_weight)
+    input_dtype, takes_indices = getattr(model, "input_dtype", model.dtype), getattr(model, "takes_indices", False)
+    inputs, _ = as_inputs(data.x, input_dtype, takes_indices, "x")
+    targets = tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)])
+    return Batch(inputs, targets, data._weights(model.dtype))
+
+
 def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
     """Return the targets in y with their names in messages. Raise ValueError for a list if the loss takes several."""
     if isinstance(loss, Losses) and len(loss.losses) > 1 and (way_out := tuple_hint(y, "targets")):
@@ -279,25 +279,17 @@ def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
 def model_inputs(
     model: Any, name: str, x: Any, expected: ColumnNames = None
 ) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
-    """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
+    """Return x as arrays that the model takes, and the column names of its frames, unless a `frame_reader` reads them.
 
-    Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
-    ValueError for rows without names if `Columns` has numbers and categories.
+    Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raise
+    ValueError for rows without names if the `frame_reader` has numbers and categories.
     """
-    names = None
-    if type(x) is not np.ndarray:
-        if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
-            raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
-        columns = find_columns(model)
-        if columns is not None and frames.is_frame(x):
-            x = columns.arrays(x, name)
-        else:
-            names = frames.input_column_names(x)
-            check_columns(model, name, names, expected)
-    takes_indices = model.takes_indices
-    if isinstance(takes_indices, tuple) and not isinstance(x, tuple) and (columns := find_columns(model)) is not None:
-        raise ValueError(f"{name}: expected {columns.expected_inputs}; got one {type(x).__name__}")
-    return as_inputs(x, model.input_dtype, takes_indices, name), names
+    if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
+        raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
+    takes_indices, reader, known = model.takes_indices, None, None
+    if takes_indices or type(x) is not np.ndarray:  # in the usual case there are no names to look up
+        reader, known = model.frame_reader, known_columns(model, expected)
+    return as_inputs(x, model.input_dtype, takes_indices, name, reader, known)
 
 
 def _min_inputs(model: Any) -> int:
@@ -368,28 +360,21 @@ def check_weights(loss: Function, weights: np.ndarray | None) -> None:
 
 def check_columns(model: Any, name: str, columns: ColumnNames, expected: ColumnNames = None) -> None:
     """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
-    own_columns = find_columns(model)
-    known: Any = (model._state.column_names or expected) if own_columns is None else own_columns.names
+    known = known_columns(model, expected)
     if known is not None:
-        frames.check_names(known, columns, name)
+        check_names(known, columns, name)
+
+
+def known_columns(model: Any, expected: ColumnNames = None) -> ColumnNames:
+    """Return the column names that frames must have, for each input: the model's, or else the expected ones."""
+    reader = model.frame_reader
+    return (model._state.column_names or expected) if reader is None else reader.names
 
 
 def remember_columns(model: Any, names: ColumnNames) -> None:
-    """Let the model expect frames with these columns, unless it has column names already. `Columns` finds its own."""
-    if names is not None and model._state.column_names is None and find_columns(model) is None:
+    """Let the model expect frames with these columns, unless it, or its `frame_reader`, has column names already."""
+    if names is not None and model._state.column_names is None and model.frame_reader is None:
         model._state.column_names = names
-
-
-def find_columns(model: Any) -> Columns | None:
-    """Return the Columns at the start of a sequence, or at the start of all Functions of a Parallel there; or None."""
-    layer: Any = model
-    while hasattr(layer, "is_sequence") and layer.is_sequence() and layer.functions:
-        layer = layer.functions[0]
-    if type(layer) is Parallel:
-        all_columns = [find_columns(function) for function in layer.functions]
-        are_equal = all(columns is not None and columns.is_equivalent(all_columns[0]) for columns in all_columns)
-        return all_columns[0] if are_equal else None
-    return layer if Columns in type(layer).__mro__ else None  # isinstance is slow here
 
 
 # ---- loss, optimizer, model ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.model.model import Model
 from caffelite.model.tracing import to_list
-from caffelite.training import inputs as door
+from caffelite.training.inputs import as_loss, check_indices, check_rows, model_inputs, prepare_data
 from caffelite.visualize.formulas import backward_formulas, format_number, forward_formulas
 from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes
 
@@ -58,14 +58,14 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
         raise ValueError(f"trace takes a target and a loss, or neither: got a {present} without a {missing}")
     x = _add_row_axis(row)
     if loss is None:
-        inputs, _ = door.model_inputs(model, "trace", x)
+        inputs, _ = model_inputs(model, "trace", x)
         if Source not in map(type, inputs):
-            door.check_rows(model, "trace", inputs)
-            door.check_indices(model, "trace", inputs)
+            check_rows(model, "trace", inputs)
+            check_indices(model, "trace", inputs)
         targets: tuple[np.ndarray, ...] = ()
     else:
-        loss = door.as_loss(loss)
-        batch, _ = door.prepare_data(model, "trace", x, _add_row_axis(target), None, loss)
+        loss = as_loss(loss)
+        batch, _ = prepare_data(model, "trace", x, _add_row_axis(target), None, loss)
         inputs, targets = batch.inputs, batch.targets
     if Source in map(type, inputs) or any(len(column) != 1 for column in inputs):
         raise ValueError(f"trace takes one row, such as x[0], got {[x.shape for x in inputs]}")

@@ -1,7 +1,7 @@
 """The cases: what the tests know of every Function and every optimizer, in one place for each.
 
-A file here for each file of `caffelite/functions`, and a Function of that file is one entry in the list CASES of this
-one. An elementwise Function is its judge and one line:
+A file here for each file of `caffelite/functions` and for each layer of `tables/`. A Function of that file is one
+entry in the list CASES of this one. An elementwise Function is its judge and one line:
 
     def softsign(x):
         y = x / (1 + abs(x))

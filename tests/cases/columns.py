@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import numpy as np
 
-from caffelite import functions
+from caffelite.tables import Columns
 from tests.cases.case import Case, Family
 
 
@@ -20,7 +20,7 @@ def columns(rows, numbers, counts, size=8, robust=False, gaps=False, bins=0):
     def make():
         described = [(i, {"gaps": True} if gaps and i % 2 == 0 else None) for i in range(numbers)]
         described += [(f"c{i}", tuple(range(count))) for i, count in enumerate(counts)]
-        function = functions.Columns(described, size, robust=robust, bins=of_each)
+        function = Columns(described, size, robust=robust, bins=of_each)
         function.center[:], function.scale[:] = center, scale
         function.edges[:] = np.concatenate([*edges, []])
         return function

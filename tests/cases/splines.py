@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import numpy as np
 
-from caffelite import functions
+from caffelite.tables import Splines
 from tests.cases.case import Case, Family
 
 
@@ -17,7 +17,7 @@ def splines(rows, numbers, counts, size, bins):
     def make():
         described = [(i, None) for i in range(numbers)]
         described += [(f"c{i}", tuple(range(count))) for i, count in enumerate(counts)]
-        function = functions.Splines(described, size, bins=of_each)
+        function = Splines(described, size, bins=of_each)
         function.edges[:], function.z[:] = np.concatenate([*edges, []]), np.concatenate([*heights, []])
         return function
 

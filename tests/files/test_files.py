@@ -34,7 +34,6 @@ every_case = pytest.mark.parametrize("case", named("listed"))
 some_cases = pytest.mark.parametrize(
     "case", [pytest.param(f.build(*x), id=f"{kind.__name__}-{x}") for kind, f in FAMILIES.items() for x in f.listed[:2]]
 )
-NAMES = {**structure.NAMES, "Model": cl.Model}
 UNWRITABLE = (functions.Index, functions.Penalized)
 
 
@@ -106,11 +105,11 @@ def test_every_function_is_made_again_with_its_arguments(case):
             structure.describe(function)
         return
     entries = json.loads(structure.to_json(structure.describe(function)))
-    other = structure.build(entries, NAMES, {})
+    other = structure.build(entries, {})
     assert type(other) is type(function)
     assert repr(other) == repr(function)
     with meta_init():
-        blank = structure.build(entries, NAMES, {})
+        blank = structure.build(entries, {})
     assert [p.shape for p in blank.parameters()] == [p.shape for p in function.parameters()]
     assert {k: x.shape for k, x in blank.buffers().items()} == {k: x.shape for k, x in function.buffers().items()}
 

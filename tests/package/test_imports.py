@@ -20,8 +20,8 @@ LAYERS = [
     {"optimizers", "program", "files"},
     {"training"},
     {"model"},
-    {"distributed", "visualize"},
-    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "tables", "mpi", "web", "exercises"},
+    {"distributed", "tables", "visualize"},
+    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "mpi", "web", "exercises"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.data import dates
+from caffelite.tables import dates
 from tests.reference import assert_same_bits
 
 pandas = pytest.importorskip("pandas")

@@ -7,9 +7,7 @@ import caffelite as cl
 from caffelite.data.frames import Categories
 from caffelite.files import safetensors, structure
 from caffelite.files.safetensors import File
-from caffelite.functions import Columns
-from caffelite.model.table import TableModel
-from caffelite.tables import evaluation, recipe, report, schema, training
+from caffelite.tables import Columns, TableModel, evaluation, recipe, report, schema, training
 from tests.tables.shop import learned
 
 # ---- learning and judging -------------------------------------------------------------------------------------------

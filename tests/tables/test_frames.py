@@ -14,6 +14,7 @@ from caffelite.data import frames
 from caffelite.data.frames import Categories
 from caffelite.files.safetensors import write_arrays
 from caffelite.files.state import make_texts, state_arrays
+from tests.reference import assert_same_bits
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")
@@ -38,27 +39,27 @@ def classifier(*layers, seed=0, dtype=np.float32):
     return cl.Model([*layers, cl.Linear(layers[0].features if layers else 4, 4)], seed=seed, dtype=dtype)
 
 
-def fitted(x, y, *layers, dtype=np.float32, **options):
+def fit_model(x, y, *layers, dtype=np.float32, **options):
     model = classifier(*layers, dtype=dtype)
     optimizer = cl.SGD(model.parameters(), lr=1e-9 if not layers else 0.1)
     history = model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=2, verbose=0, **options)
     return model, history
 
 
-def frames_of(frame):
+def make_frames(frame):
     """Return the same in every library."""
     return [
         frame,
         polars.from_pandas(frame),
         frame.to_dict("series"),
         {name: np.asarray(column) for name, column in frame.items()},
-        converted(frame, "numpy_nullable"),
-        converted(frame, "pyarrow"),
+        convert(frame, "numpy_nullable"),
+        convert(frame, "pyarrow"),
     ]
 
 
 @np.errstate(invalid="ignore")  # pandas 2 sees whether numbers are integers by casting them, infinity too
-def converted(frame, backend):
+def convert(frame, backend):
     return frame.convert_dtypes(dtype_backend=backend)
 
 
@@ -72,9 +73,9 @@ every_library = pytest.mark.parametrize("library", range(len(LIBRARIES)), ids=LI
 @every_library
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_frame_of_numbers_trains_as_its_array(library, dtype):
-    frame = frames_of(NUMBERS)[library]
-    model, history = fitted(frame, Y, dtype=dtype, validation_data=(frame, Y), sample_weight=NUMBERS["age"])
-    other, of_array = fitted(
+    frame = make_frames(NUMBERS)[library]
+    model, history = fit_model(frame, Y, dtype=dtype, validation_data=(frame, Y), sample_weight=NUMBERS["age"])
+    other, of_array = fit_model(
         ARRAY, Y.to_numpy(), dtype=dtype, validation_data=(ARRAY, Y.to_numpy()), sample_weight=NUMBERS["age"].to_numpy()
     )
     assert history["loss"] == of_array["loss"]
@@ -89,8 +90,8 @@ def test_generators_and_batches_take_frames_too():
     assert x.shape == (7, 4)
     assert x.dtype == np.float64
     batches = [(NUMBERS[i : i + 20], Y[i : i + 20]) for i in range(0, N, 20)]
-    model, history = fitted(batches, None)
-    other, of_arrays = fitted([(a.to_numpy().astype(np.float64), b.to_numpy()) for a, b in batches], None)
+    model, history = fit_model(batches, None)
+    other, of_arrays = fit_model([(a.to_numpy().astype(np.float64), b.to_numpy()) for a, b in batches], None)
     assert history["loss"] == of_arrays["loss"]
     assert (model.predict(NUMBERS) == other.predict(ARRAY)).all()
 
@@ -168,11 +169,11 @@ def test_a_cell_that_is_not_a_number_names_its_column(column, error, message):
 
 def test_targets_and_weights_that_are_missing_or_words_are_named():
     with pytest.raises(TypeError, match=r"targets: column 'city' holds categories.*np\.unique"):
-        fitted(NUMBERS, MIXED["city"])
+        fit_model(NUMBERS, MIXED["city"])
     with pytest.raises(ValueError, match="targets: column 'y' has a missing value in row 3"):
-        fitted(NUMBERS, Y.rename("y").where(Y.index != 3))
+        fit_model(NUMBERS, Y.rename("y").where(Y.index != 3))
     with pytest.raises(ValueError, match="sample_weight: column 'age' has a missing value in row 3"):
-        fitted(NUMBERS, Y, sample_weight=NUMBERS["age"].where(Y.index != 3))
+        fit_model(NUMBERS, Y, sample_weight=NUMBERS["age"].where(Y.index != 3))
 
 
 def test_decimals_and_sparse_columns_are_numbers():
@@ -183,7 +184,7 @@ def test_decimals_and_sparse_columns_are_numbers():
 
 
 def test_numbers_that_are_objects_are_numbers():
-    model, _ = fitted(NUMBERS, Y)
+    model, _ = fit_model(NUMBERS, Y)
     assert (model.predict(NUMBERS.astype(object)) == model.predict(NUMBERS)).all()
     assert cl.Columns(NUMBERS.astype(object)).numbers == list(NUMBERS)
     assert (model.evaluate(NUMBERS, Y.astype(object), loss=cl.SoftmaxLoss())) == model.evaluate(
@@ -226,7 +227,7 @@ def copies(model, path):
 @pytest.mark.parametrize("given", ["frame", "generator", "batches"])
 def test_a_frame_whose_columns_moved_or_differ_raises_value_error_naming_them(tmp_path, given):
     x = {"frame": NUMBERS, "generator": cl.DataGenerator(NUMBERS, Y), "batches": [(NUMBERS, Y)]}[given]
-    trained, _ = fitted(x, Y if given == "frame" else None)
+    trained, _ = fit_model(x, Y if given == "frame" else None)
     moved, renamed = NUMBERS[["income", "age", "member", "height"]], NUMBERS.rename(columns={"member": "joined"})
     for model in copies(trained, tmp_path / "model.safetensors"):
         uses = [
@@ -247,20 +248,20 @@ def test_a_frame_whose_columns_moved_or_differ_raises_value_error_naming_them(tm
 def test_validation_data_and_further_training_are_held_to_the_names():
     moved = NUMBERS[["income", "age", "member", "height"]]
     with pytest.raises(ValueError, match="validation_data's x: the frame's columns have moved"):
-        fitted(NUMBERS, Y, validation_data=(moved, Y))
-    model, _ = fitted(NUMBERS, Y)
+        fit_model(NUMBERS, Y, validation_data=(moved, Y))
+    model, _ = fit_model(NUMBERS, Y)
     with pytest.raises(ValueError, match="x: the frame's columns have moved"):
         model.fit(moved, Y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1))
 
 
 def test_a_model_that_was_fitted_on_arrays_takes_any_frame():
-    model, _ = fitted(ARRAY, Y)
+    model, _ = fit_model(ARRAY, Y)
     assert (model.predict(NUMBERS) == model.predict(NUMBERS.rename(columns=str.upper))).all()
 
 
 @pytest.mark.parametrize("text", ["1", '{"a": 1}', "[1]", '[["a", 1.5]]', '[["a"], "b"]', "[", '[["a"], null'])
 def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
-    model, _ = fitted(NUMBERS, Y)
+    model, _ = fit_model(NUMBERS, Y)
     texts = make_texts(model) | {"caffelite.columns": text}
     write_arrays(tmp_path / "model", state_arrays(model), texts)
     with pytest.raises(ValueError, match="model"):
@@ -272,7 +273,7 @@ def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
 
 @every_library
 def test_columns_find_numbers_and_categories_by_name(library):
-    frame = frames_of(MIXED)[library]
+    frame = make_frames(MIXED)[library]
     columns = cl.Columns(frame, size=2)
     assert columns.numbers == ["age", "income", "member", "height"]
     assert columns.categories == {"city": ("Bonn", "Oslo", "Rome"), "sex": ("f", "m")}
@@ -287,18 +288,20 @@ def test_columns_find_numbers_and_categories_by_name(library):
 
 @every_library
 def test_a_model_of_columns_takes_frames_with_columns_in_any_order(tmp_path, library):
-    model, history = fitted(MIXED, Y, cl.Columns(MIXED), validation_data=(MIXED, Y), class_weight="balanced")
-    other, of_arrays = fitted(
+    model, history = fit_model(MIXED, Y, cl.Columns(MIXED), validation_data=(MIXED, Y), class_weight="balanced")
+    other, of_arrays = fit_model(
         cl.Columns(MIXED).arrays(MIXED), Y, cl.Columns(MIXED), validation_data=(MIXED, Y), class_weight="balanced"
     )
     assert history["val_loss"] == of_arrays["val_loss"]
     scores = other.predict(MIXED)
     others = MIXED.assign(y=Y, name="?")[["sex", "y", "height", "name", "member", "city", "income", "age"]]
     for loaded in copies(model, tmp_path / "model.safetensors"):
-        assert (loaded.predict(frames_of(others)[library]) == scores).all()
-        assert (loaded.predict(frames_of(others)[library][:7] if library in (0, 1) else others[:7]) == scores[:7]).all()
-    fitted(MIXED, Y, cl.Columns(MIXED), validation_split=0.2)
-    fitted([(MIXED[:30], Y[:30]), (MIXED[30:], Y[30:])], None, cl.Columns(MIXED))
+        assert (loaded.predict(make_frames(others)[library]) == scores).all()
+        assert (
+            loaded.predict(make_frames(others)[library][:7] if library in (0, 1) else others[:7]) == scores[:7]
+        ).all()
+    fit_model(MIXED, Y, cl.Columns(MIXED), validation_split=0.2)
+    fit_model([(MIXED[:30], Y[:30]), (MIXED[30:], Y[30:])], None, cl.Columns(MIXED))
 
 
 def test_categories_have_the_order_of_their_type_and_those_that_do_not_occur_too():
@@ -330,13 +333,13 @@ def set_missing(frame, **rows):
 def test_a_category_that_was_not_there_and_a_missing_one_have_codes_of_their_own(library):
     other = MIXED.assign(city=["Rome"] * 4 + ["Paris"] * 2 + [None] * (N - 6))
     columns = cl.Columns(MIXED)
-    assert columns.arrays(frames_of(other)[library])[1][:, 0].tolist() == [2] * 4 + [4] * 2 + [3] * (N - 6)
-    for learned in (columns, cl.Columns(frames_of(other)[library])):
+    assert columns.arrays(make_frames(other)[library])[1][:, 0].tolist() == [2] * 4 + [4] * 2 + [3] * (N - 6)
+    for learned in (columns, cl.Columns(make_frames(other)[library])):
         for embedding, known in zip(learned.embeddings, learned.categories.values(), strict=True):
             assert embedding.count == len(known) + 2
             assert (embedding.weight.data[-2:] == 0).all()
             assert (embedding.weight.data[:-2] != 0).all()
-    assert cl.Columns(frames_of(other)[library]).categories["city"] == ("Paris", "Rome")
+    assert cl.Columns(make_frames(other)[library]).categories["city"] == ("Paris", "Rome")
 
 
 def test_unknown_categories_have_the_vector_0_and_missing_ones_are_learned():
@@ -352,20 +355,20 @@ def test_unknown_categories_have_the_vector_0_and_missing_ones_are_learned():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_missing_number_becomes_the_mean_and_a_feature_marks_it(library, dtype):
     frame = set_missing(MIXED, income=[3, 7, 8], member=[0])
-    columns = cl.Columns(frames_of(frame)[library])
+    columns = cl.Columns(make_frames(frame)[library])
     assert columns.numbers == ["age", "income", "member", "height"]
     assert columns.gaps.tolist() == [1, 2]
     assert columns.features == 4 + 2 + 3 + 2
     there = np.delete(ARRAY[:, 1], [3, 7, 8])
     np.testing.assert_allclose([columns.center[1], columns.scale[1]], [there.mean(), there.std()], rtol=1e-12)
     model = cl.Model([columns], dtype=dtype)
-    y = model.predict(frames_of(frame)[library])
+    y = model.predict(make_frames(frame)[library])
     assert y.dtype == dtype
     np.testing.assert_allclose(y[:, 0], (ARRAY[:, 0] - ARRAY[:, 0].mean()) / ARRAY[:, 0].std(), rtol=1e-5, atol=1e-6)
     assert (y[[3, 7, 8], 1] == 0).all()
     assert np.flatnonzero(y[:, 4]).tolist() == [3, 7, 8]
     assert np.flatnonzero(y[:, 5]).tolist() == [0]
-    later = model.predict(frames_of(set_missing(MIXED, age=[5]))[library])  # without gaps when it was learned
+    later = model.predict(make_frames(set_missing(MIXED, age=[5]))[library])  # without gaps when it was learned
     assert (later[5, 0], later[4, 0]) == (0, y[4, 0])
     assert (later[:, 4:6] == 0).all()
 
@@ -595,7 +598,7 @@ def test_columns_that_are_not_as_they_were_are_named(library):
     for message, (error, lie) in lies.items():
         if library in (3,) and "time zone" in message:
             continue  # an array of NumPy's has no time zone
-        given = frames_of(lie)[library]
+        given = make_frames(lie)[library]
         with pytest.raises(error, match=f"predict: .*{message}"):
             model.predict(given)
         with pytest.raises(error, match=message):
@@ -636,8 +639,8 @@ def test_a_generator_of_frames_is_held_to_the_columns():
         with pytest.raises(ValueError, match=message):
             model.evaluate(wrapped(cl.DataGenerator(moved, Y)), loss=loss)
     with pytest.raises(ValueError, match=message):
-        fitted(NUMBERS, Y, columns, validation_data=cl.DataGenerator(moved, Y))
-    fitted(NUMBERS, Y, columns, validation_data=(moved, Y))
+        fit_model(NUMBERS, Y, columns, validation_data=cl.DataGenerator(moved, Y))
+    fit_model(NUMBERS, Y, columns, validation_data=(moved, Y))
     model = classifier(cl.Columns(MIXED))
     parts = [MIXED[[*model.functions[0].numbers]], MIXED[["city", "sex"]].apply(lambda c: pandas.factorize(c)[0])]
     assert model.predict(tuple(parts)).shape == (N, 4)
@@ -676,7 +679,7 @@ def test_nothing_warns_and_the_frame_stays_as_it_is():
     frame, before = MIXED.copy(), MIXED.copy()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitted(frame, Y, cl.Columns(frame))
+        fit_model(frame, Y, cl.Columns(frame))
     pandas.testing.assert_frame_equal(frame, before)
 
 
@@ -756,15 +759,15 @@ def test_columns_keep_their_moments_in_files_and_read_those_that_were_rounded(tm
 def test_a_training_of_columns_is_resumed_from_its_checkpoint(tmp_path):
     x, y = {"x": 1.7e9 + np.arange(40.0)}, np.arange(40) % 2
 
-    def fitted(epochs, **options):
+    def fit_model(epochs, **options):
         model = cl.Model([cl.Columns(x), cl.Linear(1, 2)], seed=0)
         optimizer = cl.Adam(model.parameters())
         model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, seed=0, verbose=0, **options)
         return model.predict(x)
 
     checkpoint = tmp_path / "c.safetensors"
-    fitted(2, callbacks=[cl.callbacks.Checkpoint(checkpoint)])
-    np.testing.assert_array_equal(fitted(4, resume=checkpoint), fitted(4))
+    fit_model(2, callbacks=[cl.callbacks.Checkpoint(checkpoint)])
+    np.testing.assert_array_equal(fit_model(4, resume=checkpoint), fit_model(4))
 
 
 @pytest.mark.parametrize("module", ["c", "onnx"])
@@ -776,3 +779,49 @@ def test_columns_that_an_export_would_round_away_are_refused(module, x, tmp_path
     with pytest.raises(ValueError, match=r"column 'when' is about .* float32 can hardly tell its numbers apart: sub"):
         export(model, tmp_path / "model", (1,))
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- Functions that read frames ----
+
+
+class FrameShift(cl.Function):
+    """Columns a and b, less a center that stays float64, in the model's dtype."""
+
+    takes_float64 = True
+    required_input_shape = (None, 2)
+
+    def __init__(self):
+        self.names, self.center, self.dtype = [["a", "b"]], np.array([1e9, -1e9]), None
+
+    @property
+    def frame_reader(self):
+        return self
+
+    def arrays(self, frame, what):
+        return (np.stack([np.asarray(frame[name], np.float64) for name in self.names[0]], axis=1),)
+
+    def buffers(self):
+        return {"center": self.center}
+
+    def forward(self, x):
+        return (x - self.center).astype(self.dtype)
+
+    def backward(self, dy):
+        return dy.astype(np.float64)
+
+
+def test_a_model_that_begins_with_a_users_frame_reader_takes_frames_and_keeps_its_buffers_float64(tmp_path):
+    frame = {"b": RNG.normal(-1e9, 1, N), "other": RNG.normal(0, 1, N), "a": RNG.normal(1e9, 1, N)}
+    y = ((frame["a"] > 1e9) ^ (frame["b"] > -1e9)).astype(int)
+    model = cl.Model([cl.Model([FrameShift()]), cl.Linear(2, 8), cl.Tanh(), cl.Linear(8, 2)], seed=0)
+    optimizer = cl.Adam(model.parameters(), lr=0.05)
+    history = model.fit(frame, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=100, verbose=0)
+    assert history["loss"][-1] < 0.3 < history["loss"][0]
+    reader = model.frame_reader
+    assert type(reader) is FrameShift
+    assert (reader.dtype, reader.center.dtype) == (np.float32, np.float64)
+    model.save(tmp_path / "net.safetensors")
+    again = cl.load(tmp_path / "net.safetensors", custom={"FrameShift": FrameShift})
+    assert_same_bits(again.predict(frame), model.predict(pandas.DataFrame(frame)))
+    with pytest.raises(KeyError, match="a"):
+        model.predict({"b": frame["b"]})

@@ -14,8 +14,7 @@ import pytest
 import caffelite as cl
 from caffelite import plots
 from caffelite._support.extras import install_command
-from caffelite.model.table import TableModel
-from caffelite.tables import commands, report, schema
+from caffelite.tables import TableModel, commands, report, schema
 from caffelite.tables import training as learning
 from caffelite.tables.reading import read
 from tests.tables.shop import run, shop, write_rows

@@ -23,7 +23,7 @@ import caffelite as cl
 from caffelite._support import hints  # noqa: F401  which an error would import
 from caffelite.files import structure
 from caffelite.files.state import make_texts
-from caffelite.model.table import TableModel
+from caffelite.tables import TableModel
 
 SCALARS = [
     *[None, True, False, -1, 0, 1, 2, 3, 7, 10**9, 2**31, 2**63, 10**30, -(2**70), 0.5, -0.0, 1e308, 1e-320],
@@ -33,8 +33,6 @@ SCALARS = [
 ]
 NAMES = [
     *structure.NAMES,
-    "Model",
-    "TableModel",
     "Swish",
     "eval",
     "Tensor",

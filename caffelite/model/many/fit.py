@@ -20,15 +20,15 @@ from caffelite.core.arrays import as_indices, check_bool, check_positive_integer
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.conversion import to_contiguous
-from caffelite.data.frames import input_column_names, is_frame
+from caffelite.data.frames import ColumnNames, column_names, is_frame
 from caffelite.data.generator import Batch, DataGenerator, merge_single_rows, unpack_single
 from caffelite.data.out_of_core import Source
+from caffelite.data.split import draw_split, num_held_out
 from caffelite.model import predict as predicting
 from caffelite.model.many.pool import StopFlag, run_jobs
 from caffelite.model.many.shared_programs import Parts, SharedModel, Signature
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
-from caffelite.training import inputs as door
 from caffelite.training.callbacks.base import Callback, Training
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.early_stopping import EarlyStopping
@@ -36,6 +36,21 @@ from caffelite.training.callbacks.progress import Progress
 from caffelite.training.epochs import make_epochs
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
+from caffelite.training.inputs import (
+    EVAL_OPTIONS,
+    as_loss,
+    check_columns,
+    check_indices,
+    check_optimizer,
+    check_rows,
+    make_batches,
+    model_inputs,
+    prepare_data,
+    remember_columns,
+    trains_batch_norm,
+    unpack_validation_data,
+    warn_of_overflow,
+)
 from caffelite.training.loop import Loop
 from caffelite.training.metrics.base import resolve_metrics
 from caffelite.training.objective import Objective
@@ -139,7 +154,7 @@ def fit_many(
         error.histories = histories  # type: ignore[union-attr]
         raise
     for fit in fits:
-        door.warn_of_overflow(fit.model)
+        warn_of_overflow(fit.model)
     return histories
 
 
@@ -217,11 +232,11 @@ class Fit:
         """Check the metrics and the split. Warn of a schedule that ends before the training."""
         split = self.plan.split
         if split != 0:
-            self.held_out = door.num_held_out(len(self.rows), split)
+            self.held_out = num_held_out(len(self.rows), split)
         names = Objective(self.loss, self.plan.metrics, set()).names
         self.history = History.empty(names, split != 0 or self.validation is not None)
         full, last = divmod(len(self.rows) - self.held_out, self.batch_size)
-        joins = last == 1 and full > 0 and door.trains_batch_norm(self.model)
+        joins = last == 1 and full > 0 and trains_batch_norm(self.model)
         self.optimizer._schedule_state.warn_if_short(self.plan.epochs * (full + (last > 0) - joins))
 
     def check_weights(self, what: str, rows: np.ndarray) -> None:
@@ -256,13 +271,13 @@ class Fit:
         rng = state.rng if plan.seed is None else make_rng("seed", plan.seed)
         if self.held_out:
             drawn_from = state.split_stream(len(rows), rng, reseed=plan.seed is not None)
-            training, held_out = door.draw_split(len(rows), self.held_out, drawn_from)
+            training, held_out = draw_split(len(rows), self.held_out, drawn_from)
             for part in (training, held_out):
                 self.check_weights("validation_split", rows[part])
-            validation = door.make_batches(self.data, door.EVAL_OPTIONS).restrict(rows[held_out])
+            validation = make_batches(self.data, EVAL_OPTIONS).restrict(rows[held_out])
             rows = rows[training]
         batches = DataGenerator.from_batch(self.data, self.batch_size, plan.shuffle, rng).restrict(rows)
-        return (merge_single_rows(batches) if door.trains_batch_norm(self.model) else batches), validation
+        return (merge_single_rows(batches) if trains_batch_norm(self.model) else batches), validation
 
 
 class SharedProgress(Callback):
@@ -311,21 +326,19 @@ class SharedData:
     `expected` are the columns that frames must have, if a model does not know its columns.
     """
 
-    def __init__(
-        self, name: str, x: Any, y: Any = None, weights: Any = None, expected: door.ColumnNames = None
-    ) -> None:
+    def __init__(self, name: str, x: Any, y: Any = None, weights: Any = None, expected: ColumnNames = None) -> None:
         self.name, self.x, self.y, self.weights, self.expected = name, x, y, weights, expected
-        self.names = input_column_names(x)
+        self.names = column_names(x)
         self._converted: dict[tuple, Batch] = {}
         self._checked: set[tuple] = set()
 
     def convert(self, signature: Signature) -> Batch:
         """Return the rows as arrays that the model and its loss take."""
         model, key = signature.parts.model, signature.key
-        encoder = door.find_columns(model)
-        kind = model.dtype, model.input_dtype, model.takes_indices, None if encoder is None else encoder.columns
-        if encoder is None or not is_frame(self.x):
-            door.check_columns(model, self.name, self.names, self.expected)
+        reader = model.frame_reader
+        kind = model.dtype, model.input_dtype, model.takes_indices, None if reader is None else reader.columns
+        if reader is None or not is_frame(self.x):
+            check_columns(model, self.name, self.names, self.expected)
         if key not in self._checked:
             converted = self._converted.get(kind)
             if converted is None:
@@ -344,10 +357,10 @@ class SharedData:
     def _check(self, parts: Parts, x: Any, y: Any, weights: Any) -> Batch:
         model, _, loss = parts
         if loss is not None:
-            return door.prepare_data(model, self.name, x, y, weights, loss, self.expected)[0]
-        inputs, _ = door.model_inputs(model, self.name, x)
-        door.check_rows(model, self.name, inputs)
-        door.check_indices(model, self.name, inputs)
+            return prepare_data(model, self.name, x, y, weights, loss, self.expected)[0]
+        inputs, _ = model_inputs(model, self.name, x)
+        check_rows(model, self.name, inputs)
+        check_indices(model, self.name, inputs)
         return Batch(inputs, ())
 
     def _copy_in_order(self, data: Batch) -> Batch:
@@ -367,7 +380,7 @@ def _set_data(fits: list[Fit], data: SharedData, rows: Any, validation_rows: Any
     held_out = None if validation_rows is None else _list_per_model("validation_rows", validation_rows, len(fits))
     validation = None
     if validation_data is not None:
-        arrays = door.unpack_validation_data(validation_data, "(x, y) or (x, y, weights)")
+        arrays = unpack_validation_data(validation_data, "(x, y) or (x, y, weights)")
         validation = SharedData("validation_data's x", *arrays, expected=data.names)
     for i, (fit, indices) in enumerate(zip(fits, rows, strict=True)):
         with _name_model(i):
@@ -378,11 +391,11 @@ def _set_data(fits: list[Fit], data: SharedData, rows: Any, validation_rows: Any
             if held_out is not None:
                 rows_to_evaluate = _check_rows("validation_rows", held_out[i], count)
                 fit.check_weights("validation_rows", rows_to_evaluate)
-                fit.validation = door.make_batches(fit.data, door.EVAL_OPTIONS).restrict(rows_to_evaluate)
+                fit.validation = make_batches(fit.data, EVAL_OPTIONS).restrict(rows_to_evaluate)
             if validation is not None:
-                fit.validation = door.make_batches(validation.convert(fit.signature), door.EVAL_OPTIONS)
+                fit.validation = make_batches(validation.convert(fit.signature), EVAL_OPTIONS)
     for fit in fits:
-        door.remember_columns(fit.model, data.names)
+        remember_columns(fit.model, data.names)
 
 
 def _is_one_per_model(data: Any, count: int) -> bool:
@@ -419,8 +432,8 @@ def _make_fits(models: Any, loss: Any, optimizers: Any, batch_size: Any, plan: P
     owners: dict[int, int] = {}  # the model's number, by the ids of what its training changes
     for i, model in enumerate(models):
         with _name_model(i):
-            losses[i] = door.as_loss(losses[i])
-            door.check_optimizer(model, optimizers[i])
+            losses[i] = as_loss(losses[i])
+            check_optimizer(model, optimizers[i])
             rows_per_batch = size if sizes is None else check_positive_integer("batch_size", sizes[i])
         fits.append(Fit(model, optimizers[i], losses[i], rows_per_batch, plan))
         for changed in _list_changes(fits[i]):

@@ -12,6 +12,7 @@ from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import Application
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, is_plain, shortest_decimal
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule, type_code
+from caffelite.tables import Columns, Splines
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
@@ -110,8 +111,8 @@ LARGE = 1e15  # its square is finite
 
 RULES: dict[type, Rule] = {
     functions.Linear: write_linear,
-    functions.Columns: write_columns,
-    functions.Splines: write_splines,
+    Columns: write_columns,
+    Splines: write_splines,
     functions.DropConnect: write_linear,
     functions.MatMul: node_rule("MatMul"),
     functions.Embedding: write_embedding,

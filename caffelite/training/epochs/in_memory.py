@@ -17,13 +17,12 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.sparse import from_row_array, to_row_array
-from caffelite.data.conversion import as_inputs, as_targets, as_weights, name_targets
-from caffelite.data.generator import Batch, DataGenerator
+from caffelite.data.generator import DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
-from caffelite.training import inputs as door
 from caffelite.training.epochs.base import Epochs, EpochState, name_rows, split_rows
 from caffelite.training.epochs.divergence import annotate_step
+from caffelite.training.inputs import check_indices, check_targets, convert_generator
 from caffelite.training.step import Step
 
 REPLAY_SECONDS = 0.05  # seconds of replay before Python updates the bar and looks for Ctrl-C
@@ -40,7 +39,7 @@ class InMemoryEpochs(Epochs):
     def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
         super().__init__(step)
         self.generator, self.interrupts = data, interrupts
-        self.data = convert_data(data, self.model, in_memory=True)
+        self.data = convert_generator(self.model, data)
         weights = self.data.weights
         counts = None if weights is None else weights != 0
         self.columns = [*map(to_row_array, self.data.columns())]
@@ -201,10 +200,8 @@ class InMemoryEpochs(Epochs):
 
     def _raise_error(self, stopped_call: kernels.RecordedCall) -> None:
         """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""
-        door.check_indices(self.model, "x", self.data.inputs)
-        door.check_targets(
-            self.objective.loss, self.model.shape_for(self.data.inputs, self.data.rows), self.data.targets
-        )
+        check_indices(self.model, "x", self.data.inputs)
+        check_targets(self.objective.loss, self.model.shape_for(self.data.inputs, self.data.rows), self.data.targets)
         stopped_call.raise_error()
 
     def results(self, done: int) -> np.ndarray:
@@ -254,18 +251,6 @@ def _record_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
     with CallRecorder() as calls:
         kernels.shuffle(data._order, data._state)
     return calls.entries[0]
-
-
-def convert_data(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
-    """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
-    if data.has_model_dtype:
-        return Batch(data._inputs(), data._targets(), data.sample_weight)
-    weights = data.sample_weight
-    if weights is not None:
-        weights = as_weights(weights, len(weights) if in_memory else data.rows, model.dtype)
-    input_dtype = getattr(model, "input_dtype", model.dtype)
-    inputs = as_inputs(data.x, input_dtype, getattr(model, "takes_indices", False), "x")
-    return Batch(inputs, tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)]), weights)
 
 
 def _row_specs(rows: Sequence[np.ndarray]) -> list[tuple]:

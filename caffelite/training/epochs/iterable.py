@@ -15,12 +15,10 @@ from caffelite._support.interrupts import Interrupts
 from caffelite._support.tracebacks import error_note
 from caffelite.core.shard import PartialShard
 from caffelite.core.sparse import to_row_array
-from caffelite.data.conversion import as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator, start_epoch
-from caffelite.training import inputs as door
 from caffelite.training.epochs.base import EpochAccumulator, Epochs, EpochState, concat_rows, name_rows
 from caffelite.training.epochs.divergence import Position, annotate_step
-from caffelite.training.objective import check_takes_weights
+from caffelite.training.inputs import prepare_batch, remember_columns
 from caffelite.training.step import Step
 
 
@@ -77,7 +75,10 @@ class IterableEpochs(Epochs):
         if self.rest is None:
             self.rest = start_epoch(self.batches, self.batch)
         for make_batch in self.rest:
-            return [as_batch(self.step, make_batch())]
+            batch, columns = prepare_batch(self.model, make_batch(), self.objective.loss)
+            if self.step.is_training:
+                remember_columns(self.model, columns)
+            return [batch]
         return []
 
     def check_equal(self, batches: list[Batch]) -> None:
@@ -140,31 +141,6 @@ class IterableEpochs(Epochs):
         """Leave the current epoch. If a thread makes its batches, the thread ends."""
         if self.rest is not None and hasattr(self.rest, "close"):
             self.rest.close()
-
-
-def as_batch(step: Step, batch: Any) -> Batch:
-    """Convert a batch (x, y) or (x, y, weights) of an iterable for the model and the loss, and check it."""
-    model, loss = step.model, step.objective.loss
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        kind = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise TypeError(f"without y, x must give batches (x, y) or (x, y, weights), got a batch that is {kind}")
-    inputs, columns = door.model_inputs(model, "a batch's x", batch[0])
-    if step.is_training:
-        door.remember_columns(model, columns)
-    y = tuple([as_targets(a, model.dtype, name) for name, a in door.loss_targets(loss, batch[1])])
-    rows = len(y[0]) if y[0].ndim > 0 else 0
-    if rows == 0 or any(a.shape[:1] != (rows,) for a in (*inputs, *y)):
-        shapes = [" and ".join([str(a.shape) for a in arrays]) for arrays in (inputs, y)]
-        raise ValueError(
-            f"expected batches with as many rows in x as in y, got one with x of shape {shapes[0]} and y of shape "
-            f"{shapes[1]}"
-        )
-    door.check_indices(model, "a batch's x", inputs)
-    door.check_targets(loss, model.shape_for(inputs, rows), y)
-    if len(batch) == 2:
-        return Batch(inputs, y)
-    check_takes_weights(loss)
-    return Batch(inputs, y, as_weights(batch[2], rows, model.dtype, "a batch's weights"))
 
 
 def _pad_to_batch(shard: PartialShard, rows: np.ndarray) -> np.ndarray:

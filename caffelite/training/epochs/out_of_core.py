@@ -13,7 +13,7 @@ from caffelite.data.generator import Batch, BlockBuffer, DataGenerator, unpack_s
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
 from caffelite.training.epochs.base import EpochAccumulator, Epochs, EpochState, concat_rows
-from caffelite.training.epochs.in_memory import InMemoryEpochs, convert_data
+from caffelite.training.epochs.in_memory import InMemoryEpochs
 from caffelite.training.step import Step
 
 
@@ -26,7 +26,7 @@ class OutOfCoreEpochs(Epochs):
     def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Interrupts | None = None) -> None:
         super().__init__(step)
         self.generator, self.max_epochs, self.interrupts = data, epochs, interrupts
-        self.data = convert_data(data, self.model)
+        self.data = inputs.convert_generator(self.model, data)
         self.memory = data.allocate_buffers(self.data.columns())
         self.epoch = 0
         self.buffers: Generator[Callable[[], BlockBuffer]] | None = None

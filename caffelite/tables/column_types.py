@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.data import dates, frames
+from caffelite.data import frames
+from caffelite.tables import dates
 
 
 class NumberColumn(NamedTuple):
@@ -75,7 +77,7 @@ class CategoryColumn(NamedTuple):
 
     def array(self, column: Any, what: str) -> np.ndarray:
         """Return the code of each row, (n,) int64. TypeError for numbers in place of words, and the other way round."""
-        codes, names = frames.to_categories(column, what)
+        codes, names = to_categories(column, what)
         if names and self.categories and (are_words := _are_words(names)) != _are_words(self.categories):
             kinds = ["words" if words else "numbers" for words in (are_words, not are_words)]
             raise TypeError(
@@ -119,10 +121,10 @@ def _infer_column(name: Any, column: Any, is_category: bool, what: str, min_freq
         parts = dates.varying_parts(dates.to_local_time(present, zone))
         first = float(dates.to_seconds(present).min()) if len(present) else 0.0
         return DateColumn(name, len(present) < len(stamps), zone, parts, first)
-    is_category = is_category or frames.has_words(column)
+    is_category = is_category or has_words(column)
     if not is_category and (frames.is_numeric(column) or frames.is_all_missing(column)):
         return NumberColumn(name, False)
-    codes, names = frames.to_categories(column, what)
+    codes, names = to_categories(column, what)
     if min_frequency > 1:
         counts = np.bincount(codes[codes >= 0], minlength=len(names))
         names = [name for name, count in zip(names, counts, strict=True) if count >= min_frequency]
@@ -160,3 +162,55 @@ def column_from_config(name: Any, config: Any) -> Column:
 
 def _are_words(names: Sequence[Any]) -> bool:
     return any(isinstance(name, str) for name in names)
+
+
+# ---- categories ------------------------------------------------------------------------------------------------------
+
+
+def has_words(column: Any) -> bool:
+    """Return whether a column is of a type for words or categories, also if none is there."""
+    return frames.is_categorical(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
+
+
+def to_categories(column: Any, what: Any) -> frames.Categories:
+    """Return the categories of a column. Words or numbers become categories, in sorted order.
+
+    TypeError, beginning with `what`, for anything else.
+    """
+    try:
+        codes, names = _factorize(column)
+    except TypeError:  # values that cannot be sorted
+        codes, names = np.zeros(0, np.int64), [None]
+    names = [name.item() if isinstance(name, np.generic) else name for name in names]
+    if not all(isinstance(name, str | int | float) for name in names):
+        way_out = frames.DATES_HINT if frames.has_dates(column) else ""
+        raise TypeError(
+            f"{what} holds {frames.describe_content(column)}; expected numbers, words or categories of such{way_out}"
+        )
+    return frames.Categories(codes, names)
+
+
+def _factorize(column: Any) -> tuple[np.ndarray, list[Any]]:
+    if isinstance(column, frames.Categories):
+        return column
+    if frames.is_instance(column, "pandas", "Series"):
+        if isinstance(column.dtype, sys.modules["pandas"].CategoricalDtype):
+            return column.cat.codes.to_numpy(), column.cat.categories.tolist()
+        codes, names = sys.modules["pandas"].factorize(column, sort=True)
+        return codes, names.tolist()
+    if frames.is_instance(column, "polars", "Series"):
+        polars = sys.modules["polars"]
+        if column.dtype == polars.Enum:
+            names = column.dtype.categories.to_list()
+            return column.to_physical().cast(polars.Int64).fill_null(-1).to_numpy(), names
+        words = column.cast(polars.String) if column.dtype == polars.Categorical else column
+        ranks = words.rank("dense").cast(polars.Int64).fill_null(0).to_numpy()
+        return ranks - 1, words.drop_nulls().unique().sort().to_list()
+    present = ~(np.array([*map(frames.is_missing, column)], bool) if column.dtype == object else _is_nan(column))
+    codes = np.full(len(column), -1, np.int64)
+    names, codes[present] = np.unique(column[present], return_inverse=True)
+    return codes, names.tolist()
+
+
+def _is_nan(array: np.ndarray) -> np.ndarray:
+    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)

@@ -12,14 +12,14 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, as_indices, as_real, native_dtype, private_copy, raise_bad_index
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import empty_array, make_parameter
-from caffelite.functions.columns import Z_LIMIT, Columns
-
-__all__ = ["Splines"]
+from caffelite.files import structure
+from caffelite.tables.columns import Z_LIMIT, Columns
 
 INITIAL_DEVIATION = 0.7  # the initial deviation of a spline from its line, relative to the line's
 MAX_Z = 1e9  # of z, whose square is finite
 
 
+@structure.register
 class Splines(Columns, recordable=True, rowwise=True):
     """The columns of a table as a sum of functions of one column each, with `size` outputs:
 

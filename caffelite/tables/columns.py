@@ -14,18 +14,24 @@ from caffelite.core.arrays import as_real, check_bool, check_integers, check_pos
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import empty_array
-from caffelite.data import columns as kinds
 from caffelite.data import frames
-from caffelite.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
+from caffelite.files import structure
 from caffelite.functions.embedding import Embedding
 from caffelite.functions.indexing import Concatenate
-
-__all__ = ["Columns"]
+from caffelite.tables.column_types import (
+    CategoryColumn,
+    Column,
+    DateColumn,
+    NumberColumn,
+    column_from_config,
+    infer_columns,
+)
 
 Z_LIMIT = 3.0
 MIN_BIN_WIDTH = 1e-5  # the width of a bin, as a share of the distance of the quartiles, for float32 to tell it
 
 
+@structure.register
 class Columns(Function, recordable=True, rowwise=True):
     """The columns of a table as rows of features: numbers are standardized, each category has an Embedding.
 
@@ -92,7 +98,7 @@ class Columns(Function, recordable=True, rowwise=True):
         self.size, self.robust = check_positive_integer(f"{what}: size", size), check_bool(f"{what}: robust", robust)
         min_rows, is_frame = check_positive_integer(f"{what}: min_frequency", min_frequency), frames.is_frame(columns)
         self.columns = tuple(
-            kinds.infer_columns(columns, categories, what, min_rows) if is_frame else _parse_columns(columns, what)
+            infer_columns(columns, categories, what, min_rows) if is_frame else _parse_columns(columns, what)
         )
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or not names:
@@ -246,6 +252,10 @@ class Columns(Function, recordable=True, rowwise=True):
     # ---- as a Function ------------------------------------------------------------------------------------------
 
     @property
+    def frame_reader(self) -> Columns:
+        return self
+
+    @property
     def takes_indices(self) -> bool | tuple[bool, ...]:  # type: ignore[override]
         return (False, True) if self.numbers and self.categories else not self.numbers
 
@@ -322,7 +332,7 @@ def _parse_columns(columns: Any, what: str) -> list[Column]:
     """Return the columns that a file has as pairs (name, description)."""
     if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
         raise TypeError(f"{what} takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}")
-    return [kinds.column_from_config(name, described) for name, described in columns]
+    return [column_from_config(name, described) for name, described in columns]
 
 
 def _column_label(what: str, column: Column) -> str:

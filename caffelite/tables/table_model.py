@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.function import Function
-from caffelite.functions import Columns
+from caffelite.files import structure
 from caffelite.model.model import Model
-from caffelite.training import inputs
+from caffelite.tables.columns import Columns
 
 
+@structure.register
 class TableModel(Model):
     """A Model that takes frames, and predicts a column.
 
@@ -42,7 +43,7 @@ class TableModel(Model):
         if not isinstance(target, str) or (classes is not None and not all(isinstance(name, str) for name in classes)):
             raise TypeError(f"TableModel: expected a target and classes that are words, got {target!r} and {classes!r}")
         self.target, self.classes = target, None if classes is None else tuple(classes)
-        if inputs.find_columns(self) is None:
+        if self.frame_reader is None:
             raise ValueError(f"TableModel: expected Columns or Splines, and Functions after them, got {self.functions}")
         outputs = 1 if self.classes is None else len(set(self.classes))
         rows = [(None, len(names)) for names in self.columns.names]
@@ -55,4 +56,4 @@ class TableModel(Model):
     @property
     def columns(self) -> Columns:
         """The table's columns. `columns.arrays(frame)` returns the arrays that an exported model takes."""
-        return inputs.find_columns(self)  # type: ignore[return-value]
+        return self.frame_reader
