@@ -66,7 +66,7 @@ def test_each_class_names_the_file_of_its_namesake_and_takes_no_other_arguments(
 @pytest.mark.sources
 def test_every_file_that_is_named_is_there():
     package = Path(cl.__file__).parent
-    named = [path for kind in CLASSES for path in re.findall(r"[a-z_]+/[a-z_]+\.pyx?", kind.__doc__)]
+    named = [path for kind in CLASSES for path in re.findall(r"(?:[a-z_]+/)+[a-z_]+\.pyx?", kind.__doc__)]
     assert len(named) > len(CLASSES)
     for path in named:
         assert (package / path).exists(), path
