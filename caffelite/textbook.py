@@ -179,7 +179,7 @@ class Model(Function):
 
     Here `backward` goes through a list. In caffelite each call of a Function leaves a note on its result, and the
     loss's `backward` follows these notes: core/tensor.py, and `propagate` in core/autograd.pyx. From `fit` to a step
-    there: training/fit.py, training/loop.py, training/epochs/in_memory.py, training/epochs/steps.py, training/step.py.
+    there: training/fit.py, training/loop.py, training/epochs/in_memory.py, training/epochs/base.py, training/step.py.
     In caffelite: model/model.py
     """
 
