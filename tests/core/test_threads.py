@@ -385,8 +385,8 @@ ctypes.CDLL({kernels.launch.__file__!r})  # OpenMP is there, caffelite is not
 with threadpool_limits(1):
     from caffelite import _kernels as kernels, set_num_threads
     set_num_threads(8)
-    print(kernels.team_size())
-print(kernels.team_size())
+    print(kernels.available_threads())
+print(kernels.available_threads())
 """)
     assert printed.split() == ["1", "8"]
 
@@ -647,7 +647,7 @@ import caffelite as cl
 from tests.core import test_threads
 child = os.fork()
 cl.set_num_threads(4)
-os.write(1, f"{cl._kernels.team_size()} {test_threads.trained()}\\n".encode())
+os.write(1, f"{cl._kernels.available_threads()} {test_threads.trained()}\\n".encode())
 if child:
     os.waitpid(child, 0)
 """)
