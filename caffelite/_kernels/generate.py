@@ -41,7 +41,7 @@ def write_all() -> None:
     """Write the files that have changed."""
     (KERNELS / "generated").mkdir(exist_ok=True)
     write(KERNELS / "generated" / "ops.pxi", ops())
-    write(KERNELS / "generated" / "operations.pxi", "".join(map(binding, TABLE["KERNELS"])))
+    write(KERNELS / "generated" / "operations.pxi", "\n".join(map(binding, TABLE["KERNELS"])))
     for name in COMPILED:
         write(KERNELS / f"{name}.pyi", stub(read(KERNELS / f"{name}.pyx")))
     write(PACKAGE / "functions" / "math.pyi", math_stub())
@@ -82,7 +82,6 @@ cdef Kernel {constant} = Kernel("{name}", op={name.upper()}, {work})
 def {name}({inputs}):
     """{kernel.formula}"""
     return {call}
-
 '''
 
 

@@ -10,8 +10,8 @@
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport (
-    FAR, normal_bell, fast_cbrt, fast_cos, any_cos, fast_exp, expm1_below_0, fast_log1p, fast_log, normal_cdf, fast_sigmoid,
-    fast_sin, any_sin, fast_tanh,
+    FAR, normal_bell, fast_cbrt, fast_cos, any_cos, fast_exp, expm1_below_0, fast_log1p, fast_log, normal_cdf,
+    fast_sigmoid, fast_sin, any_sin, fast_tanh,
 )
 from caffelite._kernels.loops.matmul cimport lanes, transpose
 
