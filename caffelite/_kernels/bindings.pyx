@@ -1,8 +1,8 @@
 """The bindings: the functions that Python calls. Each checks its arguments, binds them to a `Call`, and launches it.
 
-Each family of kernels has two files. Its file in bindings/ has these functions and the facts about its kernels, its file
-in loops/ has the loops. `caffelite._kernels` exports every `def` of this module. Every function returns a new array
-unless it is given `out`.
+Each family of kernels has two files. Its file in bindings/ has these functions and the facts about its kernels, and its
+file in loops/ has the loops. `caffelite._kernels` exports every `def` of this module. Every function returns a new
+array unless it is given `out`.
 """
 cimport numpy as cnp
 from libc.stdint cimport INT32_MAX, INTPTR_MAX

@@ -11,7 +11,9 @@ cimport numpy as cnp
 import numpy as np
 
 from caffelite._kernels.call cimport *
-from caffelite._kernels.launch cimport ThreadTuner, begin_replay, end_replay, is_divided, is_user_set, run, available_threads
+from caffelite._kernels.launch cimport (
+    ThreadTuner, available_threads, begin_replay, end_replay, is_divided, is_user_set, run
+)
 from caffelite._kernels.record cimport RecordedCall
 
 cnp.import_array()
@@ -205,7 +207,7 @@ cdef class EpochReplay:
         self.begun = True                 # `order` is already the first epoch's
 
     @property
-    def measured(self):
+    def measured_rows(self):
         """How many rows of this epoch have been measured."""
         return self.here.measured
 
@@ -355,7 +357,8 @@ cdef class BestHook(EpochHook):
         PyMem_Free(self.sizes)
 
     cdef bint call(self) noexcept nogil:
-        cdef Mean* sums = <Mean*> (self.replay.sums + (self.replay.epoch - 1) % self.replay.sums_length * self.replay.sums_stride)
+        cdef Py_ssize_t last = (self.replay.epoch - 1) % self.replay.sums_length
+        cdef Mean* sums = <Mean*> (self.replay.sums + last * self.replay.sums_stride)
         cdef double value = sums.total / sums.weight if sums.weight > 0 else NAN
         cdef double better = self.best - value if isfinite(value) else 0
         cdef Py_ssize_t i

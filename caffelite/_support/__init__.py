@@ -1,1 +1,1 @@
-"""What every room may use: text tables, terminal, warnings, hints, interrupts, tracebacks, optional packages."""
+"""Helpers that every room may use: text tables, terminal, warnings, hints, interrupts, tracebacks."""

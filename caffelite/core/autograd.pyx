@@ -407,14 +407,14 @@ cdef inline bint same_dtype(Node a, Node b):
 
 # ---- back-propagation ----------------------------------------------------------------------------------------------
 
-class Freed:
+class FreedGraph:
     """Replaces the Function of a Tensor when the graph is freed."""
 
     def __repr__(self):
         return "freed"
 
 
-cdef object FREED = Freed()
+cdef object FREED = FreedGraph()
 cdef object by_serial_number = operator.attrgetter("_serial_number")
 
 

@@ -254,7 +254,7 @@ class DataGenerator:
 
     def buffers(
         self, columns: list[Any], memory: list[list[np.ndarray]], first: int = 0, epochs: int = 1
-    ) -> Generator[Callable[[], Buffer]]:
+    ) -> Generator[Callable[[], BlockBuffer]]:
         """Return the buffers of a new epoch, from buffer `first` on, and of the epochs after it.
 
         `caffelite.sources` describes buffers. The columns are the generator's, in the dtypes they are to be read in. A
@@ -268,14 +268,14 @@ class DataGenerator:
         count = -(-len(self) // blocks.batches)
         closed = threading.Event()
 
-        def buffer(epoch: int, ranges: np.ndarray, number: int, buffer_memory: list[np.ndarray]) -> Buffer:
+        def buffer(epoch: int, ranges: np.ndarray, number: int, buffer_memory: list[np.ndarray]) -> BlockBuffer:
             pieces = blocks.pieces(ranges, number, rows, is_last=number == count - 1)
             order = np.arange(sum(stop - start for start, stop in pieces))
             arrays = [array[: len(order)] for array in buffer_memory]
             out_of_core.read(columns, pieces, arrays, closed.is_set)
             if self.shuffle:
                 kernels.shuffle(order, self._words(epoch, number))
-            return Buffer(arrays, order, pieces)
+            return BlockBuffer(arrays, order, pieces)
 
         def calls() -> Iterator[Call]:
             memories = itertools.cycle(memory)
@@ -333,7 +333,7 @@ class DataGenerator:
         return x if self.y is None else (x, y, *arrays)
 
 
-class Buffer(NamedTuple):
+class BlockBuffer(NamedTuple):
     """Rows that were read.
 
     `columns` are the arrays of the rows, `order` is the order in which to use the rows, and `pieces` are the ranges

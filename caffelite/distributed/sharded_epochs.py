@@ -1,4 +1,4 @@
-"""Epochs of a step of which each rank computes a part."""
+"""Epochs of steps that several ranks share: each computes a part of each batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from caffelite.data.generator import Batch, DataGenerator, is_replayed
 from caffelite.distributed.consistency import check_batch
 from caffelite.distributed.mpi import Communicator, RankShard
 from caffelite.distributed.stop_signal import StopSignal
-from caffelite.training.epochs.base import Epochs, RecordedEpochs
+from caffelite.training.epochs.base import Epochs
 from caffelite.training.epochs.in_memory import InMemoryEpochs
 from caffelite.training.epochs.iterable import IterableEpochs
 from caffelite.training.epochs.out_of_core import OutOfCoreEpochs
 from caffelite.training.step import Step
 
 
-class ShardedEpochs(RecordedEpochs):
+class ShardedEpochs(Epochs):
     """Epochs that make whole sums and rows of the parts of all ranks. Subclasses say where the batches come from."""
 
     def __init__(self, comm: Communicator, stop: StopSignal, *args: Any) -> None:
@@ -42,7 +42,7 @@ class ShardedEpochs(RecordedEpochs):
             array[...] = 0
 
 
-class ShardedInMemoryEpochs(ShardedEpochs, InMemoryEpochs):
+class InMemoryShardedEpochs(ShardedEpochs, InMemoryEpochs):
     """Epochs over data in memory."""
 
     has_native_calls = False
@@ -54,14 +54,14 @@ class ShardedInMemoryEpochs(ShardedEpochs, InMemoryEpochs):
         return self.stop.time_limits(is_done)
 
 
-class ShardedOutOfCoreEpochs(ShardedEpochs, OutOfCoreEpochs):
+class OutOfCoreShardedEpochs(ShardedEpochs, OutOfCoreEpochs):
     """Epochs over a source that is read buffer by buffer."""
 
     def make_buffer_epochs(self, data: DataGenerator) -> InMemoryEpochs:
-        return ShardedInMemoryEpochs(self.comm, self.stop, self.step, data, 1, self.interrupts)
+        return InMemoryShardedEpochs(self.comm, self.stop, self.step, data, 1, self.interrupts)
 
 
-class ShardedIterableEpochs(ShardedEpochs, IterableEpochs):
+class IterableShardedEpochs(ShardedEpochs, IterableEpochs):
     """Epochs over batches that Python makes: the same on all ranks."""
 
     def check_equal(self, batches: list[Batch]) -> None:
@@ -80,6 +80,6 @@ def make_sharded_epochs(
 ) -> Epochs:
     """Return the epochs of a step over these batches, as `training.epochs.make_epochs` does for one process."""
     if is_replayed(batches):
-        kind = ShardedInMemoryEpochs if batches.blocks is None else ShardedOutOfCoreEpochs
+        kind = InMemoryShardedEpochs if batches.blocks is None else OutOfCoreShardedEpochs
         return kind(comm, stop, step, batches, epochs, interrupts)
-    return ShardedIterableEpochs(comm, stop, step, batches, interrupts)
+    return IterableShardedEpochs(comm, stop, step, batches, interrupts)

@@ -196,7 +196,7 @@ def descend(answer: Any) -> None:
     def slope_of_square(w: Any) -> Any:
         return 2 * (w - 3)
 
-    def expected(w: Any, lr: float, steps: int) -> Any:
+    def descend_to(w: Any, lr: float, steps: int) -> Any:
         for _ in range(steps):
             w = w - lr * slope_of_square(w)
         return w
@@ -204,14 +204,16 @@ def descend(answer: Any) -> None:
     got = call_answer("descend(slope, w, lr, steps)", answer, slope_of_square, 0.0, 0.1, 10)
     mistakes = [
         (_ascend(slope_of_square, 0.0, 0.1, 10), "it goes uphill: subtract the slope."),
-        (expected(0.0, 0.1, 9), "it makes one step too few."),
-        (expected(0.0, 0.1, 11), "it makes one step too many."),
+        (descend_to(0.0, 0.1, 9), "it makes one step too few."),
+        (descend_to(0.0, 0.1, 11), "it makes one step too many."),
     ]
-    check_equal("after 10 steps for (w − 3)², w", got, expected(0.0, 0.1, 10), mistakes)
+    check_equal("after 10 steps for (w − 3)², w", got, descend_to(0.0, 0.1, 10), mistakes)
     check_equal("after 0 steps, w", call_answer("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
     w = np.array([0.0, 5.0])
     check_equal(
-        "after 3 steps for an array, w", call_answer("descend", answer, slope_of_square, w, 0.1, 3), expected(w, 0.1, 3)
+        "after 3 steps for an array, w",
+        call_answer("descend", answer, slope_of_square, w, 0.1, 3),
+        descend_to(w, 0.1, 3),
     )
     passed = w.copy()
     answer(slope_of_square, passed, 0.1, 3)

@@ -61,6 +61,16 @@ MAX_SEED = 2**31 - 1
 TINY = float(np.finfo(np.float64).tiny)
 
 
+def compute_dtype(X: Any) -> np.dtype:
+    """Return the dtype to compute in, for such rows."""
+    return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+
+
+def warn_caller(text: str, category: Any = ConvergenceWarning, depth: int = 4) -> None:
+    """Warn at the line that called `fit`, which is `depth` calls above."""
+    warnings.warn(text, category, stacklevel=depth + hasattr(Estimator, "_init_callback_context"))
+
+
 def is_stochastic(estimator: Any) -> bool:
     if estimator.solver == "lbfgs":
         raise AttributeError('partial_fit goes with the solvers "adam" and "sgd"; "lbfgs" takes all rows at once')
@@ -165,11 +175,6 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _stops_early(self) -> bool:
         return self.early_stopping and self.solver != "lbfgs"
 
-    @staticmethod
-    def _dtype(X: Any) -> np.dtype:
-        """Return the dtype to compute in, for such rows."""
-        return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
-
     def _check_data(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
         """Rows and their targets as arrays, targets of one column as a vector."""
         if self._takes_frames:
@@ -217,7 +222,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _initialize(self, X: Any) -> None:
         """Make the model, and begin the account of its training."""
         self.row_shape_ = X.shape[1:]
-        model = self._build(input_features(X), self.n_outputs_, self._dtype(X), self._random_state)
+        model = self._build(input_features(X), self.n_outputs_, compute_dtype(X), self._random_state)
         if not isinstance(model, Model):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, but it returned {model!r}")
         shape = X.output_shape(model) if isinstance(X, FrameRows) else model.output_shape(X.shape)
@@ -347,7 +352,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             X, y, weights, validation = self._split(X, y, weights)
         seed = self._random_state.randint(MAX_SEED)
         if is_new:  # draw all other parameters from the same seed
-            Model([self.model_], seed=seed, dtype=self._dtype(X))
+            Model([self.model_], seed=seed, dtype=compute_dtype(X))
         self._prepare(is_partial)
         progress = FitMonitor(self, X.shape[0], validation)
         data = {
@@ -358,23 +363,16 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         options = {"loss": self._objective, "callbacks": [progress, *callbacks], "verbose": 0}
         try:
             if self.solver == "lbfgs":
-                self._minimize({**data, **options})
-                unfinished = "" if self.history_.converged else self.history_.message
+                unfinished = self._minimize(data | options)
             else:
-                self._descend({**data, **options}, X.shape[0], validation, seed, 1 if is_partial else self.max_iter)
+                self._descend(data | options, X.shape[0], validation, seed, 1 if is_partial else self.max_iter)
                 has_ended = progress.has_ended or is_partial or self.n_iter_ < self.max_iter
                 unfinished = "" if has_ended else "it improved until the end"
             if unfinished:
-                self._warn(f"not converged after {self.n_iter_} iterations: {unfinished}")
-        except KeyboardInterrupt as error:
-            self.history_ = error.history  # type: ignore[attr-defined]
-            self._warn(f"the training was interrupted after {self.n_iter_} iterations", UserWarning)
-        except TrainingDiverged as error:
-            self.history_ = error.history  # type: ignore[attr-defined]
-            if not self._stops_early:
-                raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
-            progress.record_divergence()
-            self._warn(f"the training diverged in {error}; the model is the best one before that")
+                warn_caller(f"not converged after {self.n_iter_} iterations: {unfinished}")
+        except (KeyboardInterrupt, TrainingDiverged) as error:
+            self.history_ = error.history  # type: ignore[union-attr]
+            self._handle_early_end(error, progress)
         return self
 
     def _descend(
@@ -392,18 +390,25 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             validation_data=validation and validation.data(),
         )
 
-    def _minimize(self, options: dict[str, Any]) -> None:
-        """Train by L-BFGS, on all rows at once."""
+    def _minimize(self, options: dict[str, Any]) -> str:
+        """Train by L-BFGS, on all rows at once. Return why it did not converge, or an empty string."""
         tolerance = max(self.tol, TINY)  # which is above 0
         self.history_ = minimize(
             self.model_, **options, max_iterations=self.max_iter, max_evaluations=self.max_fun, tolerance=tolerance
         )
         self.loss_ = self.history_.objective
+        return "" if self.history_.converged else self.history_.message
 
-    @staticmethod
-    def _warn(text: str, category: Any = ConvergenceWarning) -> None:
-        """Warn at the line that called `fit`. `fit` called `_train`, and `_train` called this."""
-        warnings.warn(text, category, stacklevel=4 + hasattr(Estimator, "_init_callback_context"))
+    def _handle_early_end(self, error: KeyboardInterrupt | TrainingDiverged, progress: FitMonitor) -> None:
+        """Warn that Ctrl-C or a divergence has ended the training. Raise ValueError if no good model is left."""
+        if isinstance(error, KeyboardInterrupt):
+            text = f"the training was interrupted after {self.n_iter_} iterations"
+            warn_caller(text, UserWarning, depth=5)
+            return
+        if not self._stops_early:
+            raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
+        progress.record_divergence()
+        warn_caller(f"the training diverged in {error}; the model is the best one before that", depth=5)
 
     # ---- use --------------------------------------------------------------------------------------------------------
 

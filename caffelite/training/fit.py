@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from caffelite.training.callbacks.averaging import AveragingCallback, AveragingS
 from caffelite.training.callbacks.base import Callback, Training
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.progress import Progress
-from caffelite.training.callbacks.resume import CheckpointWriter, Resumption, resume_from, stream_states
+from caffelite.training.callbacks.resume import CheckpointWriter, Resumption, stream_states
 from caffelite.training.epochs.accumulation import apply_accumulation
 from caffelite.training.epochs.base import Epochs, EpochState
 from caffelite.training.history import History
@@ -33,7 +34,7 @@ def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
     with (
         model_precision(model, options.precision),
         processes.training_context(),
-        resume_from(options.resume, model, options.optimizer, callbacks := CallbackList(options.callbacks)) as start,
+        _resume(model, options, callbacks := CallbackList(options.callbacks)) as start,
     ):
         options.check()
         options.loss = inputs.as_loss(options.loss)
@@ -49,8 +50,17 @@ def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
     return history
 
 
+def _resume(model: Any, options: FitOptions, callbacks: CallbackList) -> AbstractContextManager[Resumption | None]:
+    """Return a context with the start from a checkpoint, or None to start anew."""
+    if options.resume is None:
+        return nullcontext()
+    return Resumption(options.resume, model, options.optimizer, callbacks)
+
+
 class TrainingRun:
     """A training that is about to begin. Its random numbers come from the model's stream and from `rng`."""
+
+    progress: Progress | None = None  # what shows it, if anything does
 
     def __init__(
         self,
@@ -82,14 +92,16 @@ class TrainingRun:
         callbacks: list[Callback] = [] if average is None else [AveragingCallback(average)]
         if validation is not None:
             callbacks.append(processes.make_evaluation(model, self._make_objective(), validation, options.epochs))
-        checkpoints, position = self._open_checkpoints(batches, validation) if self.needs_checkpoints else (None, None)
-        num_steps = _num_batches(batches)
-        num_steps = None if num_steps is None else self.step.count_steps(num_steps)
-        reports = self._make_reports(num_steps, position) if processes.is_main else []
-        callbacks += reports
+        num_steps = self._count_steps(batches)
+        checkpoints = position = None
+        if self.needs_checkpoints:
+            checkpoints, position = self._open_checkpoints(batches, validation, num_steps)
+        callbacks += self._make_reports(num_steps, position) if processes.is_main else []
         inputs.remember_columns(model, columns)
         if checkpoints is not None:
-            callbacks.append(self._attach_callbacks(checkpoints, num_steps, reports))
+            training = checkpoints.training._replace(write=checkpoints.write, loss_so_far=checkpoints.loss_so_far)
+            restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
+            callbacks.append(self.callback_list.attach(training, restore))
 
         def make_epochs() -> Epochs:
             epochs = processes.make_epochs(self.step, batches, options.epochs, interrupts)
@@ -118,8 +130,15 @@ class TrainingRun:
     def _make_objective(self) -> Objective:
         return Objective(self.options.loss, self.options.metrics, self.model._state.programs.warned_reasons)
 
+    def _count_steps(self, batches: Iterable) -> int | None:
+        """Return the number of steps in an epoch, or None if it is not known."""
+        try:
+            return self.step.count_steps(len(batches))  # type: ignore[arg-type]
+        except TypeError:  # it has no length, or wraps an iterable without one
+            return None
+
     def _open_checkpoints(
-        self, batches: Iterable, validation: Iterable | None
+        self, batches: Iterable, validation: Iterable | None, num_steps: int | None
     ) -> tuple[CheckpointWriter, EpochState | None]:
         """Return the writer of checkpoints, and the position in the data if the training continues from one."""
         options, data = self.options, (batches, validation)
@@ -133,6 +152,8 @@ class TrainingRun:
             batches=batches,
             epochs=options.epochs,
             validation=validation,
+            steps_per_epoch=num_steps,
+            exclude_time=self._exclude_time,
             averaged_weights=self.callback_list.averaged_weights,
         )
         checkpoints = CheckpointWriter(training, self.step, self.callback_list, self.streams)
@@ -148,24 +169,15 @@ class TrainingRun:
         epoch, first_step = (0, 0) if position is None else (position.epoch, self.step.count_steps(position.batch))
         schedules.warn_if_short(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
         if options.verbose != 0:
-            reports.append(Progress(options.verbose, options.epochs, num_steps, epoch, first_step))
+            self.progress = Progress(options.verbose, options.epochs, num_steps, epoch, first_step)
+            reports.append(self.progress)
         if num_steps is None and (warn_at_end := schedules.make_end_warning()) is not None:
             reports.append(ScheduleWarning(warn_at_end))
         return reports
 
-    def _attach_callbacks(
-        self, checkpoints: CheckpointWriter, num_steps: int | None, reports: list[Callback]
-    ) -> CallbackList:
-        """Return the user's callbacks, with the training that they get."""
-        progress = next((report for report in reports if isinstance(report, Progress)), None)
-        training = checkpoints.training._replace(
-            write=checkpoints.write,
-            loss_so_far=checkpoints.loss_so_far,
-            steps_per_epoch=num_steps,
-            exclude_time=_ignore_time if progress is None else progress.exclude_time,
-        )
-        restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
-        return self.callback_list.attach(training, restore)
+    def _exclude_time(self, seconds: float) -> None:
+        if self.progress is not None:
+            self.progress.exclude_time(seconds)
 
 
 class ScheduleWarning(Callback):
@@ -176,15 +188,3 @@ class ScheduleWarning(Callback):
 
     def between_steps(self) -> None:
         self.warn_at_end()
-
-
-def _ignore_time(seconds: float) -> None:
-    """Do nothing, because no progress is shown."""
-
-
-def _num_batches(batches: Iterable) -> int | None:
-    """Return the number of batches in an epoch, or None if it is not known."""
-    try:
-        return len(batches)  # type: ignore[arg-type]
-    except TypeError:  # it has no length, or wraps an iterable without one
-        return None

@@ -33,7 +33,7 @@ COMPUTES = re.compile(r"v?(f?n?m?(add|sub|mul|div|max|min|sqrt)\d*|fn?m(add|sub)
 VECTOR = re.compile(r"p[sd]$")
 
 
-class Instruction(NamedTuple):
+class MachineInstruction(NamedTuple):
     """One machine instruction."""
 
     address: int  #: Counted from the beginning of the module's file in memory.
@@ -59,7 +59,7 @@ class MachineCode(TextTable):
     compute with several floats at a time, and the shorter before the longer.
     """
 
-    instructions: list[Instruction]
+    instructions: list[MachineInstruction]
     kernel: str
     isa: str
 
@@ -128,7 +128,7 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
     return _make_code(_follow_jumps(begin - base, file, base), kernel_name, isa)
 
 
-def _make_code(instructions: list[Instruction], kernel: str, isa: str) -> MachineCode:
+def _make_code(instructions: list[MachineInstruction], kernel: str, isa: str) -> MachineCode:
     places = [f"{instruction.address:x}" for instruction in instructions]
     rows = [[place, i.text, i.meaning] for place, i in zip(places, instructions, strict=True)]
     table = text_table(["address", "instruction", "meaning"], rows, "><<")
@@ -141,10 +141,10 @@ def _make_code(instructions: list[Instruction], kernel: str, isa: str) -> Machin
 # ---- which instructions ---------------------------------------------------------------------------------------------
 
 
-def _follow_jumps(begin: int, file: str, base: int) -> list[Instruction]:
+def _follow_jumps(begin: int, file: str, base: int) -> list[MachineInstruction]:
     """Return the instructions that run from an address on: those behind it by address, then those before it."""
     listing: dict[int, tuple[str, int]] = {}  # by address: the text, and the address after it
-    instructions: dict[int, Instruction] = {}
+    instructions: dict[int, MachineInstruction] = {}
     pending = [begin]
     while pending:
         address = pending.pop()
@@ -183,7 +183,7 @@ def _read_jump_table(lines: list[str], base: int) -> list[int]:
     return [begin + distance for distance in (ctypes.c_int32 * (int(count[-1], 16) + 1)).from_address(base + begin)]
 
 
-def _parse_instruction(address: int, line: str, base: int) -> Instruction:
+def _parse_instruction(address: int, line: str, base: int) -> MachineInstruction:
     """Return the instruction of a line of objdump: mnemonic, operands, `<symbol>`, `# address`."""
     line, _, comment = line.partition("#")
     code, _, symbol = line.partition("<")
@@ -193,16 +193,16 @@ def _parse_instruction(address: int, line: str, base: int) -> Instruction:
         target_match = re.search(r"(?:^|,\s*)(?:0x)?([0-9a-f]+)$", operands)
         if target_match and "@plt" in symbol:
             function = symbol.partition("@")[0]
-            return Instruction(address, f"{name} {function}", meaning(name, [function]), None)
+            return MachineInstruction(address, f"{name} {function}", meaning(name, [function]), None)
         if target_match:
             target = int(target_match[1], 16)
             operands = operands[: target_match.start(1)].removesuffix("0x") + f"{target:x}"
-            return Instruction(address, f"{name} {operands}", meaning(name, [f"{target:x}"]), target)
+            return MachineInstruction(address, f"{name} {operands}", meaning(name, [f"{target:x}"]), target)
     constant = re.match(r"\s*(?:0x)?([0-9a-f]+)", comment)
     parts = _parse_operands(operands)
     text = f"{name} {', '.join(parts)}".strip()
     constant_address = base + int(constant[1], 16) if constant else None
-    return Instruction(address, text, meaning(name, parts, _operand_width(operands), constant_address), None)
+    return MachineInstruction(address, text, meaning(name, parts, _operand_width(operands), constant_address), None)
 
 
 def _parse_operands(text: str) -> list[str]:

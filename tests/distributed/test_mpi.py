@@ -219,11 +219,11 @@ LIVE = """if True:
 @pytest.mark.parametrize("batches", [False, True])
 @pytest.mark.parametrize("how", ["stop", "Ctrl-C while it is paused"])
 def test_all_ranks_obey_the_page_of_rank_0(how, batches, monkeypatch):
-    pages = pytest.importorskip("pages", exc_type=ImportError)
+    page_client = pytest.importorskip("tests.tools.page_client", exc_type=ImportError)
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     with start(3, program=LIVE.format(batches=batches)) as process:
         try:
-            page = pages.Page(process.stdout.readline().rpartition(" ")[2].strip())
+            page = page_client.Page(process.stdout.readline().rpartition(" ")[2].strip())
             page.ask("pause")
             step = page.wait_for_state("paused")["step"]
             for i in range(1, 4):

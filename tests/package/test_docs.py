@@ -113,7 +113,9 @@ def test_programs_side_by_side_run(page, whose, tmp_path, monkeypatch):
     if "sklearn" in columns(page)[whose]:  # these data and pipelines are on both pages
         pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
-    exec(compile(columns(page)[whose], str(page), "exec"), {"__name__": "__main__"})
+    names = {"__name__": "__main__"}
+    exec(compile(columns(page)[whose], str(page), "exec"), names)
+    assert {"model", "net"} & names.keys()  # which it has made
 
 
 @pytest.mark.filterwarnings("default")

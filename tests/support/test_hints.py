@@ -161,6 +161,7 @@ def test_a_hint_names_what_is_here(hint):
     for path in re.findall(r"cl\.(\w+(?:\.\w+)*)", hint):
         found = cl
         for part in path.split("."):
+            assert hasattr(found, part), path
             found = getattr(found, part)
 
 

@@ -50,8 +50,11 @@ NO_NOUNS = word_set(
     Least Like Most My No None Not Of Off On Only Other Others Our Own Several Some Such That The Their These
     They This Those To Until We What When Where Which While Who Whose With Without"""
 )
-#: Public names, which stay.
-ALLOWED = word_set("NotRecorded Penalized Where")
+#: Public names, which stay, and a name that two rooms have for the same idea.
+ALLOWED = word_set("Each NotRecorded Penalized ToShape Where add_grad_of")
+ALLOWED_TWICE = word_set("Node")
+#: Terms of the field that begin like a pronoun or a preposition.
+TERMS = ("AllClasses", "AllReduce", "InMemory", "NotAFile", "OneHot", "OutOfCore")
 ADJECTIVES = word_set("Alike Alone Complete Elsewhere Free Latest Native Plain Same Sole Whole")
 
 
@@ -89,7 +92,7 @@ def parts(name: str) -> list[str]:
 def is_noun(name: str) -> bool:
     """Return whether the name of a class may be that of a thing."""
     words = parts(name)
-    if not words:
+    if not words or name.startswith(TERMS):
         return True
     is_adjective = len(words) == 1 and words[0] in ADJECTIVES
     return not (is_adjective or is_participle("_".join(words).lower()) or words[0] in NO_NOUNS or "Of" in words)
@@ -135,15 +138,15 @@ def cython_definitions(path: Path, text: str) -> Iterator[Definition]:
 
 
 def is_mirror(path: Path) -> bool:
-    """Return whether a file has another's classes on purpose."""
-    return "pytorch" in path.parts or path.name == "textbook.py"
+    """Return whether a file has another's classes on purpose; a .pxd declares those of its .pyx."""
+    return "pytorch" in path.parts or path.name == "textbook.py" or path.suffix == ".pxd"
 
 
 def repeated_classes(all_definitions: Iterable[Definition]) -> dict[str, list[Definition]]:
     """Return the classes with a name that two files define, by name."""
     places = defaultdict(list)
     for definition in all_definitions:
-        if definition.is_class and not is_mirror(definition.path):
+        if definition.is_class and not is_mirror(definition.path) and definition.name not in ALLOWED_TWICE:
             places[definition.name].append(definition)
     return {name: classes for name, classes in sorted(places.items()) if len({c.path for c in classes}) > 1}
 

@@ -86,7 +86,8 @@ def test_everything_but_the_call_is_optional(missing):
     methods = {"begin": lambda self, training: None, "__call__": lambda self, epoch, history: None}
     methods["end"] = lambda self: None
     del methods[missing]
-    train(classifier(2, 3), X, Y, callbacks=[type("Some", (), methods)()])
+    history = train(classifier(2, 3), X, Y, epochs=2, callbacks=[type("Some", (), methods)()])
+    assert history.epochs == 2
 
 
 def test_if_one_begin_raises_the_begun_callbacks_end_and_nothing_is_trained():

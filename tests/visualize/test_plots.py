@@ -390,9 +390,11 @@ def test_drawing_leaves_nothing_in_pyplot():
 def test_names_with_dollar_signs_are_drawn_as_they_are():
     figure = plots.confusion_matrix(["$\\x$", "$^$"], ["$\\x$", "$\\x$"])
     figure.draw_without_rendering()
+    assert {label.get_text() for label in figure.axes[0].get_xticklabels()} == {r"\$\x\$", r"\$^\$"}
     one = history(2)
     figure = plots.table_picture(one, [0, 1], [0, 0], ["$\\x$", "$^$"], {"$p$^": 0.5, "a$\\frac$": 0.25})
     figure.draw_without_rendering()
+    assert {label.get_text() for label in figure.axes[-1].get_yticklabels()} == {r"\$p\$^", r"a\$\frac\$"}
     named = cl.Model([cl.Linear(2, 2)])
     named.layers = {"$^$": cl.Linear(2, 3)}
     plots.weights(named).draw_without_rendering()

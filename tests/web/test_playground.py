@@ -29,7 +29,7 @@ from caffelite.web.playground.data import CLASSES, DATA, NUMBERS, digits
 from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.loops import LOOPS, describe_loop, find_lines, split_fused_name
 from caffelite.web.playground.requests import FULL_SPEED
-from caffelite.web.playground.table import CSVTable
+from caffelite.web.playground.table import UploadedTable
 from caffelite.web.playground.view import GRID, SMALL
 from caffelite.web.playground.weight_trace import explain_weight
 from tests.tools.page_client import SECONDS
@@ -331,18 +331,18 @@ PRICES = "size,rooms,age,price\n" + "".join([f"{50 + i},{i % 4},{i % 9},{100.5 +
 )
 def test_a_file_other_than_a_table_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        CSVTable("my.csv", text)
+        UploadedTable("my.csv", text)
     with pytest.raises(ValueError, match="a table is the name of a file, its text"):
-        CSVTable("my.csv", [text])
+        UploadedTable("my.csv", [text])
 
 
 def test_a_table_knows_its_columns_and_classes():
-    table = CSVTable("C:\\data\\../../my.csv", "\ufeff" + WORDS + "1,red,,a\n")
+    table = UploadedTable("C:\\data\\../../my.csv", "\ufeff" + WORDS + "1,red,,a\n")
     assert (table.name, table.target, table.inputs) == ("my.csv", "kind", ["height", "width"])
     assert (table.left_out, table.rows, table.classes, table.labels) == (["colour"], 60, 2, ["a", "b"])
     other = table.with_target("height")
     assert (other.inputs, other.classes, other.labels) == (["width"], 7, list("0123456"))
-    assert CSVTable("p.csv", PRICES).classes is None
+    assert UploadedTable("p.csv", PRICES).classes is None
     with pytest.raises(ValueError, match="there is no column 'weight', only height, colour"):
         table.with_target("weight")
     with pytest.raises(ValueError, match="the table is missing: give its file again"):
@@ -351,7 +351,7 @@ def test_a_table_knows_its_columns_and_classes():
 
 @pytest.mark.parametrize(("text", "target"), [(WORDS, None), (WORDS, "width"), (PRICES, None), (PRICES, "rooms")])
 def test_the_code_of_a_table_does_what_is_seen(text, target, frames, tmp_path, monkeypatch):
-    setting = Setting(data="table", target=target, table=CSVTable("mine.csv", text), layers=(5,), norm="BatchNorm")
+    setting = Setting(data="table", target=target, table=UploadedTable("mine.csv", text), layers=(5,), norm="BatchNorm")
     frame = frames(setting).take_steps(3 * setting.steps)
     assert frame["problem"] is None
     (tmp_path / "mine.csv").write_text(text)
@@ -378,7 +378,7 @@ def test_rows_that_are_no_points_have_bars_and_digits_have_images(frames):
     said = names["model"][:4].predict(names["x"])
     means = np.array([said[names["y"] == c].mean(axis=0) for c in range(10)])
     np.testing.assert_allclose(frame["units"][1][:, 0], (128 + 127 * means / abs(means).max(axis=0)).T, atol=0.6)
-    frame = frames(Setting(data="table", table=CSVTable("p.csv", PRICES), layers=(3,))).take_steps(5)
+    frame = frames(Setting(data="table", table=UploadedTable("p.csv", PRICES), layers=(3,))).take_steps(5)
     assert [units.shape for units in frame["units"]] == [(3, 1, 8)]
 
 

@@ -62,7 +62,7 @@ cdef cnp.ndarray check_images(str name, cnp.ndarray x):
 
 
 cdef cnp.ndarray augment(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, Py_ssize_t pixels, Py_ssize_t height=-1,
-                           Py_ssize_t width=-1):
+                         Py_ssize_t width=-1):
     """y of a kernel that draws. Its images have this height and width, or by default the height and width of x."""
     cdef Call call
     cdef cnp.ndarray y

@@ -104,7 +104,7 @@ def sum_of_channels(cnp.ndarray dy not None, cnp.ndarray out=None, bint accumula
 
 
 cdef cnp.ndarray convolve(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple shape, cnp.ndarray bias, tuple stride,
-                           tuple padding, tuple dilation, Py_ssize_t groups):
+                          tuple padding, tuple dilation, Py_ssize_t groups):
     cdef Call call
     cdef bint transposed = kernel is TRANSPOSED_CONVOLUTION_KERNEL
     cdef cnp.ndarray y, vector

@@ -152,9 +152,9 @@ def raise_bad_row(name, rows, order):
 
 # ---- the rows of a gradient that are used ----
 #
-# `used`, int64 (1 + 2n,), lists some of n rows. It has their count, the rows, and for each of the n rows its position in
-# this list, if it is listed. (See P. Briggs and L. Torczon, "An efficient representation for sparse sets", ACM LOPLAS 2,
-# 1993.) If all rows are used, the count is n, and the rest of `used` has no meaning.
+# `used`, int64 (1 + 2n,), lists some of n rows. It has their count, the rows, and for each of the n rows its position
+# in this list, if it is listed. (See P. Briggs and L. Torczon, "An efficient representation for sparse sets", ACM
+# LOPLAS 2, 1993.) If all rows are used, the count is n, and the rest of `used` has no meaning.
 
 def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray x not None, bint accumulate):
     """Add the rows in `order`, int64 (m,), to the list. Unless accumulating, first set the listed rows of x to 0.

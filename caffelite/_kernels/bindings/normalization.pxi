@@ -151,7 +151,7 @@ def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.nda
 
 
 cdef cnp.ndarray normalize_features(Call* call, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray shift,
-                                     cnp.ndarray moments):
+                                    cnp.ndarray moments):
     cdef cnp.ndarray y = output_like(x)
     bind(call, 0, y)
     bind(call, 1, x)

@@ -189,7 +189,7 @@ cdef void attend_grad(real* dq, real* dk, real* dv, const Call* call, const Head
         lane = 0
         while lane < queries:
             count = min(queries - lane, width)
-            seen = seen_in_block(h, i + lane, count, first, keys, width)
+            seen = visible_keys(h, i + lane, count, first, keys, width)
             scores(p + lane, QUERIES, <const real*> k.data, k.row, seen, q + lane * q_row, q_row, count, h.d,
                    h.scale * LOG2_E, packed_q + lane * BLOCK_K, first > 0)
             scores(ds + lane, QUERIES, <const real*> v.data, v.row, seen, dy + lane * dy_row, dy_row, count, h.d, 1,
@@ -208,7 +208,7 @@ cdef void attend_grad(real* dq, real* dk, real* dv, const Call* call, const Head
             lane += width
         lane = j = 0
         while j < keys:                   # a strip has seen its first `seen` keys, and a later strip as many or more
-            while seen_in_block(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
+            while visible_keys(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
                 lane += width
             count = min(keys - j, width)
             add_product(dk + (first + j) * h.size, h.size, count, h.d, queries - lane,
@@ -285,7 +285,7 @@ cdef inline void set_plain(Strip* strip) noexcept nogil:
 
 # Sets the scores of keys that a query does not see to −∞. The scores begin at query i and key `first`.
 cdef void mask_scores(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
-               Py_ssize_t keys) noexcept nogil:
+                      Py_ssize_t keys) noexcept nogil:
     cdef Py_ssize_t j, lane, hidden
     cdef const uint8_t* seen
     cdef bint masks_keys = h.mask != NULL and h.mask_query == 0
@@ -309,7 +309,7 @@ cdef void mask_scores(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py
 # dropout[j, i] = 0 if p[i, j] is dropped, else 1 / (1 − p). A tile of 16 keys × 8 queries takes the bits that are drawn
 # together. The tiles of a head are numbered along the queries, then along the keys.
 cdef void draw_dropout(real* dropout, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
-                    Py_ssize_t keys) noexcept nogil:
+                       Py_ssize_t keys) noexcept nogil:
     cdef uint32_t bits[2 * WORDS]
     cdef uint32_t limit = <uint32_t> rint(65536 * h.p)
     cdef real factor = <real> (1 / (1 - h.p))
@@ -361,7 +361,7 @@ cdef Head make_head(const Call* call, Py_ssize_t head, const Operand* mask, cons
 
 # The address of a head's position i in an operand.
 cdef inline const real* get_position(const real* like, const Call* call, int operand, Py_ssize_t head,
-                                    Py_ssize_t i) noexcept nogil:
+                                     Py_ssize_t i) noexcept nogil:
     cdef const Operand* x = &call.operand[operand]
     cdef Py_ssize_t H = call.size[1]
     return <const real*> x.data + head // H * x.stride[0] + i * x.stride[1] + head % H * call.size[4]
@@ -369,7 +369,7 @@ cdef inline const real* get_position(const real* like, const Call* call, int ope
 
 # A block of positions. It is packed if its rows are crowded in the cache and several strips of queries read it.
 cdef Positions make_block(const real* like, const Call* call, int operand, int place, Py_ssize_t head, Py_ssize_t first,
-                        Py_ssize_t count, Py_ssize_t queries) noexcept nogil:
+                          Py_ssize_t count, Py_ssize_t queries) noexcept nogil:
     cdef const real* x = <const real*> get_position(like, call, operand, head, first)
     cdef Py_ssize_t d = call.size[4], row = call.operand[operand].stride[1], i
     cdef real* packed = <real*> packed_a + place * KEYS * MAX_PACKED
@@ -388,8 +388,8 @@ cdef inline Py_ssize_t seen_keys(const Head* h, Py_ssize_t i) noexcept nogil:
 
 
 # How many keys of a block a strip of queries sees, rounded up to whole strips of keys.
-cdef inline Py_ssize_t seen_in_block(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
-                                     Py_ssize_t width) noexcept nogil:
+cdef inline Py_ssize_t visible_keys(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
+                                    Py_ssize_t width) noexcept nogil:
     cdef Py_ssize_t seen = max(0, seen_keys(h, i + queries - 1) - first)
     return min(keys, (seen + width - 1) // width * width)
 

@@ -143,7 +143,7 @@ cdef struct Runs:
 # The runs over these taps, beginning with run number `begin`. A run goes over the channels of one tap. If the taps of a
 # row are neighbours in memory, a run goes over all their channels.
 cdef void make_runs(Runs* runs, const Taps* down, const Taps* along, Py_ssize_t channels, const Operand* x,
-                   const Operand* w, Py_ssize_t begin) noexcept nogil:
+                    const Operand* w, Py_ssize_t begin) noexcept nogil:
     cdef Py_ssize_t x_along = along.reach * x.stride[3], w_along = along.step * w.stride[3]
     cdef Py_ssize_t x_down = down.reach * x.stride[2], w_down = down.step * w.stride[2], across = along.count, at
     runs.k, runs.x_k, runs.w_k = channels, x.stride[1], w.stride[1]
@@ -168,7 +168,7 @@ cdef void make_runs(Runs* runs, const Taps* down, const Taps* along, Py_ssize_t 
 
 # Each tap by itself, from number `begin` on.
 cdef void make_taps(Runs* taps, const Taps* down, const Taps* along, const Operand* x, const Operand* w,
-                   Py_ssize_t begin) noexcept nogil:
+                    Py_ssize_t begin) noexcept nogil:
     cdef Py_ssize_t at = begin, i, j
     taps.count = 0
     while at < down.count * along.count and taps.count < MAX_RUNS:
@@ -219,7 +219,7 @@ cdef void convolve_images_last(real* out, const Call* call, Py_ssize_t begin, Py
 
 # Columns of y that are neighbours, of the pixels of images, channel by channel.
 cdef void sum_images(real* out, const Call* call, const Taps* down, const Taps* along,
-                       Py_ssize_t columns) noexcept nogil:
+                     Py_ssize_t columns) noexcept nogil:
     cdef const Operand* x = &call.operand[1]
     cdef const Operand* w = &call.operand[2]
     cdef const real* bias = <const real*> call.operand[3].data
@@ -254,7 +254,7 @@ cdef void sum_images(real* out, const Call* call, const Taps* down, const Taps* 
 
 # Neighbouring columns of y, images last: a column is a pixel of an image, and a row is an output channel.
 cdef void convolve_images(real* out, const Call* call, const Taps* down, const Taps* along,
-                           Py_ssize_t columns) noexcept nogil:
+                          Py_ssize_t columns) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* x = &call.operand[1]
     cdef const Operand* w = &call.operand[2]
@@ -313,8 +313,8 @@ cdef void convolve_channels_last(real* out, const Call* call, Py_ssize_t begin, 
                     n *= IMAGES
                     down, along = get_taps(&call.window[0], call.size[4], i), get_taps(&call.window[1], call.size[4], j)
                     convolve_pixels(out + n * y.stride[0] + i * y.stride[2] + j * y.stride[3], call, &down, &along, n,
-                                     min(images - n, IMAGES), y.stride[0], x.stride[0], column,
-                                     min((group + 1) * columns, column + block))
+                                    min(images - n, IMAGES), y.stride[0], x.stride[0], column,
+                                    min((group + 1) * columns, column + block))
                 part += next_j - j
             column += block
 
@@ -329,7 +329,7 @@ cdef inline Py_ssize_t columns_per_block(const real* out, const Call* call) noex
 # The pixels of y from number j to before `last` of a line. Those that have the same taps inside x are rows of a tile.
 # Of a transposed convolution they lie a stride apart: there, neighbours have other taps.
 cdef void convolve_line(real* out, const Call* call, Py_ssize_t n, Py_ssize_t i, Py_ssize_t j, Py_ssize_t last,
-                         Py_ssize_t column, Py_ssize_t end) noexcept nogil:
+                        Py_ssize_t column, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef Py_ssize_t step = call.window[1].stride if call.size[4] else 1, phase, at, rows
     cdef Taps down = get_taps(&call.window[0], call.size[4], i), along
@@ -340,14 +340,14 @@ cdef void convolve_line(real* out, const Call* call, Py_ssize_t n, Py_ssize_t i,
             rows = min((last - 1 - at) // step + 1, <Py_ssize_t> PIXELS)
             rows = count_same_taps(call, 1, &along, at, step, rows)
             convolve_pixels(out + n * y.stride[0] + i * y.stride[2] + at * y.stride[3], call, &down, &along, n, rows,
-                             step * y.stride[3], call.operand[1].stride[3] * pixels_apart(call, 1), column, end)
+                            step * y.stride[3], call.operand[1].stride[3] * pixels_apart(call, 1), column, end)
             at += rows * step
 
 
 # How many of the pixels j, j + step, …, at most so many, along an axis of y, have windows with the same taps inside x.
 # From one of them to the next, a transposed convolution moves by one pixel of x, others by a stride.
 cdef Py_ssize_t count_same_taps(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t step,
-                             Py_ssize_t max_count) noexcept nogil:
+                                Py_ssize_t max_count) noexcept nogil:
     cdef const Window* window = &call.window[axis]
     cdef Py_ssize_t count = 1
     cdef Taps next_taps
@@ -400,14 +400,14 @@ cdef void depthwise_channels_last(real* out, const Call* call, Py_ssize_t begin,
             taps[longer] = get_taps(&call.window[longer], call.size[4], j)
             next_j = taps_end(call, longer, &taps[longer], j, pixels)
             sum_pixels(out + n * y.stride[0] + i * y.stride[2 + shorter] + j * y.stride[2 + longer], call, &taps[0],
-                         &taps[1], n, next_j - j, y.stride[2 + longer],
-                         x.stride[2 + longer] * pixels_apart(call, longer))
+                       &taps[1], n, next_j - j, y.stride[2 + longer],
+                       x.stride[2 + longer] * pixels_apart(call, longer))
             j = next_j
 
 
 # All channels of pixels that lie y_row and x_row apart.
 cdef void sum_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n, Py_ssize_t rows,
-                       Py_ssize_t y_row, Py_ssize_t x_row) noexcept nogil:
+                     Py_ssize_t y_row, Py_ssize_t x_row) noexcept nogil:
     cdef const Operand* x = &call.operand[1]
     cdef const Operand* w = &call.operand[2]
     cdef const real* bias = <const real*> call.operand[3].data
@@ -439,8 +439,8 @@ cdef void sum_pixels(real* out, const Call* call, const Taps* down, const Taps* 
 
 # The channels from `column` to before `end` of such pixels. Each is a sum over all channels of x in its group.
 cdef void convolve_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n,
-                           Py_ssize_t rows, Py_ssize_t y_row, Py_ssize_t x_row, Py_ssize_t column,
-                           Py_ssize_t end) noexcept nogil:
+                          Py_ssize_t rows, Py_ssize_t y_row, Py_ssize_t x_row, Py_ssize_t column,
+                          Py_ssize_t end) noexcept nogil:
     cdef const Operand* x = &call.operand[1]
     cdef const Operand* w = &call.operand[2]
     cdef const real* bias = <const real*> call.operand[3].data
@@ -643,7 +643,7 @@ cdef void dots_of_block(const real* out, const Call* call, const Dots* dots, Py_
             block_dots.sums = <real*> dots.sums + term * dots.sum_j
             block_dots.a = <const real*> dots.a + first * block_dots.a_down
             block_dots.b = (<const real*> dots.b + first * block_dots.b_down
-                       + (k * down.dilation - down.padding) * call.operand[1].stride[2])
+                            + (k * down.dilation - down.padding) * call.operand[1].stride[2])
             dots_of_terms(out, call, &block_dots, term % row_terms, count, left, right)
         term += count
 

@@ -93,7 +93,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
 
 # How the product is computed: whether it is transposed, which operands are packed, and the epilogue of a tile.
 cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end, Product* p,
-                         Strip* strip) noexcept nogil:
+                              Strip* strip) noexcept nogil:
     cdef Py_ssize_t M = call.size[0], N = call.size[1], K = call.size[2], rows, columns
     cdef int e
 
@@ -153,7 +153,7 @@ cdef int matmul_stack(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
 
 # The strips of one block of y, from row i and column j on. b is its block of b, from k on, packed or not.
 cdef void run_block(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i, Py_ssize_t j,
-                Py_ssize_t columns, Py_ssize_t k, Py_ssize_t terms, const real* b, bint last) noexcept nogil:
+                    Py_ssize_t columns, Py_ssize_t k, Py_ssize_t terms, const real* b, bint last) noexcept nogil:
     cdef Py_ssize_t width = p.width, end = j + columns
     cdef const real* bias = <const real*> call.operand[3].data
     cdef Py_ssize_t first = j, depth = 0
@@ -227,7 +227,7 @@ cdef inline bint fits_registers(Op op, const Product* p) noexcept nogil:
 
 # A strip of a y whose columns are not neighbours: a few rows at a time, in a tile of its own, which is then copied.
 cdef void run_scattered(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i,
-                    Py_ssize_t j) noexcept nogil:
+                        Py_ssize_t j) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]
     cdef Strip tile = strip[0]
     cdef Py_ssize_t width = strip_columns(out), r, column

@@ -210,7 +210,7 @@ cdef inline double fold(const double* lane, Py_ssize_t n) noexcept nogil:
 
 # m[j] and Σ (x − m[j])² over all x of feature first + j
 cdef void compute_moments(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, double* m,
-                            double* squares) noexcept nogil:
+                          double* squares) noexcept nogil:
     cdef Py_ssize_t count = call.size[0] * call.size[2], j
     cdef double origin[FEATURES]
     cdef double total[FEATURES]
@@ -224,7 +224,7 @@ cdef void compute_moments(const real* x, const Call* call, Py_ssize_t first, Py_
 
 # origin[j] = the mean of eight numbers x of feature first + j, at equal distances
 cdef void find_origins(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features,
-                  double* origin) noexcept nogil:
+                       double* origin) noexcept nogil:
     cdef Py_ssize_t C = call.size[1], L = call.size[2], run = call.size[4], i, j, k, place
     cdef double number[8][FEATURES]
     cdef const real* chosen

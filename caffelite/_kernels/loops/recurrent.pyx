@@ -212,7 +212,7 @@ cdef void lstm_state(real* h, real* gates, real* c, const real* inputs, const re
 
 # The state of an LSTM's cells before a step.
 cdef inline const real* previous_cell(const Call* call, const real* cells, const real* first, Py_ssize_t row,
-                                    Py_ssize_t step, Py_ssize_t length) noexcept nogil:
+                                      Py_ssize_t step, Py_ssize_t length) noexcept nogil:
     cdef Py_ssize_t H = call.size[1]
     return cells + index_at(call, row, step - 1, length) * H if step > 0 else first + row * H
 

@@ -206,7 +206,7 @@ cdef int adamw(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noex
 
 # Each parameter has its own t. Neighbours with the same t, usually all parameters, are updated in one loop.
 cdef inline void adam_per_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
-                                   bint decoupled) noexcept nogil:
+                               bint decoupled) noexcept nogil:
     cdef const double* steps = <const double*> call.operand[4].data
     cdef const int64_t* used = get_used_rows(call, call.size[0])
     cdef Py_ssize_t parameters = call.size[2], width = call.size[ROW], p, first = 0, last = 0

@@ -184,7 +184,7 @@ cdef int winograd_convolution(float* out, const Call* call, Py_ssize_t begin, Py
             for t in range(count):
                 tile = get_tile(&tiles, tiling, begin + t)
                 tiling.pixels(x + tile.image * tiles.x.image, &tiles.x, tile.top - call.window[0].padding,
-                            tile.left - call.window[1].padding, call.size[1], zeros, values + t * row, plane)
+                              tile.left - call.window[1].padding, call.size[1], zeros, values + t * row, plane)
             write_block(out, call, tiling, &tiles, group, begin, count, values, plane, sums, plane_size(block, width))
         begin += count
     return CONTINUE
@@ -192,8 +192,8 @@ cdef int winograd_convolution(float* out, const Call* call, Py_ssize_t begin, Py
 
 # The outputs of so many tiles from number `first` on, in one group, from V.
 cdef void write_block(float* out, const Call* call, const Tiling* tiling, const Tiles* tiles, Py_ssize_t group,
-                           Py_ssize_t first, Py_ssize_t count, const float* values, Py_ssize_t plane, float* sums,
-                           Py_ssize_t sums_plane) noexcept nogil:
+                      Py_ssize_t first, Py_ssize_t count, const float* values, Py_ssize_t plane, float* sums,
+                      Py_ssize_t sums_plane) noexcept nogil:
     cdef Py_ssize_t channels = call.size[1], outputs = round_up(call.size[2], LANES_OF_float), k, t, column = 0
     cdef Py_ssize_t width = strip_width(outputs)
     cdef const float* weights = (<const float*> call.operand[2].data
@@ -210,7 +210,7 @@ cdef void write_block(float* out, const Call* call, const Tiling* tiling, const 
             sum_over_channels(&strip, channels)
         for t in range(count):
             write_tile(out, call, tiling, tiles, first + t, group * call.size[2] + column,
-                        min(call.size[2] - column, width), sums + t * width, sums_plane)
+                       min(call.size[2] - column, width), sums + t * width, sums_plane)
         column += width
 
 
@@ -228,7 +228,7 @@ cdef inline void sum_over_channels(Strip* strip, Py_ssize_t channels) noexcept n
 
 # The output channels from `column` on of a tile.
 cdef void write_tile(float* out, const Call* call, const Tiling* tiling, const Tiles* tiles, Py_ssize_t number,
-                      Py_ssize_t column, Py_ssize_t columns, const float* sums, Py_ssize_t plane) noexcept nogil:
+                     Py_ssize_t column, Py_ssize_t columns, const float* sums, Py_ssize_t plane) noexcept nogil:
     cdef Tile tile = get_tile(tiles, tiling, number)
     cdef Py_ssize_t at = tile.image * tiles.y.image + column, i, j
     cdef const float* bias = <const float*> call.operand[3].data
@@ -284,14 +284,14 @@ cdef int winograd_sums(float* out, const Call* call, Py_ssize_t begin, Py_ssize_
         last = min(first + min(end - begin, max_channels), blocks)
         for group in range(call.size[3]):
             sum_chunk(out, call, tiling, &tiles, chunk, group, max_channels * WIDEST, first * WIDEST,
-                          min(last * WIDEST, call.size[1]))
+                      min(last * WIDEST, call.size[1]))
         begin += last - first
     return CONTINUE
 
 
 # The sums of a chunk for the channels c from `begin` to before `end` of a group, which are at most `max_channels`.
 cdef void sum_chunk(float* out, const Call* call, const Tiling* tiling, const Tiles* tiles, Py_ssize_t chunk,
-                        Py_ssize_t group, Py_ssize_t max_channels, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+                    Py_ssize_t group, Py_ssize_t max_channels, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t all_tiles = call.size[0] * tiles.down * tiles.along, first = all_tiles * chunk // call.size[4]
     cdef Py_ssize_t last = all_tiles * (chunk + 1) // call.size[4], count, t
     cdef Py_ssize_t dy_row = round_up(call.size[2], LANES_OF_float)
@@ -313,9 +313,9 @@ cdef void sum_chunk(float* out, const Call* call, const Tiling* tiling, const Ti
         for t in range(count):
             tile = get_tile(tiles, tiling, first + t)
             tiling.pixels(x + tile.image * tiles.x.image, &tiles.x, tile.top - call.window[0].padding,
-                        tile.left - call.window[1].padding, end - begin, zeros, values + t * max_channels, plane)
+                          tile.left - call.window[1].padding, end - begin, zeros, values + t * max_channels, plane)
             tiling.gradients(dy + tile.image * tiles.y.image, &tiles.y, tile.top, tile.left, call.size[2], zeros,
-                           dy_values + t * dy_row, dy_plane)
+                             dy_values + t * dy_row, dy_plane)
         strip.k = count
         products_at_points(out, call, tiling, &strip, begin, values, plane, dy_values, dy_plane)
         strip.accumulate = True

@@ -72,15 +72,15 @@ class CallbackList(Callback):
         """Return the epoch after which a callback needs Python. Only a single EarlyStopping has a native call."""
         epochs = [callback.due(done) if hasattr(callback, "due") else done + 1 for callback in self.callbacks]
         due_now = [callback for callback, epoch in zip(self.callbacks, epochs, strict=True) if epoch <= done + 1]
-        if due_now:
-            stopper, *others = due_now
-            call = None
-            if native_calls is not None and not others and type(stopper) is EarlyStopping:
-                call = stopper.native_call(native_calls)
-            if call is None:
-                return done + 1
-            native_calls.append(call)  # type: ignore[union-attr]
-        return min([epoch for epoch in epochs if epoch > done + 1], default=math.inf)
+        later = min([epoch for epoch in epochs if epoch > done + 1], default=math.inf)
+        if not due_now:
+            return later
+        if native_calls is not None and len(due_now) == 1 and type(due_now[0]) is EarlyStopping:
+            call = due_now[0].native_call(native_calls)
+            if call is not None:
+                native_calls.append(call)
+                return later
+        return done + 1
 
     def steps_until_due(self) -> float:
         return min([callback.steps_until_due() for callback in self._step_timers], default=math.inf)

@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sized
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -287,13 +287,6 @@ class CheckpointFile:
             rng.bit_generator.state = training_state
             model._state.rng.bit_generator.state = model_state
             model._state.splits = splits
-
-
-def resume_from(
-    path: Any, model: Any, optimizer: Any, callback_list: CallbackList
-) -> AbstractContextManager[Resumption | None]:
-    """Return the start from the checkpoint at this path, for a `with` block. It is None if there is no path."""
-    return nullcontext() if path is None else Resumption(path, model, optimizer, callback_list)
 
 
 class Resumption:

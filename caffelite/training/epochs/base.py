@@ -20,7 +20,7 @@ from caffelite.training.step import Step
 
 
 class Epochs(ABC):
-    """The position of a training in its data.
+    """The position of a training in its data, and its step, which is recorded once for each shape of batch.
 
     `epoch` counts the finished epochs, `batch` the finished batches of the current epoch, and `steps` all steps.
     """
@@ -30,6 +30,11 @@ class Epochs(ABC):
     steps: int
     returns_each_epoch = False  # whether callbacks get each epoch's results before the next epoch begins
     has_native_calls = False  # whether they can make calls after each epoch without Python, see `set_native_calls`
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.model, self.objective = step, step.model, step.objective
+        self.programs = self.model._state.programs
+        self.cursor = self.programs.cursor
 
     @abstractmethod
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
@@ -77,18 +82,7 @@ class Epochs(ABC):
         self.run_epoch()
         return self.results(done)
 
-
-class RecordedEpochs(Epochs):
-    """Epochs of a step that is recorded once for each shape of batch, and then replayed.
-
-    The methods from `shard` to `reset_rows` are for a step that computes all rows. Subclasses override them if it
-    computes a part of each batch, and other processes the rest.
-    """
-
-    def __init__(self, step: Step) -> None:
-        self.step, self.model, self.objective = step, step.model, step.objective
-        self.programs = self.model._state.programs
-        self.cursor = self.programs.cursor
+    # ---- a step, recorded once for each shape of batch ----------------------------------------------------------
 
     def take_step(self, layout: Layout, shard: PartialShard | None, *columns: np.ndarray) -> Any:
         """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
@@ -121,6 +115,8 @@ class RecordedEpochs(Epochs):
         """Return all rows of the outputs and the targets, by name."""
         return {name: self.gather_rows(rows) for name, rows in epoch_rows.items()}
 
+    # ---- all rows, or a part of each batch, if other processes compute the rest ---------------------------------
+
     def shard(self, rows: int) -> PartialShard | None:
         """Return the part of a batch of `rows` rows that the step computes, or None for all of it."""
         return None
@@ -137,7 +133,7 @@ class RecordedEpochs(Epochs):
         """Return what this part has of all rows: from the parts, `gather_rows` makes all rows again."""
         return rows
 
-    def reset_rows(self, rows: Iterable[np.ndarray]) -> None:
+    def reset_rows(self, rows: Iterable[np.ndarray]) -> None:  # noqa: B027 (one process overwrites all rows)
         """Reset these rows at the end of an epoch. The next epoch fills them."""
 
 

@@ -32,11 +32,12 @@ class Evaluation(Callback):
         self.num_returned = 0  # how many evaluations of `epochs` have been returned
 
     def next_python_epoch(self, done: int, native_calls: list[kernels.EpochHook] | None) -> float:
-        call = None if native_calls is None or self.epochs is None else self.epochs.native_call()
-        if call is None:
-            return done + 1
-        native_calls.append(call)  # type: ignore[union-attr]
-        return math.inf
+        if native_calls is not None and self.epochs is not None:
+            call = self.epochs.native_call()
+            if call is not None:
+                native_calls.append(call)
+                return math.inf
+        return done + 1
 
     def measure(self, epochs: int) -> Sequence[Sequence[float]]:
         return list(zip(*self.results(epochs), strict=True))

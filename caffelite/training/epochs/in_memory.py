@@ -20,7 +20,7 @@ from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import Losses
 from caffelite.program import Program
-from caffelite.training.epochs.base import EpochState, RecordedEpochs, name_rows, split_rows
+from caffelite.training.epochs.base import Epochs, EpochState, name_rows, split_rows
 from caffelite.training.epochs.divergence import annotate_step
 from caffelite.training.inputs import check_indices, check_targets, convert_generator
 from caffelite.training.step import Step
@@ -29,7 +29,7 @@ REPLAY_SECONDS = 0.05  # seconds of replay before Python updates the bar and loo
 MAX_STORED_EPOCHS = 1024  # the sums of at most this many epochs are stored before they go into the history
 
 
-class InMemoryEpochs(RecordedEpochs):
+class InMemoryEpochs(Epochs):
     """Epochs over a DataGenerator's arrays.
 
     A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and
@@ -215,7 +215,7 @@ class InMemoryEpochs(RecordedEpochs):
 
     def epoch_rows(self) -> dict[str, np.ndarray]:
         """Return the epoch's outputs and targets so far, by name, or {} if they are not kept."""
-        return {name: rows[: self.replay.measured] for name, rows in self.row_buffers.items()}
+        return {name: rows[: self.replay.measured_rows] for name, rows in self.row_buffers.items()}
 
     def state(self) -> EpochState:
         batch, has_begun = self.replay.batch, self.replay.batch > 0

@@ -16,13 +16,13 @@ from caffelite._support.tracebacks import error_note
 from caffelite.core.shard import PartialShard
 from caffelite.core.sparse import to_row_array
 from caffelite.data.generator import Batch, DataGenerator, start_epoch
-from caffelite.training.epochs.base import EpochAccumulator, EpochState, RecordedEpochs, concat_rows, name_rows
+from caffelite.training.epochs.base import EpochAccumulator, Epochs, EpochState, concat_rows, name_rows
 from caffelite.training.epochs.divergence import Position, annotate_step
 from caffelite.training.inputs import prepare_batch, remember_columns
 from caffelite.training.step import Step
 
 
-class IterableEpochs(RecordedEpochs):
+class IterableEpochs(Epochs):
     """Epochs over an iterable of batches.
 
     From a checkpoint, a DataGenerator continues at its position. Any other iterable makes its batches again up to

@@ -9,15 +9,15 @@ from contextlib import nullcontext
 import numpy as np
 
 from caffelite._support.interrupts import Interrupts
-from caffelite.data.generator import Batch, Buffer, DataGenerator, unpack_single
+from caffelite.data.generator import Batch, BlockBuffer, DataGenerator, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.training import inputs
-from caffelite.training.epochs.base import EpochAccumulator, EpochState, RecordedEpochs, concat_rows
+from caffelite.training.epochs.base import EpochAccumulator, Epochs, EpochState, concat_rows
 from caffelite.training.epochs.in_memory import InMemoryEpochs
 from caffelite.training.step import Step
 
 
-class OutOfCoreEpochs(RecordedEpochs):
+class OutOfCoreEpochs(Epochs):
     """Epochs over a DataGenerator that reads a source.
 
     It trains on each buffer as on data in memory. Meanwhile a thread reads the next buffer, also across epochs.
@@ -29,7 +29,7 @@ class OutOfCoreEpochs(RecordedEpochs):
         self.data = inputs.convert_generator(self.model, data)
         self.memory = data.allocate_buffers(self.data.columns())
         self.epoch = 0
-        self.buffers: Generator[Callable[[], Buffer]] | None = None
+        self.buffers: Generator[Callable[[], BlockBuffer]] | None = None
         self.read_epoch = 0  # which of the generator's epochs was read last
         self._begin_epoch()
 

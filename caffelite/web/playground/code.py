@@ -17,7 +17,7 @@ def imports_code(setting: Setting) -> str:
 
 def data_code(setting: Setting) -> str:
     """Return the lines that make the points, the first of them held out."""
-    k, rng = setting.held_out, f"np.random.default_rng({setting.seed})"
+    k, rng = setting.validation_rows, f"np.random.default_rng({setting.seed})"
     split = f"held_out = x[:{k}], y[:{k}]\nx, y = x[{k}:], y[{k}:]"
     if setting.table is None:
         source = inspect.getsource(DATA[setting.data]).rstrip()

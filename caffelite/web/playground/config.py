@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from caffelite.web.playground.data import CLASSES, DATA, digits
-from caffelite.web.playground.table import CSVTable
+from caffelite.web.playground.table import UploadedTable
 
 ACTIVATIONS = ("ReLU", "Tanh", "Sigmoid", "SiLU", "GELU", "LeakyReLU", "none")
 NORMS = ("none", "BatchNorm", "LayerNorm")
@@ -47,7 +47,7 @@ class Setting:
     batch_size: int = 32
     seed: int = 0
     target: str | None = None  # the column of the table that is predicted
-    table: CSVTable | None = field(default=None, compare=False)  # if the data are "table"
+    table: UploadedTable | None = field(default=None, compare=False)  # if the data are "table"
 
     def __post_init__(self) -> None:
         self._check_choice("data", (*DATA, TABLE))
@@ -93,7 +93,7 @@ class Setting:
         object.__setattr__(self, name, int(value) if whole else float(value))
 
     @classmethod
-    def from_message(cls, message: Any, table: CSVTable | None = None) -> Setting:
+    def from_message(cls, message: Any, table: UploadedTable | None = None) -> Setting:
         """Make a setting from a page's message. Names that are missing have their first value."""
         known = {field.name for field in fields(cls)} - {"table"}
         if not isinstance(message, dict):
@@ -154,13 +154,13 @@ class Setting:
         return 3.0 if self.table else 1.25
 
     @property
-    def held_out(self) -> int:
+    def validation_rows(self) -> int:
         """The number of points that are held out, the first ones."""
         return min(max(1, round(self.split * self.rows)), self.rows - 1)
 
     @property
     def steps(self) -> int:
         """The steps of an epoch. With BatchNorm, `fit` leaves out a row that is alone at its end."""
-        full, last = divmod(self.rows - self.held_out, self.batch_size)
+        full, last = divmod(self.rows - self.validation_rows, self.batch_size)
         is_left_out = last == 1 and full > 0 and self.norm == "BatchNorm"
         return full + (last > 0 and not is_left_out)

@@ -12,7 +12,7 @@ from caffelite.optimizers import TrainingDiverged
 from caffelite.web.playground.code import build_objects
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.player import Player
-from caffelite.web.playground.requests import Cancelled, RequestQueue, Show
+from caffelite.web.playground.requests import RequestQueue, Show, TrainingCancelled
 
 MAX_EPOCHS = 10**7
 
@@ -44,7 +44,7 @@ class Engine(RequestQueue):
             try:
                 self._train(setting)
                 self._report_and_wait("The rate has fallen to 0: the training has ended.")
-            except Cancelled:
+            except TrainingCancelled:
                 continue
             except TrainingDiverged as error:
                 self._report_and_wait(f"The training has diverged: {error}. Take a lower rate.")

@@ -15,7 +15,7 @@ from caffelite.web.playground.data import DATA
 from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.loops import describe_loop, split_fused_name
 from caffelite.web.playground.requests import FULL_SPEED
-from caffelite.web.playground.table import CSVTable
+from caffelite.web.playground.table import UploadedTable
 from caffelite.web.playground.view import MAX_HELD_OUT
 from caffelite.web.server import Channel, Server, encode_message
 
@@ -38,7 +38,7 @@ class Playground:
         self.channels: list[Channel] = []
         self.server = Server(self, port)
         self.engine = Engine(Setting(), self._show)
-        self.table: CSVTable | None = None  # that was sent last
+        self.table: UploadedTable | None = None  # that was sent last
         self.changed_by: Any = None  # the page that has set it: its name and number, if it sends them
         self.server.start()
 
@@ -118,7 +118,7 @@ class Playground:
         if request == "set":
             self._begin(Setting.from_message(message.get("setting"), self.table), message.get("by"))
         elif request == "table":
-            table = CSVTable(message.get("name"), message.get("text"))
+            table = UploadedTable(message.get("name"), message.get("text"))
             choice = engine.setting.to_message() | {"data": TABLE, "target": None, "points": choices.MAX_POINTS}
             self._begin(Setting.from_message(choice, table), None)
         elif request == "again":

@@ -14,7 +14,7 @@ FULL_SPEED = math.inf  # steps a second
 Show = Callable[[str, dict[str, Any]], None]
 
 
-class Cancelled(BaseException):
+class TrainingCancelled(BaseException):
     """The training is cancelled, because a page wants another one."""
 
 
@@ -104,7 +104,7 @@ class RequestQueue:
 
     def check(self) -> None:
         if self._restart:
-            raise Cancelled
+            raise TrainingCancelled
 
     def wants_frame(self) -> bool:
         with self._changed:

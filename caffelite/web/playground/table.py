@@ -16,7 +16,7 @@ MAX_COLUMNS, MAX_CLASSES = 64, 16
 MIN_ROWS = 20
 
 
-class CSVTable:
+class UploadedTable:
     """A CSV file with a header, and the column to predict, by default the last one.
 
     `inputs` are the other columns of numbers, and `left_out` are the columns of words. `classes` is the number of
@@ -84,6 +84,6 @@ class CSVTable:
         }
         return [value if isinstance(value, str) else f"{value:g}" for value in sorted(labels)]
 
-    def with_target(self, target: Any) -> CSVTable:
+    def with_target(self, target: Any) -> UploadedTable:
         """Return the same table, with another column to predict."""
-        return self if target == self.target else CSVTable(self.name, self.text, target)
+        return self if target == self.target else UploadedTable(self.name, self.text, target)
