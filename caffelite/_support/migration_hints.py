@@ -64,7 +64,7 @@ def attribute_error(kind: type, name: str) -> AttributeError:
 
 
 def add_argument_hints(*targets: types.ModuleType | type) -> None:
-    """Let errors about unknown or missing arguments of these classes, or of those of these modules, give hints."""
+    """Let errors about unknown or missing arguments of these classes, or of all in these modules, give hints."""
     for target in targets:
         kinds = [target] if isinstance(target, type) else vars(target).values()
         for kind in kinds:

@@ -1,7 +1,6 @@
-"""The graph and back-propagation: the code that runs at every operation on Tensors, compiled because it runs so often.
+"""The graph and back-propagation, compiled because this code runs at every operation on Tensors.
 
-`Node` has the attributes of a Tensor (for its methods see `tensor.py`). `call` and `apply` apply a Function and add it
-to the graph (see `function.py`). `propagate` is back-propagation.
+`Node` has a Tensor's attributes. `call` applies a Function and adds it to the graph. `propagate` is back-propagation.
 """
 cimport cython
 cimport numpy as cnp
@@ -21,8 +20,7 @@ cnp.import_array()
 
 cdef extern from *:
     """
-    /* The modes of this thread. */
-    static _Thread_local int this_thread_records_graph = 1, this_thread_is_training = 1;
+    static _Thread_local int this_thread_records_graph = 1, this_thread_is_training = 1;  /* its modes */
     """
     int this_thread_records_graph, this_thread_is_training
 
@@ -30,8 +28,6 @@ cdef type SparseMatrix = kernels.SparseMatrix
 cdef object ndarray = np.ndarray, RecordedArray = kernels.RecordedArray, add = kernels.add
 cdef object Tensor = None                 # the class of results
 
-
-# ---- modes ---------------------------------------------------------------------------------------------------------
 
 cdef class Mode:
     """The modes of this thread: whether to record a graph, and whether Functions behave as in training.
@@ -230,14 +226,18 @@ def is_childless(dict attributes, frozenset leaves):
 
 def collect_parameters(dict attributes, frozenset leaves):
     """The parameters among the attributes, each once; None if Functions, lists, tuples or dicts may have more."""
-    cdef dict parameters = {}
+    cdef list parameters = []
     for name, value in attributes.items():
         if isinstance(value, Node):
             if is_parameter(value):
-                parameters[value] = None
+                for p in parameters:
+                    if p is value:
+                        break
+                else:
+                    parameters.append(value)
         elif type(value) not in leaves and name != "_applied_inputs":
             return None
-    return list(parameters)
+    return parameters
 
 
 @cython.binding(True)                     # a method of Function

@@ -182,7 +182,7 @@ class TensorSnapshot:
 
 @dataclass
 class CapturedStep:
-    """What a step did. When its recording is gone, weak references tell which of its arrays somebody else uses."""
+    """The calls and effects of a step. Once its recording is gone, weak references tell which arrays others use."""
 
     result: Any
     step: RecordedStep

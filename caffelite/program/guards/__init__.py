@@ -1,1 +1,1 @@
-"""Guards: what a recorded step depends on in Python, so that it is recorded again when this changes."""
+"""Guards: the values in Python that a recorded step depends on. If one changes, the step is recorded again."""

@@ -1,4 +1,4 @@
-"""What a guard has to know about code: the names that it reads, and whether the user wrote it."""
+"""Facts about code that guards need: the names that it reads, and whether the user wrote it."""
 
 from __future__ import annotations
 
