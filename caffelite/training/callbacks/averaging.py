@@ -178,7 +178,7 @@ class AveragingStep(Step):
         return self.step.facts()
 
     def key(self) -> tuple[Any, ...]:
-        return (*self.step.key(), *[average.decay for average in self.averages])
+        return (*self.step.key(), self.average.decay)
 
     def dependencies(self) -> tuple[Any, ...]:
         return (*self.step.dependencies(), *self.average.arrays())
