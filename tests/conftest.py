@@ -97,7 +97,7 @@ def browser():
         browser.close()
 
 
-def copy_of_project(target):
+def copy_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
     made = (".venv", ".git", "build", "dist", "classroom", "_build", "gallery", "_notebooks", ".hypothesis")
     made += ("__pycache__",)
@@ -105,10 +105,10 @@ def copy_of_project(target):
     shutil.copytree(HERE.parent, target, ignore=shutil.ignore_patterns(*made))
 
 
-def unpacked_source_distribution(folder):
+def unpack_source_distribution(folder):
     """Make the source distribution in a folder and unpack it there: the project in it, and the archive."""
     copied = folder / "copied"
-    copy_of_project(copied)
+    copy_project(copied)
     run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copied)
     shutil.rmtree(copied)
     (archive,) = folder.glob("*.tar.gz")

@@ -62,10 +62,10 @@ def softmax_loss(scores, labels):
 
 
 def sum(x, axis=None, keepdims=False):
-    return x.sum(axis=axis, keepdims=keepdims), lambda dy: (np.broadcast_to(kept(dy, x, axis), x.shape),)
+    return x.sum(axis=axis, keepdims=keepdims), lambda dy: (np.broadcast_to(keep_axes(dy, x, axis), x.shape),)
 
 
-def kept(dy, x, axis):
+def keep_axes(dy, x, axis):
     """dy with the summed axes of x kept, of length 1."""
     return dy.reshape(np.zeros(x.shape).sum(axis=axis, keepdims=True).shape)
 
@@ -101,7 +101,7 @@ def adam(w, g, m, v, t, lr, beta1, beta2, eps, weight_decay=0.0, decoupled=False
 # ---- comparing ----
 
 
-def widened(array):
+def to_float64(array):
     """Floats as float64, anything else as it is."""
     array = np.asarray(array)
     return array.astype(np.float64) if array.dtype.kind == "f" else array

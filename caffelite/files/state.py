@@ -122,7 +122,7 @@ def match_specs(file: File, expected: dict[str, TensorSpec], exactly: bool) -> d
 
 
 def float64_buffers(functions: Iterable[Function]) -> set[int]:
-    """Return the ids of the buffers that stay float64 in any model: those of Functions that read frames."""
+    """Return the ids of the buffers that stay float64 in any model: the buffers of Functions that read frames."""
     return {id(a) for f in functions if f.frame_reader is f for a in f.buffers().values()}
 
 

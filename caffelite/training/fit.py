@@ -51,7 +51,7 @@ def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
 
 
 def _resume(model: Any, options: FitOptions, callbacks: CallbackList) -> AbstractContextManager[Resumption | None]:
-    """Return a context with the start from a checkpoint, or None to start anew."""
+    """Return a context with the start from a checkpoint, or None at the beginning."""
     if options.resume is None:
         return nullcontext()
     return Resumption(options.resume, model, options.optimizer, callbacks)
@@ -60,7 +60,7 @@ def _resume(model: Any, options: FitOptions, callbacks: CallbackList) -> Abstrac
 class TrainingRun:
     """A training that is about to begin. Its random numbers come from the model's stream and from `rng`."""
 
-    progress: Progress | None = None  # what shows it, if anything does
+    progress: Progress | None = None  # shows the training, if wanted
 
     def __init__(
         self,

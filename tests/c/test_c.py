@@ -23,7 +23,7 @@ ELEMENTWISE = [
 ACTIVATIONS = [*[kind() for kind in ELEMENTWISE], cl.LeakyReLU(0.1), cl.ELU(0.5), cl.GELU(approximate=True)]
 
 
-def listed():
+def layer_models():
     """Models in which each kind of layer is, and the shapes of their rows."""
     shared = cl.Linear(4, 4)
     models = [
@@ -106,9 +106,10 @@ def listed():
 
 @needs_compiler
 def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
-    nets = [(model, rows(3, *shape)) for shape, model in listed()]
+    nets = [(model, rows(3, *shape)) for shape, model in layer_models()]
     nets += [
-        (cl.Model(model.functions, dtype=F64), rows(3, *shape)) for shape, model in [*listed()[1:6], *listed()[12:]]
+        (cl.Model(model.functions, dtype=F64), rows(3, *shape))
+        for shape, model in [*layer_models()[1:6], *layer_models()[12:]]
     ]
     nets.append((cl.Model([cl.Embedding(9, 3), cl.Flatten()]), np.arange(8).reshape(2, 4)))
     nets.append((cl.Model([cl.Splines({"a": [0.0, 1, 2]}, 3)], seed=0), np.array([[0.5], [np.nan], [7]], F32)))
@@ -425,7 +426,7 @@ def test_many_random_nets_compute_what_predict_does(tmp_path):
 
 @needs_compiler
 def test_a_compilers_optimizations_change_little(tmp_path):
-    assert differing(tmp_path, [(model, rows(3, *shape)) for shape, model in listed()[1:3]], ["-O3"]) == []
+    assert differing(tmp_path, [(model, rows(3, *shape)) for shape, model in layer_models()[1:3]], ["-O3"]) == []
 
 
 @needs_compiler

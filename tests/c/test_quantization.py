@@ -25,7 +25,7 @@ def convolutional(dtype=F32):
     return cl.Model(layers, seed=0, dtype=dtype)
 
 
-def rounded(model):
+def quantize_weights(model):
     """Return the model with weights that are multiples of the largest of their output / 127."""
     other = copy.deepcopy(model)
     for f in other.all_functions():
@@ -50,12 +50,12 @@ def test_quantized_weights_are_the_nearest_multiples_of_a_scale_for_each_output(
     nets += [(convolutional(dtype), rows(3, 2, 5, 5)) for dtype in (F32, F64)]
     found = outputs_in_c(tmp_path, nets, SANITIZED, quantize=True)
     for (model, x), y in zip(nets, found, strict=True):
-        expected = rounded(model).predict(x)
+        expected = quantize_weights(model).predict(x)
         tolerance = 1e-5 if model.dtype == F32 else 1e-12
         np.testing.assert_allclose(y, expected, rtol=0, atol=tolerance * abs(expected).max())
 
 
-def test_quantized_weights_are_a_quarter_and_the_error_is_told(tmp_path):
+def test_quantized_weights_are_a_quarter_and_the_error_is_printed(tmp_path):
     model = wide()
     assert c.export(model, tmp_path / "floats.c") is None
     rounding = c.export(model, tmp_path / "bytes.c", quantize=True)
@@ -64,7 +64,7 @@ def test_quantized_weights_are_a_quarter_and_the_error_is_told(tmp_path):
     assert f"weights   {(60 * 64 + 64 * 10 + 2 * 4 * (64 + 10)) / 1000:.1f} kB" in of_bytes
     assert len(of_bytes) < len(floats) / 2
     x = np.random.default_rng(0).standard_normal((256, 60)).astype(F32)
-    y, other = model.predict(x), rounded(model).predict(x)
+    y, other = model.predict(x), quantize_weights(model).predict(x)
     expected = abs(y - other).max(), abs(y - other).mean(), abs(y).max()
     np.testing.assert_allclose(rounding, expected, rtol=1e-3)
     assert f"by {rounding.largest:.2g} at most and {rounding.mean:.2g} on average" in of_bytes
@@ -72,7 +72,7 @@ def test_quantized_weights_are_a_quarter_and_the_error_is_told(tmp_path):
     assert 0 < rounding.mean < rounding.largest < 0.02 * rounding.output
 
 
-def test_weights_that_are_no_numbers_are_not_quantized(tmp_path):
+def test_weights_that_are_not_finite_are_not_quantized(tmp_path):
     model = wide()
     model.functions[2].weight.data[3, 4] = np.inf
     with pytest.raises(ValueError, match=r"quantize=True takes finite weights, and Linear\(64, 10\)"):

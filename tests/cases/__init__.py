@@ -35,7 +35,7 @@ MODULES = {name: importlib.import_module(f"{__name__}.{name}") for _, name, _ in
 FAMILIES = {family.function: family for module in MODULES.values() for family in getattr(module, "CASES", [])}
 
 
-def named(kind):
+def make_params(kind):
     """Return the listed or empty cases of all Functions, as pytest parameters."""
     return [
         pytest.param(family.build(*arguments), id=f"{function.__name__}-{'-'.join(map(str, arguments))}")

@@ -153,7 +153,7 @@ def with_number(function, judge, pytorch):
     )
 
 
-def of_either_form(function, judges, pytorch):
+def two_form_family(function, judges, pytorch):
     """Return a family of an elementwise Function of two forms."""
 
     def build(shape, form):
@@ -193,7 +193,7 @@ CASES = [
         ],
     ),
     with_number(functions.ELU, elu, lambda torch, x, alpha: torch.nn.functional.elu(x, alpha)),
-    of_either_form(
+    two_form_family(
         functions.GELU,
         {False: gelu, True: gelu_tanh},
         lambda torch, x, form: torch.nn.functional.gelu(x, approximate="tanh" if form else "none"),

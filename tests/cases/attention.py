@@ -6,7 +6,7 @@ import numpy as np
 from caffelite import functions
 from tests.cases.case import Case, Family
 from tests.cases.dropout import philox_mask
-from tests.cases.normalization import normalized
+from tests.cases.normalization import normalize
 from tests.reference import linear, normal
 
 
@@ -25,7 +25,7 @@ def for_heads(mask, n):
     return (slice(None), None, None) if len(mask) == n else (None, None)
 
 
-def turned(x, heads, sign=1):
+def rotate(x, heads, sign=1):
     """x (n, length, size) with the pairs of each head's numbers turned as complex numbers, by ± the positions."""
     pairs = x.reshape(*x.shape[:2], heads, x.shape[2] // heads // 2, 2)
     z = pairs[..., 0] + 1j * pairs[..., 1]
@@ -62,7 +62,7 @@ def attention(q, k, v, heads, causal=False, mask=None, kept=1.0):
     return joined(np.einsum("nhij,nhjd->nhid", kept * p, v)), backward
 
 
-def of_positions(x, weight, bias=None):
+def linear_over_positions(x, weight, bias=None):
     """`linear` of x (n, length, size)."""
     y, backward = linear(x.reshape(-1, x.shape[2]), weight, bias)
 
@@ -85,25 +85,25 @@ def layer_of_heads(x, context, parameters, heads, causal, mask, kept, rotary=Fal
     Backward gives dx, the gradient of what it sees, and a list of those of the parameters.
     """
     (q, back_q), (k, back_k), (v, back_v) = (
-        of_positions(of, *pair) for of, pair in zip((x, context, context), parameters[:3], strict=True)
+        linear_over_positions(of, *pair) for of, pair in zip((x, context, context), parameters[:3], strict=True)
     )
     if rotary:
-        q, k = turned(q, heads), turned(k, heads)
+        q, k = rotate(q, heads), rotate(k, heads)
     h, back = attention(q, k, v, heads, causal, mask, kept)
-    y, back_y = of_positions(h, *parameters[3])
+    y, back_y = linear_over_positions(h, *parameters[3])
 
     def backward(dy):
         dh, *of_output = back_y(dy)
         dq, dk, dv = back(dh)
         if rotary:
-            dq, dk = turned(dq, heads, -1), turned(dk, heads, -1)
+            dq, dk = rotate(dq, heads, -1), rotate(dk, heads, -1)
         (dx, *of_q), (of_key, *of_k), (of_value, *of_v) = back_q(dq), back_k(dk), back_v(dv)
         return dx, of_key + of_value, [*of_q, *of_k, *of_v, *of_output]
 
     return y, backward
 
 
-def kept_by(layer, shape, keys=None):
+def attention_mask_in_use(layer, shape, keys=None):
     """Return what MultiHeadAttention multiplied its probabilities by, the layer having been applied to x of
     this shape.
     """
@@ -131,7 +131,7 @@ def masks(shape, masked, keys=None):
     return lambda rng: [(rng.random(mask_shape) < 0.6) | (np.arange(keys) == 0)] if masked else []
 
 
-def seeded(function):
+def seed_function(function):
     """Return the Function with the same seeds each time."""
     function.initialize(0)
     return function
@@ -141,7 +141,7 @@ def torchs_attention(torch, x, context, parameters, heads, causal, mask, kept, r
     def cut(x):
         return x.unflatten(2, (heads, -1)).transpose(1, 2)
 
-    def turned(x):
+    def rotate(x):
         z = torch.view_as_complex(x.unflatten(3, (-1, 2)).contiguous())
         waves = 10_000.0 ** -(torch.arange(z.shape[3], dtype=x.dtype) / z.shape[3])
         angles = torch.arange(z.shape[2], dtype=x.dtype)[:, None] * waves
@@ -152,7 +152,7 @@ def torchs_attention(torch, x, context, parameters, heads, causal, mask, kept, r
         for of, (w, *bias) in zip((x, context, context), parameters[:3], strict=True)
     )
     if rotary:
-        q, k = turned(q), turned(k)
+        q, k = rotate(q), rotate(k)
     s = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
     seen = torch.ones(s.shape[2:], dtype=bool)
     seen = seen.tril(s.shape[3] - s.shape[2]) if causal else seen
@@ -187,12 +187,12 @@ def multi_head(
         return torchs_attention(torch, *parts(*arrays), kept, rotary)
 
     return Case(
-        lambda: seeded(functions.MultiHeadAttention(shape[2], heads, causal, dropout, bias, rotary)),
+        lambda: seed_function(functions.MultiHeadAttention(shape[2], heads, causal, dropout, bias, rotary)),
         (shape,) if keys is None else (shape, (shape[0], keys, shape[2])),
         judge,
         pytorch,
         held=masks(shape, masked, keys),
-        saved=lambda layer: {"kept": kept_by(layer, shape, keys)},
+        saved=lambda layer: {"kept": attention_mask_in_use(layer, shape, keys)},
         training=training,
         scale=10.0 / (1 - dropout),
     )
@@ -212,7 +212,7 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
         return mask, first, attention, second, widen, narrow
 
     def layer_norm(x, scale, *shift):
-        y, backward = normalized(x, -1, 1e-5)
+        y, backward = normalize(x, -1, 1e-5)
 
         def gradients(dy):
             return backward(dy * scale), [(dy * y).sum((0, 1)), dy.sum((0, 1))][: 1 + len(shift)]
@@ -225,9 +225,9 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
         branch, back_attention = layer_of_heads(normed, normed, attention, heads, causal, mask, kept, rotary)
         h = x + branch * first_mask
         normed_h, back_second = layer_norm(h, *second)
-        wide, back_widen = of_positions(normed_h, *widen)
+        wide, back_widen = linear_over_positions(normed_h, *widen)
         activated, back_gelu = gelu(wide)
-        branch, back_narrow = of_positions(activated, *narrow)
+        branch, back_narrow = linear_over_positions(activated, *narrow)
 
         def gradients(dy):
             d, *of_narrow = back_narrow(dy * second_mask)
@@ -253,10 +253,10 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
             return np.ones(shape) if branch.rng_state is None else philox_mask(shape, branch.rng_state, dropout)
 
         masks = {"first_mask": of_branch(layer.attention_dropout), "second_mask": of_branch(layer.mlp_dropout)}
-        return {"kept": kept_by(layer.attention, shape), **masks}
+        return {"kept": attention_mask_in_use(layer.attention, shape), **masks}
 
     return Case(
-        lambda: seeded(functions.TransformerBlock(shape[2], heads, hidden, causal, dropout, bias, rotary)),
+        lambda: seed_function(functions.TransformerBlock(shape[2], heads, hidden, causal, dropout, bias, rotary)),
         (shape,),
         judge,
         pytorch,

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import numpy as np
 
 import caffelite as cl
-from tests.reference import SPECIAL, assert_close, plain_copy, special_values, widened
+from tests.reference import SPECIAL, assert_close, plain_copy, special_values, to_float64
 
 side = st.integers(1, 20)
 
@@ -86,8 +86,8 @@ class Case:
 
         Of a Function after forward, with these inputs.
         """
-        arrays = [*map(widened, inputs), *[widened(p.data) for p in function.parameters()]]
-        y, backward = self.judge(*arrays, **{name: widened(x) for name, x in self.saved(function).items()})
+        arrays = [*map(to_float64, inputs), *[to_float64(p.data) for p in function.parameters()]]
+        y, backward = self.judge(*arrays, **{name: to_float64(x) for name, x in self.saved(function).items()})
         return as_tuple(y), backward
 
     def check_against_judge(self, dtype, seed=0):
@@ -95,7 +95,7 @@ class Case:
         function, inputs = self.function(dtype), self.inputs(dtype, seed)
         ys, dys, gradients = self.forward_and_backward(function, inputs)
         truths, backward = self.judged(function, inputs)
-        for mine, truth in zip([*ys, *gradients], [*truths, *backward(*map(widened, dys))], strict=True):
+        for mine, truth in zip([*ys, *gradients], [*truths, *backward(*map(to_float64, dys))], strict=True):
             assert_close(mine, truth, dtype, self.scale)
 
     def check_against_pytorch(self, torch, seed=0):

@@ -53,15 +53,15 @@ class Geometry(NamedTuple):
         return padded[(..., *[slice(p, n - q) for (p, q), n in zip(self.pads(), padded.shape[2:], strict=True)])]
 
 
-def grouped(x, groups, axis=1):
+def split_groups(x, groups, axis=1):
     """Return the channels of each group on an axis of their own."""
     return x.reshape(*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :])
 
 
 def forward(g, x, w, positions):
     """y of x (n, C, …) and w (O, C / groups, …)."""
-    padded = grouped(np.pad(x, [(0, 0), (0, 0), *g.pads()]), g.groups)
-    w = grouped(w, g.groups, 0)
+    padded = split_groups(np.pad(x, [(0, 0), (0, 0), *g.pads()]), g.groups)
+    w = split_groups(w, g.groups, 0)
     y = np.zeros((len(x), g.groups, w.shape[1], *positions))
     for tap, pixels in g.taps(positions):
         y += np.einsum("ngc...,goc->ngo...", padded[(..., *pixels)], w[(..., *tap)])
@@ -70,7 +70,7 @@ def forward(g, x, w, positions):
 
 def backward(g, y, w, size):
     """Return what y, spread over the windows' pixels, gives each pixel of images of this size."""
-    w, grouped_y = grouped(w, g.groups, 0), grouped(y, g.groups)
+    w, grouped_y = split_groups(w, g.groups, 0), split_groups(y, g.groups)
     sizes = [n + sum(pads) for n, pads in zip(size, g.pads(), strict=True)]
     padded = np.zeros((len(y), g.groups, w.shape[2], *sizes))
     for tap, pixels in g.taps(y.shape[2:]):
@@ -78,9 +78,9 @@ def backward(g, y, w, size):
     return g.inside(padded.reshape(len(y), w.shape[0] * w.shape[2], *sizes))
 
 
-def of_weights(g, x, y, shape):
+def weight_grad(g, x, y, shape):
     """How x and y meet at each tap, for weights of this shape."""
-    padded, y = grouped(np.pad(x, [(0, 0), (0, 0), *g.pads()]), g.groups), grouped(y, g.groups)
+    padded, y = split_groups(np.pad(x, [(0, 0), (0, 0), *g.pads()]), g.groups), split_groups(y, g.groups)
     dw = np.zeros((g.groups, shape[0] // g.groups, *shape[1:]))
     for tap, pixels in g.taps(y.shape[3:]):
         covered = padded[(..., *pixels)]
@@ -105,7 +105,7 @@ def layer(*geometry):
         axes = (0, *range(2, x.ndim))
 
         def gradients(dy):
-            dx, dw = backward(g, dy, w, g.size), of_weights(g, x, dy, w.shape)
+            dx, dw = backward(g, dy, w, g.size), weight_grad(g, x, dy, w.shape)
             return (dx, dw) if b is None else (dx, dw, dy.sum(axes))
 
         return (y if b is None else y + b.reshape(-1, *[1] * g.axes)), gradients
@@ -148,7 +148,7 @@ def transposed_layer(*geometry):
         y = backward(g, x, w, size)
 
         def gradients(dy):
-            dx, dw = forward(g, dy, w, g.size), of_weights(g, dy, x, w.shape)
+            dx, dw = forward(g, dy, w, g.size), weight_grad(g, dy, x, w.shape)
             return (dx, dw) if b is None else (dx, dw, dy.sum(axes))
 
         return (y if b is None else y + b.reshape(-1, *[1] * g.axes)), gradients

@@ -36,18 +36,18 @@ def philox_mask(shape, drawn, p):
     return mask[: np.prod(shape, dtype=int)].reshape(shape) / (1 - p)
 
 
-def seeded(function):
+def seed_function(function):
     """Return the Function with the same seed each time."""
     function.initialize(0)
     return function
 
 
-def of_elements(shape, p, training=True):
+def dropout_case(shape, p, training=True):
     def mask_of(function):
         return {"mask": np.ones(shape) if function.rng_state is None else philox_mask(shape, function.rng_state, p)}
 
     return Case(
-        lambda: seeded(functions.Dropout(p)),
+        lambda: seed_function(functions.Dropout(p)),
         (shape,),
         lambda x, mask: (x * mask, lambda dy: (dy * mask,)),
         lambda torch, x, mask: x * mask,
@@ -56,7 +56,7 @@ def of_elements(shape, p, training=True):
     )
 
 
-def of_weights(shape, out_features, p, training=True):
+def drop_connect_case(shape, out_features, p, training=True):
     def judge(x, weight, bias, mask):
         y, backward = linear(x.reshape(-1, shape[-1]), weight * mask, bias)
 
@@ -85,14 +85,14 @@ p = st.sampled_from([0.0, 0.1, 0.5, 0.9])
 
 CASES = [
     Family(
-        of_elements,
+        dropout_case,
         listed=[((4, 3), 0.5), ((), 0.5), ((70, 13), 0.2), ((2, 1, 65), 0.9), ((5,), 0.0), ((3, 4), 0.5, False)],
         empty=[((0,), 0.5), ((2, 0, 3), 0.5)],
         random=st.tuples(hnp.array_shapes(min_dims=0, max_dims=4, max_side=7), p, st.booleans()),
         special=lambda dtype: [(((3, 40), 0.5), [np.tile([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, -1, 2], (3, 5))])],
     ),
     Family(
-        of_weights,
+        drop_connect_case,
         listed=[((4, 3), 2, 0.5), ((1, 1), 1, 0.5), ((2, 3, 5), 70, 0.2), ((2, 3), 4, 0.0), ((2, 3), 4, 0.5, False)],
         empty=[((0, 3), 2, 0.5), ((2, 0, 3), 2, 0.5)],
         random=st.tuples(hnp.array_shapes(min_dims=2, max_dims=4, max_side=7), side, p, st.booleans()),

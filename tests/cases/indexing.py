@@ -43,12 +43,12 @@ def take_along_axis(x, index, axis):
 def split(x, parts, axis):
     def backward(*dys):
         places = np.split(np.arange(x.size).reshape(x.shape), parts, axis)
-        return (np.bincount(*map(joined, (places, dys)), minlength=x.size).reshape(x.shape),)
+        return (np.bincount(*map(concatenate_raveled, (places, dys)), minlength=x.size).reshape(x.shape),)
 
     return tuple(np.split(x, parts, axis)), backward
 
 
-def joined(arrays):
+def concatenate_raveled(arrays):
     return np.concatenate([array.ravel() for array in arrays])
 
 

@@ -8,7 +8,7 @@ from tests.cases.case import Case, Family
 from tests.cases.losses import drawn_weights, pointwise, shares, weighted_by_pytorch
 
 
-def of_rows(make, shape, judged, counterpart, targets, weighted):
+def row_loss_case(make, shape, judged, counterpart, targets, weighted):
     """Return the case of a loss whose `judged` gives, of scores and targets, the loss of each row and its gradient."""
 
     def judge(scores, targets, weights=None):
@@ -43,7 +43,9 @@ def quantiles(rows, count, weighted=False, each=()):
     def targets(rng):
         return rng.choice([-3.0, 3.0], (rows, *each) if count % 2 else (rows, *each, 1))
 
-    return of_rows(lambda: functions.QuantileLoss(q), (rows, *each, count), judged, counterpart, targets, weighted)
+    return row_loss_case(
+        lambda: functions.QuantileLoss(q), (rows, *each, count), judged, counterpart, targets, weighted
+    )
 
 
 def poisson(s, t, number):
@@ -63,7 +65,7 @@ def gaussian(rows, k, weighted=False):
     def targets(rng):
         return rng.normal(size=(rows, k) if k > 1 else rows)
 
-    return of_rows(functions.GaussianLoss, (rows, 2 * k), judged, counterpart, targets, weighted)
+    return row_loss_case(functions.GaussianLoss, (rows, 2 * k), judged, counterpart, targets, weighted)
 
 
 side = st.integers(1, 40)

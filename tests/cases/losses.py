@@ -39,7 +39,7 @@ def weighted_by_pytorch(torch, rows, weights):
 # ---- of scores and targets, one by one ----
 
 
-def squared(s, t, number):
+def squared_error(s, t, number):
     return (s - t) ** 2, 2 * (s - t)
 
 
@@ -130,7 +130,7 @@ def hinge(rows, classes, margin=1.0, weighted=False):
     )
 
 
-def of_classes(shape, kind="labels", smoothing=0.0, weighted=False):
+def softmax_case(shape, kind="labels", smoothing=0.0, weighted=False):
     """Return the softmax loss of scores of this shape: of labels, of labels some of which are ignored, of
     probabilities.
     """
@@ -222,13 +222,13 @@ class OfPenalized(Case):
         return self.make([cl.Tensor(value.astype(dtype), requires_grad=True) for value in values])
 
 
-def penalized(rows, classes, l1=0.1, l2=0.2):
+def penalized_case(rows, classes, l1=0.1, l2=0.2):
     def make(parameters=None):
         parameters = [cl.Tensor([1.0], requires_grad=True)] if parameters is None else parameters
         return functions.Penalized(functions.SoftmaxLoss(), parameters, l1=l1, l2=l2)
 
     def judge(scores, labels, *parameters):
-        value, backward = of_classes((rows, classes)).judge(scores, labels)
+        value, backward = softmax_case((rows, classes)).judge(scores, labels)
         penalty = sum((l1 * abs(w) + l2 * w * w / 2).sum() for w in parameters)
         return value + penalty, lambda dy: (*backward(dy), *[dy * (l1 * np.sign(w) + l2 * w) for w in parameters])
 
@@ -250,7 +250,7 @@ side = st.integers(1, 40)
 CASES = [
     pointwise(
         lambda number: functions.MSELoss(),
-        squared,
+        squared_error,
         lambda torch, s, t, number: torch.nn.functional.mse_loss(s, t, reduction="none"),
         away_from_scores,
     ),
@@ -282,7 +282,7 @@ CASES = [
         random=st.tuples(side, side, st.sampled_from([0.0078125, 0.5078125, 6.0]), st.booleans()),
     ),
     Family(
-        of_classes,
+        softmax_case,
         listed=[
             *[((4, 3),), ((1, 5),), ((3, 1),), ((1, 1),), ((70, 3), "labels", 0.1, True), ((4, 3), "labels", 1.0)],
             *[((4, 3), "some ignored", 0.1), ((2, 3, 4), "some ignored", 0.0, True), ((2, 3, 2, 4), "labels", 0.0)],
@@ -306,5 +306,5 @@ CASES = [
             st.booleans(),
         ),
     ),
-    Family(penalized, listed=[(4, 3), (1, 2, 0.0, 0.5), (3, 2, 0.5, 0.0)], empty=[], random=st.tuples(side, side)),
+    Family(penalized_case, listed=[(4, 3), (1, 2, 0.0, 0.5), (3, 2, 0.5, 0.0)], empty=[], random=st.tuples(side, side)),
 ]

@@ -15,7 +15,7 @@ def ones_to_three(shape, rng):
     return rng.uniform(1, 3, shape)
 
 
-def normalized(x, axes, eps):
+def normalize(x, axes, eps):
     """x̂ over these axes, and the function from its gradient to that of x."""
     deviation = np.sqrt(x.var(axes, keepdims=True) + eps)
     y = (x - x.mean(axes, keepdims=True)) / deviation
@@ -26,9 +26,9 @@ def normalized(x, axes, eps):
     return y, backward
 
 
-def of_rows(shape, eps, bias):
+def layer_norm_case(shape, eps, bias):
     def judge(x, scale, shift=0.0):
-        y, backward = normalized(x, -1, eps)
+        y, backward = normalize(x, -1, eps)
         rows = tuple(range(x.ndim - 1))
 
         def gradients(dy):
@@ -47,11 +47,11 @@ def of_rows(shape, eps, bias):
     )
 
 
-def of_groups(shape, groups, eps):
+def group_norm_case(shape, groups, eps):
     axes, along_features = (0, *range(2, len(shape))), (-1, *[1] * (len(shape) - 2))
 
     def judge(x, scale, shift):
-        grouped, grouped_backward = normalized(x.reshape(len(x), groups, np.prod(shape[1:]) // groups), -1, eps)
+        grouped, grouped_backward = normalize(x.reshape(len(x), groups, np.prod(shape[1:]) // groups), -1, eps)
         y = grouped.reshape(shape)
 
         def gradients(dy):
@@ -70,13 +70,13 @@ def of_groups(shape, groups, eps):
     )
 
 
-def of_instances(shape, eps):
+def instance_norm_case(shape, eps):
     """Return groups of one channel: PyTorch's instance_norm does not take a single number, or no rows."""
-    of_one = of_groups(shape, shape[1], eps)
+    of_one = group_norm_case(shape, shape[1], eps)
     return dataclasses.replace(of_one, make=lambda: functions.InstanceNorm(shape[1], eps))
 
 
-def of_squares(shape, eps=None):
+def rms_norm_case(shape, eps=None):
     def judge(x, scale):
         root = np.sqrt((x**2).mean(-1, keepdims=True) + (eps or 0))
         y = x / root
@@ -109,14 +109,14 @@ class OfFeatures(Case):
         return function
 
 
-def of_features(shape, eps, training=True):
+def batch_norm_case(shape, eps, training=True):
     axes = (0, *range(2, len(shape)))
     along_features = (-1, *[1] * (len(shape) - 2))
 
     def judge(x, scale, shift, mean, variance):
         scale, shift = scale.reshape(along_features), shift.reshape(along_features)
         if training:
-            y, backward = normalized(x, axes, eps)
+            y, backward = normalize(x, axes, eps)
         else:
             deviation = np.sqrt(variance.reshape(along_features) + eps)
             y = (x - mean.reshape(along_features)) / deviation
@@ -147,7 +147,7 @@ few = st.integers(1, 6)
 
 CASES = [
     Family(
-        of_rows,
+        layer_norm_case,
         listed=[
             *[((4, 3), 0.1, True), ((70, 130), 1e-5, True), ((2, 3, 5), 0.1, False), ((8,), 0.1, True)],
             ((3, 1), 0.1, True),
@@ -161,7 +161,7 @@ CASES = [
         ],
     ),
     Family(
-        of_groups,
+        group_norm_case,
         listed=[
             *[((4, 6), 2, 0.1), ((3, 4, 5), 4, 1e-5), ((2, 6, 3, 3), 3, 0.1), ((1, 3, 2), 1, 0.1)],
             *[((40, 8, 9), 2, 1e-5), ((2, 3), 3, 0.1)],
@@ -176,7 +176,7 @@ CASES = [
         ],
     ),
     Family(
-        of_instances,
+        instance_norm_case,
         listed=[((2, 3, 5), 0.1), ((3, 4, 5, 6), 1e-5), ((1, 1, 2), 0.1), ((2, 3, 1), 0.1), ((2, 2, 2, 1, 3), 0.1)],
         empty=[((0, 4, 3), 1e-5)],
         random=st.tuples(hnp.array_shapes(min_dims=3, max_dims=5, max_side=5), eps),
@@ -193,7 +193,7 @@ CASES = [
         ],
     ),
     Family(
-        of_squares,
+        rms_norm_case,
         listed=[((4, 3),), ((70, 130),), ((2, 3, 5), 0.1), ((8,), 0.1), ((3, 1), 0.1), ((2, 4), 0.0)],
         empty=[((0, 3),), ((2, 0, 3), 0.1)],
         random=st.tuples(
@@ -204,7 +204,7 @@ CASES = [
         refused=[(lambda: functions.RMSNorm(3), (2, 4), r"RMSNorm\(3\) got shape \(., 4\); expected \(…, 3\)")],
     ),
     Family(
-        of_features,
+        batch_norm_case,
         listed=[
             *[((4, 3), 0.1), ((67, 70), 1e-5), ((2, 3, 5), 0.1), ((2, 1), 0.1), ((1, 3, 2), 0.1), ((3, 2, 2, 9), 0.1)],
             *[((4, 3), 1e-5, False), ((1, 3), 0.1, False), ((2, 3, 5), 0.1, False)],

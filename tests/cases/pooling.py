@@ -145,7 +145,7 @@ def global_pool(function, judge, pytorch):
     )
 
 
-def repeated(x, scale):
+def repeat_pixels(x, scale):
     y = x
     for axis, times in enumerate(scale, 2):
         y = y.repeat(times, axis)
@@ -162,7 +162,7 @@ def upsampling(shape, scale):
     return Case(
         lambda: functions.Upsample(scale),
         (shape,),
-        lambda x: repeated(x, scales),
+        lambda x: repeat_pixels(x, scales),
         lambda torch, x: torch.nn.functional.interpolate(x, scale_factor=scales),
     )
 

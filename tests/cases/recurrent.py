@@ -60,7 +60,7 @@ LAYERS = {
 }
 
 
-def judged(step, kinds, sequences, x, states, lengths, w, u, b, c):
+def run_sequences(step, kinds, sequences, x, states, lengths, w, u, b, c):
     """y and the last states, row by row and step by step; and from their gradients to all others."""
     n, steps, _ = x.shape
     hidden = u.shape[1]
@@ -109,7 +109,7 @@ def reversed_rows(x, lengths):
 
 
 def judged_stack(step, kinds, sequences, layers, directions, x, states, lengths, weights):
-    """Return what `judged` gives, of a stack of both directions: `weights` has four arrays of each pass."""
+    """Return what `run_sequences` gives, of a stack of both directions: `weights` has four arrays of each pass."""
     passes, hidden = layers * directions, weights[1].shape[1]
     each = [weights[4 * i : 4 * i + 4] for i in range(passes)]
     given = [np.reshape(state, (passes, len(x), hidden)) for state in states]
@@ -120,7 +120,7 @@ def judged_stack(step, kinds, sequences, layers, directions, x, states, lengths,
             below, ys = np.concatenate(ys, -1), []
         turn = i % directions == 1
         into = reversed_rows(below, lengths) if turn else below
-        (y, *ends), back = judged(step, kinds, True, into, [state[i] for state in first], lengths, *each[i])
+        (y, *ends), back = run_sequences(step, kinds, True, into, [state[i] for state in first], lengths, *each[i])
         ys.append(reversed_rows(y, lengths) if turn else y)
         last.append(ends)
         ways.append(back)

@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import functions
 from tests.cases.case import Case, Family
-from tests.reference import kept, sum
+from tests.reference import keep_axes, sum
 
 
 def mean(x, axis, keepdims):
@@ -47,7 +47,9 @@ def prod(x, axis, keepdims):
         for place in np.ndindex(x.shape):
             others = x.copy()
             others[place] = 1
-            dx[place] = np.broadcast_to(kept(dy * others.prod(axis=axes, keepdims=keepdims), x, axes), x.shape)[place]
+            dx[place] = np.broadcast_to(keep_axes(dy * others.prod(axis=axes, keepdims=keepdims), x, axes), x.shape)[
+                place
+            ]
         return (dx,)
 
     return x.prod(axis=axes, keepdims=keepdims), backward
@@ -57,7 +59,7 @@ def var(x, axis, keepdims, ddof=0):
     m, _ = mean(x, axis, True)
     y = x.var(axis=axis, keepdims=keepdims, ddof=ddof)
     n = x.size / max(y.size, 1) - ddof
-    return y, lambda dy: (kept(dy, x, axis) * 2 * (x - m) / n,)
+    return y, lambda dy: (keep_axes(dy, x, axis) * 2 * (x - m) / n,)
 
 
 def std(x, axis, keepdims, ddof=0):
@@ -69,7 +71,7 @@ def std(x, axis, keepdims, ddof=0):
 def logsumexp(x, axis, keepdims):
     axes = tuple(range(x.ndim)) if axis is None else axis
     y = np.logaddexp.reduce(x, axis=axes, keepdims=keepdims)
-    return y, lambda dy: (kept(dy, x, axis) * np.exp(x - kept(y, x, axis)),)
+    return y, lambda dy: (keep_axes(dy, x, axis) * np.exp(x - keep_axes(y, x, axis)),)
 
 
 def cumsum(x, axis):
@@ -90,7 +92,7 @@ def scatter(name, torch, x, axes, keepdims):
     return getattr(torch, name)(x, axes, correction=0, keepdim=keepdims) if x.numel() else x.sum(axes, keepdims)
 
 
-def reduced(reduce, x, axis, keepdims, of_one=lambda x: x.clone()):
+def reduce_axes(reduce, x, axis, keepdims, of_one=lambda x: x.clone()):
     """x reduced along axes; to PyTorch no axes are all of them. `of_one` reduces each element by itself."""
     axes = tuple(range(x.ndim)) if axis is None else axis
     return of_one(x) if axes == () else reduce(x, axes, keepdims)
@@ -101,7 +103,7 @@ def reduction(function, judge, pytorch, empty=(), of_one=lambda x: x.clone(), st
 
     def counterpart(torch, x, axis, keepdims):
         reduce = getattr(torch, pytorch) if isinstance(pytorch, str) else partial(pytorch, torch)
-        return reduced(reduce, x, axis, keepdims, of_one)
+        return reduce_axes(reduce, x, axis, keepdims, of_one)
 
     def build(shape, axis, keepdims):
         return Case(

@@ -155,7 +155,7 @@ def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch)
 
 
 @pytest.mark.usefixtures("no_matplotlib")
-def test_gpt_writes_as_much_as_it_is_told(picture, capsys):
+def test_gpt_writes_the_number_of_letters_that_is_asked_for(picture, capsys):
     for count in (0, 3):
         assert cli.main(["gpt", "--epochs", "1", "--sample", str(count), "--output", str(picture)]) == 0
         (written,) = re.findall(r"GPT adds:\n\n(.*)\n\npicture", capsys.readouterr().out, re.DOTALL)
@@ -209,7 +209,7 @@ def test_without_matplotlib_it_trains_and_says_that_the_picture_was_skipped(comm
     assert not picture.exists()
 
 
-def test_a_disk_that_is_full_is_said_and_the_exit_code_is_1(picture, capsys, monkeypatch):
+def test_a_disk_that_is_full_is_reported_and_the_exit_code_is_1(picture, capsys, monkeypatch):
     def full(file):
         raise OSError(28, "No space left on device")
 
@@ -223,7 +223,7 @@ def test_a_disk_that_is_full_is_said_and_the_exit_code_is_1(picture, capsys, mon
 
 
 @pytest.mark.usefixtures("no_training")
-def test_a_fifo_is_refused_before_the_training_and_not_opened(picture, capsys):
+def test_a_fifo_raises_before_the_training_and_is_not_opened(picture, capsys):
     os.mkfifo(picture)
     with pytest.raises(SystemExit):
         cli.main(["spiral", "--output", str(picture)])
@@ -236,14 +236,14 @@ def test_a_fifo_is_refused_before_the_training_and_not_opened(picture, capsys):
 @pytest.mark.usefixtures("no_training")
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "", "nan"])
-def test_epochs_that_are_no_positive_integer_are_refused(command, value, capsys):
+def test_epochs_raise_unless_they_are_a_positive_integer(command, value, capsys):
     expected = f"caffelite {command}: error: argument --epochs: expected an integer, 1 or more, got {value!r}"
     assert refusal(capsys, command, f"--epochs={value}") == expected
 
 
 @pytest.mark.usefixtures("no_training")
 @pytest.mark.parametrize("value", ["-1", "0.5", "x", ""])
-def test_a_seed_that_is_negative_or_no_integer_is_refused(value, capsys):
+def test_a_seed_that_is_negative_or_no_integer_raises(value, capsys):
     expected = f"caffelite spiral: error: argument --seed: expected an integer, 0 or more, got {value!r}"
     assert refusal(capsys, "spiral", f"--seed={value}") == expected
 
@@ -260,7 +260,7 @@ def test_a_seed_that_is_negative_or_no_integer_is_refused(value, capsys):
         (".png", "expected a file that ends in .png or .jpg or .svg or .pdf, got '.*.png'"),
     ],
 )
-def test_a_picture_that_could_not_be_written_is_refused_before_training(name, reason, tmp_path, capsys):
+def test_a_picture_that_could_not_be_written_raises_before_training(name, reason, tmp_path, capsys):
     (tmp_path / "folder.png").mkdir()
     said = refusal(capsys, "digits", "--output", tmp_path / name)
     assert re.fullmatch(f"caffelite digits: error: argument --output: {reason}.*", said)
@@ -269,7 +269,7 @@ def test_a_picture_that_could_not_be_written_is_refused_before_training(name, re
 
 @pytest.mark.usefixtures("no_training")
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_not_writable_is_refused_before_training(tmp_path, capsys):
+def test_a_folder_that_is_not_writable_raises_before_training(tmp_path, capsys):
     tmp_path.chmod(0o500)
     assert refusal(capsys, "spiral", "--output", tmp_path / "picture.png").endswith("Permission denied")
 
@@ -291,7 +291,7 @@ def test_a_refused_run_leaves_an_existing_picture_alone(picture, capsys):
         (b"", "expected 1,300 characters or more, '.*text' has 0"),
     ],
 )
-def test_a_text_that_nothing_can_be_learned_from_is_refused(content, reason, tmp_path, capsys):
+def test_a_text_that_nothing_can_be_learned_from_raises(content, reason, tmp_path, capsys):
     if content is not None:
         (tmp_path / "text").write_bytes(content)
     said = refusal(capsys, "gpt", tmp_path / "text")
@@ -299,7 +299,7 @@ def test_a_text_that_nothing_can_be_learned_from_is_refused(content, reason, tmp
 
 
 @pytest.mark.usefixtures("no_training")
-def test_a_sample_of_less_than_nothing_is_refused(capsys):
+def test_a_sample_of_less_than_nothing_raises(capsys):
     said = refusal(capsys, "gpt", "--sample=-1")
     assert said == "caffelite gpt: error: argument --sample: expected an integer, 0 or more, got '-1'"
 
@@ -316,11 +316,11 @@ def test_the_shortest_text_is_enough(alphabet, picture):
 
 
 @pytest.mark.parametrize("arguments", [["learn"], ["spiral", "--lr", "1"], ["spiral", "more"], ["info", "--seed", "1"]])
-def test_unknown_commands_and_options_are_refused(arguments, capsys):
+def test_unknown_commands_and_options_raise(arguments, capsys):
     assert refusal(capsys, *arguments).startswith("caffelite")
 
 
-def test_no_command_prints_the_help_and_is_refused():
+def test_no_command_prints_the_help_and_raises():
     result = run()
     assert result.returncode == 2
     assert result.stdout == ""
@@ -446,7 +446,7 @@ def test_a_closed_or_full_output_gives_no_traceback(where, said, command, tmp_pa
     assert ended.stderr == (f"caffelite: could not write to the standard output: {said}\n" if said else "")
 
 
-def test_closed_streams_are_no_traceback(tmp_path):
+def test_closed_streams_print_no_traceback(tmp_path):
     command = f"{sys.executable} -m caffelite spiral --epochs 1 --output {tmp_path}/p.png >&- 2>&-"
     assert subprocess.run(command, shell=True, timeout=120).returncode == 0
     assert (tmp_path / "p.png").exists()

@@ -120,7 +120,7 @@ def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(endin
         (RELU + "if __name__ == '__main__':\n    input('')", "1", ""),
     ],
 )
-def test_the_problem_of_a_file_is_said_and_what_came_before_it_counts(program, right, problem, graded):
+def test_the_problem_of_a_file_is_reported_and_what_came_before_it_counts(program, right, problem, graded):
     row = graded(seconds=2, anna_py=program)["anna.py"]
     assert row[0] == right
     assert row[2].startswith(problem)
@@ -149,7 +149,7 @@ def test_programs_do_not_write_into_the_folder(graded, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["anna.py"]
 
 
-def test_a_folder_without_files_is_refused(tmp_path, capsys):
+def test_a_folder_without_files_raises(tmp_path, capsys):
     for folder in (tmp_path, tmp_path / "absent"):
         assert cli.main(["grade", str(folder)]) == 2
         said = capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_only_float32_and_float64_can_be_asked_for(dtype):
         as_real([1.0], dtype, "x")
 
 
-def test_masked_elements_are_refused_and_a_mask_without_any_is_not():
+def test_masked_elements_raise_and_a_mask_without_any_is_not():
     with pytest.raises(ValueError, match=r"^x: got an array with masked elements"):
         as_array(np.ma.masked_greater([1, 2], 1), "x")
     assert type(as_array(np.ma.masked_greater([1, 2], 5), "x")) is np.ndarray
@@ -63,7 +63,7 @@ def test_axes_count_from_the_end_too_and_none_means_all(axis, ndim, axes):
 
 
 @pytest.mark.parametrize(("axis", "ndim"), [(2, 2), (-3, 2), (0, 0), ((0, 0), 2), ((0, -2), 2)])
-def test_axes_that_are_not_there_or_come_twice_are_refused(axis, ndim):
+def test_axes_that_are_not_there_or_come_twice_raise(axis, ndim):
     with pytest.raises(ValueError, match=r"ax[ei]s"):
         normalize_axes(axis, ndim)
 
@@ -81,7 +81,7 @@ def test_a_size_that_is_not_an_integer_raises_with_its_name(value):
 
 
 @pytest.mark.parametrize("value", [0, -1, np.int64(-3)])
-def test_an_integer_below_one_is_refused_by_name(value):
+def test_an_integer_below_one_raises_by_name(value):
     with pytest.raises(ValueError, match=rf"^layers must be at least 1, got {value}$"):
         check_positive_integer("layers", value)
 
@@ -93,7 +93,7 @@ def test_numbers_of_0_or_more_are_floats_afterwards(value):
 
 
 @pytest.mark.parametrize("value", [-1e-300, np.nan, np.inf, -np.inf, 10**400])
-def test_negative_and_infinite_numbers_are_refused_by_name(value):
+def test_negative_and_infinite_numbers_raise_by_name(value):
     with pytest.raises(ValueError, match=r"^lr must be 0 or more and finite, got "):
         check_nonnegative("lr", value)
 

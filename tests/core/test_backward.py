@@ -108,7 +108,7 @@ def test_gradients_add_up_over_calls_until_they_are_forgotten():
     assert x.grad.tolist() == [4, 4]
 
 
-def test_the_first_contribution_overwrites_what_lies_in_the_memory():
+def test_the_first_contribution_overwrites_the_memory():
     x, w = leaf([1.0, 2.0]), leaf([[1.0, 1.0], [1.0, 1.0]])
     for t in (x, w):
         t.add_grad(np.full(t.shape, np.nan))

@@ -196,7 +196,7 @@ def test_inputs_of_a_call_may_be_given_by_name():
     np.testing.assert_array_equal(Blend()(a, share=0.5).data, 0.5)
 
 
-def test_an_input_of_a_name_that_forward_has_not_is_refused():
+def test_an_input_of_a_name_that_forward_has_not_raises():
     with pytest.raises(TypeError, match=r"Blend\(\): .*'weight'"):
         Blend()(np.ones(3), weight=0.5)
 
@@ -206,7 +206,7 @@ def test_a_replay_follows_an_input_that_was_given_by_name():
     np.testing.assert_array_equal(program(np.ones(3), np.full(3, 3.0)), 2)
 
 
-def test_an_input_that_can_be_given_by_name_alone_is_refused_and_not_left_out():
+def test_an_input_that_can_be_given_by_name_alone_raises_and_is_not_left_out():
     class Scaled(cl.Function):
         def forward(self, x, *, factor=1.0):
             return x * factor
@@ -331,7 +331,7 @@ def test_a_parameters_method_may_extend_its_bases_and_repeat_some():
     assert [id(p) for p in both.parameters()] == [id(both.h), id(both.g)]
 
 
-def test_a_function_with_slots_is_refused_when_its_class_is_made():
+def test_a_function_with_slots_raises_when_its_class_is_made():
     with pytest.raises(TypeError, match="Scaled has __slots__"):
 
         class Scaled(cl.Function):
@@ -371,7 +371,7 @@ def test_parameters_with_equal_names_are_named_by_their_attributes():
         ((), None, True),
     ],
 )
-def test_a_shape_fits_the_required_one_or_is_refused(shape, required, fit):
+def test_a_shape_fits_the_required_one_or_raises(shape, required, fit):
     class Required(cl.Function):
         required_input_shape = required
 

@@ -76,7 +76,7 @@ def test_it_is_the_same_every_time():
     assert cl.check_gradients(cl.SoftmaxLoss(), X, [0, 2]) == cl.check_gradients(cl.SoftmaxLoss(), X, [0, 2])
 
 
-def spoiled(index, amount):
+def spoil_gradient(index, amount):
     def slope(x):
         right = 2 * x
         right[index] += amount
@@ -88,7 +88,7 @@ def spoiled(index, amount):
 @pytest.mark.parametrize("index", [(0, 0), (0, 2), (1, 1)])
 def test_one_wrong_element_is_named_with_both_numbers(index):
     with pytest.raises(AssertionError) as raised:
-        cl.check_gradients(Square(spoiled(index, 1e-3)), X)
+        cl.check_gradients(Square(spoil_gradient(index, 1e-3)), X)
     message = str(raised.value)
     assert "Square()" in message
     assert "input 0" in message
@@ -175,7 +175,7 @@ def test_the_gradient_of_the_output_is_not_constant():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_not_finite_fails(bad):
     with pytest.raises(AssertionError, match=r"\(0, 1\)"):
-        cl.check_gradients(Square(spoiled((0, 1), bad)), X)
+        cl.check_gradients(Square(spoil_gradient((0, 1), bad)), X)
 
 
 def test_a_function_that_is_not_finite_around_the_point_fails():
@@ -185,7 +185,7 @@ def test_a_function_that_is_not_finite_around_the_point_fails():
 
 
 def test_tolerances_and_eps_are_used():
-    wrong = Square(spoiled((0, 0), 1e-3))
+    wrong = Square(spoil_gradient((0, 0), 1e-3))
     with pytest.raises(AssertionError):
         cl.check_gradients(wrong, X)
     assert cl.check_gradients(wrong, X, atol=1e-2) > 1e-4
@@ -326,7 +326,7 @@ def test_a_function_that_computes_in_float32_cannot_be_checked():
         cl.check_gradients(lambda t: cl.Tensor(t.data.astype(np.float32), requires_grad=True), X)
 
 
-def test_odd_inputs_are_refused():
+def test_odd_inputs_raise():
     for x in (X.astype(complex), X.astype(np.longdouble)):
         with pytest.raises(TypeError):
             cl.check_gradients(Square(), x)
@@ -337,7 +337,7 @@ def test_arrays_without_elements_have_no_error():
 
 
 @pytest.mark.parametrize("options", [{"rtol": np.nan}, {"atol": np.nan}, {"eps": np.nan}, {"eps": 0}, {"rtol": -1}])
-def test_tolerances_that_compare_with_nothing_are_refused(options):
+def test_tolerances_that_compare_with_nothing_raise(options):
     with pytest.raises(ValueError, match="eps > 0"):
         cl.check_gradients(Square(lambda x: 3 * x), X, **options)
 
@@ -414,7 +414,7 @@ def test_a_callable_may_return_several_tensors():
     assert cl.check_gradients(lambda a, b: (a * b, cl.tanh(a @ w), b.sum()), X, X + 1) < 1e-7
     assert w.grad is None
     with pytest.raises(AssertionError, match="input 0"):
-        cl.check_gradients(lambda x: (x.exp(), Square(spoiled((0, 1), 1e-3))(x)), X)
+        cl.check_gradients(lambda x: (x.exp(), Square(spoil_gradient((0, 1), 1e-3))(x)), X)
     with pytest.raises(TypeError, match="returned float; it has to return a Tensor"):
         cl.check_gradients(lambda x: (x.exp(), 1.0), X)
 
@@ -498,13 +498,13 @@ class InPlace(cl.Function):
 
 
 @pytest.mark.parametrize(("where", "what"), [("forward", "input 0"), ("backward", "dy 0")])
-def test_a_function_that_writes_into_what_it_is_given_is_told_so(where, what):
+def test_a_function_that_writes_into_its_input_fails_the_check_by_name(where, what):
     with pytest.raises(AssertionError, match=rf"InPlace\(\).{where} has changed its {what}"):
         cl.check_gradients(InPlace(where), np.ones((2, 3)))
     assert cl.check_gradients(InPlace("nowhere"), np.ones((2, 3))) < 1e-6
 
 
-def test_a_forward_that_computes_with_the_tensor_of_a_parameter_is_told_of_its_data():
+def test_a_forward_that_computes_with_a_parameters_tensor_gets_a_hint_at_data():
     class Scaled(cl.Function):
         def __init__(self):
             self.w = cl.Tensor(np.ones(3), requires_grad=True)

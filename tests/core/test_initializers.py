@@ -20,7 +20,7 @@ EVERY = [*[getattr(initializers, name) for name in VARIANCES], initializers.orth
 EVERY += [initializers.normal(0.1), initializers.uniform(0.1)]
 
 
-def name_of(initializer):
+def initializer_name(initializer):
     return getattr(initializer, "__name__", repr(initializer))
 
 
@@ -67,14 +67,14 @@ def test_orthogonal_weights_are_uniform_among_all_of_them():
     assert 0.45 < (np.linalg.det(draws) > 0).mean() < 0.55
 
 
-@pytest.mark.parametrize("initializer", EVERY, ids=name_of)
+@pytest.mark.parametrize("initializer", EVERY, ids=initializer_name)
 def test_the_same_stream_gives_the_same_weights(initializer):
     first, same, other = (initializer((4, 5), np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert first.tobytes() == same.tobytes()
     assert initializer is initializers.zeros or first.tobytes() != other.tobytes()
 
 
-@pytest.mark.parametrize("initializer", EVERY, ids=name_of)
+@pytest.mark.parametrize("initializer", EVERY, ids=initializer_name)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3)], ids=str)
 def test_weights_without_elements_are_drawn_too(initializer, shape):
     assert initializer(shape, np.random.default_rng(0)).shape == shape
@@ -105,7 +105,7 @@ def test_a_layer_draws_its_weight_from_an_initializer_and_says_which():
     )
 
 
-@pytest.mark.parametrize("initializer", EVERY, ids=name_of)
+@pytest.mark.parametrize("initializer", EVERY, ids=initializer_name)
 def test_a_model_with_an_initializer_pickles_and_is_copied(initializer):
     model = cl.Model([cl.Linear(3, 4, initializer=initializer)], seed=0)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

@@ -67,7 +67,7 @@ def test_on_a_quiet_machine_a_replay_runs_on_all_threads_but_for_short_trials(mo
 @MOST
 @STEP
 @pytest.mark.parametrize("slower", [1.0, 1.2, 2, 5])
-def test_if_threads_do_not_pay_a_second_costs_at_most_five_percent_more(most, one, slower):
+def test_a_second_thread_that_gains_nothing_costs_at_most_five_percent(most, one, slower):
     machine = Machine(most)
     for second in range(1, 6):
         start = machine.now

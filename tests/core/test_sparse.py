@@ -233,7 +233,7 @@ def test_numbers_of_every_dtype_become_the_models(dtype, of_model):
     np.testing.assert_allclose(net(of_model).predict(x), net(of_model).predict(array), 1e-5, 10 * TOLERANCE[of_model])
 
 
-def rearranged(x, how):
+def rearrange(x, how):
     """Return a matrix of the same numbers, in arrays of another kind."""
     data, indices, indptr = x.data, x.indices, x.indptr
     if how == "int64":
@@ -281,7 +281,7 @@ HOW = [
 @both_dtypes
 def test_however_it_is_kept_a_matrix_gives_the_same_bits_and_is_not_written(how, dtype):
     x, y, plain, model = matrix(dtype=dtype), labels(), net(dtype), net(dtype)
-    other = rearranged(x, how)
+    other = rearrange(x, how)
     before = [np.copy(a) for a in (other.data, other.indices, other.indptr)]
     train(x, y, plain)
     train(other, y, model)
@@ -386,7 +386,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_matrix_that_lies_is_refused_before_anything_is_written(lie):
+def test_an_inconsistent_matrix_raises_before_anything_is_written(lie):
     arrays, message = LIES[lie]
     x, y, model = lying(**arrays), labels(), net()
     before, loss = bits(model), cl.SoftmaxLoss()
@@ -406,7 +406,7 @@ def test_a_matrix_that_lies_is_refused_before_anything_is_written(lie):
     assert bits(model) == before
 
 
-def test_a_lying_csc_matrix_is_refused():
+def test_a_lying_csc_matrix_raises():
     x = sp.csc_array(matrix())
     x.indices = with_number(3, 4_000_000)(x.indices)
     with pytest.raises(ValueError, match=r"predict: .*indices"):
@@ -430,14 +430,14 @@ def test_a_matrix_that_another_thread_changes_stops_the_step_and_crashes_nothing
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.longdouble, object])
-def test_values_that_are_not_real_numbers_are_refused(dtype):
+def test_values_that_are_not_real_numbers_raise(dtype):
     x = matrix()
     x.data = x.data.astype(dtype)
     with pytest.raises(TypeError, match=r"x: expected real numbers|x holds Python objects"):
         train(x, labels(), net())
 
 
-def test_other_shapes_are_refused():
+def test_other_shapes_raise():
     x, y, model = matrix(), labels(), net()
     for bad, message in (
         (x[:, :80], r"Linear\(90 → 8\) got rows of 80 features, shape \(n, 80\)"),
@@ -653,7 +653,7 @@ def test_sgd_passes_over_rows_that_were_not_used_and_follows_its_hyperparameters
     assert not weight.is_sparse
 
 
-def test_whoever_looks_at_the_gradient_may_write_to_it():
+def test_a_caller_may_write_to_the_gradient():
     x, loss = matrix(density=0.002), cl.SoftmaxLoss()
     linear = cl.Linear(90, 3)
     optimizer = cl.SGD(linear.parameters(), lr=1.0)
@@ -751,7 +751,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(tmp_path):
     resumed = net(seed=9)
     train(x.copy(), y, resumed, OPTIMIZERS["Adam"], epochs=6, seed=0, resume=path)
     assert bits(resumed) == bits(whole)
-    for other in (matrix(seed=3), x * 2, x.toarray(), rearranged(x, "zeros")):
+    for other in (matrix(seed=3), x * 2, x.toarray(), rearrange(x, "zeros")):
         with pytest.raises(ValueError, match="another data"):
             train(other, y, net(), OPTIMIZERS["Adam"], epochs=6, seed=0, resume=path)
 
@@ -779,7 +779,7 @@ def test_other_tools_take_sparse_rows():
     assert cl.find_lr(model, x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, steps=5).losses.size == 5
 
 
-def test_rows_say_what_they_are_and_are_no_array():
+def test_rows_say_what_they_are_and_do_not_become_an_array():
     rows = as_sparse(matrix())
     assert repr(rows) == "SparseRows(shape=(60, 90), dtype=float32)"
     assert (len(rows), rows.ndim, rows[2:5].shape, rows[[4, 4]].shape) == (60, 2, (3, 90), (2, 90))

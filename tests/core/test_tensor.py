@@ -68,7 +68,7 @@ def test_a_dtype_that_is_not_real_or_beyond_64_bits_is_a_type_error(dtype):
         ),
     ],
 )
-def test_objects_that_are_refused_are_shown_and_where(data, shown):
+def test_objects_that_raise_are_shown_and_where(data, shown):
     with pytest.raises(TypeError, match=re.escape(f"got {shown}")):
         cl.Tensor(data)
 
@@ -116,7 +116,7 @@ def test_a_number_beyond_float32_is_infinite_without_a_warning(number):
     assert cl.Tensor(np.array(number), dtype=np.float32).item() == expected
 
 
-def test_ragged_lists_are_refused():
+def test_ragged_lists_raise():
     with pytest.raises((TypeError, ValueError)):
         cl.Tensor([[1, 2], [3]])
 
@@ -197,7 +197,7 @@ def test_assigning_data_of_another_shape_raises_with_both_shapes(values):
     assert t.data.tolist() == [1, 2]
 
 
-def test_assigning_data_that_are_no_numbers_raises():
+def test_assigning_data_other_than_numbers_raises():
     t = leaf([1.0, 2.0])
     for values in (["a", "b"], [1j, 2], [None, 1]):
         with pytest.raises(TypeError):

@@ -43,7 +43,7 @@ NETS = {
 RULES = {"SGD": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}, "Adam": {"lr": 1e-3, "weight_decay": 1e-3}}
 
 
-def prepared(net, rule, dtype):
+def make_training(net, rule, dtype):
     """Return a model, the optimizer, rows, labels and the batch size."""
     sizes, batch, rows = NETS[net]
     rng = np.random.default_rng(0)
@@ -52,9 +52,9 @@ def prepared(net, rule, dtype):
     return model, getattr(cl, rule)(model.parameters(), **RULES[rule]), x, y, batch
 
 
-def trained(net="256-512-64", rule="SGD", dtype=np.float32):
+def train_digest(net="256-512-64", rule="SGD", dtype=np.float32):
     """sha256 of the parameters after a fit."""
-    model, optimizer, x, y, batch = prepared(net, rule, dtype)
+    model, optimizer, x, y, batch = make_training(net, rule, dtype)
     train(model, x, y, optimizer=optimizer, batch_size=batch, epochs=2)
     return hashlib.sha256(bits(model)).hexdigest()
 
@@ -69,13 +69,13 @@ def test_every_number_of_threads_and_every_run_gives_the_same_weights(net, rule,
     digests = set()
     for n in (1, 2, 3, 8, 1):
         cl.set_num_threads(n)
-        digests.add(trained(net, rule, dtype))
+        digests.add(train_digest(net, rule, dtype))
     assert len(digests) == 1
 
 
 @pytest.mark.parametrize("net", NETS)
 def test_nearly_all_work_of_these_steps_is_cut_among_threads(net):
-    model, optimizer, x, y, batch = prepared(net, "SGD", np.float32)
+    model, optimizer, x, y, batch = make_training(net, "SGD", np.float32)
     loss = cl.SoftmaxLoss()
 
     def step(x, y):
@@ -112,7 +112,7 @@ def test_a_prediction_depends_neither_on_the_rows_beside_it_nor_on_threads(isa, 
 def test_another_process_gives_the_same_weights():
     program = f"import sys; sys.path.insert(0, {ROOT!r}); import tests.core.test_threads as t; print(t.trained())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == trained()
+    assert done.stdout.strip() == train_digest()
 
 
 @pytest.mark.parametrize("n", [1, 4])
@@ -120,10 +120,10 @@ def test_eight_threads_may_predict_at_once(n):
     cl.set_num_threads(n)
     model = classifier(64, 200, 10)
     x = np.random.default_rng(0).normal(size=(8, 500, 64)).astype(np.float32)
-    expected = [model.predict(part).tobytes() for part in x]
+    expected_digest = [model.predict(part).tobytes() for part in x]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
-            assert [p.tobytes() for p in pool.map(model.predict, x)] == expected
+            assert [p.tobytes() for p in pool.map(model.predict, x)] == expected_digest
 
 
 def test_models_may_be_trained_on_several_threads_at_once():
@@ -134,9 +134,9 @@ def test_models_may_be_trained_on_several_threads_at_once():
         train(model, x, y, epochs=20)
         return bits(model)
 
-    expected = [trained_from(seed) for seed in range(4)]
+    expected_digest = [trained_from(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(trained_from, range(4))) == expected
+        assert list(pool.map(trained_from, range(4))) == expected_digest
 
 
 def test_labels_that_another_thread_changes_during_a_fit_never_crash():
@@ -214,7 +214,7 @@ def product():
 
 
 @pytest.mark.parametrize("n", [100_000, 2**31 - 1])
-def test_too_many_threads_are_refused_and_the_next_product_is_right(n):
+def test_too_many_threads_raise_and_the_next_product_is_right(n):
     program = f"""
 try:
     cl.set_num_threads({n})
@@ -311,7 +311,7 @@ def test_threads_that_train_at_the_same_time_share_the_number():
     ends, seen = threading.Event(), set()
 
     def train_until_the_other_has_seen_it(net):
-        model, optimizer, x, y, batch = prepared(net, "SGD", np.float32)
+        model, optimizer, x, y, batch = make_training(net, "SGD", np.float32)
         while not ends.is_set():
             train(model, x, y, optimizer=optimizer, batch_size=batch, epochs=20)
 
@@ -459,7 +459,7 @@ def test_a_system_without_control_groups_has_no_quota(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "not a limit", "1 0", None])
-def test_a_limit_that_cannot_be_read_is_none(tmp_path, text):
+def test_a_limit_that_cannot_be_read_does_not_count(tmp_path, text):
     limits = {(V2, ""): "200000 100000"} | ({} if text is None else {(V2, "a"): text})
     root = tree(tmp_path, "0::/a\n", [("/", V2)], limits)
     if text is None:
@@ -467,7 +467,7 @@ def test_a_limit_that_cannot_be_read_is_none(tmp_path, text):
     assert threads._cgroup_limit("cpu", root) == 2
 
 
-def test_half_a_limit_of_version_1_is_none(tmp_path):
+def test_half_a_limit_of_version_1_does_not_count(tmp_path):
     root = tree(tmp_path, "4:cpu:/a\n", [("/", V1)], {(V1, "a"): "100000"})
     assert threads._cgroup_limit("cpu", root) == NOTHING
 
@@ -524,14 +524,14 @@ def test_the_bound_is_several_threads_a_processor_or_half_a_groups_limit(monkeyp
 
 
 @pytest.fixture
-def expected():
-    """Return what `trained` gives in this process, whose kernels have then run on several threads."""
+def expected_digest():
+    """Return what `train_digest` gives in this process, whose kernels have then run on several threads."""
     cl.set_num_threads(4)
-    return trained()
+    return train_digest()
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork")
-def test_children_forked_after_a_fit_finish_a_fit_with_the_same_bits_on_one_thread(expected):
+def test_children_forked_after_a_fit_finish_a_fit_with_the_same_bits_on_one_thread(expected_digest):
     for i in range(20):
         reading, writing = os.pipe()
         with warnings.catch_warnings():
@@ -542,18 +542,18 @@ def test_children_forked_after_a_fit_finish_a_fit_with_the_same_bits_on_one_thre
                 number = cl.get_num_threads()
                 if i % 2:
                     cl.set_num_threads(4)
-                os.write(writing, f"{number} {kernels.available_threads()} {trained()}".encode())
+                os.write(writing, f"{number} {kernels.available_threads()} {train_digest()}".encode())
             finally:
                 os._exit(0)
         os.close(writing)
         try:
             assert select.select([reading], [], [], 30)[0], "the child hangs"
-            assert os.read(reading, 1000).decode() == f"1 1 {expected}"
+            assert os.read(reading, 1000).decode() == f"1 1 {expected_digest}"
         finally:
             os.close(reading)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    assert (cl.get_num_threads(), trained()) == (4, expected)
+    assert (cl.get_num_threads(), train_digest()) == (4, expected_digest)
 
 
 @pytest.mark.slow
@@ -651,23 +651,23 @@ os.write(1, f"{cl._kernels.available_threads()} {test_threads.trained()}\\n".enc
 if child:
     os.waitpid(child, 0)
 """)
-    assert sorted(printed.splitlines()) == [f"4 {trained()}"] * 2
+    assert sorted(printed.splitlines()) == [f"4 {train_digest()}"] * 2
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_processes_started_in_every_way_give_the_same_bits(method, expected):
+def test_processes_started_in_every_way_give_the_same_bits(method, expected_digest):
     with multiprocessing.get_context(method).Pool(2) as pool:
-        done = [pool.apply_async(trained) for _ in range(3)]
-        assert [result.get(timeout=60) for result in done] == [expected] * 3
+        done = [pool.apply_async(train_digest) for _ in range(3)]
+        assert [result.get(timeout=60) for result in done] == [expected_digest] * 3
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing", "threading"])
-def test_joblib_gives_the_same_bits(backend, expected):
+def test_joblib_gives_the_same_bits(backend, expected_digest):
     try:
         with joblib.Parallel(n_jobs=2, backend=backend, timeout=60) as parallel:
-            assert parallel(joblib.delayed(trained)() for _ in range(3)) == [expected] * 3
+            assert parallel(joblib.delayed(train_digest)() for _ in range(3)) == [expected_digest] * 3
     finally:
         if backend == "loky":
             get_reusable_executor().shutdown()

@@ -19,7 +19,7 @@ class Descent(cl.Optimizer):
                 p.data[...] -= self.lr * p.grad
 
 
-def step_of(optimizer):
+def make_step(optimizer):
     def change(p):
         p.add_grad(np.ones(p.shape))
         optimizer([p], lr=0.1).step()
@@ -33,8 +33,8 @@ def assign(p):
 
 
 CHANGES = {
-    "SGD.step": step_of(cl.SGD),
-    "a user's step": step_of(Descent),
+    "SGD.step": make_step(cl.SGD),
+    "a user's step": make_step(Descent),
     "p.data =": assign,
     "detached.data =": lambda p: assign(p.detach()),
     "view.data =": lambda p: assign(p.reshape(p.size)),
@@ -271,8 +271,8 @@ def test_layers_notice_their_parameters_changes():
         lambda linear: linear.initialize(1),
         lambda linear: assign(linear.weight),
         lambda linear: cl.Model([linear]).load_state_dict(cl.Model([cl.Linear(3, 2)]).state_dict()),
-        lambda linear: step_of(cl.SGD)(linear.weight),
-        lambda linear: step_of(Descent)(linear.weight),
+        lambda linear: make_step(cl.SGD)(linear.weight),
+        lambda linear: make_step(Descent)(linear.weight),
     ):
         linear = cl.Linear(3, 2)
         y = linear(x).sum()
@@ -281,7 +281,7 @@ def test_layers_notice_their_parameters_changes():
             y.backward()
 
 
-def test_a_backward_that_is_refused_for_a_change_leaves_gradients_alone():
+def test_a_backward_that_raises_for_a_change_leaves_gradients_alone():
     p, q = leaf([1.0, 2.0]), leaf([1.0, 2.0])
     y = (q * 3.0 + p * p).sum()
     assign(p)

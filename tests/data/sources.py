@@ -14,7 +14,7 @@ def classifier(dtype=np.float32, seed=0):
     return cl.Model([cl.Linear(FEATURES, 16), cl.ReLU(), cl.Linear(16, CLASSES)], seed=seed, dtype=dtype)
 
 
-def fitted(x, y=None, *, dtype=np.float32, model=None, **options):
+def fit_classifier(x, y=None, *, dtype=np.float32, model=None, **options):
     model = classifier(dtype) if model is None else model
     optimizer = cl.Adam(model.parameters(), lr=0.01)
     batch_size = None if y is None else 48  # batches have their own

@@ -52,7 +52,7 @@ def flipped(x, drawn):
     return np.array([image[..., ::-1] if numbers(drawn, i, 2)[0] else image for i, image in enumerate(x)], x.dtype)
 
 
-def cropped(x, drawn, size, padding):
+def crop(x, drawn, size, padding):
     height, width = size
     wide = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(padding, padding)] * 2)
     H, W = wide.shape[-2:]
@@ -64,7 +64,7 @@ def cropped(x, drawn, size, padding):
     return y
 
 
-def mapped(x, maps):
+def resample(x, maps):
     """y[h, w] = x[u, v]: a sum over all pixels, each weighted by how near it is to (u, v)."""
     x = x.astype(np.float64)
     H, W = x.shape[-2:]
@@ -97,7 +97,7 @@ def test_each_image_becomes_what_its_row_draws(shape, drawn, dtype):
     for padding, height, width in ((0, 1, 1), (3, 2, 6), (9, 7, 18), (2**31 - 1, 3, 2)):
         if padding < 100 and height <= shape[-2] + 2 * padding and width <= shape[-1] + 2 * padding:
             y = kernels.crop(x, state, height, width, padding)
-            assert_same_bits(y, cropped(x, drawn, (height, width), padding))
+            assert_same_bits(y, crop(x, drawn, (height, width), padding))
     if x.size:
         assert_same_bits(kernels.flip(x, state), flipped(x, drawn))
     assert_same_bits(x, before)
@@ -110,7 +110,7 @@ def test_pixels_come_from_between_the_pixels_around_their_place(shape, dtype):
     rng = np.random.default_rng(0)
     x, maps = rng.uniform(1, 2, shape).astype(dtype), rng.normal(size=(shape[0], 2, 2))
     for factor in (1, 1e-3, 1e3, 1e300):
-        assert_close(kernels.affine(x, maps * factor), mapped(x, maps * factor), dtype)
+        assert_close(kernels.affine(x, maps * factor), resample(x, maps * factor), dtype)
     assert_same_bits(kernels.affine(x, np.tile(np.eye(2), (len(x), 1, 1))), x)
     assert (kernels.affine(x, np.full(maps.shape, np.nan)) == 0).all()
 
@@ -265,7 +265,7 @@ def test_the_generators_seed_is_what_augmentations_draw_from(augmentation):
 
 
 @every_augmentation
-def test_each_epoch_and_each_batch_is_drawn_anew(augmentation):
+def test_each_epoch_and_each_batch_is_drawn_again(augmentation):
     same = np.tile(np.arange(1, 20 * 36 + 1, dtype=np.float32).reshape(20, 6, 6), (2, 1, 1))
     generator = cl.DataGenerator(same, Y[:40], batch_size=20, shuffle=False, seed=0, transform=augmentation)
     batches = [x for _ in range(3) for x, _ in generator]

@@ -15,13 +15,13 @@ def rows(generator):
     return [int(row[0]) for batch in generator for row in (batch[0] if isinstance(batch, tuple) else batch)]
 
 
-def numbered(n):
+def numbered_rows(n):
     """x (n, 2) and y (n,) that both tell the row."""
     return np.column_stack([np.arange(n), np.arange(n)]).astype(np.float32), np.arange(n)
 
 
 def test_an_epoch_has_every_row_once_with_its_target():
-    x, y = numbered(10)
+    x, y = numbered_rows(10)
     batches = list(cl.DataGenerator(x, y, batch_size=3, seed=0))
     assert [len(batch_x) for batch_x, _ in batches] == [3, 3, 3, 1]
     for batch_x, batch_y in batches:
@@ -31,29 +31,29 @@ def test_an_epoch_has_every_row_once_with_its_target():
 
 @pytest.mark.parametrize(("n", "size", "drop_last", "batches"), [(10, 3, False, 4), (10, 3, True, 3), (9, 3, True, 3)])
 def test_the_length_is_the_number_of_batches(n, size, drop_last, batches):
-    generator = cl.DataGenerator(*numbered(n), batch_size=size, drop_last=drop_last)
+    generator = cl.DataGenerator(*numbered_rows(n), batch_size=size, drop_last=drop_last)
     assert len(generator) == len(list(generator)) == batches
 
 
 def test_drop_last_leaves_out_only_the_short_batch():
-    generator = cl.DataGenerator(*numbered(10), batch_size=4, shuffle=False, drop_last=True)
+    generator = cl.DataGenerator(*numbered_rows(10), batch_size=4, shuffle=False, drop_last=True)
     assert rows(generator) == list(range(8))
 
 
 def test_without_shuffle_rows_come_in_their_order_each_epoch():
-    generator = cl.DataGenerator(*numbered(7), batch_size=3, shuffle=False)
+    generator = cl.DataGenerator(*numbered_rows(7), batch_size=3, shuffle=False)
     assert rows(generator) == rows(generator) == list(range(7))
 
 
-def test_each_epoch_is_shuffled_anew():
-    generator = cl.DataGenerator(*numbered(50), batch_size=8, seed=0)
+def test_each_epoch_is_shuffled_again():
+    generator = cl.DataGenerator(*numbered_rows(50), batch_size=8, seed=0)
     epochs = [rows(generator) for _ in range(5)]
     assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in [*epochs, range(50)]}) == 6
 
 
 def test_every_order_is_as_likely_as_any_other():
-    generator = cl.DataGenerator(*numbered(4), batch_size=4, seed=0)
+    generator = cl.DataGenerator(*numbered_rows(4), batch_size=4, seed=0)
     counts = Counter(tuple(rows(generator)) for _ in range(2400))
     assert len(counts) == 24
     assert 60 < min(counts.values()) <= max(counts.values()) < 140  # 100 expected, four standard deviations
@@ -61,7 +61,7 @@ def test_every_order_is_as_likely_as_any_other():
 
 def test_the_same_seed_gives_the_same_orders():
     def orders(seed):
-        generator = cl.DataGenerator(*numbered(30), seed=seed)
+        generator = cl.DataGenerator(*numbered_rows(30), seed=seed)
         return [rows(generator) for _ in range(3)]
 
     assert orders(5) == orders(5) == orders(np.random.default_rng(5))
@@ -70,14 +70,14 @@ def test_the_same_seed_gives_the_same_orders():
 
 
 def test_leaving_early_and_starting_again_starts_an_epoch():
-    generator = cl.DataGenerator(*numbered(20), batch_size=6, seed=0)
+    generator = cl.DataGenerator(*numbered_rows(20), batch_size=6, seed=0)
     for _ in generator:
         break
     assert sorted(rows(generator)) == list(range(20))
 
 
 def test_two_passes_at_once_do_not_disturb_each_other():
-    generator = cl.DataGenerator(*numbered(12), batch_size=4, seed=0)
+    generator = cl.DataGenerator(*numbered_rows(12), batch_size=4, seed=0)
     pairs = list(zip(generator, generator, strict=True))
     for i in range(2):
         assert sorted(int(row) for pair in pairs for row in pair[i][1]) == list(range(12))
@@ -85,17 +85,17 @@ def test_two_passes_at_once_do_not_disturb_each_other():
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_batches_are_fresh_arrays(shuffle):
-    x, y = numbered(8)
+    x, y = numbered_rows(8)
     generator = cl.DataGenerator(x, y, batch_size=8, shuffle=shuffle, seed=0)
     for batch_x, batch_y in generator:
         batch_x[...], batch_y[...] = -1, -1
-    assert (x == numbered(8)[0]).all()
-    assert (y == numbered(8)[1]).all()
+    assert (x == numbered_rows(8)[0]).all()
+    assert (y == numbered_rows(8)[1]).all()
     assert sorted(rows(generator)) == list(range(8))
 
 
 def test_without_y_batches_are_arrays_of_x():
-    batches = list(cl.DataGenerator(numbered(5)[0], batch_size=2, shuffle=False))
+    batches = list(cl.DataGenerator(numbered_rows(5)[0], batch_size=2, shuffle=False))
     assert [batch.shape for batch in batches] == [(2, 2), (2, 2), (1, 2)]
 
 
@@ -128,7 +128,7 @@ def test_no_rows_raise_value_error(x):
 
 def test_x_and_y_of_different_lengths_raise_value_error_naming_both_shapes():
     with pytest.raises(ValueError, match=r"\(5, 2\).*\(4,\)"):
-        cl.DataGenerator(numbered(5)[0], np.arange(4))
+        cl.DataGenerator(numbered_rows(5)[0], np.arange(4))
 
 
 def test_masked_elements_raise_value_error():
@@ -148,16 +148,16 @@ def test_python_objects_raise_type_error():
 )
 def test_a_batch_size_has_to_be_a_positive_integer(size, error):
     with pytest.raises(error, match="batch_size"):
-        cl.DataGenerator(*numbered(5), batch_size=size)
+        cl.DataGenerator(*numbered_rows(5), batch_size=size)
 
 
 def test_drop_last_that_would_leave_nothing_raises_value_error():
     with pytest.raises(ValueError, match="drop_last"):
-        cl.DataGenerator(*numbered(5), batch_size=6, drop_last=True)
+        cl.DataGenerator(*numbered_rows(5), batch_size=6, drop_last=True)
 
 
 def test_a_batch_may_be_larger_than_the_data():
-    assert rows(cl.DataGenerator(*numbered(5), batch_size=2**40, shuffle=False)) == list(range(5))
+    assert rows(cl.DataGenerator(*numbered_rows(5), batch_size=2**40, shuffle=False)) == list(range(5))
 
 
 # ---- several inputs, weights ----------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_inputs_and_weights_that_do_not_fit_raise(arguments, options, error, mes
 
 
 def test_a_transform_changes_each_batch_and_gets_what_it_would_be_without():
-    x, y = numbered(10)
+    x, y = numbered_rows(10)
     given = []
 
     def transform(x, y):
@@ -223,7 +223,7 @@ def test_a_transform_changes_each_batch_and_gets_what_it_would_be_without():
         assert (y_g == y_p).all()
         assert (x_t == 2 * x_p).all()
         assert (y_t == y_p + 1).all()
-    assert (x == numbered(10)[0]).all()
+    assert (x == numbered_rows(10)[0]).all()
 
 
 def test_a_transform_gets_a_tuple_of_inputs_and_weights_go_past_it():
@@ -253,30 +253,30 @@ def test_a_transform_gets_a_tuple_of_inputs_and_weights_go_past_it():
     ],
 )
 def test_a_transform_that_returns_no_pair_of_as_many_rows_raises(returned, error, message):
-    generator = cl.DataGenerator(*numbered(5), transform=lambda x, y: returned)
+    generator = cl.DataGenerator(*numbered_rows(5), transform=lambda x, y: returned)
     with pytest.raises(error, match=f"transform.*{message}"):
         next(iter(generator))
 
 
 def test_a_transform_that_cannot_be_called_or_has_no_targets_raises():
     with pytest.raises(TypeError, match=r"transform: expected a callable .* got 'shift'"):
-        cl.DataGenerator(*numbered(5), transform="shift")
+        cl.DataGenerator(*numbered_rows(5), transform="shift")
     with pytest.raises(TypeError, match=r"transform\[1\]: expected a callable .* got 'shift'"):
-        cl.DataGenerator(*numbered(5), transform=[lambda x, y: (x, y), "shift"])
+        cl.DataGenerator(*numbered_rows(5), transform=[lambda x, y: (x, y), "shift"])
     with pytest.raises(ValueError, match="transform needs y"):
-        cl.DataGenerator(numbered(5)[0], transform=lambda x, y: (x, y))
+        cl.DataGenerator(numbered_rows(5)[0], transform=lambda x, y: (x, y))
 
 
 @pytest.mark.parametrize("option", ["shuffle", "drop_last"])
 def test_an_option_has_to_be_a_bool(option):
-    x, y = numbered(10)
+    x, y = numbered_rows(10)
     with pytest.raises(TypeError, match=f"{option} must be True or False, got 'no'"):
         cl.DataGenerator(x, y, **{option: "no"})
     assert getattr(cl.DataGenerator(x, y, **{option: np.False_}), option) is False
 
 
 def test_a_generator_of_some_rows_trains_and_resumes_as_these_rows_alone(tmp_path):
-    x, y = numbered(12)
+    x, y = numbered_rows(12)
     rows, weights, log = np.array([0, 3, 3, 5, 7, 11]), np.arange(12.0), cl.callbacks.Checkpoint(tmp_path / "rows")
 
     def trained(generator, epochs=3, **options):

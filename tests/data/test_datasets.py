@@ -131,7 +131,7 @@ def contents(dataset):
     return dict(zip(NAMES, map(idx, mnist_arrays()), strict=True))
 
 
-def written(folder, of, pack=lambda name: False):
+def write_files(folder, of, pack=lambda name: False):
     """Write files to a folder, packed with .gz where `pack` says so of a name."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in of.items():
@@ -162,7 +162,7 @@ def assert_is_the_small(dataset, data):
     "pack", [lambda name: False, lambda name: True, lambda name: "train" in name or "2" in name], ids=["", "gz", "some"]
 )
 def test_files_are_read_as_they_are_or_packed(dataset, pack, tmp_path):
-    written(tmp_path, contents(dataset), pack)
+    write_files(tmp_path, contents(dataset), pack)
     assert_is_the_small(dataset, READERS[dataset](tmp_path))
     assert_is_the_small(dataset, READERS[dataset](str(tmp_path)))
 
@@ -175,13 +175,13 @@ def test_a_gzip_file_is_recognized_by_its_content_not_its_name(dataset, tmp_path
 
 
 def test_cifar10_is_found_in_the_folder_that_its_archive_unpacks_to(tmp_path):
-    written(tmp_path / "cifar-10-batches-bin", contents("cifar10"), lambda name: name == "test_batch.bin")
+    write_files(tmp_path / "cifar-10-batches-bin", contents("cifar10"), lambda name: name == "test_batch.bin")
     assert_is_the_small("cifar10", cl.datasets.cifar10(tmp_path))
 
 
 def test_files_of_more_rows_than_are_read_at_once(tmp_path):
     rows = np.random.default_rng(0).integers(0, 10, (600, 3073), np.uint8)
-    written(tmp_path, dict.fromkeys(CIFAR_NAMES, rows.tobytes()), lambda name: "2" in name)
+    write_files(tmp_path, dict.fromkeys(CIFAR_NAMES, rows.tobytes()), lambda name: "2" in name)
     (x, y), _ = cl.datasets.cifar10(tmp_path)
     assert (y.reshape(5, 600) == rows[:, 0]).all()
     assert (x.reshape(5, 600, 3072) == rows[:, 1:] / np.float32(255)).all()
@@ -190,7 +190,7 @@ def test_files_of_more_rows_than_are_read_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"test_batch.bin: expected labels from 0 to 9, got 10 in row 400"):
         cl.datasets.cifar10(tmp_path)
     images = np.random.default_rng(0).integers(0, 256, (2100, 28, 28), np.uint8)
-    written(
+    write_files(
         tmp_path,
         dict(zip(NAMES, [idx(images), idx((np.arange(2100) % 10).astype(np.uint8))] * 2, strict=True)),
         lambda name: "t10k" in name,
@@ -200,7 +200,7 @@ def test_files_of_more_rows_than_are_read_at_once(tmp_path):
 
 
 def test_images_and_labels_of_no_rows_are_read(tmp_path):
-    written(tmp_path, dict(zip(NAMES, map(idx, mnist_arrays((2, 0))), strict=True)))
+    write_files(tmp_path, dict(zip(NAMES, map(idx, mnist_arrays((2, 0))), strict=True)))
     _, (x, y) = cl.datasets.mnist(tmp_path)
     assert (x.shape, y.shape) == ((0, 28, 28), (0,))
 
@@ -210,7 +210,7 @@ def test_missing_files_are_named(dataset, tmp_path):
     names = list(contents(dataset))
     with pytest.raises(FileNotFoundError, match=f"{', '.join(names)}.*not in .*nowhere. download=True fetches them"):
         READERS[dataset](tmp_path / "nowhere")
-    written(tmp_path, contents(dataset))
+    write_files(tmp_path, contents(dataset))
     (tmp_path / names[1]).unlink()
     (tmp_path / names[1]).mkdir()
     with pytest.raises(FileNotFoundError, match=f"{dataset} needs the files {names[1]},"):
@@ -244,7 +244,7 @@ def test_a_wrong_file_is_named_with_the_expected_and_the_actual_content(what, pa
     dataset = "cifar10" if good is ROWS else "mnist"
     of = contents(dataset)
     name = next(name for name, content in of.items() if content == good)
-    written(tmp_path, of)
+    write_files(tmp_path, of)
     (tmp_path / name).write_bytes(pack(bad))
     with pytest.raises(ValueError, match=f"{name}.*({message})"):
         READERS[dataset](tmp_path)
@@ -266,13 +266,13 @@ def test_a_wrong_file_is_named_with_the_expected_and_the_actual_content(what, pa
 def test_a_gzip_file_that_is_damaged_is_named(dataset, spoil, tmp_path):
     of = contents(dataset)
     name = next(iter(of))
-    written(tmp_path, of, lambda name: True)
+    write_files(tmp_path, of, lambda name: True)
     (tmp_path / f"{name}.gz").write_bytes(spoil(packed(of[name])))
     with pytest.raises(ValueError, match=f"{name}.gz: expected"):
         READERS[dataset](tmp_path)
 
 
-def peak_of(call):
+def peak_memory(call):
     """Return the most memory that Python and NumPy held during a call, in bytes, which raises ValueError."""
     tracemalloc.start()
     try:
@@ -284,31 +284,31 @@ def peak_of(call):
 
 
 def test_a_gzip_file_is_unpacked_no_further_than_its_header_says(tmp_path):
-    written(tmp_path, contents("mnist"))
+    write_files(tmp_path, contents("mnist"))
     (tmp_path / NAMES[0]).write_bytes(packed(IMAGES + bytes(50_000_000)))
-    assert peak_of(lambda: cl.datasets.mnist(tmp_path)) < 2e6
+    assert peak_memory(lambda: cl.datasets.mnist(tmp_path)) < 2e6
 
 
 @pytest.mark.parametrize("pack", [bytes, packed])
 def test_a_header_that_promises_more_than_the_file_can_hold_gets_no_memory(pack, tmp_path):
-    written(tmp_path, contents("mnist"))
+    write_files(tmp_path, contents("mnist"))
     for rows in (10_000, 300_000, 2**32 - 1):
         (tmp_path / NAMES[0]).write_bytes(pack(IMAGES[:4] + struct.pack(">I", rows) + IMAGES[8:]))
-        assert peak_of(lambda: cl.datasets.mnist(tmp_path)) < 2e6
+        assert peak_memory(lambda: cl.datasets.mnist(tmp_path)) < 2e6
 
 
 def test_a_gzip_file_is_not_unpacked_beyond_a_limit(tmp_path, monkeypatch):
     assert mnist_cifar.MAX_UNPACKED == 2**28
     monkeypatch.setattr(mnist_cifar, "MAX_UNPACKED", 3_000_000)
-    written(tmp_path, contents("cifar10"))
+    write_files(tmp_path, contents("cifar10"))
     (tmp_path / CIFAR_NAMES[0]).write_bytes(packed(bytes(3073 * 10_000)))
-    assert peak_of(lambda: cl.datasets.cifar10(tmp_path)) < 6e6
-    written(tmp_path, contents("mnist"))
+    assert peak_memory(lambda: cl.datasets.cifar10(tmp_path)) < 6e6
+    write_files(tmp_path, contents("mnist"))
     (tmp_path / NAMES[0]).write_bytes(packed(idx(np.zeros((4000, 28, 28), np.uint8))))
-    assert peak_of(lambda: cl.datasets.mnist(tmp_path)) < 2e6
+    assert peak_memory(lambda: cl.datasets.mnist(tmp_path)) < 2e6
 
 
-def mutated(content, rng):
+def mutate(content, rng):
     """Return the content with a byte, a bit, an integer or a stretch changed, or with another length."""
     content = bytearray(content)
     for _ in range(rng.integers(1, 4)):
@@ -352,12 +352,12 @@ def read_plainly(of):
 def test_thousands_of_mutated_files_raise_value_error_or_are_read_right(dataset, pack, tmp_path):
     rng = np.random.default_rng(0)
     of = contents(dataset)
-    written(tmp_path, of)
+    write_files(tmp_path, of)
     unread = {name: [] for name in list(of)[:2]}
     tracemalloc.start()
     for i in range(1000):
         name = list(of)[i % 2]
-        content = mutated(pack(of[name]), rng)
+        content = mutate(pack(of[name]), rng)
         replace(tmp_path / name, content)
         try:
             (x, y), _ = READERS[dataset](tmp_path)
@@ -458,7 +458,7 @@ def test_a_missing_file_is_fetched_once(dataset, server, tmp_path):
 def test_files_that_are_there_are_kept(dataset, server, tmp_path):
     of = contents(dataset)
     (missing, _), *rest = of.items()
-    folder = written(tmp_path / "folder", dict(rest))
+    folder = write_files(tmp_path / "folder", dict(rest))
     assert_is_the_small(dataset, READERS[dataset](folder, download=True))
     assert server.asked == ["cifar-10-binary.tar.gz" if dataset == "cifar10" else f"{missing}.gz"]
     assert len(files_in(folder)) == len(of)
@@ -495,7 +495,7 @@ def test_without_pooch_a_missing_file_says_what_to_install(tmp_path, monkeypatch
     with pytest.raises(ImportError, match=r"-m pip install pooch"):
         cl.datasets.mnist(tmp_path / "folder", download=True)
     assert not (tmp_path / "folder").exists()
-    assert_is_the_small("mnist", cl.datasets.mnist(written(tmp_path, contents("mnist")), download=True))
+    assert_is_the_small("mnist", cl.datasets.mnist(write_files(tmp_path, contents("mnist")), download=True))
 
 
 def test_every_file_that_is_fetched_has_a_sha256_and_its_name_is_one_that_is_read():

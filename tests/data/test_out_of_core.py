@@ -16,7 +16,7 @@ from caffelite import sources
 from caffelite.data.generator import merge_single_rows
 from caffelite.training.epochs import in_memory
 from tests.conftest import run
-from tests.data.sources import CLASSES, FEATURES, N, Stopping, X, Y, assert_same, classifier, fitted
+from tests.data.sources import CLASSES, FEATURES, N, Stopping, X, Y, assert_same, classifier, fit_classifier
 
 h5py = pytest.importorskip("h5py")
 
@@ -61,7 +61,7 @@ class Lying(Sliced):
         return found if len(self.reads) <= self.truths else self.lie(self, found)
 
 
-def mapped(array, folder, mode="r", order="C"):
+def map_array(array, folder, mode="r", order="C"):
     path = folder / f"rows-{len(os.listdir(folder))}"
     array.T.tofile(path) if order == "F" else array.tofile(path)
     return np.memmap(path, array.dtype, mode, shape=array.shape, order=order)
@@ -74,16 +74,16 @@ def dataset(array, folder, **options):
 
 def offset(array, folder):
     """Rows in the midst of a mapped file."""
-    return mapped(np.concatenate([array[:7] - 1, array, array[:3]]), folder)[7:-3]
+    return map_array(np.concatenate([array[:7] - 1, array, array[:3]]), folder)[7:-3]
 
 
 SOURCES = {
-    "memmap": mapped,
-    "memmap r+": lambda array, folder: mapped(array, folder, "r+"),
-    "memmap c": lambda array, folder: mapped(array, folder, "c"),
-    "memmap F": lambda array, folder: mapped(array, folder, order="F"),
+    "memmap": map_array,
+    "memmap r+": lambda array, folder: map_array(array, folder, "r+"),
+    "memmap c": lambda array, folder: map_array(array, folder, "c"),
+    "memmap F": lambda array, folder: map_array(array, folder, order="F"),
     "memmap, from a row on": offset,
-    "memmap backwards": lambda array, folder: mapped(array[::-1], folder)[::-1],
+    "memmap backwards": lambda array, folder: map_array(array[::-1], folder)[::-1],
     "h5py": dataset,
     "h5py chunks": lambda array, folder: dataset(array, folder, chunks=(37, *array.shape[1:]), compression="gzip"),
     "sliced": lambda array, folder: Sliced(array),
@@ -91,7 +91,7 @@ SOURCES = {
 every_source = pytest.mark.parametrize("source", SOURCES)
 
 
-def rows_of(generator):
+def row_numbers(generator):
     return [[int(row) for row in np.ravel(batch[:, 0])] for batch in generator]
 
 
@@ -105,14 +105,14 @@ def test_sources_are_what_has_shape_dtype_and_slices_and_is_not_in_memory(tmp_pa
     for x in (X, X.tolist(), X[0, 0], cl.Tensor(X), torch.tensor(X), scipy_sparse.csr_array(X), 3, "x", np.float32):
         assert not is_source(x)
     assert not is_source(np.ma.masked_array(X))
-    assert not is_source(mapped(X[:1, :1], tmp_path)[0, 0])
+    assert not is_source(map_array(X[:1, :1], tmp_path)[0, 0])
 
 
 @every_source
 def test_a_small_source_is_as_its_array(tmp_path, monkeypatch, source):
     monkeypatch.setattr(sources, "BUFFER", 2**30)
     x, y = SOURCES[source](X, tmp_path), SOURCES[source](Y, tmp_path)
-    assert_same(fitted(x, y, validation_split=0.2), fitted(X, Y, validation_split=0.2))
+    assert_same(fit_classifier(x, y, validation_split=0.2), fit_classifier(X, Y, validation_split=0.2))
 
 
 # ---- the order ------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_every_row_comes_once_in_full_batches(shuffle, drop_last, size):
     if drop_last and size > N:
         return
     generator = cl.DataGenerator(Sliced(NUMBERED), batch_size=size, shuffle=shuffle, drop_last=drop_last, seed=0)
-    batches = rows_of(generator)
+    batches = row_numbers(generator)
     assert len(batches) == len(generator) == (N // size if drop_last else -(-N // size))
     assert {len(batch) for batch in batches[:-1]} <= {size}
     rows = [row for batch in batches for row in batch]
@@ -198,7 +198,7 @@ def test_a_block_consists_of_whole_chunks_of_the_source(tmp_path):
 
 def test_rows_of_a_buffer_are_shuffled_and_its_blocks_come_from_anywhere():
     generator = cl.DataGenerator(Sliced(NUMBERED), batch_size=48, seed=0)
-    for batch in rows_of(generator)[:-1]:
+    for batch in row_numbers(generator)[:-1]:
         places = {row // generator.blocks.block for row in batch}
         assert len(places) > 10  # of some 30 blocks
         assert max(places) - min(places) > N / generator.blocks.block / 2
@@ -207,7 +207,7 @@ def test_rows_of_a_buffer_are_shuffled_and_its_blocks_come_from_anywhere():
 def test_each_epoch_has_its_order_and_the_same_seed_the_same_orders():
     def orders(seed):
         generator = cl.DataGenerator(Sliced(NUMBERED), batch_size=48, seed=seed)
-        return [rows_of(generator) for _ in range(3)]
+        return [row_numbers(generator) for _ in range(3)]
 
     first = orders(5)
     assert first == orders(5)
@@ -229,8 +229,8 @@ def test_every_row_is_as_likely_at_the_beginning_as_any_other():
 
 def test_inputs_targets_and_weights_come_from_the_same_rows(tmp_path):
     number = NUMBERED[:, 0]
-    x = (Sliced(NUMBERED), X, mapped(NUMBERED.astype(np.uint16), tmp_path))
-    generator = cl.DataGenerator(x, mapped(number, tmp_path), sample_weight=number, batch_size=48, seed=0)
+    x = (Sliced(NUMBERED), X, map_array(NUMBERED.astype(np.uint16), tmp_path))
+    generator = cl.DataGenerator(x, map_array(number, tmp_path), sample_weight=number, batch_size=48, seed=0)
     for (a, b, c), y, w in generator:
         assert (a[:, 0] == y).all()
         assert (b == X[y.astype(int)]).all()
@@ -240,7 +240,7 @@ def test_inputs_targets_and_weights_come_from_the_same_rows(tmp_path):
 
 
 def test_leaving_early_and_two_passes_at_once(tmp_path):
-    generator = cl.DataGenerator(mapped(NUMBERED, tmp_path), batch_size=48, seed=0)
+    generator = cl.DataGenerator(map_array(NUMBERED, tmp_path), batch_size=48, seed=0)
     for _ in generator:
         break
     pairs = list(zip(generator, generator, strict=True))
@@ -256,15 +256,15 @@ def test_leaving_early_and_two_passes_at_once(tmp_path):
 def test_unshuffled_training_has_the_bits_of_what_is_in_memory(tmp_path, source, dtype):
     x, y = SOURCES[source](X, tmp_path), SOURCES[source](Y, tmp_path)
     options = {"dtype": dtype, "shuffle": False, "metrics": ["accuracy", "f1"], "sample_weight": np.arange(N) % 3}
-    of_source = fitted(x, y, validation_data=(x, y), **options)
-    assert_same(of_source, fitted(X, Y, validation_data=(X, Y), **options))
-    assert_same(of_source, fitted(x, Y, validation_data=(X, y), **options))
+    of_source = fit_classifier(x, y, validation_data=(x, y), **options)
+    assert_same(of_source, fit_classifier(X, Y, validation_data=(X, Y), **options))
+    assert_same(of_source, fit_classifier(x, Y, validation_data=(X, y), **options))
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f8", ">f4", "u1", "i8", "?"])
 def test_rows_of_other_dtypes_become_the_models(tmp_path, dtype):
     x = (10 * X).astype(dtype)
-    assert_same(fitted(mapped(x, tmp_path), Y, shuffle=False), fitted(x, Y, shuffle=False))
+    assert_same(fit_classifier(map_array(x, tmp_path), Y, shuffle=False), fit_classifier(x, Y, shuffle=False))
 
 
 def test_several_inputs_indices_masks_and_targets_that_are_read():
@@ -281,28 +281,28 @@ def test_several_inputs_indices_masks_and_targets_that_are_read():
 
     words, mask, y = np.arange(N) % 50, (np.arange(N) % 7 > 2)[:, None], X[:, :4].astype(np.float64)
     options = {"shuffle": False, "loss": cl.MSELoss()}
-    of_sources = fitted((Sliced(words), Sliced(X), Sliced(mask)), Sliced(y), model=Net(), **options)
-    assert_same(of_sources, fitted((words, X, mask), y, model=Net(), **options))
-    assert_same(of_sources, fitted((words, Sliced(X), mask), y, model=Net(), **options))
+    of_sources = fit_classifier((Sliced(words), Sliced(X), Sliced(mask)), Sliced(y), model=Net(), **options)
+    assert_same(of_sources, fit_classifier((words, X, mask), y, model=Net(), **options))
+    assert_same(of_sources, fit_classifier((words, Sliced(X), mask), y, model=Net(), **options))
 
 
 def test_shuffled_training_learns_and_the_same_seed_gives_the_same_bits(tmp_path):
-    of_source = fitted(mapped(X, tmp_path), Y, metrics=["accuracy"], epochs=6)
-    assert_same(of_source, fitted(Sliced(X), Sliced(Y), metrics=["accuracy"], epochs=6))
+    of_source = fit_classifier(map_array(X, tmp_path), Y, metrics=["accuracy"], epochs=6)
+    assert_same(of_source, fit_classifier(Sliced(X), Sliced(Y), metrics=["accuracy"], epochs=6))
     assert of_source[0]["accuracy"][-1] > 0.95
-    assert dict(of_source[0]) != dict(fitted(Sliced(X), Y, metrics=["accuracy"], epochs=6, seed=2)[0])
+    assert dict(of_source[0]) != dict(fit_classifier(Sliced(X), Y, metrics=["accuracy"], epochs=6, seed=2)[0])
     assert_same(
-        fitted(cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=3)),
-        fitted(cl.DataGenerator(mapped(X, tmp_path), Y, batch_size=48, seed=3)),
+        fit_classifier(cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=3)),
+        fit_classifier(cl.DataGenerator(map_array(X, tmp_path), Y, batch_size=48, seed=3)),
     )
 
 
 def test_training_through_a_transform_has_the_same_bits(tmp_path):
     def generator(transform):
-        return cl.DataGenerator(mapped(X, tmp_path), Y, batch_size=48, seed=3, transform=transform)
+        return cl.DataGenerator(map_array(X, tmp_path), Y, batch_size=48, seed=3, transform=transform)
 
-    plain, transformed = fitted(generator(None)), fitted(generator(lambda x, y: (x, y)))
-    assert_same(transformed, fitted(cl.Prefetch(generator(lambda x, y: (x, y)))))
+    plain, transformed = fit_classifier(generator(None)), fit_classifier(generator(lambda x, y: (x, y)))
+    assert_same(transformed, fit_classifier(cl.Prefetch(generator(lambda x, y: (x, y)))))
     assert all((plain[1][name] == x).all() for name, x in transformed[1].items())
     np.testing.assert_allclose(plain[0]["loss"], transformed[0]["loss"], rtol=1e-12)
 
@@ -322,7 +322,9 @@ def test_the_first_buffer_of_the_next_epoch_is_read_while_the_last_is_in_use(row
         ahead.append(rows_read() - rows * (epoch + 1))
 
     options = {"epochs": 3, "shuffle": False}
-    assert_same(fitted(source, Y[:rows], callbacks=[callback], **options), fitted(X[:rows], Y[:rows], **options))
+    assert_same(
+        fit_classifier(source, Y[:rows], callbacks=[callback], **options), fit_classifier(X[:rows], Y[:rows], **options)
+    )
     assert [count > 0 for count in ahead] == [True, True, False]
     assert rows_read() == 3 * rows
 
@@ -342,10 +344,10 @@ def test_a_buffer_in_use_is_not_read_over(rows):
     assert sorted(seen) == sorted([*range(rows)] * 2)
 
 
-def test_who_goes_through_the_generator_between_two_epochs_takes_one():
+def test_a_pass_through_the_generator_between_two_epochs_takes_one():
     def training(transform):
         generator = cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=3, transform=transform)
-        return fitted(
+        return fit_classifier(
             generator, epochs=3, callbacks=[lambda epoch, history: epoch == 0 and next(iter(generator)) and None]
         )
 
@@ -356,13 +358,13 @@ def test_who_goes_through_the_generator_between_two_epochs_takes_one():
 def test_a_batch_without_weight_is_passed_over(tmp_path):
     weights = (np.arange(N) >= 2000).astype(float)
     options = {"shuffle": False, "sample_weight": weights, "metrics": ["f1"]}
-    assert_same(fitted(mapped(X, tmp_path), Y, **options), fitted(X, Y, **options))
+    assert_same(fit_classifier(map_array(X, tmp_path), Y, **options), fit_classifier(X, Y, **options))
 
 
 def test_evaluate_and_predict_have_the_bits_of_what_is_in_memory(tmp_path):
     model, options = classifier(), {"loss": cl.SoftmaxLoss(), "metrics": ["accuracy", "auc"]}
-    model.load_state_dict(fitted(X, (Y > 0).astype(int), model=cl.Model([*classifier().functions]))[1])
-    x = mapped(X, tmp_path)
+    model.load_state_dict(fit_classifier(X, (Y > 0).astype(int), model=cl.Model([*classifier().functions]))[1])
+    x = map_array(X, tmp_path)
     assert (model.predict(x) == model.predict(X)).all()
     assert (model.predict(x, batch_size=7) == model.predict(X)).all()
     options["metrics"] = ["accuracy", "f1"]
@@ -403,7 +405,7 @@ def test_find_lr_takes_sources_and_inspect_says_that_it_takes_some_rows():
 
 def test_class_weights_of_labels_that_are_read():
     options = {"shuffle": False, "class_weight": "balanced"}
-    assert_same(fitted(Sliced(X), Sliced(Y), **options), fitted(X, Y, **options))
+    assert_same(fit_classifier(Sliced(X), Sliced(Y), **options), fit_classifier(X, Y, **options))
 
 
 def test_validation_split_holds_out_blocks_drawn_at_random():
@@ -413,7 +415,7 @@ def test_validation_split_holds_out_blocks_drawn_at_random():
         seen.append(targets.copy())
         return 0.0
 
-    fitted(Sliced(X), np.arange(N) % CLASSES, validation_split=0.3, epochs=1)
+    fit_classifier(Sliced(X), np.arange(N) % CLASSES, validation_split=0.3, epochs=1)
 
     class Noting(cl.Function):
         """The mean of x, which remembers targets."""
@@ -425,7 +427,7 @@ def test_validation_split_holds_out_blocks_drawn_at_random():
         def backward(self, dy):
             return np.zeros(self.shape, np.float32)
 
-    fitted(Sliced(X), np.arange(N), loss=Noting(), metrics=[note], validation_split=0.3, epochs=1)
+    fit_classifier(Sliced(X), np.arange(N), loss=Noting(), metrics=[note], validation_split=0.3, epochs=1)
     rows = np.concatenate(seen)
     assert len(rows) == N
     assert (np.sort(rows) == np.arange(N)).all()
@@ -441,7 +443,7 @@ def test_the_thread_count_changes_no_bit(tmp_path):
     try:
         for count in (1, 2, 3):
             cl.set_num_threads(count)
-            results.append(fitted(mapped(X, tmp_path), Y))
+            results.append(fit_classifier(map_array(X, tmp_path), Y))
     finally:
         cl.set_num_threads(before)
     assert_same(results[0], results[1])
@@ -449,12 +451,12 @@ def test_the_thread_count_changes_no_bit(tmp_path):
 
 
 def test_private_changes_of_a_mapped_file_are_kept(tmp_path):
-    x, changed = mapped(np.zeros_like(X), tmp_path, "c"), mapped(np.zeros_like(X), tmp_path, "r+")
+    x, changed = map_array(np.zeros_like(X), tmp_path, "c"), map_array(np.zeros_like(X), tmp_path, "r+")
     x[:] = X
     changed[:] = X
     for _ in range(2):
-        assert_same(fitted(x, Y, shuffle=False), fitted(X, Y, shuffle=False))
-        assert_same(fitted(changed, Y, shuffle=False), fitted(X, Y, shuffle=False))
+        assert_same(fit_classifier(x, Y, shuffle=False), fit_classifier(X, Y, shuffle=False))
+        assert_same(fit_classifier(changed, Y, shuffle=False), fit_classifier(X, Y, shuffle=False))
     assert (np.fromfile(changed.filename, np.float32).reshape(X.shape) == X).all()
 
 
@@ -473,7 +475,7 @@ def test_a_training_goes_on_in_mid_epoch_to_the_bits_of_one_that_never_stopped(t
         options_of_data = {"shuffle": way != "in order", "sample_weight": np.arange(N) % 5, "transform": transform}
         data = cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=2, **options_of_data)
         assert data.blocks.batches == 13
-        return fitted(data, model=net, metrics=["f1", "accuracy"], **options)
+        return fit_classifier(data, model=net, metrics=["f1", "accuracy"], **options)
 
     whole = train()
     with pytest.raises(KeyboardInterrupt):
@@ -482,9 +484,9 @@ def test_a_training_goes_on_in_mid_epoch_to_the_bits_of_one_that_never_stopped(t
 
 
 @pytest.mark.parametrize("change", ["a row", "length", "buffers"])
-def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch, change):
+def test_a_checkpoint_of_other_data_raises(tmp_path, monkeypatch, change):
     path, x, y = tmp_path / "checkpoint", X.copy(), Y
-    fitted(Sliced(x), y, callbacks=[cl.callbacks.Checkpoint(path)])
+    fit_classifier(Sliced(x), y, callbacks=[cl.callbacks.Checkpoint(path)])
     if change == "a row":
         x[-1, 0] += 1
     elif change == "length":
@@ -492,13 +494,13 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch, change):
     else:
         monkeypatch.setattr(sources, "BUFFER", 2**16)
     with pytest.raises(ValueError, match=r"another (data|number of rows|way of shuffling)"):
-        fitted(Sliced(x), y, epochs=3, resume=path)
+        fit_classifier(Sliced(x), y, epochs=3, resume=path)
 
 
 # ---- lies -----------------------------------------------------------------------------------------------------------
 
 
-def grown(source, rows):
+def grow(source, rows):
     source.shape = (N + 1, FEATURES)
     return rows
 
@@ -527,7 +529,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("reads", [0, 40, 200])
-def test_a_source_that_lies_is_an_error_at_its_place_and_the_model_is_usable(lie, reads):
+def test_an_inconsistent_source_raises_at_its_place_and_the_model_is_usable(lie, reads):
     lie, error, message = LIES[lie]
     model = classifier()
     for data in (
@@ -536,22 +538,22 @@ def test_a_source_that_lies_is_an_error_at_its_place_and_the_model_is_usable(lie
         lambda x: (cl.DataGenerator(x, Y, batch_size=48, seed=0, transform=lambda x, y: (x, y)), None),
     ):
         with pytest.raises(error, match=message):
-            fitted(*data(Lying(X, lie, reads)), model=model)
+            fit_classifier(*data(Lying(X, lie, reads)), model=model)
         with pytest.raises(error, match=message):
             model.evaluate(*data(Lying(X, lie, min(reads, 40))), loss=cl.SoftmaxLoss())
     with pytest.raises(error, match=message):
         model.predict(Lying(X, lie, min(reads, 40)))
     assert np.isfinite(model.predict(X)).all()
-    fitted(X, Y, model=model)
+    fit_classifier(X, Y, model=model)
 
 
 def test_a_source_that_changes_its_length_is_an_error_naming_both(tmp_path):
     with pytest.raises(ValueError, match=r"x has shape \(5001, 8\) now; it had \(5000, 8\) when it was given"):
-        fitted(Lying(X, grown, 50), Y)
+        fit_classifier(Lying(X, grow, 50), Y)
     with h5py.File(tmp_path / "rows", "w") as file:
         x = file.create_dataset("x", data=X, maxshape=(None, FEATURES), chunks=(100, FEATURES))
         with pytest.raises(ValueError, match=r"x has shape \(4000, 8\) now"):
-            fitted(x, Y, callbacks=[lambda epoch, history: x.resize(4000, axis=0)])
+            fit_classifier(x, Y, callbacks=[lambda epoch, history: x.resize(4000, axis=0)])
 
 
 SHRINKING = """
@@ -614,7 +616,7 @@ def test_sources_that_do_not_fit_raise_before_the_first_step_if_possible(monkeyp
     model = classifier()
     before = model.state_dict()
     with pytest.raises(error, match=message):
-        fitted(x, y, model=model, shuffle=False)
+        fit_classifier(x, y, model=model, shuffle=False)
     if "4000" not in str(y) and not (isinstance(y, Sliced) and (y.array < 0).any()):
         assert all((value == before[name]).all() for name, value in model.state_dict().items())
 
@@ -624,7 +626,7 @@ def test_indices_are_checked_when_they_are_read():
     words[3210] = 50
     model = cl.Model([cl.Embedding(50, 4), cl.Linear(4, CLASSES)], seed=0)
     with pytest.raises(IndexError, match=r"among the rows [\d,]+ … [\d,]+, .* being row 0: x: index 50 in row"):
-        fitted(Sliced(words), Y, model=model)
+        fit_classifier(Sliced(words), Y, model=model)
     with pytest.raises(IndexError, match=r"among the rows from [\d,]+ on.*index 50 in row"):
         model.predict(Sliced(words))
 
@@ -633,7 +635,7 @@ def test_a_diverged_training_says_in_which_batch():
     x = X.copy()
     x[2000] = np.nan
     with pytest.raises(cl.TrainingDiverged, match=r"epoch 1, batch 42: .*x is not finite in 1 of"):
-        fitted(Sliced(x), Y, shuffle=False)
+        fit_classifier(Sliced(x), Y, shuffle=False)
 
 
 # ---- Ctrl-C, memory -------------------------------------------------------------------------------------------------
@@ -650,7 +652,7 @@ def test_ctrl_c_ends_a_training_that_waits_for_a_slow_source():
     timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt) as caught:
-        fitted(x, Y)
+        fit_classifier(x, Y)
     timer.join()
     assert caught.value.history.epochs == 0
     assert len(x.reads) < 20  # in the midst of the first buffer

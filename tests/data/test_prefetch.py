@@ -9,7 +9,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import sources
-from tests.data.sources import FEATURES, N, Stopping, X, Y, assert_same, classifier, fitted
+from tests.data.sources import FEATURES, N, Stopping, X, Y, assert_same, classifier, fit_classifier
 
 h5py = pytest.importorskip("h5py")
 
@@ -61,11 +61,11 @@ def test_training_on_prefetched_batches_has_the_same_bits():
                 x[:], y[:] = X[i : i + 50], Y[i : i + 50]
                 yield x, y
 
-    plain = fitted(Batches(), metrics=["f1"], validation_data=(X, Y))
-    assert_same(plain, fitted(cl.Prefetch(Batches()), metrics=["f1"], validation_data=(X, Y)))
+    plain = fit_classifier(Batches(), metrics=["f1"], validation_data=(X, Y))
+    assert_same(plain, fit_classifier(cl.Prefetch(Batches()), metrics=["f1"], validation_data=(X, Y)))
     assert_same(
-        fitted(cl.Prefetch(cl.DataGenerator(X, Y, seed=0, batch_size=48))),
-        fitted(cl.DataGenerator(X, Y, seed=0, batch_size=48, transform=lambda x, y: (x, y))),
+        fit_classifier(cl.Prefetch(cl.DataGenerator(X, Y, seed=0, batch_size=48))),
+        fit_classifier(cl.DataGenerator(X, Y, seed=0, batch_size=48, transform=lambda x, y: (x, y))),
     )
 
 
@@ -75,8 +75,8 @@ def test_a_prefetched_training_is_resumed(tmp_path):
 
     path = tmp_path / "checkpoint"
     with pytest.raises(KeyboardInterrupt):
-        fitted(data(), callbacks=[Stopping(path, 130)])
-    assert_same(fitted(data(), resume=path), fitted(data()))
+        fit_classifier(data(), callbacks=[Stopping(path, 130)])
+    assert_same(fit_classifier(data(), resume=path), fit_classifier(data()))
 
 
 class Own(BaseException):
@@ -105,9 +105,9 @@ def test_stop_iteration_of_a_transform_comes_through():
 
     generator = cl.DataGenerator(X, Y, transform=transform)
     with pytest.raises(StopIteration, match="mine"):
-        fitted(cl.Prefetch(generator))
+        fit_classifier(cl.Prefetch(generator))
     with pytest.raises(StopIteration, match="mine"):
-        fitted(cl.Prefetch(cl.Prefetch(generator)))
+        fit_classifier(cl.Prefetch(cl.Prefetch(generator)))
 
 
 def test_leaving_early_stops_the_thread_and_the_iterable():
@@ -135,9 +135,9 @@ def test_an_exception_in_a_training_stops_the_thread():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fitted(cl.Prefetch(cl.DataGenerator(X, Y)), callbacks=[raising])
+        fit_classifier(cl.Prefetch(cl.DataGenerator(X, Y)), callbacks=[raising])
     with pytest.raises(ValueError, match="row 1"):
-        fitted(cl.Prefetch([(X[:3], [0, 7, 0])] * 10))
+        fit_classifier(cl.Prefetch([(X[:3], [0, 7, 0])] * 10))
 
 
 def test_an_exception_in_evaluate_stops_the_thread_whoever_keeps_it():
@@ -149,7 +149,7 @@ def test_an_exception_in_evaluate_stops_the_thread_whoever_keeps_it():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_begins_anew_and_does_not_hang():
+def test_a_forked_child_begins_again_and_does_not_hang():
     ahead = cl.Prefetch([1, 2, 3, 4, 5, 6])
     given = iter(ahead)
     assert next(given) == 1
@@ -182,4 +182,4 @@ def test_prefetch_of_no_iterable_or_to_no_depth_raises(batches, depth, error):
 
 def test_an_iterator_gives_its_batches_once():
     with pytest.raises(ValueError, match="no batches in epoch 2"):
-        fitted(cl.Prefetch(iter([(X[:48], Y[:48])])))
+        fit_classifier(cl.Prefetch(iter([(X[:48], Y[:48])])))

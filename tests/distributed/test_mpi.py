@@ -139,7 +139,7 @@ def own_words(errors):
 @pytest.mark.parametrize(
     "when", ["before", *[pytest.param(when, marks=pytest.mark.slow) for when in ("made", "between")]]
 )
-def test_ranks_that_wait_for_one_that_left_early_say_so_and_end(when):
+def test_ranks_that_wait_for_one_that_left_early_report_it_and_end(when):
     status, _, errors = outcome(3, "fail", "end", when, 1)
     assert status == 1
     assert own_words(errors).endswith(

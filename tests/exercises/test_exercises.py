@@ -99,7 +99,7 @@ def sigmoid(self, x):
     return self.y
 
 
-def normed(self, x):
+def layer_norm_forward(self, x):
     self.std = np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
     return (x - x.mean(axis=1, keepdims=True)) / self.std
 
@@ -148,7 +148,7 @@ def count_once(self, dy):
     self.W.add_grad(gradient)
 
 
-def ordered(x, y, size, rng):
+def batches_in_order(x, y, size, rng):
     for i in range(0, len(x), size):
         yield x[i : i + size], y[i : i + size]
 
@@ -217,7 +217,7 @@ def linear_of_arrays(self, n, m):
     self.W, self.b = np.ones((n, m)), np.zeros(m)
 
 
-def pooled(self, x):
+def max_pool_forward(self, x):
     n, c, h, w = x.shape
     self.windows = x.reshape(n, c, h // 2, 2, w // 2, 2)
     self.y = self.windows.max(axis=(3, 5))
@@ -235,7 +235,7 @@ def turned_convolution(self, x):
     return np.einsum("ncik,ock->noi", windows, self.W.data[:, :, ::-1]) + self.b.data[:, None]
 
 
-def of_convolution(self, inputs, outputs, k):
+def init_convolution(self, inputs, outputs, k):
     rng = np.random.default_rng(0)
     self.W = cl.Tensor(rng.normal(size=(outputs, inputs, k)), requires_grad=True)
     self.b = cl.Tensor(rng.normal(size=outputs), requires_grad=True)
@@ -280,9 +280,9 @@ WRONG = [
     ("Linear", function(lambda self, x: x @ self.W.data, None, linear_of_ones), "not drawn at random"),
     ("Dropout", dropout(lambda p: 1, lambda p: p), "Divide those that are kept by 1 − p"),
     ("Dropout", dropout(lambda p: 1 / p, lambda p: 1 - p), "of the elements are 0. p is the share that is dropped"),
-    ("MaxPool", function(pooled, all_equal_ones), "only the first one should"),
-    ("Conv1d", function(turned_convolution, None, of_convolution), "the window is turned round"),
-    ("LayerNorm", function(normed, lambda self, dy: dy / self.std), "They depend on x, too"),
+    ("MaxPool", function(max_pool_forward, all_equal_ones), "only the first one should"),
+    ("Conv1d", function(turned_convolution, None, init_convolution), "the window is turned round"),
+    ("LayerNorm", function(layer_norm_forward, lambda self, dy: dy / self.std), "They depend on x, too"),
     ("LayerNorm", function(lambda self, x: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)), "That is BatchNorm"),
     ("Embedding", function(look_up, count_once, embedding), "use np.add.at"),
     ("Attention", attend(lambda d: 1.0), "not divided by √d"),
@@ -291,7 +291,7 @@ WRONG = [
     ("momentum", lambda w, g, v, lr, mu: (w - lr * v, mu * v + g), "First v, then w"),
     ("momentum", lambda w, g, v, lr, mu: w - lr * (mu * v + g), "Return the new w and the new v"),
     ("adam", lambda w, g, m, s, t, lr: RIGHT["adam"](w, g, m, s, 10**6, lr), "not corrected"),
-    ("batches", ordered, "The rows are in order"),
+    ("batches", batches_in_order, "The rows are in order"),
     ("batches", full_batches, "the last two are missing"),
     ("batches", two_orders, "do not belong together"),
     ("batches", own_seed, "no seed of your own"),
@@ -319,7 +319,7 @@ WRONG = [
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # exponentials that overflow
 @pytest.mark.parametrize(("name", "answer", "message"), WRONG, ids=[f"{name}: {message}" for name, _, message in WRONG])
-def test_a_wrong_answer_is_told_what_is_wrong(name, answer, message):
+def test_a_wrong_answer_gets_the_reason(name, answer, message):
     assert message in said(name, answer)
 
 
@@ -356,12 +356,12 @@ WITHOUT_INPUTS = {"autograd", "flop", "recordable", "slope", "faster_than_numpy"
 
 
 @pytest.mark.parametrize("name", [name for name in EXERCISES if name not in WITHOUT_INPUTS])
-def test_a_right_answer_that_changes_its_inputs_is_right_or_is_told_so(name):
+def test_a_right_answer_that_changes_its_inputs_is_right_or_gets_the_reason(name):
     verdict = cl.exercises.check(name, in_place_version(RIGHT[name]))
     assert verdict or re.search(r"has changed|has written into|times as fast as the loop", verdict.message), verdict
 
 
-def test_descend_in_place_is_told_to_make_a_new_array():
+def test_descend_in_place_gets_the_hint_to_make_a_new_array():
     def descend(slope, w, lr, steps):
         for _ in range(steps):
             w -= lr * slope(w)
@@ -370,7 +370,7 @@ def test_descend_in_place_is_told_to_make_a_new_array():
     assert "Write w = w - …" in said("descend", descend)
 
 
-def test_a_leaky_that_writes_into_its_tensor_is_told_that_it_cannot_be_recorded():
+def test_a_leaky_that_writes_into_its_tensor_learns_why_it_is_not_recorded():
     def leaky(x):
         y = cl.maximum(x, 0.1 * x)
         x.data[...] = 77

@@ -25,12 +25,12 @@ from caffelite.files.atomic import _create_temporary
 from caffelite.files.safetensors import DTYPES, File, max_header_bytes, write_arrays
 from caffelite.files.state import make_texts, state_arrays
 from caffelite.training import inputs
-from tests.cases import FAMILIES, both_dtypes, named
+from tests.cases import FAMILIES, both_dtypes, make_params
 from tests.cases.case import as_tuple
 from tests.conftest import bits, classifier, train
 from tests.tools import fuzz_files
 
-every_case = pytest.mark.parametrize("case", named("listed"))
+every_case = pytest.mark.parametrize("case", make_params("listed"))
 some_cases = pytest.mark.parametrize(
     "case", [pytest.param(f.build(*x), id=f"{kind.__name__}-{x}") for kind, f in FAMILIES.items() for x in f.listed[:2]]
 )
@@ -198,10 +198,10 @@ def test_frozen_parameters_stay_frozen_in_a_file(path):
 
 
 @pytest.mark.parametrize("frozen", ["1", '{"0.weight": 1}', "[1]", "[[]]", '["1.weight"]', "[", '"0.weight"'])
-def test_a_list_of_frozen_parameters_that_is_wrong_is_refused(frozen, path):
+def test_a_list_of_frozen_parameters_that_is_wrong_raises(frozen, path):
     model = classifier(2, 3)
     write_arrays(path, state_arrays(model), make_texts(model) | {"caffelite.frozen": frozen})
-    refused(path, "frozen|JSON|Expecting")
+    assert_refused(path, "frozen|JSON|Expecting")
 
 
 def test_a_name_of_caffelites_does_not_stand_for_a_users_class(path):
@@ -487,7 +487,7 @@ def test_a_file_that_is_written_again_keeps_its_owner(path):
     assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
 
 
-def test_who_writes_the_same_file_at_once_writes_it_whole(path):
+def test_writers_of_the_same_file_at_once_write_it_whole(path):
     """As ranks do that all come to `model.save` at the end of a program."""
     models = [cl.MLP(2, [3], seed=seed) for seed in range(4)]
     first = [model.functions[0].weight.data[0, 0] for model in models]
@@ -646,7 +646,7 @@ class Named(cl.Function):
         return dy
 
 
-def test_names_that_no_file_can_have_are_refused_before_the_first_step(path):
+def test_names_that_no_file_can_have_raise_before_the_first_step(path):
     model = cl.Model([cl.Linear(2, 2), Named(2**21)], seed=0)
     before = bits(model)
     with pytest.raises(ValueError, match="6 arrays with their names and structure are too many"):
@@ -667,9 +667,9 @@ def test_a_checkpoint_with_names_that_no_file_can_have_does_not_end_the_training
 def test_a_text_of_more_values_than_the_file_is_large_is_not_read(path):
     text = b"[" + b"[]," * 10**6 + b"[]]"
     safetensors.numpy.save_file({"text:caffelite.structure": np.frombuffer(text, np.uint8)}, path)
-    refused(path, "has too many values")
+    assert_refused(path, "has too many values")
     safetensors.numpy.save_file({"text:caffelite.structure": np.full(9, 255, np.uint8)}, path)
-    refused(path, "a text is not UTF-8")
+    assert_refused(path, "a text is not UTF-8")
 
 
 def test_an_array_that_no_file_can_hold_is_named(path):
@@ -690,7 +690,7 @@ def test_a_file_of_pytorchs_says_how_to_copy_it(path):
 # ---- hostile files --------------------------------------------------------------------------------------------------
 
 
-def test_mutated_files_are_refused_without_doing_anything():
+def test_mutated_files_raise_without_doing_anything():
     count = os.environ.get("CAFFELITE_MUTATIONS", "1500")
     script = Path(fuzz_files.__file__)
     done = subprocess.run([sys.executable, script, count], capture_output=True, text=True, check=False)
@@ -705,7 +705,7 @@ def with_structure(path, entries, arrays=None):
     safetensors.numpy.save_file(arrays, path, {"caffelite.structure": text})
 
 
-def refused(path, message):
+def assert_refused(path, message):
     """Check that loading raises an error, and takes less memory than twice the file and what a short header takes,
     nested as deep as
     Python goes."""
@@ -730,13 +730,13 @@ def test_no_size_in_a_structure_costs_memory(case, path):
                 entry = {**last, "arguments": {**last["arguments"], name: forged}}
                 whole = {"name": "Model", "arguments": {"functions": [{"#": len(entries)}], "dtype": "float32"}}
                 with_structure(path, structure.to_json([*entries, entry, whole]))
-                refused(path, ".")
+                assert_refused(path, ".")
 
 
 LINEAR = {"in_features": 2, "out_features": 3, "bias": False, "initializer": None}
 
 
-def model_of(*entries, **arguments):
+def model_entries(*entries, **arguments):
     """Return the entries of a Model of these Functions."""
     functions = [{"#": i} for i in range(len(entries))]
     return [*entries, {"name": "Model", "arguments": {"functions": functions, "dtype": "float32", **arguments}}]
@@ -747,7 +747,7 @@ def linear(**arguments):
 
 
 def test_the_structure_that_the_others_differ_from_is_good(path):
-    with_structure(path, structure.to_json(model_of(linear())))
+    with_structure(path, structure.to_json(model_entries(linear())))
     assert repr(cl.load(path)) == "Model([Linear(2, 3, bias=False)])"
 
 
@@ -763,44 +763,44 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
         ('[{"name": "Dropout", "arguments": {"p": NaN}}]', "NaN is not a number in JSON"),
         ('[{"name": "Dropout", "arguments": {"p": 1e999}}]', "Dropout can't be made"),
         ('[{"name": "Dropout", "arguments": {"p": ' + "9" * 5000 + "}}]", "Exceeds the limit|4300|can't be made"),
-        (model_of(linear(in_features=10**9, out_features=10**9)), "can't be made|has shape"),
-        (model_of(linear(in_features=True)), "in_features must be an integer"),
-        (model_of(linear(in_features=2.0)), "in_features must be an integer"),
-        (model_of(linear(in_features=-2)), "in_features must be at least 1"),
-        (model_of(linear(bias=0)), "has another structure"),
-        (model_of(linear(more=1)), "has another structure"),
-        (model_of(linear(bias=True)), "has no 0.bias, which the model has"),
-        (model_of(linear(initializer="he_normal")), "initializer: expected a callable"),
+        (model_entries(linear(in_features=10**9, out_features=10**9)), "can't be made|has shape"),
+        (model_entries(linear(in_features=True)), "in_features must be an integer"),
+        (model_entries(linear(in_features=2.0)), "in_features must be an integer"),
+        (model_entries(linear(in_features=-2)), "in_features must be at least 1"),
+        (model_entries(linear(bias=0)), "has another structure"),
+        (model_entries(linear(more=1)), "has another structure"),
+        (model_entries(linear(bias=True)), "has no 0.bias, which the model has"),
+        (model_entries(linear(initializer="he_normal")), "initializer: expected a callable"),
         (
-            model_of({"name": "eval", "arguments": {"source": "1"}}),
+            model_entries({"name": "eval", "arguments": {"source": "1"}}),
             "there is a eval in it, which caffelite does not have",
         ),
         (
-            model_of({"name": "os.system", "arguments": {"command": "true"}}),
+            model_entries({"name": "os.system", "arguments": {"command": "true"}}),
             "os.system in it, which caffelite does not have",
         ),
-        (model_of({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which you have to give"),
-        (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite does not have"),
+        (model_entries({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which you have to give"),
+        (model_entries({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite does not have"),
         (
-            model_of({"name": "he_normal", "arguments": {"shape": [2], "rng": None}}),
+            model_entries({"name": "he_normal", "arguments": {"shape": [2], "rng": None}}),
             "is a function, but its entry has arguments",
         ),
-        (model_of({"name": "he_normal"}), "Model.add takes a Function"),
-        (model_of({"name": "Linear"}), "is a class, but its entry has no arguments"),
-        (model_of(linear(), dtype="f4,f4"), "Model has no dtype 'f4,f4'"),
-        (model_of(linear(), dtype="float16"), "Model has no dtype 'float16'"),
+        (model_entries({"name": "he_normal"}), "Model.add takes a Function"),
+        (model_entries({"name": "Linear"}), "is a class, but its entry has no arguments"),
+        (model_entries(linear(), dtype="f4,f4"), "Model has no dtype 'f4,f4'"),
+        (model_entries(linear(), dtype="float16"), "Model has no dtype 'float16'"),
         ([linear()], "expected a Model, but its structure is of a Linear"),
-        (model_of({"name": "Index", "arguments": {"index": 1}}), "structure makes has no structure|can't be made"),
-        (model_of(linear(), functions=[{"#": 1}]), "refers to an entry that does not come before it"),
-        (model_of(linear(), functions=[{"#": True}]), "refers to an entry that does not come before it"),
-        (model_of(linear(), functions=[]), "entries that no other entry refers to"),
+        (model_entries({"name": "Index", "arguments": {"index": 1}}), "structure makes has no structure|can't be made"),
+        (model_entries(linear(), functions=[{"#": 1}]), "refers to an entry that does not come before it"),
+        (model_entries(linear(), functions=[{"#": True}]), "refers to an entry that does not come before it"),
+        (model_entries(linear(), functions=[]), "entries that no other entry refers to"),
         ([{"name": "ReLU", "arguments": {}, "module": "os"}], "has other keys than name and arguments"),
         ([{"name": ["Model"], "arguments": {}}], "the name of entry 0 of the structure is not a text"),
     ],
 )
-def test_a_structure_that_caffelite_would_not_write_is_refused(entries, message, path):
+def test_a_structure_that_caffelite_would_not_write_raises(entries, message, path):
     with_structure(path, entries if isinstance(entries, str) else structure.to_json(entries))
-    refused(path, message)
+    assert_refused(path, message)
 
 
 @pytest.mark.parametrize("kind", ["Model", "Parallel"])
@@ -810,11 +810,11 @@ def test_functions_in_functions_cannot_be_multiplied_without_end(kind, path):
         functions = {"functions": [{"#": i}, {"#": i}]}
         entries.append({"name": kind, "arguments": {**functions, **({"axis": -1} if kind == "Parallel" else {})}})
     with_structure(path, entries)
-    refused(path, "more than 10,000 Functions")
+    assert_refused(path, "more than 10,000 Functions")
     entries = [{"name": "ReLU", "arguments": {}}]
     entries += [{"name": "Residual", "arguments": {"function": {"#": i}}} for i in range(3000)]
     with_structure(path, entries)
-    refused(path, "more than 50 deep")
+    assert_refused(path, "more than 50 deep")
 
 
 def test_a_structure_that_could_not_be_read_is_not_written(path):
@@ -845,7 +845,7 @@ def test_a_header_longer_than_any_of_caffelites_is_not_read(path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"PK\x03\x04" + bytes(100), bytes(8), b"\xff" * 99])
-def test_other_kinds_of_files_are_refused(content, path):
+def test_other_kinds_of_files_raise(content, path):
     path.write_bytes(content)
     for load in (cl.load, classifier(2, 3).load):
         with pytest.raises(ValueError, match=r"model.safetensors: "):
@@ -868,7 +868,7 @@ def test_bfloat16_is_read_as_float32(path):
     halves = {"0.weight": np.arange(6, dtype=np.uint16).reshape(2, 3) + 0x3F80, "0.bias": np.full(3, 0xC049, np.uint16)}
     shapes = {"0.weight": ([2, 3], [0, 12]), "0.bias": ([3], [12, 18])}
     header = {name: {"dtype": "BF16", "shape": s, "data_offsets": place} for name, (s, place) in shapes.items()}
-    path.write_bytes(fuzz_files.joined(header, b"".join(x.tobytes() for x in halves.values())))
+    path.write_bytes(fuzz_files.join_file(header, b"".join(x.tobytes() for x in halves.values())))
     state = model.load(path).state_dict()
     np.testing.assert_array_equal(state["0.weight"], 1 + np.arange(6).reshape(2, 3) / 128)
     np.testing.assert_array_equal(state["0.bias"], [-3.140625] * 3)
@@ -888,6 +888,6 @@ def test_float16_is_read_exactly(dtype, path):
 def test_a_dtype_that_numpy_has_not_is_named(dtype, path):
     size = {"F8_E4M3": 1, "C64": 8}[dtype]
     header = {"0.weight": {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * size]}}
-    path.write_bytes(fuzz_files.joined(header, bytes(2 * size)))
+    path.write_bytes(fuzz_files.join_file(header, bytes(2 * size)))
     with pytest.raises(ValueError, match=f"0.weight is of dtype {dtype}"):
         classifier(2, 3).load(path)

@@ -28,12 +28,12 @@ def test_shapes_that_dont_broadcast_raise_with_both(name):
         lambda t, n: t < n,
     ],
 )
-def test_an_integer_beyond_the_floats_is_refused(operate):
+def test_an_integer_beyond_the_floats_raises(operate):
     with pytest.raises(ValueError, match="integer that is too large for"):
         operate(cl.Tensor([1.0, 2.0]), 10**400)
 
 
-def test_tensors_of_two_dtypes_are_refused_with_what_to_write_instead():
+def test_tensors_of_two_dtypes_raise_with_what_to_write_instead():
     tensor = cl.Tensor(np.ones(2, np.float32))
     with pytest.raises(
         TypeError, match=r"Tensor \* got float32 and float64; make the other one of Tensor\(…, dtype=np.float32\)"

@@ -13,9 +13,9 @@ import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.program.recording import Recording
 from tests.cases import both_dtypes
-from tests.cases.attention import attention, attention_mask, turned
+from tests.cases.attention import attention, attention_mask, rotate
 from tests.conftest import bits, train
-from tests.reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widened
+from tests.reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, to_float64
 
 
 def numbers(*shape, dtype=np.float32, seed=0):
@@ -44,9 +44,9 @@ def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(
     shape = data.draw(st.sampled_from([None, (n, keys), (queries, keys), (n, queries, keys), (1, queries, keys)]))
     mask = None if shape is None else np.random.default_rng(seed).random(shape) < 0.7
     kept = attention_mask((n, heads, queries, keys), (7, 3), p) if p else 1.0
-    y, backward = attention(*map(widened, (q, k, v)), heads, causal, mask, kept)
+    y, backward = attention(*map(to_float64, (q, k, v)), heads, causal, mask, kept)
     mine = forward_and_backward(dy, q, k, v, heads, causal, mask, np.array([7, 3]), p)
-    for array, truth in zip(mine, [y, *backward(widened(dy))], strict=True):
+    for array, truth in zip(mine, [y, *backward(to_float64(dy))], strict=True):
         assert_close(array, truth, dtype, scale=30.0)
 
 
@@ -58,8 +58,8 @@ def test_heads_of_any_size_are_the_judges(queries, keys, heads, d, dtype):
     """One wider than a block of a product, before several blocks of keys; positions that crowd each other."""
     dy, q = (numbers(1, queries, heads * d, dtype=dtype, seed=i) / 3 for i in range(2))
     k, v = (numbers(1, keys, heads * d, dtype=dtype, seed=i) / 3 for i in (2, 3))
-    y, backward = attention(*map(widened, (q, k, v)), heads)
-    for array, truth in zip(forward_and_backward(dy, q, k, v, heads), [y, *backward(widened(dy))], strict=True):
+    y, backward = attention(*map(to_float64, (q, k, v)), heads)
+    for array, truth in zip(forward_and_backward(dy, q, k, v, heads), [y, *backward(to_float64(dy))], strict=True):
         assert_close(array, truth, dtype, scale=d**0.5)
 
 
@@ -154,7 +154,7 @@ def test_memory_is_linear_in_the_length():
     assert max(array.size for call in recording.entries for array in call.arrays if array is not None) <= 4000
 
 
-def test_inputs_that_do_not_fit_are_refused():
+def test_inputs_that_do_not_fit_raise():
     q, k, mask = numbers(2, 5, 6), numbers(2, 7, 6), np.ones((2, 7), bool)
     good = (q, k, k, 2, True, mask)
     y, norms, _ = kernels.attention(*good)
@@ -197,7 +197,7 @@ def copied_attention(torch, theirs, mine):
         theirs.out_proj.bias.copy_(torch.tensor(mine.output.bias.data))
 
 
-def gradients_of(torch, theirs):
+def torch_gradients(torch, theirs):
     """Return what copied_attention copies, as gradients of our parameters."""
     weights, biases = theirs.in_proj_weight.grad.numpy(), theirs.in_proj_bias.grad.numpy()
     pairs = [x for w, b in zip(np.split(weights, 3), np.split(biases, 3), strict=True) for x in (w.T, b)]
@@ -245,7 +245,7 @@ def test_values_and_gradients_equal_pytorchs_modules(drawn, causal, masked, seed
     their_y.backward(torch.tensor(dy))
     np.testing.assert_allclose(y.data, their_y.detach(), 1e-9, 1e-9)
     np.testing.assert_allclose(mine.grad, leaf.grad, 1e-9, 1e-9)
-    expected = [gradients_of(torch, theirs.self_attn)]
+    expected = [torch_gradients(torch, theirs.self_attn)]
     for (norm, _), (linear, _) in zip(pairs, linears, strict=True):
         expected += [[norm.weight.grad, norm.bias.grad], [linear.weight.grad.T, linear.bias.grad]]
     ours = [block.attention, block.attention_norm, block.widen, block.mlp_norm, block.narrow]
@@ -265,7 +265,7 @@ def test_values_and_gradients_equal_pytorchs_modules(drawn, causal, masked, seed
     y.backward(dy)
     np.testing.assert_allclose(y.data, their_y.detach(), 1e-9, 1e-9)
     np.testing.assert_allclose(mine.grad, leaf.grad, 1e-9, 1e-9)
-    for p, gradient in zip(block.attention.parameters(), gradients_of(torch, module), strict=True):
+    for p, gradient in zip(block.attention.parameters(), torch_gradients(torch, module), strict=True):
         np.testing.assert_allclose(p.grad, gradient, 1e-9, 1e-9)
 
 
@@ -300,7 +300,7 @@ def test_a_layer_refuses_bad_arguments(make, error, says):
 
 
 @pytest.mark.parametrize("layer", [cl.MultiHeadAttention(6, 2), cl.TransformerBlock(6, 2)], ids=["layer", "block"])
-def test_shapes_that_do_not_fit_are_refused(layer):
+def test_shapes_that_do_not_fit_raise(layer):
     x = numbers(2, 3, 6)
     for bad in (x[0], x[:, :, :5]):
         with pytest.raises(ValueError, match=r"MultiHeadAttention\(6, 2\) got shape .*; expected \(n, length, 6\)"):
@@ -323,7 +323,7 @@ def test_shapes_that_do_not_fit_are_refused(layer):
         cl.Model([cl.Linear(5, 7), layer])
 
 
-def test_a_context_that_does_not_fit_is_refused():
+def test_a_context_that_does_not_fit_raises():
     layer, x = cl.MultiHeadAttention(6, 2), numbers(2, 3, 6)
     for shape in ((2, 4, 5), (3, 4, 6), (6,), (2, 1, 4, 6)):
         with pytest.raises(ValueError, match=r"got a context of shape .* \(2, 3, 6\); expected \(2, n?.*6\)"):
@@ -423,13 +423,13 @@ def test_a_mask_is_an_input_of_a_model_and_padding_changes_nothing():
 # ---- masks of keys and of pairs, contexts, rotary positions ----
 
 
-def layer_of(size=8, heads=2, dtype=np.float32, **options):
+def make_attention(size=8, heads=2, dtype=np.float32, **options):
     """Attention drawn from a seed."""
     return cl.Model([cl.MultiHeadAttention(size, heads, **options)], seed=0, dtype=dtype).functions[0]
 
 
 def test_a_mask_of_keys_or_of_pairs_is_the_mask_of_each_rows_pairs():
-    layer, x, context = layer_of(), numbers(3, 5, 8), numbers(3, 7, 8, seed=1)
+    layer, x, context = make_attention(), numbers(3, 5, 8), numbers(3, 7, 8, seed=1)
     rng = np.random.default_rng(0)
     for keys, before in ((7, (context,)), (5, ())):
         of_keys, of_pairs = rng.random((3, keys)) < 0.6, rng.random((5, keys)) < 0.6
@@ -443,18 +443,18 @@ def test_a_mask_of_keys_or_of_pairs_is_the_mask_of_each_rows_pairs():
             assert_same_bits(layer(x, *before, mask).data, expected)
             assert_same_bits(layer(x, *before, mask=mask).data, expected)
     causal = np.tri(5, dtype=bool)
-    np.testing.assert_allclose(layer(x, causal).data, layer_of(causal=True)(x).data, 1e-5, 1e-6)
+    np.testing.assert_allclose(layer(x, causal).data, make_attention(causal=True)(x).data, 1e-5, 1e-6)
 
 
 def test_a_square_mask_is_of_keys_and_with_an_axis_of_1_of_pairs():
-    layer, x, mask = layer_of(), numbers(4, 4, 8), np.tri(4, dtype=bool)
+    layer, x, mask = make_attention(), numbers(4, 4, 8), np.tri(4, dtype=bool)
     assert_same_bits(layer(x, mask).data, layer(x, mask[:, np.newaxis].repeat(4, 1)).data)
     assert_same_bits(layer(x, mask[np.newaxis]).data, layer(x, mask[np.newaxis].repeat(4, 0)).data)
     assert not np.array_equal(layer(x, mask).data, layer(x, mask[np.newaxis]).data)
 
 
 def test_a_bool_array_after_x_is_a_mask_also_if_it_has_the_shape_of_a_context():
-    layer, x, mask = layer_of(), numbers(3, 8, 8), np.random.default_rng(0).random((3, 8, 8)) < 0.5
+    layer, x, mask = make_attention(), numbers(3, 8, 8), np.random.default_rng(0).random((3, 8, 8)) < 0.5
     expected = layer(x, mask=mask).data
     assert_same_bits(layer(x, mask).data, expected)
     assert not np.array_equal(layer(x, mask.astype(np.float32)).data, expected)
@@ -466,7 +466,7 @@ def test_a_bool_array_after_x_is_a_mask_also_if_it_has_the_shape_of_a_context():
 
 @pytest.mark.parametrize("rotary", [False, True])
 def test_a_query_that_attends_to_nothing_gives_0_and_no_gradient(rotary):
-    layer, mask = layer_of(bias=False, rotary=rotary), np.ones((2, 3, 5), bool)
+    layer, mask = make_attention(bias=False, rotary=rotary), np.ones((2, 3, 5), bool)
     mask[0], mask[1, 1] = False, False
     x, context = (cl.Tensor(numbers(2, n, 8, seed=n), requires_grad=True) for n in (3, 5))
     y = layer(x, context, mask)
@@ -480,7 +480,7 @@ def test_a_query_that_attends_to_nothing_gives_0_and_no_gradient(rotary):
 
 
 def test_a_masked_key_has_no_influence_and_no_gradient_whatever_it_is():
-    layer, mask = layer_of(), np.array([[True, False, True, True], [False, True, True, False]])
+    layer, mask = make_attention(), np.array([[True, False, True, True], [False, True, True, False]])
     x, context = cl.Tensor(numbers(2, 3, 8), requires_grad=True), numbers(2, 4, 8, seed=1)
     expected = layer(x, context, mask).data
     given = cl.Tensor(np.where(mask[..., np.newaxis], context, 1e3).astype(np.float32), requires_grad=True)
@@ -497,7 +497,7 @@ def test_a_context_gives_the_values_and_gradients_of_pytorchs_module(drawn, keys
     torch = pytest.importorskip("torch")
     n, length, heads, d = drawn
     size, rng = heads * d, np.random.default_rng(seed)
-    layer = layer_of(size, heads, dtype=float)
+    layer = make_attention(size, heads, dtype=float)
     module = torch.nn.MultiheadAttention(size, heads, batch_first=True, dtype=float)
     copied_attention(torch, module, layer)
     arrays = [numbers(n, count, size, dtype=float, seed=seed + i) for i, count in enumerate((length, keys))]
@@ -510,7 +510,7 @@ def test_a_context_gives_the_values_and_gradients_of_pytorchs_module(drawn, keys
     y = layer(x, context, mask)
     y.backward(dy)
     found = [y.data, x.grad, context.grad, *[p.grad for p in layer.parameters()]]
-    expected = [their_y.detach(), leaf.grad, of_context.grad, *gradients_of(torch, module)]
+    expected = [their_y.detach(), leaf.grad, of_context.grad, *torch_gradients(torch, module)]
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, 1e-9, 1e-9)
 
@@ -522,8 +522,8 @@ def test_rotary_positions_turn_pairs_of_numbers(dtype):
     for heads in (1, 2, 3):
         for first in (0, 7):
             y = kernels.rotary(x[:, first:], heads, first)
-            assert_close(y, turned(widened(x), heads)[:, first:], dtype, scale=2.0)
-            assert_close(kernels.rotary(y, heads, first, True), widened(x[:, first:]), dtype, scale=4.0)
+            assert_close(y, rotate(to_float64(x), heads)[:, first:], dtype, scale=2.0)
+            assert_close(kernels.rotary(y, heads, first, True), to_float64(x[:, first:]), dtype, scale=4.0)
             for threads in (1, 2, 3, 8):
                 cl.set_num_threads(threads)
                 assert_same_bits(kernels.rotary(x[:, first:], heads, first), y)
@@ -544,7 +544,7 @@ def test_rotary_scores_depend_on_distances_alone():
 @both_dtypes
 @pytest.mark.usefixtures("threads_restored")
 def test_contexts_masks_and_rotary_positions_have_the_same_bits_on_any_threads(dtype):
-    layer = layer_of(42, 3, dtype, dropout=0.2, rotary=True)
+    layer = make_attention(42, 3, dtype, dropout=0.2, rotary=True)
     arrays = [numbers(9, n, 42, dtype=dtype, seed=n) for n in (70, 130)]
     mask = np.random.default_rng(0).random((9, 70, 130)) < 0.7
     expected = None
@@ -637,7 +637,7 @@ def test_a_cache_goes_back_if_its_length_is_set():
         assert_same_bits(layer(x, None, cache).data, layer(x).data)
 
 
-def test_a_call_that_does_not_fit_a_cache_is_refused_and_leaves_it_unchanged():
+def test_a_call_that_does_not_fit_a_cache_raises_and_leaves_it_unchanged():
     layer, x = cl.TransformerBlock(4, 2, causal=True), numbers(2, 3, 4)
     cache = layer.cache(2, 5)
     with cl.inference():

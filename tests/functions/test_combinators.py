@@ -63,7 +63,7 @@ def test_a_function_with_parameters_of_its_own_includes_its_childrens():
     assert list(model.state_dict()) == ["0.shift", "0.function.weight", "0.function.bias"]
 
 
-def test_parameters_that_would_have_the_same_name_are_refused():
+def test_parameters_that_would_have_the_same_name_raise():
     holder = Block(cl.ReLU())
     holder.two = {1: cl.Linear(1, 1, bias=False), "1": cl.Linear(1, 1, bias=False)}
     with pytest.raises(ValueError, match=r"two\.1\.weight"):
@@ -253,7 +253,7 @@ def test_a_parallel_of_other_columns_takes_no_frames():
     assert cl.Model([cl.Parallel([cl.Columns(one), cl.Linear(2, 3)])], seed=0).predict(x).shape == (2, 5)
 
 
-def test_one_function_that_stands_twice_in_a_parallel_adds_its_gradients():
+def test_one_function_twice_in_a_parallel_adds_its_gradients():
     class OfDouble(Block):
         """y = f(2 x)."""
 

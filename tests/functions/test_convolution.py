@@ -299,7 +299,7 @@ def test_an_even_window_has_the_odd_pad_behind():
     assert same.forward(np.arange(1, 6, dtype=np.float32)[None, None]).ravel().tolist() == [30, 41, 52, 3, 4]
 
 
-def windowed(x, kernel_size, *arguments, **options):
+def slide_window(x, kernel_size, *arguments, **options):
     """Return what a window of powers of 10 makes of a series of digits: each digit of y is the tap that saw it."""
     layer = cl.Conv1d(1, 1, kernel_size, *arguments, bias=False, **options)
     layer.weight.data = 10.0 ** np.arange(kernel_size).reshape(1, 1, -1)
@@ -308,21 +308,21 @@ def windowed(x, kernel_size, *arguments, **options):
 
 def test_pads_of_strided_windows_are_tensorflows():
     """As many positions as the length divided by the stride, rounded up; the odd pad is behind."""
-    assert windowed([1, 2, 3, 4, 5], 3, 2, "same") == [210, 432, 54]  # one pad on each side
-    assert windowed([1, 2, 3, 4], 3, 2, "same") == [321, 43]  # one pad, behind
-    assert windowed([1, 2, 3, 4, 5], 4, 3, "same") == [3210, 543]  # one on each side
-    assert windowed([1, 2, 3, 4, 5], 2, 3, "same") == [21, 54]  # none
-    assert windowed([1, 2, 3, 4, 5], 1, 3, "same") == [1, 4]  # none, and some pixels are not seen
-    assert windowed([1, 2, 3, 4, 5], 2, 2, "same", 3) == [30, 52, 4]  # a dilated window, from pixel −1 on
+    assert slide_window([1, 2, 3, 4, 5], 3, 2, "same") == [210, 432, 54]  # one pad on each side
+    assert slide_window([1, 2, 3, 4], 3, 2, "same") == [321, 43]  # one pad, behind
+    assert slide_window([1, 2, 3, 4, 5], 4, 3, "same") == [3210, 543]  # one on each side
+    assert slide_window([1, 2, 3, 4, 5], 2, 3, "same") == [21, 54]  # none
+    assert slide_window([1, 2, 3, 4, 5], 1, 3, "same") == [1, 4]  # none, and some pixels are not seen
+    assert slide_window([1, 2, 3, 4, 5], 2, 2, "same", 3) == [30, 52, 4]  # a dilated window, from pixel −1 on
     image = cl.Conv2d(1, 1, 3, (2, 3), "same")
     assert image.output_shape((None, 1, 5, 7)) == (None, 1, 3, 3)
     assert image.output_shape((2, 1, None, 6)) == (2, 1, None, 2)
 
 
 def test_a_causal_convolution_sees_nothing_of_what_comes_later():
-    assert windowed([1, 2, 3, 4], 3, padding="causal") == [100, 210, 321, 432]
-    assert windowed([1, 2, 3, 4, 5], 3, 2, "causal") == [100, 321, 543]
-    assert windowed([1, 2, 3, 4, 5], 2, 1, "causal", 2) == [10, 20, 31, 42, 53]
+    assert slide_window([1, 2, 3, 4], 3, padding="causal") == [100, 210, 321, 432]
+    assert slide_window([1, 2, 3, 4, 5], 3, 2, "causal") == [100, 321, 543]
+    assert slide_window([1, 2, 3, 4, 5], 2, 1, "causal", 2) == [10, 20, 31, 42, 53]
     for channels in (3, 20, 40):
         layer = cl.Conv1d(channels, channels, 3, padding="causal", dilation=2)
         x, later = uniform(2, channels, 12), uniform(2, channels, 12, seed=1)

@@ -116,7 +116,7 @@ def test_shapes_that_dont_fit_raise_naming_shapes_and_parameters(layer, shape, n
 
 
 @every_convolution
-def test_a_dtype_other_than_the_weights_is_refused(layer):
+def test_a_dtype_other_than_the_weights_raises(layer):
     function = layer(2, 3, 3)
     x = np.zeros((1, 2, *[5] * function.axes), np.float32)
     for wrong in (np.float64, np.int64, np.float16, bool, np.complex64, object):
@@ -131,7 +131,7 @@ def test_a_dtype_other_than_the_weights_is_refused(layer):
 
 
 @every_convolution
-def test_a_gradient_of_another_shape_than_the_output_is_refused(layer):
+def test_a_gradient_of_another_shape_than_the_output_raises(layer):
     for channels in (2, 40):
         function = layer(channels, channels, 3)
         shape = function.forward(uniform(4, channels, *[6] * function.axes)).shape
@@ -147,7 +147,7 @@ def test_a_gradient_of_another_shape_than_the_output_is_refused(layer):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits on memory as Linux has them")
-def test_huge_sizes_are_refused_at_once_and_without_memory():
+def test_huge_sizes_raise_at_once_and_without_memory():
     """64 MiB more than the process has, and a few seconds, are enough to say so."""
     program = """
         import resource, signal
@@ -236,7 +236,7 @@ def test_huge_sizes_are_refused_at_once_and_without_memory():
     ],
     ids=str,
 )
-def test_convolutions_of_shapes_that_dont_fit_are_refused(bad, channels):
+def test_convolutions_of_shapes_that_dont_fit_raise(bad, channels):
     arguments = {"x": (4, channels, 5, 5), "w": (6, channels, 3, 3), "shape": (3, 3), "groups": 1, **GOOD, **bad}
     for name in ("x", "w", "bias"):
         if name in arguments:
@@ -252,7 +252,7 @@ def test_convolutions_of_shapes_that_dont_fit_are_refused(bad, channels):
 
 
 @pytest.mark.parametrize("channels", [2, 40])
-def test_gradients_of_weights_that_dont_fit_are_refused_before_anything_is_written(channels):
+def test_gradients_of_weights_that_dont_fit_raise_before_anything_is_written(channels):
     good = {"x": (4, channels, 5, 5), "dy": (4, 6, 3, 3), "out": (6, channels, 3, 3)}
     for name, shape in [
         ("x", (3, channels, 5, 5)),
@@ -272,7 +272,7 @@ def test_gradients_of_weights_that_dont_fit_are_refused_before_anything_is_writt
 
 
 @pytest.mark.parametrize("layout", [read_only, *[a for a in LAYOUTS if a.__name__ in ("unaligned", "byte_swapped")]])
-def test_a_gradient_that_cannot_be_written_as_it_lies_is_refused(layout):
+def test_a_gradient_in_memory_that_cannot_be_written_raises(layout):
     out = layout(np.ones((6, 2, 3, 3), np.float32))
     with pytest.raises(ValueError, match="out"):
         kernels.convolution_weight_grad(uniform(4, 2, 5, 5), uniform(4, 6, 3, 3), out, **GOOD)
@@ -280,7 +280,7 @@ def test_a_gradient_that_cannot_be_written_as_it_lies_is_refused(layout):
 
 
 @pytest.mark.parametrize(("channels", "order"), [(1, (1, 2, 3, 0)), (33, (0, 2, 3, 1))])
-def test_a_gradient_into_one_of_its_operands_is_refused_unless_copied(channels, order):
+def test_a_gradient_into_one_of_its_operands_raises_unless_copied(channels, order):
     shape, dy = (4, channels, 4, 4), uniform(4, 1, 2, 2)
     memory = uniform(math.prod(shape))
     x, out = memory.reshape([shape[axis] for axis in order]), memory[: channels * 9].reshape(1, channels, 3, 3)
@@ -322,7 +322,7 @@ FIRST = ": channels come first, x.transpose"
         (cl.Conv2d(3, 8, 3), (5, 4, 8, 9), "(n, 3, H, W)", None),
     ],
 )
-def test_a_wrong_input_shape_is_refused_with_a_hint_for_usual_mistakes(layer, shape, expected, right):
+def test_a_wrong_input_shape_raises_with_a_hint_for_usual_mistakes(layer, shape, expected, right):
     x = np.ones(shape, np.float32)
     for f, rows in ((layer.forward, "5"), (cl.Model([layer]).predict, "n")):
         with pytest.raises(ValueError, match="expected") as raised:

@@ -16,7 +16,7 @@ from tests.conftest import bits
 from tests.reference import assert_same_bits
 
 
-def drawn_bits(n, random):
+def drop_bits(n, random):
     """Return the 16 bits that each of n elements is dropped by, of the compiled generator, found by halving p."""
     low, high = np.zeros(n, np.int64), np.full(n, 2**16)
     while (high - low > 1).any():
@@ -50,14 +50,14 @@ def test_the_kernels_philox_gives_the_published_words():
     counter, key, words = PUBLISHED[0]
     assert counter == (0, 0, 0, 0)
     assert key == (0, 0)
-    drawn = drawn_bits(128, np.zeros(2, np.int64))[::16]
+    drawn = drop_bits(128, np.zeros(2, np.int64))[::16]
     assert drawn == [*[word & 0xFFFF for word in words], *[word >> 16 for word in words]]
 
 
 @pytest.mark.parametrize("random", [(0, 1), (2**63 - 1, 2**62 + 2**31), (2**32, 2**32 - 1), (12345678901234567, 7)])
 def test_the_kernels_philox_gives_the_judges_words(random):
     seed, step = random
-    for i, drawn in enumerate(drawn_bits(129, np.array(random))):
+    for i, drawn in enumerate(drop_bits(129, np.array(random))):
         counter = (16 * (i // 128) + i % 16, 0, step % 2**32, step >> 32)
         word = philox(counter, (seed % 2**32, seed >> 32))[i % 64 // 16]
         assert drawn == (word >> 16 if i % 128 >= 64 else word & 0xFFFF)
@@ -222,7 +222,7 @@ def test_a_copy_of_a_model_goes_on_drawing_as_the_model_does_by_itself(copied):
     assert other.functions[0].random is not model.functions[0].random
 
 
-def test_drawing_anew_begins_to_count_again():
+def test_drawing_again_begins_to_count_again():
     dropout = Dropout()
     dropout.initialize(4)
     first = applied_to_ones(dropout)

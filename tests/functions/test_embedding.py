@@ -48,16 +48,16 @@ def test_the_table_is_drawn_from_the_normal_distribution_and_by_the_models_seed(
     weight = cl.Embedding(200, 300).weight.data
     assert abs(weight.mean()) < 0.02
     assert abs(weight.std() - 1) < 0.01
-    assert_same_bits(cl.Model([cl.Embedding(4, 3)], seed=5).parameters()[0].data, sequence_of(5))
+    assert_same_bits(cl.Model([cl.Embedding(4, 3)], seed=5).parameters()[0].data, random_sequence(5))
     assert cl.Embedding(4, 3).parameters()[0].name == "weight"
 
 
-def sequence_of(seed):
+def random_sequence(seed):
     return np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32)
 
 
 @pytest.mark.parametrize("arguments", [(0, 3), (3, 0), (-1, 3)])
-def test_a_table_without_rows_or_columns_is_refused(arguments):
+def test_a_table_without_rows_or_columns_raises(arguments):
     with pytest.raises(ValueError, match="at least 1"):
         cl.Embedding(*arguments)
     with pytest.raises(TypeError, match="count must be an integer"):
@@ -223,7 +223,7 @@ def test_indices_that_another_thread_changes_stop_a_training_before_it_writes():
     assert bits(model) == states[0]
 
 
-def test_a_model_that_is_changed_is_asked_anew_which_indices_it_takes():
+def test_a_model_that_is_changed_is_asked_again_which_indices_it_takes():
     model = Mixed()
     train(model, (TOKENS, NUMBERS, MASK), LABELS)
     model.tables[0] = cl.Embedding(5, 2)
@@ -313,7 +313,7 @@ def test_positions_are_waves_of_all_lengths():
     ("shape", "message"),
     [((2, 3, 5), r"\(2|n, 3, 5\); expected \(n, length, 4\)"), ((2, 4), "length, 4"), ((2, 6, 4), "length 6; .* 5 at")],
 )
-def test_other_sizes_and_longer_sequences_are_refused(shape, message):
+def test_other_sizes_and_longer_sequences_raise(shape, message):
     function = cl.PositionalEncoding(4, 5)
     with pytest.raises(ValueError, match=message):
         function.forward(np.zeros(shape, np.float32))
@@ -514,14 +514,14 @@ def test_sparse_steps_are_pytorchs(name):
         (lambda p: cl.Adam([{"parameters": p[1:]}, {"parameters": p[:1], "weight_decay": 0.1}]), "weight_decay"),
     ],
 )
-def test_rules_that_change_all_rows_are_refused_naming_the_parameter(make, message):
+def test_rules_that_change_all_rows_raise_naming_the_parameter(make, message):
     parameters = bag(True).parameters()
     with pytest.raises(ValueError, match=rf"parameter \d, weight \(300, 8\), is sparse: .*{message}"):
         make(parameters)
     make(parameters[1:])
 
 
-def test_hyper_parameters_that_change_all_rows_are_refused_later_too():
+def test_hyper_parameters_that_change_all_rows_raise_later_too():
     optimizer = cl.Adam([{"parameters": bag(True).parameters()[:1]}, {"parameters": bag(False).parameters()}])
     with pytest.raises(ValueError, match="is sparse: weight_decay"):
         optimizer.groups[0]["weight_decay"] = 0.1
@@ -618,7 +618,7 @@ def test_a_table_joins_another_model_with_its_gradient():
     assert np.flatnonzero(embedding.weight.grad.any(axis=1)).tolist() == [9]
 
 
-def test_lists_of_used_rows_that_do_not_fit_are_refused():
+def test_lists_of_used_rows_that_do_not_fit_raise():
     x, order = np.zeros((4, 3)), np.array([1, 2])
     for used in (np.zeros(8, np.int64), np.zeros(11, np.int64), np.zeros(1, np.int64)):
         with pytest.raises(ValueError, match="rows"):
@@ -632,7 +632,7 @@ def test_lists_of_used_rows_that_do_not_fit_are_refused():
         kernels.update("rmsprop", w, w.copy(), np.zeros((1, 12)), np.full(5, 0.1), None, np.zeros(9, np.int64), True)
 
 
-def test_who_forgot_takes_indices_is_told_of_it():
+def test_a_model_without_takes_indices_gets_a_hint():
     class Words(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
@@ -652,7 +652,7 @@ IN_NO_TUPLE = pytest.mark.parametrize("of", [list, lambda xs: dict(zip("ab", xs,
 
 
 @IN_NO_TUPLE
-def test_several_inputs_of_numbers_that_are_no_tuple_are_refused_with_that_word(of):
+def test_several_inputs_of_numbers_in_a_list_raise_and_name_the_tuple(of):
     class Two(cl.Model):
         def call(self, a, b):
             return a + b
@@ -668,7 +668,7 @@ def test_several_inputs_of_numbers_that_are_no_tuple_are_refused_with_that_word(
 
 
 @IN_NO_TUPLE
-def test_several_inputs_that_are_no_tuple_are_refused_with_that_word(of):
+def test_several_inputs_in_a_list_raise_and_name_the_tuple(of):
     class Two(cl.Model):
         takes_indices = (True, False)
 

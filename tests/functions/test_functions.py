@@ -17,7 +17,7 @@ import caffelite as cl
 from caffelite import functions
 from caffelite.core.modes import mode
 from caffelite.functions.losses.function_loss import FunctionLoss
-from tests.cases import DTYPES, FAMILIES, MODULES, both_dtypes, every_function, named
+from tests.cases import DTYPES, FAMILIES, MODULES, both_dtypes, every_function, make_params
 from tests.cases.case import as_tuple, random_dys
 from tests.reference import (
     LAYOUTS,
@@ -30,11 +30,11 @@ from tests.reference import (
     plain_copy,
 )
 
-every_case = pytest.mark.parametrize("case", named("listed"))
-every_empty_case = pytest.mark.parametrize("case", named("empty"))
+every_case = pytest.mark.parametrize("case", make_params("listed"))
+every_empty_case = pytest.mark.parametrize("case", make_params("empty"))
 
 
-def functions_of(package):
+def find_functions(package):
     """Return the Functions that the modules of a package define, exported or not, but for abstract ones."""
     names = [name for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     found = [x for name in names for x in vars(importlib.import_module(name)).values()]
@@ -46,7 +46,7 @@ def functions_of(package):
 
 
 def test_every_function_of_the_package_has_cases():
-    assert set(FAMILIES) == functions_of(functions) - {FunctionLoss} | {cl.Columns, cl.Splines}
+    assert set(FAMILIES) == find_functions(functions) - {FunctionLoss} | {cl.Columns, cl.Splines}
     assert all(family.listed for family in FAMILIES.values())
 
 
@@ -281,7 +281,7 @@ def check_output_shape(case):
             assert all(n in (None, true) for n, true in zip(shape, true_shape, strict=True))
 
 
-@pytest.mark.parametrize("case", named("listed") + named("empty"))
+@pytest.mark.parametrize("case", make_params("listed") + make_params("empty"))
 def test_the_output_shape_is_the_shape_that_forward_returns(case):
     check_output_shape(case)
 
@@ -300,7 +300,7 @@ def test_the_output_shape_is_right_for_random_shapes(function, data):
         for refused in family.refused
     ],
 )
-def test_a_shape_that_does_not_fit_is_refused(make, shape, says):
+def test_a_shape_that_does_not_fit_raises(make, shape, says):
     function = make()
     with pytest.raises(ValueError, match=says):
         function.forward(np.zeros(shape, np.float32))
@@ -313,7 +313,7 @@ def test_a_shape_that_does_not_fit_is_refused(make, shape, says):
 
 
 unwritten = functions.Index | functions.Penalized | cl.Columns
-written = [case for case in named("listed") if not isinstance(case.values[0].make(), unwritten)]
+written = [case for case in make_params("listed") if not isinstance(case.values[0].make(), unwritten)]
 
 
 @pytest.mark.parametrize("case", written)
@@ -326,7 +326,7 @@ def test_a_function_is_written_as_it_is_made(case):
 
 
 @every_function
-def test_the_packages_functions_compute_with_kernels_alone_and_say_so(function):
+def test_the_packages_functions_compute_with_kernels_alone_and_report_it(function):
     assert function.recordable
 
     class Child(function):

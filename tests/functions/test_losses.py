@@ -105,7 +105,7 @@ def test_an_empty_list_of_labels_raises():
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 3, 2), (), (0, 3)])
-def test_scores_that_are_no_matrix_of_rows_raise(shape):
+def test_scores_other_than_a_matrix_of_rows_raise(shape):
     with pytest.raises(ValueError, match=r"SoftmaxLoss|softmax_loss"):
         cl.SoftmaxLoss().forward(np.zeros(shape, np.float32), np.zeros(shape[:1], np.int64))
 
@@ -226,7 +226,7 @@ def test_targets_of_another_library_are_copied_too(loss, targets):
 
 
 @every_loss
-def test_equal_weights_are_none_and_a_weight_of_two_is_a_row_given_twice(loss, targets):
+def test_equal_weights_change_nothing_and_a_weight_of_two_is_a_row_given_twice(loss, targets):
     plain = loss.forward(SCORES, targets)
     assert_close(loss.forward(SCORES, targets, [0.5] * 4), np.float64(plain), np.float32)
     weighted = loss.forward(SCORES, targets, np.array([1, 2, 0, 1]))
@@ -518,7 +518,7 @@ def test_a_focal_loss_has_finite_slopes_for_sure_rows(gamma, dtype):
 
 
 @pytest.mark.parametrize("loss", [cl.FocalLoss(), cl.SoftmaxLoss()], ids=repr)
-def test_a_softmax_before_a_loss_that_applies_it_is_warned_of(loss):
+def test_a_softmax_before_a_loss_that_applies_it_warns(loss):
     model = cl.Model([cl.Linear(2, 3), cl.Softmax()])
     with pytest.warns(cl.TrainingWarning, match=rf"{type(loss).__name__} takes scores"):
         train(model, *cl.datasets.spiral(points_per_class=5), loss=loss)
@@ -556,7 +556,7 @@ def test_class_weights_of_rows_are_scikit_learns():
 
 
 @pytest.mark.parametrize("row", [[0.5, 0.6, 0], [-0.1, 1.1, 0], [np.nan, 1, 0], [0.3, 0.3, 0.3], [np.inf, 0, 0]])
-def test_rows_that_are_no_probabilities_raise_with_their_number(row):
+def test_rows_other_than_probabilities_raise_with_their_number(row):
     targets = np.array([[1.0, 0, 0], [0.5004, 0.5004, 0], row, row])
     for check in (cl.SoftmaxLoss().forward, lambda scores, y: cl.SoftmaxLoss().check_targets(y, scores.shape)):
         with pytest.raises(ValueError, match=r"row 2\b.*probabilities"):
@@ -729,7 +729,7 @@ def test_the_loss_of_an_epoch_is_finite_though_its_weights_sum_beyond_float32():
 
 @pytest.mark.parametrize("loss", [cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.SigmoidLoss(), cl.SoftmaxLoss()])
 @pytest.mark.parametrize("what", ["targets", "weights"])
-def test_targets_that_require_a_gradient_are_refused_with_what_to_write_instead(loss, what):
+def test_targets_that_require_a_gradient_raise_with_what_to_write_instead(loss, what):
     scores, halves = cl.Tensor(np.ones((3, 2)), requires_grad=True), cl.Tensor(np.full((3, 2), 0.5))
     learned = cl.Tensor(halves.data if what == "targets" else np.ones(3), requires_grad=True)
     inputs = [learned] if what == "targets" else [halves, learned]

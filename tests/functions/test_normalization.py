@@ -13,7 +13,7 @@ from caffelite import _kernels as kernels
 from caffelite.program.recording import Recording
 from tests.cases import both_dtypes
 from tests.conftest import bits, train
-from tests.reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widened, zero_strided
+from tests.reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, to_float64, zero_strided
 
 SHAPES = [(7, 5), (100, 3), (4, 5, 9), (3, 2, 4, 5)]
 
@@ -39,7 +39,7 @@ def test_a_deviation_far_smaller_than_the_mean_is_right(shape, dtype):
     layers = [(cl.BatchNorm(shape[1], eps=1e-9), axes), (cl.LayerNorm(shape[-1], eps=1e-9), -1)]
     for layer, over in layers:
         model = cl.Model([layer], dtype=dtype)
-        truth = widened(x) - widened(x).mean(over, keepdims=True)
+        truth = to_float64(x) - to_float64(x).mean(over, keepdims=True)
         truth /= np.sqrt((truth**2).mean(over, keepdims=True) + 1e-9)
         assert_close(model(x).data, truth, dtype, scale=10.0)
 
@@ -48,8 +48,8 @@ def test_running_moments_of_float32_far_from_0_are_as_good_as_float32():
     x = numbers(200, 3, mean=1e4, std=1e-2)
     layer = cl.BatchNorm(3, momentum=1.0)
     layer.forward(x)
-    np.testing.assert_allclose(layer.mean, widened(x).mean(0), 1e-7)
-    np.testing.assert_allclose(layer.variance, widened(x).var(0, ddof=1), 1e-6)
+    np.testing.assert_allclose(layer.mean, to_float64(x).mean(0), 1e-7)
+    np.testing.assert_allclose(layer.variance, to_float64(x).var(0, ddof=1), 1e-6)
 
 
 @both_dtypes
@@ -108,8 +108,8 @@ def test_running_moments_move_towards_the_batchs(shape, dtype):
     x, axes = numbers(*shape, mean=3.0, std=2.0, dtype=dtype), (0, *range(2, len(shape)))
     layer = cl.BatchNorm(shape[1], 0.25)
     cl.Model([layer], dtype=dtype)(x)
-    assert_close(layer.mean, 0.25 * widened(x).mean(axes), layer.mean.dtype)
-    assert_close(layer.variance, 0.75 + 0.25 * widened(x).var(axes, ddof=1), layer.mean.dtype)
+    assert_close(layer.mean, 0.25 * to_float64(x).mean(axes), layer.mean.dtype)
+    assert_close(layer.variance, 0.75 + 0.25 * to_float64(x).var(axes, ddof=1), layer.mean.dtype)
 
 
 def test_inference_changes_no_buffer_and_a_row_does_not_depend_on_others():
@@ -205,7 +205,7 @@ def test_a_variance_beyond_float32_is_a_warning_and_predictions_follow():
 # ---- a frozen BatchNorm ----
 
 
-def state_of(model):
+def state_bytes(model):
     return {name: array.tobytes() for name, array in model.state_dict().items()}
 
 
@@ -217,11 +217,11 @@ def test_a_frozen_batch_norm_keeps_its_running_statistics_and_uses_them(whole):
     model = cl.Model([block, cl.Linear(3, 4)], seed=0)
     train(model, x, y, epochs=2)
     block.requires_grad = False
-    before, output = state_of(model), block(x[:5]).data
+    before, output = state_bytes(model), block(x[:5]).data
     with cl.inference():
         assert_same_bits(output, block(x[:5]).data)
     train(model, x, y, epochs=3, batch_size=8)
-    after = state_of(model)
+    after = state_bytes(model)
     assert {name for name in after if after[name] != before[name]} == {"1.weight", "1.bias"}
 
 
@@ -248,9 +248,9 @@ def test_a_frozen_batch_norm_trains_on_single_rows_and_is_frozen_in_its_file(tmp
     train(model, x, y, batch_size=1)
     model.save(tmp_path / "m.safetensors")
     loaded = cl.load(tmp_path / "m.safetensors")
-    before = state_of(loaded)
+    before = state_bytes(loaded)
     train(loaded, x, y, batch_size=1)
-    assert [name for name in before if before[name] == state_of(loaded)[name]] == [
+    assert [name for name in before if before[name] == state_bytes(loaded)[name]] == [
         "0.scale",
         "0.shift",
         "0.mean",
@@ -268,7 +268,7 @@ def test_a_frozen_batch_norm_has_the_gradient_of_inference():
 # ---- a last batch of one row ----
 
 
-def normed(seed=0):
+def batch_norm_net(seed=0):
     return cl.Model([cl.Linear(3, 8), cl.BatchNorm(8), cl.ReLU(), cl.Linear(8, 4)], seed=seed)
 
 
@@ -292,7 +292,7 @@ class Numbered(cl.Function):
 def batch_sizes(x, y=None, **options):
     """How many rows the batches have in which a model with a BatchNorm is trained."""
     seen = []
-    model = normed()
+    model = batch_norm_net()
     model.add(Numbered(seen))
     train(model, x, y, **options)
     return seen
@@ -306,7 +306,7 @@ def test_a_last_batch_of_one_row_joins_the_one_before_it(shuffle, weights):
     assert batch_sizes(ROWS, LABELS, **options) == [16, 17] * 3
     assert batch_sizes(ROWS, LABELS, batch_size=32) == [33]
     assert batch_sizes(ROWS[:32], LABELS[:32], batch_size=15) == [15, 15, 2]
-    model, by_hand = normed(), normed()
+    model, by_hand = batch_norm_net(), batch_norm_net()
     history = train(model, ROWS, LABELS, metrics=["accuracy"], **options)
     order = cl.DataGenerator(np.arange(33), shuffle=shuffle, batch_size=33, seed=by_hand._state.rng)
 
@@ -320,7 +320,7 @@ def test_a_last_batch_of_one_row_joins_the_one_before_it(shuffle, weights):
             return batches()
 
     assert train(by_hand, Epochs(), epochs=3, metrics=["accuracy"]) == history
-    assert state_of(model) == state_of(by_hand)
+    assert state_bytes(model) == state_bytes(by_hand)
 
 
 def test_a_single_row_of_every_kind_of_data_joins_the_batch_before_it():
@@ -337,7 +337,7 @@ def test_a_single_row_of_every_kind_of_data_joins_the_batch_before_it():
 
 def test_a_generator_keeps_its_batches_and_orders_after_a_training():
     mine, other = [cl.DataGenerator(ROWS, LABELS, batch_size=16, seed=3) for _ in range(2)]
-    train(normed(), mine, epochs=2)
+    train(batch_norm_net(), mine, epochs=2)
     for _ in range(2):
         list(other)
     assert len(mine) == 3
@@ -356,14 +356,14 @@ def test_a_model_without_a_batch_norm_that_is_trained_keeps_its_batch_of_one_row
 
 def test_many_models_and_the_estimators_join_a_single_row_too():
     def models():
-        return [normed(seed) for seed in range(3)]
+        return [batch_norm_net(seed) for seed in range(3)]
 
     together, alone = models(), models()
     optimizers = [cl.SGD(m.parameters(), lr=0.1) for m in together]
     cl.fit_many(together, ROWS, LABELS, loss=cl.SoftmaxLoss(), optimizers=optimizers, batch_size=16, epochs=2)
     for one, other in zip(alone, together, strict=True):
         train(one, ROWS, LABELS, batch_size=16, epochs=2, momentum=0.0)
-        assert state_of(one) == state_of(other)
+        assert state_bytes(one) == state_bytes(other)
     pytest.importorskip("sklearn")
     from caffelite.sklearn import MLPClassifier
 
@@ -373,12 +373,12 @@ def test_many_models_and_the_estimators_join_a_single_row_too():
 
 
 @pytest.mark.parametrize(("rows", "batch_size"), [(1, 32), (5, 1)])
-def test_one_row_in_all_and_batches_of_one_row_are_refused_before_the_first_step(rows, batch_size):
-    model = normed()
-    before = state_of(model)
+def test_one_row_in_all_and_batches_of_one_row_raise_before_the_first_step(rows, batch_size):
+    model = batch_norm_net()
+    before = state_bytes(model)
     with pytest.raises(ValueError, match="at least 2 numbers of each feature"):
         train(model, ROWS[:rows], LABELS[:rows], batch_size=batch_size)
-    assert state_of(model) == before
+    assert state_bytes(model) == before
 
 
 # ---- the kernels ----
@@ -441,7 +441,7 @@ def test_parts_of_the_rows_have_the_moments_and_gradients_of_all(shape, mean, dt
     count = x.size // shape[1]
     for i, rows in enumerate(cuts):
         part = kernels.batch_norm_grad_of_sums(dy[rows], x[rows], c, moments, sums[i], sum(sums), count)
-        assert_close(part[0], widened(dx[rows]), dtype)
+        assert_close(part[0], to_float64(dx[rows]), dtype)
         dscale, dshift = dscale - part[1], dshift - part[2]
     assert_close(np.array([dscale, dshift]), np.zeros((2, shape[1])), dtype, scale=len(x))
 
@@ -546,7 +546,7 @@ def test_a_copy_of_a_model_has_its_running_moments_and_none_in_common(copied):
     assert (other.functions[1].mean != model.functions[1].mean).any()
 
 
-def test_drawing_anew_makes_parameters_and_buffers_what_they_were():
+def test_drawing_again_makes_parameters_and_buffers_what_they_were():
     model = net()
     first, x = model.predict(numbers(5, 3)), numbers(50, 3)
     train(model, x, np.zeros(50, int), epochs=2)
@@ -565,7 +565,7 @@ def test_norms_say_how_they_are_made():
 
 
 @pytest.mark.parametrize("norm", [cl.LayerNorm, cl.BatchNorm])
-def test_an_eps_beyond_the_floats_is_refused(norm):
+def test_an_eps_beyond_the_floats_raises(norm):
     with pytest.raises(ValueError, match="eps must be 0 or more and finite"):
         norm(3, eps=10**400)
 

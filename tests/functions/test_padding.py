@@ -41,7 +41,7 @@ def test_a_single_number_has_no_axes_to_pad():
 
 
 @pytest.mark.parametrize("mode", ["wrap", "symmetric", "zero", "", None])
-def test_other_modes_are_refused(mode):
+def test_other_modes_raise(mode):
     with pytest.raises(ValueError, match=r"pad knows the modes constant, reflect, edge"):
         cl.pad(X, 1, mode)
 
@@ -60,7 +60,7 @@ def test_other_modes_are_refused(mode):
         *[({3: 1}, ValueError, "axis 3"), ({0: (1, 2, 3)}, ValueError, "3 axes")],
     ],
 )
-def test_widths_that_do_not_fit_are_refused(widths, error, says):
+def test_widths_that_do_not_fit_raise(widths, error, says):
     with pytest.raises(error, match=f"pad.*{says}|{says}"):
         cl.pad(X, widths)
 

@@ -228,7 +228,7 @@ def test_scales_are_positive_integers(bad):
         cl.Upsample(bad)
 
 
-def test_huge_sizes_take_no_memory_and_are_refused_or_right():
+def test_huge_sizes_take_no_memory_and_raise_or_are_right():
     x, largest = np.arange(24, dtype=np.float32).reshape(1, 1, 4, 6), 2**63 - 1
     tracemalloc.start()
     for pool in (cl.MaxPool2d(largest), cl.AvgPool2d((1, 10**12)), cl.MaxPool2d(10**9, 1, 10**8)):
@@ -279,7 +279,7 @@ def test_kernels_refuse_windows_that_dont_fit():
 
 
 @every_pool
-def test_windows_of_no_size_or_stride_are_refused(pool):
+def test_windows_of_no_size_or_stride_raise(pool):
     for arguments in ((0,), (None,), (2, 0)):
         with pytest.raises((ValueError, TypeError), match=pool.__name__):
             pool(*arguments)

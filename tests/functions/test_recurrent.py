@@ -21,7 +21,7 @@ def numbers(*shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
-def made(layer, *arguments, dtype=np.float32, seed=0, **options):
+def make_layer(layer, *arguments, dtype=np.float32, seed=0, **options):
     """Return a layer drawn from a seed."""
     return cl.Model([layer(*arguments, **options)], seed=seed, dtype=dtype).functions[0]
 
@@ -43,7 +43,7 @@ def gradients(layer, x, *states, lengths=None, dys=None):
 @both_dtypes
 @pytest.mark.parametrize("sequences", [False, True])
 def test_a_row_alone_has_the_bits_it_has_among_others(layer, kinds, sequences, dtype):
-    layer, x = made(layer, 5, 21, sequences, dtype=dtype), numbers(67, 6, 5, dtype=dtype)
+    layer, x = make_layer(layer, 5, 21, sequences, dtype=dtype), numbers(67, 6, 5, dtype=dtype)
     lengths = np.arange(67) % 6 + 1
     states = [numbers(67, 21, dtype=dtype, seed=i) for i in range(kinds)]
     n = 2 * (1 + kinds)  # outputs and inputs with rows
@@ -58,7 +58,7 @@ def test_a_row_alone_has_the_bits_it_has_among_others(layer, kinds, sequences, d
 @both_dtypes
 @pytest.mark.usefixtures("threads_restored")
 def test_every_number_of_threads_gives_the_same_bits(layer, kinds, dtype):
-    layer, x = made(layer, 30, 70, True, dtype=dtype), numbers(61, 9, 30, dtype=dtype)
+    layer, x = make_layer(layer, 30, 70, True, dtype=dtype), numbers(61, 9, 30, dtype=dtype)
     states = [numbers(61, 70, dtype=dtype, seed=i) for i in range(kinds)]
     expected = None
     for threads in (1, 2, 3, 8):
@@ -73,7 +73,7 @@ def test_every_number_of_threads_gives_the_same_bits(layer, kinds, dtype):
 @both_dtypes
 def test_sums_longer_than_a_block_are_pytorchs(layer, kinds, dtype):
     torch = pytest.importorskip("torch")
-    mine, x = made(layer, 2, 300, True, dtype=dtype), numbers(3, 4, 2, dtype=dtype)
+    mine, x = make_layer(layer, 2, 300, True, dtype=dtype), numbers(3, 4, 2, dtype=dtype)
     module = getattr(torch.nn, layer.__name__)(2, 300, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
         for theirs, p in zip(module.parameters(), mine.parameters(), strict=True):
@@ -89,7 +89,7 @@ def test_sums_longer_than_a_block_are_pytorchs(layer, kinds, dtype):
 
 @every_layer
 def test_the_draws_are_pytorchs_interval(layer, kinds):
-    layer = made(layer, 7, 100)
+    layer = make_layer(layer, 7, 100)
     for p in layer.parameters():
         assert 0.09 < abs(p.data).max() <= 0.1
         assert abs(p.data.mean()) < 0.02
@@ -101,7 +101,7 @@ def test_the_draws_are_pytorchs_interval(layer, kinds):
 @every_layer
 @pytest.mark.parametrize("sequences", [False, True])
 def test_values_beyond_a_length_have_no_influence(layer, kinds, sequences):
-    layer, x, lengths = made(layer, 3, 4, sequences), numbers(5, 6, 3), np.array([6, 1, 3, 5, 2])
+    layer, x, lengths = make_layer(layer, 3, 4, sequences), numbers(5, 6, 3), np.array([6, 1, 3, 5, 2])
     expected = gradients(layer, x, lengths=lengths)
     beyond = np.arange(6) >= lengths[:, None]
     assert (expected[1][beyond] == 0).all()
@@ -131,7 +131,7 @@ def test_kernels_return_0_beyond_a_length(layer, kinds):
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", ">i4", "u8", "i8"])
 def test_lengths_are_integers_of_any_width(dtype):
-    layer, x, lengths = made(cl.GRU, 3, 4), numbers(3, 5, 3), np.array([2, 5, 1])
+    layer, x, lengths = make_layer(cl.GRU, 3, 4), numbers(3, 5, 3), np.array([2, 5, 1])
     expected = layer(x, lengths=lengths).data
     assert_same_bits(layer(x, lengths=lengths.astype(dtype)).data, expected)
     assert_same_bits(layer(x, lengths=[2, 5, 1]).data, expected)
@@ -154,8 +154,8 @@ def test_lengths_are_integers_of_any_width(dtype):
         (np.array([2, 2**63, 2], np.uint64), ValueError, r"length 9223372036854775808 in row 1 is not in 1 … 4"),
     ],
 )
-def test_lengths_that_are_none_are_named(layer, kinds, lengths, error, says):
-    layer = made(layer, 2, 3)
+def test_impossible_lengths_are_named(layer, kinds, lengths, error, says):
+    layer = make_layer(layer, 2, 3)
     with pytest.raises(error, match=says):
         layer(numbers(3, 4, 2), lengths=lengths)
 
@@ -215,7 +215,7 @@ def test_a_bad_length_stops_a_replayed_step_before_anything_is_written(bad):
     assert bits(model) == bits(first)
 
 
-def test_lengths_that_a_model_does_not_take_as_integers_are_refused():
+def test_lengths_that_a_model_does_not_take_as_integers_raise():
     x, lengths, y = lengths_and_sums(8)
     model = OfLengths(seed=0)
     model.takes_indices = False
@@ -229,7 +229,7 @@ def test_lengths_that_a_model_does_not_take_as_integers_are_refused():
 @every_layer
 @pytest.mark.parametrize("sequences", [False, True])
 def test_a_history_in_two_parts_ends_as_the_whole(layer, kinds, sequences):
-    layer, x = made(layer, 3, 5, sequences, dtype=np.float64), numbers(4, 9, 3, dtype=np.float64)
+    layer, x = make_layer(layer, 3, 5, sequences, dtype=np.float64), numbers(4, 9, 3, dtype=np.float64)
     zeros = [np.zeros((4, 5))] * kinds
     whole, first = as_tuple(layer(x, *zeros)), as_tuple(layer(x[:, :4], *zeros))
     second = as_tuple(layer(x[:, 4:], *first[1:]))
@@ -243,7 +243,7 @@ def test_a_history_in_two_parts_ends_as_the_whole(layer, kinds, sequences):
 @every_layer
 def test_a_history_cut_by_detach_has_pytorchs_gradient(layer, kinds):
     torch = pytest.importorskip("torch")
-    mine, x = made(layer, 3, 5, True, dtype=np.float64), numbers(4, 10, 3, dtype=np.float64)
+    mine, x = make_layer(layer, 3, 5, True, dtype=np.float64), numbers(4, 10, 3, dtype=np.float64)
     module = getattr(torch.nn, layer.__name__)(3, 5, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
         for theirs, p in zip(module.parameters(), mine.parameters(), strict=True):
@@ -261,7 +261,7 @@ def test_a_history_cut_by_detach_has_pytorchs_gradient(layer, kinds):
 
 
 def test_an_lstm_gives_its_states_as_a_pair():
-    layer, x, zeros = made(cl.LSTM, 3, 4), numbers(2, 5, 3), np.zeros((2, 4), np.float32)
+    layer, x, zeros = make_layer(cl.LSTM, 3, 4), numbers(2, 5, 3), np.zeros((2, 4), np.float32)
     y, (h, c) = layer(x, zeros, zeros)
     assert_same_bits(y.data, h.data)
     assert y.shape == h.shape == c.shape == (2, 4)
@@ -270,7 +270,11 @@ def test_an_lstm_gives_its_states_as_a_pair():
 
 
 def test_gradients_flow_if_only_some_outputs_are_used():
-    layer, x, zeros = made(cl.LSTM, 3, 4, True, dtype=np.float64), numbers(2, 5, 3, dtype=np.float64), np.zeros((2, 4))
+    layer, x, zeros = (
+        make_layer(cl.LSTM, 3, 4, True, dtype=np.float64),
+        numbers(2, 5, 3, dtype=np.float64),
+        np.zeros((2, 4)),
+    )
     for chosen in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1)):
         dys = [np.full((2, 5, 4) if i == 0 else (2, 4), float(take)) for i, take in enumerate(chosen)]
         expected = gradients(layer, x, zeros, zeros, dys=dys)[3:]
@@ -284,8 +288,8 @@ def test_gradients_flow_if_only_some_outputs_are_used():
 
 
 @every_layer
-def test_other_shapes_and_dtypes_are_refused(layer, kinds):
-    name, layer = layer.__name__, made(layer, 3, 4)
+def test_other_shapes_and_dtypes_raise(layer, kinds):
+    name, layer = layer.__name__, make_layer(layer, 3, 4)
     x, state = numbers(2, 5, 3), numbers(2, 4)
     states = [state] * kinds
     for bad in (numbers(5, 3), numbers(2, 5, 2), numbers(1, 2, 5, 3)):
@@ -311,7 +315,7 @@ def test_other_shapes_and_dtypes_are_refused(layer, kinds):
 
 @every_layer
 def test_no_steps_leave_the_first_state(layer, kinds):
-    layer, states = made(layer, 3, 4, True), [numbers(2, 4, seed=i) for i in range(kinds)]
+    layer, states = make_layer(layer, 3, 4, True), [numbers(2, 4, seed=i) for i in range(kinds)]
     y, *last = as_tuple(layer(np.zeros((2, 0, 3), np.float32), *states))
     assert y.shape == (2, 0, 4)
     for state, first in zip(last, states, strict=True):
@@ -337,7 +341,7 @@ def test_parameters_have_pytorchs_shapes_order_and_names(layer, kinds):
 @both_dtypes
 @pytest.mark.usefixtures("threads_restored")
 def test_a_stack_has_the_same_bits_for_every_number_of_threads_and_rows(layer, kinds, dtype):
-    layer, x = made(layer, 30, 70, True, dtype=dtype, **STACK), numbers(61, 9, 30, dtype=dtype)
+    layer, x = make_layer(layer, 30, 70, True, dtype=dtype, **STACK), numbers(61, 9, 30, dtype=dtype)
     states, lengths = [numbers(4, 61, 70, dtype=dtype, seed=i) for i in range(kinds)], np.arange(61) % 9 + 1
     expected = None
     for threads in (1, 2, 3, 8):
@@ -357,7 +361,7 @@ def test_a_stack_has_the_same_bits_for_every_number_of_threads_and_rows(layer, k
 @pytest.mark.parametrize("sequences", [False, True])
 def test_a_stack_begins_backward_at_each_rows_last_element(layer, kinds, sequences):
     """What is beyond a length has no influence, whatever it is; a row is as one without padding."""
-    layer, x, lengths = made(layer, 3, 4, sequences, **STACK), numbers(5, 6, 3), np.array([6, 1, 3, 5, 2])
+    layer, x, lengths = make_layer(layer, 3, 4, sequences, **STACK), numbers(5, 6, 3), np.array([6, 1, 3, 5, 2])
     expected = gradients(layer, x, lengths=lengths)
     beyond = np.arange(6) >= lengths[:, None]
     assert (expected[1][beyond] == 0).all()
@@ -373,7 +377,7 @@ def test_a_stack_begins_backward_at_each_rows_last_element(layer, kinds, sequenc
 
 @every_layer
 def test_the_second_direction_is_a_layer_that_reads_from_the_end(layer, kinds):
-    both, one, x = made(layer, 3, 4, True, bidirectional=True), made(layer, 3, 4, True), numbers(5, 6, 3)
+    both, one, x = make_layer(layer, 3, 4, True, bidirectional=True), make_layer(layer, 3, 4, True), numbers(5, 6, 3)
     for p, q in zip(one.parameters(), both.parameters()[4:], strict=True):
         p.data = q.data
     assert_same_bits(both(x).data[..., 4:], one(x[:, ::-1]).data[:, ::-1])
@@ -383,7 +387,7 @@ def test_the_second_direction_is_a_layer_that_reads_from_the_end(layer, kinds):
 
 @every_layer
 def test_a_stack_goes_on_from_the_states_that_it_gave(layer, kinds):
-    layer, x = made(layer, 3, 5, True, layers=3, dtype=np.float64), numbers(4, 9, 3, dtype=np.float64)
+    layer, x = make_layer(layer, 3, 5, True, layers=3, dtype=np.float64), numbers(4, 9, 3, dtype=np.float64)
     zeros = [np.zeros((3, 4, 5))] * kinds
     whole, first = as_tuple(layer(x, *zeros)), as_tuple(layer(x[:, :4], *zeros))
     second = as_tuple(layer(x[:, 4:], *first[1:]))
@@ -396,7 +400,7 @@ def test_a_stack_goes_on_from_the_states_that_it_gave(layer, kinds):
 @every_layer
 @pytest.mark.usefixtures("threads_restored")
 def test_a_stack_drops_between_its_layers_as_dropout_does(layer, kinds):
-    stack, x = made(layer, 30, 70, True, layers=3, dropout=0.4), numbers(61, 9, 30)
+    stack, x = make_layer(layer, 30, 70, True, layers=3, dropout=0.4), numbers(61, 9, 30)
     singles = [layer(30 if i == 0 else 70, 70, True) for i in range(3)]
     for p, q in zip([p for one in singles for p in one.parameters()], stack.parameters(), strict=True):
         p.data = q.data.copy()
@@ -416,15 +420,15 @@ def test_a_stack_drops_between_its_layers_as_dropout_does(layer, kinds):
 
 @every_layer
 def test_nothing_is_dropped_in_inference_without_a_p_or_in_a_single_layer(layer, kinds):
-    stack, x = made(layer, 3, 4, layers=2, dropout=0.5), numbers(5, 6, 3)
-    plain = made(layer, 3, 4, layers=2)
+    stack, x = make_layer(layer, 3, 4, layers=2, dropout=0.5), numbers(5, 6, 3)
+    plain = make_layer(layer, 3, 4, layers=2)
     with cl.inference():
         assert_same_bits(stack(x).data, plain(x).data)
     plain(x)
     assert stack.random[1] == plain.random[1] == 0
     assert list(stack.buffers()) == ["random"]
-    single = made(layer, 3, 4, dropout=0.5)
-    assert_same_bits(single(x).data, made(layer, 3, 4)(x).data)
+    single = make_layer(layer, 3, 4, dropout=0.5)
+    assert_same_bits(single(x).data, make_layer(layer, 3, 4)(x).data)
     assert single.buffers() == {}
 
 
@@ -455,7 +459,7 @@ def test_a_stack_is_fitted_as_by_hand_saved_and_loaded(layer, kinds, tmp_path):
 
 
 @every_layer
-def test_stacks_and_states_that_do_not_fit_are_refused(layer, kinds):
+def test_stacks_and_states_that_do_not_fit_raise(layer, kinds):
     for options, error, says in [
         ({"layers": 0}, ValueError, "layers must be at least 1"),
         ({"layers": 2.0}, TypeError, "layers must be an integer"),
@@ -464,7 +468,7 @@ def test_stacks_and_states_that_do_not_fit_are_refused(layer, kinds):
     ]:
         with pytest.raises(error, match=f"{layer.__name__}: {says}"):
             layer(3, 4, **options)
-    deep = made(layer, 3, 4, **STACK)
+    deep = make_layer(layer, 3, 4, **STACK)
     for shape in [(2, 4), (2, 2, 4), (4, 3, 4), (4, 2, 8)]:
         with pytest.raises(ValueError, match=r"got a state h of shape .*; expected \(4, 2, 4\)"):
             deep(numbers(2, 5, 3), *[numbers(*shape)] * kinds)
@@ -502,7 +506,7 @@ def test_the_backward_kernels_take_what_the_forward_kernels_give_and_nothing_els
         kernels.rnn_grad(gates, w, None, h.astype(np.float64))
 
 
-def test_cut_names_the_first_row_whose_length_is_none():
+def test_cut_names_the_first_row_with_an_impossible_length():
     with pytest.raises(IndexError, match=r"the length 4 in row 1; expected 1 … 3"):
         kernels.cut(np.ones((3, 3, 2)), np.array([3, 4, 0]))
 

@@ -68,7 +68,7 @@ def test_transpose_refuses_an_order_of_no_axes_unless_there_are_none():
     assert number.grad == 1
 
 
-def test_lengths_and_axes_are_no_bools():
+def test_bools_are_neither_lengths_nor_axes():
     matrix = cl.Tensor(np.ones((1, 1)))
     for call in [
         lambda: matrix.reshape(True, 1),
@@ -209,6 +209,6 @@ def test_repeat_refuses_what_does_not_fit():
         cl.repeat(X, 2, 3)
 
 
-def test_counts_that_a_replay_may_find_changed_are_refused():
+def test_counts_that_a_replay_may_find_changed_raise():
     with pytest.raises(TypeError, match="recorded"):
         cl.capture(lambda x, counts: cl.repeat(x, counts, 0), np.ones((3, 2)), np.array([1, 2, 0]))

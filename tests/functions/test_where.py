@@ -100,7 +100,7 @@ def test_a_condition_that_an_optimizer_changed_is_noticed():
 
 
 @both_dtypes
-def test_lists_and_numbers_stand_in_any_place(dtype):
+def test_where_takes_lists_and_numbers_in_any_place(dtype):
     x = np.arange(6, dtype=dtype).reshape(2, 3)
     chosen = functions.Where()(x, 7, [[True, False, True], [False, True, False]])
     assert_same_bits(chosen.data, np.array([[0, 7, 2], [7, 4, 7]], dtype))
@@ -129,7 +129,7 @@ def test_ties_of_maximum_and_minimum_give_the_gradient_to_the_first(dtype):
 
 @both_dtypes
 @pytest.mark.parametrize("name", ["maximum", "minimum"])
-def test_numbers_and_lists_stand_on_either_side_of_maximum_and_minimum(name, dtype):
+def test_maximum_and_minimum_take_numbers_and_lists_on_either_side(name, dtype):
     function, x = getattr(cl, name), np.array([[-1.0, 2.0], [0.5, np.inf]], dtype)
     for other in (0.4, np.float64(0.1), 1, [0.0, 1.0], np.array([0.1, 3]), np.arange(2)):
         t = cl.Tensor(x, requires_grad=True)

@@ -32,7 +32,7 @@ def run_python(program, **environment):
 ADAM = np.array([0.01, 0.9, 0.999, 1e-8, 0.1])  # η, β₁, β₂, ε, λ
 
 
-def arrays_taken(kernel):
+def num_required(kernel):
     """How many arguments a kernel's function requires."""
     parameters = inspect.signature(getattr(kernels, kernel.name)).parameters.values()
     return sum(parameter.default is parameter.empty for parameter in parameters)
@@ -62,7 +62,7 @@ def steps_for(rule, rows):
 
 FLOAT_KERNELS = {
     **{
-        kernel.name: lambda a, kernel=kernel: arrays_of(getattr(kernels, kernel.name)(*[a] * arrays_taken(kernel)))[0]
+        kernel.name: lambda a, kernel=kernel: to_arrays(getattr(kernels, kernel.name)(*[a] * num_required(kernel)))[0]
         for kernel in ELEMENTWISE
     },
     "clip": lambda a: kernels.clip(a, 0.25, 0.5),
@@ -136,7 +136,7 @@ FLOAT_KERNELS = {
 }
 
 
-def arrays_of(result):
+def to_arrays(result):
     return [np.asarray(array) for array in (result if isinstance(result, tuple) else (result,)) if array is not None]
 
 

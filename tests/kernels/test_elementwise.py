@@ -79,7 +79,7 @@ def test_an_output_that_the_operands_dont_fill_raises(shape):
 
 @pytest.mark.parametrize("layout", [reference.read_only, reference.unaligned, reference.byte_swapped])
 @pytest.mark.parametrize("name", ["add", "matmul", "sum"])
-def test_an_output_that_cannot_be_written_as_it_lies_raises(name, layout):
+def test_an_output_in_memory_that_cannot_be_written_raises(name, layout):
     out = layout(np.ones((2, 2), np.float32))
     before = plain_copy(out)
     arguments = {"add": (out, out), "matmul": (out, out), "sum": (np.ones((2, 2, 3), np.float32), 2)}[name]

@@ -158,7 +158,7 @@ def test_a_part_of_an_update_has_the_bits_of_the_whole(isa):
     )
 
 
-def test_an_unknown_instruction_set_is_refused_at_import():
+def test_an_unknown_instruction_set_raises_at_import():
     result = subprocess.run(
         [sys.executable, "-c", "import caffelite"],
         env={**os.environ, "CAFFELITE_ISA": "z80"},

@@ -10,7 +10,7 @@ from hypothesis import given
 from caffelite import _kernels as kernels
 from tests import reference
 from tests.kernels.arguments import uniform
-from tests.reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widened
+from tests.reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, to_float64
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -34,9 +34,9 @@ def test_a_product_of_strided_matrices_is_the_judges(dtype, sizes, with_bias, se
     (m, n, k), rng = sizes, np.random.default_rng(seed)
     a, b = random_view(rng, m, k, dtype), random_view(rng, k, n, dtype)
     bias = rng.uniform(-1, 1, n).astype(dtype) if with_bias else None
-    truth, _ = reference.linear(widened(a), widened(b), None if bias is None else widened(bias))
+    truth, _ = reference.linear(to_float64(a), to_float64(b), None if bias is None else to_float64(bias))
     y = kernels.matmul(a, b, bias=bias)
-    assert_close(y, truth, dtype, scale=np.abs(widened(a)) @ np.abs(widened(b)))
+    assert_close(y, truth, dtype, scale=np.abs(to_float64(a)) @ np.abs(to_float64(b)))
     assert_same_bits(y, kernels.matmul(plain_copy(a), plain_copy(b), bias=bias))
 
 
@@ -46,7 +46,7 @@ def test_a_product_of_strided_matrices_is_the_judges(dtype, sizes, with_bias, se
 def test_a_product_across_the_edges_of_blocks_is_the_judges(m, n, k, dtype):
     a, b = uniform(m, k, dtype=dtype), uniform(k, n, dtype=dtype, seed=1)
     truth = reference.matmul_of_matrices(a, b)
-    assert_close(kernels.matmul(a, b), truth, dtype, scale=np.abs(widened(a)) @ np.abs(widened(b)))
+    assert_close(kernels.matmul(a, b), truth, dtype, scale=np.abs(to_float64(a)) @ np.abs(to_float64(b)))
 
 
 # The blocks of K end at 256: on both sides of it the order of a sum must not depend on anything else.
@@ -115,7 +115,7 @@ def test_a_product_into_one_of_its_operands_is_right_or_refused(operand, k):
     assert_same_bits(operands[operand], expected)
 
 
-def test_a_product_onto_its_bias_is_refused():
+def test_a_product_onto_its_bias_raises():
     out = uniform(3, 4)
     with pytest.raises(ValueError, match="operands"):
         kernels.matmul(uniform(3, 5), uniform(5, 4), out, bias=out[0])

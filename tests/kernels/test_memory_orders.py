@@ -39,7 +39,7 @@ def test_an_elementwise_kernels_output_has_the_memory_order_of_its_input(name, o
 @pytest.mark.parametrize("kernel", [kernels.gelu, kernels.gelu_tanh], ids=["gelu", "gelu_tanh"])
 @every_order
 @both_dtypes
-def test_the_slope_that_a_kernel_gives_besides_lies_as_its_output(kernel, order, dtype):
+def test_the_second_output_of_a_kernel_has_the_layout_of_the_first(kernel, order, dtype):
     a = uniform(*IMAGES, dtype=dtype) - 0.5
     y, slope = kernel(a)
     np.testing.assert_allclose(slope, (kernel(a + 1e-3)[0] - kernel(a - 1e-3)[0]) / 2e-3, atol=1e-3)

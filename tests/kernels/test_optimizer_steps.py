@@ -6,7 +6,7 @@ import pytest
 from caffelite import _kernels as kernels
 from tests import reference
 from tests.kernels.arguments import ADAM, refuse, uniform
-from tests.reference import assert_close, assert_same_bits, read_only, widened
+from tests.reference import assert_close, assert_same_bits, read_only, to_float64
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -33,7 +33,7 @@ def test_all_finite_finds_one_bad_element_anywhere(bad, dtype):
 def test_steps_of_sgd_are_the_judges(hyper, dtype):
     for n in (0, 1, 67):
         w, v = uniform(n, dtype=dtype), np.zeros((1, n), dtype) if hyper[1] else None
-        true_w, true_v = widened(w), np.zeros(n)
+        true_w, true_v = to_float64(w), np.zeros(n)
         for step in range(5):
             g = uniform(n, dtype=dtype, seed=step)
             kernels.update("sgd", w, g, v, np.array(hyper, np.float64))
@@ -131,7 +131,7 @@ def test_norms_are_of_contiguous_vectors():
 def test_an_exponential_moving_average_follows_a_vector(decay, dtype):
     for n in (0, 1, 67):
         average = uniform(n, dtype=dtype)
-        expected = widened(average)
+        expected = to_float64(average)
         for step in range(5):
             x = uniform(n, dtype=dtype, seed=step)
             kernels.ema(average, x, decay)
@@ -161,7 +161,7 @@ def test_steps_of_adam_are_the_judges(hyper, rule, dtype):
     hyper = np.array(hyper, np.float64)
     for n in (0, 1, 67):
         w, moments, steps = uniform(n, dtype=dtype), np.zeros((2, n), dtype), np.array([[n, 0.0]])
-        truth = widened(w), *widened(moments)
+        truth = to_float64(w), *to_float64(moments)
         for t in range(1, 6):
             g = uniform(n, dtype=dtype, seed=t)
             kernels.count_steps(steps)

@@ -22,14 +22,14 @@ X, Y = rng.normal(size=(103, 20)).astype(np.float32), rng.integers(0, 3, 103)
 # ---- the judge: loops/bfloat16.h, said once more in NumPy ----
 
 
-def flushed(x):
+def flush_denormals(x):
     """Denormal numbers become 0."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x).astype(np.float32)
 
 
-def rounded(x):
+def round_to_bfloat16(x):
     """To the nearest bfloat16, as float32."""
-    words = flushed(x).view(np.uint32).astype(np.uint64)
+    words = flush_denormals(x).view(np.uint32).astype(np.uint64)
     return ((words + 0x7FFF + (words >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
@@ -38,27 +38,27 @@ def multiply_add(a, b, c):
     changes nothing.
     """
     with np.errstate(all="ignore"):
-        return flushed((a.astype(np.float64) * b + c).astype(np.float32))
+        return flush_denormals((a.astype(np.float64) * b + c).astype(np.float32))
 
 
 def product(a, b, start=0):
     """start + a b, of operands rounded to bfloat16, 32 terms at a time: the even and the odd ones, then both."""
     rows, depth, columns = *a.shape, b.shape[1]
     more = -depth % 32
-    a, b = np.pad(rounded(a), ((0, 0), (0, more))), np.pad(rounded(b), ((0, more), (0, 0)))
-    total = np.zeros((rows, columns), np.float32) + flushed(np.float32(start))
+    a, b = np.pad(round_to_bfloat16(a), ((0, 0), (0, more))), np.pad(round_to_bfloat16(b), ((0, more), (0, 0)))
+    total = np.zeros((rows, columns), np.float32) + flush_denormals(np.float32(start))
     for block in range(0, depth + more, 32):
         chains = np.zeros((2, rows, columns), np.float32)
         for k in range(block, block + 32):
             chains[k % 2] = multiply_add(a[:, k : k + 1], b[k : k + 1], chains[k % 2])
-        total = flushed(total + flushed(chains[0] + chains[1]))
+        total = flush_denormals(total + flush_denormals(chains[0] + chains[1]))
     return total
 
 
 def test_the_judge_multiplies():
     a, b = rng.normal(size=(9, 77)).astype(np.float32), rng.normal(size=(77, 5)).astype(np.float32)
     np.testing.assert_allclose(product(a, b), a.astype(np.float64) @ b, atol=0.2)
-    np.testing.assert_allclose(product(a, b), rounded(a).astype(np.float64) @ rounded(b), atol=1e-4)
+    np.testing.assert_allclose(product(a, b), round_to_bfloat16(a).astype(np.float64) @ round_to_bfloat16(b), atol=1e-4)
 
 
 # ---- every way on every instruction set ----
@@ -144,8 +144,8 @@ def test_rounding_is_to_the_nearest_and_to_even(way):
     words = np.array([0x3F800000, 0x3F807FFF, 0x3F808000, 0x3F808001, 0x3F818000, 0x007FFFFF, 0x80012345, 0x7F7F0000])
     words = np.concatenate([words, rng.integers(0, 0x7F7F0000, 5000)]).astype(np.uint32)
     numbers = words.view(np.float32)[:, None]
-    same(matmul(numbers, np.ones((1, 1), np.float32)), rounded(numbers) + np.float32(0))
-    assert rounded(numbers)[:6, 0].tolist() == [1, 1, 1, 1.0078125, 1.015625, 0]
+    same(matmul(numbers, np.ones((1, 1), np.float32)), round_to_bfloat16(numbers) + np.float32(0))
+    assert round_to_bfloat16(numbers)[:6, 0].tolist() == [1, 1, 1, 1.0078125, 1.015625, 0]
 
 
 def test_infinity_and_nan_stay_at_their_places(way):
@@ -285,7 +285,7 @@ def test_products_read_and_write_nothing_outside_of_their_arrays(isa, way):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_way_that_does_not_exist_is_refused():
+def test_a_way_that_does_not_exist_raises():
     with pytest.raises(ValueError, match="'quickly'"):
         kernels.use_bfloat16("quickly")
 
@@ -360,7 +360,7 @@ def test_float64_stays_float64():
 
 
 @pytest.mark.parametrize("name", ["float16", "float64", "", 16])
-def test_another_precision_is_refused(name):
+def test_another_precision_raises(name):
     with pytest.raises(ValueError, match=r'precision: expected "float32" or "bfloat16", got'):
         cl.precision(name)
     model = classifier(20, 3)
@@ -371,7 +371,7 @@ def test_another_precision_is_refused(name):
     assert bits(model) == before
 
 
-def test_a_float64_model_is_refused_before_anything_changes():
+def test_a_float64_model_raises_before_anything_changes():
     model = classifier(20, 3, dtype=np.float64)
     before = bits(model)
     for use in (
@@ -423,8 +423,8 @@ def test_parameters_and_results_are_not_rounded():
     train(model, X, Y, epochs=2, precision="bfloat16")
     for array in (*[p.data for p in model.parameters()], *[p.grad for p in model.parameters()]):
         assert array.dtype == np.float32
-        assert (rounded(array) != array).any()
-    assert (rounded(model.predict(X, precision="bfloat16")) != model.predict(X, precision="bfloat16")).any()
+        assert (round_to_bfloat16(array) != array).any()
+    assert (round_to_bfloat16(model.predict(X, precision="bfloat16")) != model.predict(X, precision="bfloat16")).any()
 
 
 def test_predict_and_evaluate_take_a_precision_and_restore_the_one_before():

@@ -15,8 +15,8 @@ from tests.kernels.arguments import (
     LEVELS,
     SERIES,
     TURNED,
-    arrays_of,
-    arrays_taken,
+    to_arrays,
+    num_required,
     cursor_at,
     refuse,
     steps_for,
@@ -231,7 +231,7 @@ MADE_BY = {
 THROUGH_A_CURSOR = {"take_batch", "put_batch", "advance", "add_mean", "add_weighted_mean", "add_correct"}
 for kernel in ELEMENTWISE:
     if kernel.name not in RECORDED:
-        RECORDED[kernel.name] = tuple(uniform(4, 5, seed=i) + 2 for i in range(arrays_taken(kernel)))
+        RECORDED[kernel.name] = tuple(uniform(4, 5, seed=i) + 2 for i in range(num_required(kernel)))
 for name, rule in kernels.bindings.RULES.items():
     steps = steps_for(rule, np.array([[4, 3, 0.5], [6, 2, 0.25]]))
     own = uniform(rule.most_state, 10) ** 2, np.linspace(0.1, 0.9, rule.hyper)
@@ -252,7 +252,7 @@ def new_values(argument, seed):
     return fresh
 
 
-def copied(arguments):
+def copy_arguments(arguments):
     return [np.copy(a, order="K") if isinstance(a, np.ndarray) else a for a in arguments]
 
 
@@ -263,7 +263,7 @@ def test_every_kernel_is_tried_in_a_recording():
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
     kernel = MADE_BY.get(name) or getattr(kernels, name, None) or functools.partial(kernels.update, name)
-    kernel, arguments = functools.partial(kernel, **BY_KEYWORD.get(name, {})), copied(RECORDED[name])
+    kernel, arguments = functools.partial(kernel, **BY_KEYWORD.get(name, {})), copy_arguments(RECORDED[name])
     with Recording() as recording:
         result = kernel(*arguments)
     assert name in [call.name for call in recording.entries]
@@ -272,12 +272,12 @@ def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
         for argument, values in zip(arguments, fresh, strict=True):
             if isinstance(argument, np.ndarray):
                 argument[...] = values
-        for array in arrays_of(result):
+        for array in to_arrays(result):
             if array.ndim > 0:
                 array.fill(-77)
         assert kernels.Replay(recording.entries).run() is None
         expected = kernel(*fresh)
-        for array, same in zip(arrays_of(result), arrays_of(expected), strict=True):
+        for array, same in zip(to_arrays(result), to_arrays(expected), strict=True):
             assert_same_bits(array, same)
         for argument, same in zip(arguments, fresh, strict=True):
             assert_same_bits(argument, same)
@@ -312,7 +312,7 @@ def test_a_recorded_batch_is_found_and_measured_through_the_cursor(dtype):
     assert cursor["position"] == cursor["measured"] == 8
 
 
-def test_something_other_than_a_cursor_is_refused():
+def test_something_other_than_a_cursor_raises():
     for cursor in (np.zeros(5, np.int64), None, np.zeros(2, kernels.CURSOR)):
         with pytest.raises(TypeError, match="cursor"):
             kernels.advance(cursor, 1)
@@ -351,7 +351,7 @@ def test_every_byte_of_a_bool_array_but_0_is_true():
 
 
 @pytest.mark.parametrize("dtype", ["float16", ">f4", ">i2"])
-def test_a_conversion_that_only_numpy_makes_is_refused_in_a_recorded_step(dtype):
+def test_a_conversion_that_only_numpy_makes_raises_in_a_recorded_step(dtype):
     array = np.ones(3, dtype)
     with Recording(), pytest.raises(TypeError, match=rf"{dtype}.*a step that is being recorded can't convert it"):
         kernels.convert(array, np.float32)
@@ -419,7 +419,7 @@ def test_every_kernel_that_may_stop_a_step_is_tried():
 def test_a_kernel_that_stops_a_replay_raises_what_it_raises_eagerly(name):
     kernel = MADE_BY.get(name) or getattr(kernels, name)
     arguments, bad, value = STOPPED[name]
-    arguments = copied(arguments)
+    arguments = copy_arguments(arguments)
     with Recording() as recording:
         kernel(*arguments)
     replay = kernels.Replay(recording.entries)

@@ -55,7 +55,7 @@ def test_places_are_those_between_edges_and_missing_numbers_are_after_them(dtype
     np.testing.assert_array_equal(kernels.places(x, edges, starts, dtype), np.array(places, dtype))
 
 
-def test_more_places_than_a_type_can_tell_apart_are_refused():
+def test_more_places_than_a_type_can_tell_apart_raise():
     starts = np.array([0, 2**23 + 1])
     edges = np.arange(2.0**23 + 1)
     assert kernels.places(np.array([[np.nan]]), edges, starts, np.float64) == 2**23 + 1
@@ -73,7 +73,7 @@ def test_more_places_than_a_type_can_tell_apart_are_refused():
         {"edge_starts": np.array([0, 7])},
     ],
 )
-def test_edges_that_do_not_fit_the_table_are_refused(change):
+def test_edges_that_do_not_fit_the_table_raise(change):
     given = {
         "dy": np.zeros((3, 4)),
         "table": np.zeros((9, 4)),

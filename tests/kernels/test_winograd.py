@@ -76,7 +76,7 @@ def test_the_formula_is_the_convolution(taps):
 # ---- which convolutions are Winograd's ----
 
 
-def names_of(x, w, *, padding=(1, 1), groups=1, **window):
+def kernel_names(x, w, *, padding=(1, 1), groups=1, **window):
     """Return the kernels of a convolution and of its gradients."""
     options = {"padding": padding, "groups": groups, **ONCE, **window}
     along = zip(x.shape[2:], w.shape[2:], padding, options["stride"], options["dilation"], strict=True)
@@ -98,7 +98,7 @@ DIRECT = {"convolution", "transposed_convolution", "convolution_weight_grad"}
 def test_windows_of_many_channels_are_winograds_whatever_the_number_of_images(window, n):
     for channels, size in (((16, 16), (1, 7)), ((17, 40), (6, 5)), ((1024, 16), (5, 5))):
         x, w = np.ones((n, channels[1], *size), np.float32), np.ones((*channels, *window), np.float32)
-        assert names_of(x, w, padding=(2, 2)) == WINOGRADS
+        assert kernel_names(x, w, padding=(2, 2)) == WINOGRADS
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_all_others_are_direct(change):
     (outputs, inputs), groups = change.pop("channels"), change.pop("groups", 1)
     dtype, window = change.pop("dtype", np.float32), change.pop("window", (3, 3))
     x, w = np.ones((2, inputs * groups, 7, 6), dtype), np.ones((outputs, inputs, *window), dtype)
-    assert names_of(x, w, padding=(2, 2), groups=groups, **change) == DIRECT
+    assert kernel_names(x, w, padding=(2, 2), groups=groups, **change) == DIRECT
 
 
 def test_series_and_transposed_convolutions_are_winograds_too():
@@ -163,7 +163,7 @@ def errors(x, w, dy, padding, groups=1):
     ]
 
 
-def arrays_of(rng, n, channels, size, window, padding, groups=1):
+def random_arrays(rng, n, channels, size, window, padding, groups=1):
     """x, w and dy: standard normal, w as He draws it."""
     outputs, inputs = channels
     positions = [m + 2 * p - k + 1 for m, p, k in zip(size, padding, window, strict=True)]
@@ -201,7 +201,7 @@ def each_instruction_set(request):
 def test_the_error_is_at_most_5e_6_of_the_result_for_hard_inputs_too(window, inputs):
     for n, channels, size in ((4, (64, 64), (13, 15)), (3, (17, 300), (7, 9)), (40, (16, 16), (8, 8))):
         rng = np.random.default_rng(0)
-        x, w, dy = arrays_of(rng, n, channels, size, window, (1, 1))
+        x, w, dy = random_arrays(rng, n, channels, size, window, (1, 1))
         found = errors(INPUTS[inputs](rng, x), w, INPUTS[inputs](rng, dy), (1, 1))
         assert max(found) <= LIMIT, (channels, found)
 
@@ -222,7 +222,7 @@ def geometries(draw):
 @given(geometry=geometries(), seed=st.integers(0, 2**32))
 def test_the_error_is_at_most_5e_6_of_the_result_for_random_shapes(geometry, seed):
     n, channels, size, window, padding, groups = geometry
-    arrays = arrays_of(np.random.default_rng(seed), n, channels, size, window, padding, groups)
+    arrays = random_arrays(np.random.default_rng(seed), n, channels, size, window, padding, groups)
     assert max(errors(*arrays, padding, groups)) <= LIMIT
 
 
@@ -327,7 +327,7 @@ def test_the_losses_of_ten_steps_equal_float64_to_five_digits():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_never_become_numbers_and_stay_in_the_tiles_that_read_them(window, bad):
     rng = np.random.default_rng(0)
-    x, w, dy = [a.astype(np.float32) for a in arrays_of(rng, 3, (16, 17), (13, 14), window, (1, 1))]
+    x, w, dy = [a.astype(np.float32) for a in random_arrays(rng, 3, (16, 17), (13, 14), window, (1, 1))]
     for row, column in itertools.product((0, 5, 12), (0, 7, 13)):
         spoilt = x.copy()
         spoilt[1, 3, row, column] = bad
@@ -350,7 +350,7 @@ def test_nan_and_infinity_never_become_numbers_and_stay_in_the_tiles_that_read_t
 @every_window
 def test_a_tile_of_zeros_gives_exact_zeros(window):
     rng = np.random.default_rng(0)
-    x, w, dy = [a.astype(np.float32) for a in arrays_of(rng, 2, (16, 16), (16, 16), window, (0, 0))]
+    x, w, dy = [a.astype(np.float32) for a in random_arrays(rng, 2, (16, 16), (16, 16), window, (0, 0))]
     x[:], dy[1] = 0, 0
     y, dx, dw = results(x, w, None, dy, (0, 0))
     assert not y.any()
@@ -361,7 +361,7 @@ def test_a_tile_of_zeros_gives_exact_zeros(window):
 def test_an_output_of_zeros_in_a_tile_of_numbers_is_at_most_noise():
     """What docs/promises.md says of it: 1e-6 of the scale."""
     rng = np.random.default_rng(0)
-    x, w, dy = [a.astype(np.float32) for a in arrays_of(rng, 4, (32, 32), (16, 16), (3, 3), (1, 1))]
+    x, w, dy = [a.astype(np.float32) for a in random_arrays(rng, 4, (32, 32), (16, 16), (3, 3), (1, 1))]
     x[..., :8] = 0
     y = results(x, w, None, dy, (1, 1))[0]
     assert np.abs(y[..., :7]).max() <= 1e-6 * np.abs(y).max()

@@ -44,7 +44,7 @@ class Plain(cl.Optimizer):
                 p.data = p.data - self.lr * p.grad
 
 
-def frozen(seed):
+def frozen_net(seed):
     model = classifier(4, 8, 3, seed=seed)
     model.functions[0].requires_grad = False
     return model
@@ -63,7 +63,7 @@ MODELS = {
     ),
     "Python": lambda seed: cl.Model([cl.Linear(4, 8), Swish(), cl.Linear(8, 3)], seed=seed),
     "call": Gated,
-    "frozen": frozen,
+    "frozen": frozen_net,
     "of one seed": one_seed,
 }
 OPTIMIZERS = {

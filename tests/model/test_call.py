@@ -95,7 +95,7 @@ def test_a_model_takes_over_what_was_assigned_before_it_is_used():
     assert_same_bits(model.predict(np.ones((1, 4))), np.full((1, 3), 4.0))
 
 
-def test_a_model_whose_init_does_not_call_super_is_refused():
+def test_a_model_whose_init_does_not_call_super_raises():
     class Bare(cl.Model):
         def __init__(self):
             pass
@@ -104,7 +104,7 @@ def test_a_model_whose_init_does_not_call_super_is_refused():
         Bare()
 
 
-def test_everything_in_a_tree_has_the_models_dtype_and_lies_in_one_vector():
+def test_everything_in_a_tree_has_the_models_dtype_and_is_in_one_vector():
     net = Net(dtype=np.float64)
     assert {p.dtype for p in net.parameters()} == {np.dtype(np.float64)}
     assert net.f.dtype == np.float64
@@ -156,7 +156,7 @@ def test_buffers_are_part_of_the_state():
     assert other.functions[0].function.count == 2
 
 
-def test_a_parameter_and_a_buffer_of_one_name_are_refused():
+def test_a_parameter_and_a_buffer_of_one_name_raise():
     class Same(Counting):
         def __init__(self):
             super().__init__()
@@ -170,7 +170,7 @@ def test_a_parameter_and_a_buffer_of_one_name_are_refused():
 
 
 @pytest.mark.parametrize("count", [1.5, np.zeros(2), "word"])
-def test_a_state_with_a_bad_buffer_is_refused_before_anything_is_written(count):
+def test_a_state_with_a_bad_buffer_raises_before_anything_is_written(count):
     model = cl.Model([Counting(), cl.Linear(2, 2)], seed=0)
     before = model.state_dict()
     state = {name: array + 1 for name, array in before.items()} | {"0.count": count}
@@ -266,7 +266,7 @@ def test_trees_and_their_graphs_are_freed_without_the_garbage_collector():
         gc.enable()
 
 
-def test_functions_that_appear_in_the_midst_of_a_recorded_step_are_refused():
+def test_functions_that_appear_in_the_midst_of_a_recorded_step_raise():
     net = Net(seed=0)
 
     def step(x):
@@ -321,7 +321,7 @@ def test_call_has_to_return_tensors():
         Bad()(X)
 
 
-def test_a_changed_attribute_that_call_reads_is_recorded_anew():
+def test_a_changed_attribute_that_call_reads_is_recorded_again():
     class Deep(cl.Model):
         def __init__(self):
             super().__init__(seed=0)

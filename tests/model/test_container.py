@@ -18,7 +18,7 @@ def net(dtype=np.float32):
     )
 
 
-def trained(model, x=X, y=Y):
+def train_net(model, x=X, y=Y):
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters(), 0.1), epochs=3, verbose=0, seed=1)
     return model
 
@@ -56,7 +56,7 @@ def test_a_place_in_a_sequence_is_an_integer_or_a_slice(index):
         net()[index]
 
 
-def test_a_model_that_writes_call_is_not_a_sequence_and_says_so():
+def test_a_model_that_writes_call_is_not_a_sequence_and_reports_it():
     model = Gated()
     for use in (len, iter, list, lambda model: model[0], lambda model: model[:1]):
         with pytest.raises(TypeError, match=r"Gated writes `call` and is not a sequence.*in its attributes"):
@@ -91,20 +91,20 @@ def test_a_slice_of_a_subclass_is_a_model():
 
 
 def test_a_slice_computes_what_the_model_computes_up_to_its_end():
-    model = trained(net())
+    model = train_net(net())
     h = model[:3].predict(X)
     assert_same_bits(model[3:].predict(h), model.predict(X))
     assert_same_bits(model[:].predict(X), model.predict(X))
 
 
 def test_a_slice_moves_no_parameter_and_the_model_trains_as_without_it():
-    plain, model = trained(net()), trained(net())
+    plain, model = train_net(net()), train_net(net())
     before = [kernels.address(p.data) for p in model.parameters()]
     part = model[1:-1]
     part.predict(RNG.normal(size=(3, 8)))
     model[0:1].predict(X)
     assert [kernels.address(p.data) for p in model.parameters()] == before
-    for p, q in zip(trained(model).parameters(), trained(plain).parameters(), strict=True):
+    for p, q in zip(train_net(model).parameters(), train_net(plain).parameters(), strict=True):
         assert_same_bits(p.data, q.data)
 
 
@@ -118,21 +118,21 @@ def test_a_slice_and_its_model_learn_together(part):
     shared = {id(p) for p in of_model.parameters()}
     for p, old in zip(model.parameters(), before, strict=True):
         assert_same_bits(p.data, np.full_like(old, 2) if id(p) in shared else old)
-    trained(model)
+    train_net(model)
     assert all((p.data != 2).any() for p in of_model.parameters())
 
 
 def test_the_head_of_a_net_is_trained_on_what_the_body_gives():
-    model = trained(net())
+    model = train_net(net())
     body, head = model[:3], model[3:]
     before = [p.data.copy() for p in body.parameters()]
-    trained(head, body.predict(X))
+    train_net(head, body.predict(X))
     for p, old in zip(body.parameters(), before, strict=True):
         assert_same_bits(p.data, old)
     assert_same_bits(head.predict(body.predict(X)), model.predict(X))
 
 
-def test_functions_that_do_not_fit_together_are_no_slice():
+def test_functions_that_do_not_fit_together_make_no_slice():
     with pytest.raises(ValueError, match=r"Linear\(5 → 3\) got rows of 8 features"):
         net()[::2]
 

@@ -110,7 +110,7 @@ def test_frozen_parameters_stay():
     assert changed == [not any(p is q for q in frozen) for p in model.parameters()]
 
 
-def test_a_model_whose_parameters_are_all_frozen_is_refused():
+def test_a_model_whose_parameters_are_all_frozen_raises():
     model = linear()
     model.requires_grad = False
     for p in model.parameters():
@@ -119,7 +119,7 @@ def test_a_model_whose_parameters_are_all_frozen_is_refused():
         quietly(model, *line())
 
 
-def test_a_loss_that_is_another_each_time_is_refused_and_nothing_is_changed():
+def test_a_loss_that_is_another_each_time_raises_and_nothing_is_changed():
     x, y = line()
     model = cl.Model([cl.Linear(3, 8), cl.BatchNorm(8), cl.Dropout(0.5), cl.Linear(8, 1)], seed=0, dtype=np.float64)
     before = model.state_dict()
@@ -317,7 +317,7 @@ def test_ctrl_c_ends_it_between_evaluations():
         ({"model": cl.Linear(3, 1)}, TypeError, "minimize takes a Model"),
     ],
 )
-def test_unusable_arguments_are_refused_before_anything_is_changed(options, error, text):
+def test_unusable_arguments_raise_before_anything_is_changed(options, error, text):
     x, y = line()
     model = linear()
     before = bits(model)

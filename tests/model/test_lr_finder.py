@@ -22,7 +22,7 @@ def everything(model, optimizer, generator=None):
     return state
 
 
-def trained(dtype=np.float32):
+def make_trained_model(dtype=np.float32):
     """Return a model with all kinds of state, after some steps, with gradients."""
     model = cl.Model(seed=0, dtype=dtype)
     model.add(cl.Linear(2, 16)).add(cl.BatchNorm(16)).add(cl.Dropout(0.1)).add(cl.ReLU()).add(cl.Linear(16, 3))
@@ -34,7 +34,7 @@ def trained(dtype=np.float32):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("as_generator", [False, True])
 def test_the_model_the_optimizer_and_random_streams_are_left_as_they_were(as_generator, dtype):
-    model, optimizer = trained(dtype)
+    model, optimizer = make_trained_model(dtype)
     generator = cl.DataGenerator(X, Y, seed=3)
     before = everything(model, optimizer, generator)
     data = (generator,) if as_generator else (X, Y)
@@ -45,7 +45,7 @@ def test_the_model_the_optimizer_and_random_streams_are_left_as_they_were(as_gen
 
 
 def test_all_is_left_as_it_was_after_an_exception_too():
-    model, optimizer = trained()
+    model, optimizer = make_trained_model()
 
     class Fails(cl.SoftmaxLoss):
         steps = 0
@@ -148,7 +148,7 @@ def test_the_plot_has_the_losses_and_the_suggestion():
         ({"optimizer": 0.1}, TypeError),
     ],
 )
-def test_bad_arguments_are_refused(options, error):
+def test_bad_arguments_raise(options, error):
     model = classifier(2, 3)
     options = {"x": X, "y": Y, "loss": cl.SoftmaxLoss(), "optimizer": cl.Adam(model.parameters()), **options}
     with pytest.raises(error):

@@ -217,7 +217,7 @@ def test_the_callers_arrays_are_not_written_and_may_lie_as_they_like(threads):
 # ---- how it ends ----------------------------------------------------------------------------------------------------
 
 
-def test_who_diverges_does_not_stop_the_others(threads):
+def test_a_divergence_does_not_stop_the_other_models(threads):
     x, y = data()
     x = 100 * x
     rates = [0.001, 1e30, 0.002, 1e25, 0.001, 1e28, 0.003]
@@ -336,7 +336,7 @@ def test_the_epochs_of_all_models_are_shown_without_those_that_an_early_end_save
     assert int(found[-1][1]) < 5 * 40
 
 
-def test_a_verbose_that_there_is_not_is_refused_before_the_first_step():
+def test_a_verbose_that_there_is_not_raises_before_the_first_step():
     models, data, options = small_models()
     before = [bits(model) for model in models]
     with pytest.raises(ValueError, match="verbose: expected 0, 1, 2 or"):

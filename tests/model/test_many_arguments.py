@@ -24,7 +24,7 @@ def shared_dropout():
     return {"models": models, "optimizers": [cl.SGD(m.parameters(), lr=0.1) for m in models]}
 
 
-def of_another(i, j):
+def another_models_parameters(i, j):
     models, optimizers = entries("plain", "SGD", 4)
     optimizers[i] = cl.SGD([*models[i].parameters(), *models[j].parameters()], lr=0.1)
     return {"models": models, "optimizers": optimizers}
@@ -36,7 +36,7 @@ def with_optimizer(i, make):
     return {"models": models, "optimizers": optimizers}
 
 
-def penalized():
+def with_penalty():
     models, optimizers = entries("plain", "SGD", 4)
     return {"models": models, "optimizers": optimizers, "loss": cl.Penalized(cl.SoftmaxLoss(), models[0].parameters())}
 
@@ -71,10 +71,10 @@ BAD = [
     ),
     (lambda: with_optimizer(2, lambda ms, os: os[1]), ValueError, "model 2: the optimizer does not have the model's"),
     (lambda: with_optimizer(2, lambda ms, os: "SGD"), TypeError, "model 2: optimizer: expected an Optimizer"),
-    (lambda: of_another(3, 1), ValueError, "models 1 and 3 share .*weight"),
+    (lambda: another_models_parameters(3, 1), ValueError, "models 1 and 3 share .*weight"),
     (shared_function, ValueError, "models 1 and 2 share .*weight"),
     (shared_dropout, ValueError, r"models 0 and 1 share a buffer \(2,\)"),
-    (penalized, ValueError, "models 0 and 1 share .*weight"),
+    (with_penalty, ValueError, "models 0 and 1 share .*weight"),
     (lambda: {"epochs": 0}, ValueError, "epochs must be at least 1"),
     (lambda: {"batch_size": 2.5}, TypeError, "batch_size must be an integer"),
     (lambda: {"seed": np.random.default_rng(0)}, TypeError, "seed: expected an integer or None"),
@@ -87,7 +87,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("given", "error", "text"), BAD, ids=[text for _, _, text in BAD])
-def test_unusable_arguments_of_many_are_refused_before_anything_is_changed(given, error, text):
+def test_unusable_arguments_of_many_raise_before_anything_is_changed(given, error, text):
     x, y = data()
     models, optimizers = entries("plain", "SGD", 4)
     given = {"models": models, "optimizers": optimizers, "x": x, "y": y, "loss": cl.SoftmaxLoss(), **given()}
@@ -98,7 +98,7 @@ def test_unusable_arguments_of_many_are_refused_before_anything_is_changed(given
     assert [(bits(m), m._state.rng.bit_generator.state) for m in known] == before
 
 
-def test_a_model_that_ends_with_what_the_loss_begins_with_is_warned_of():
+def test_a_model_that_ends_with_what_the_loss_begins_with_warns():
     model = cl.Model([cl.Linear(4, 3), cl.Softmax()], seed=0)
     with pytest.warns(UserWarning, match="leave out Softmax"):
         many([model], [cl.SGD(model.parameters(), lr=0.1)], *data())
@@ -113,7 +113,7 @@ def test_threads_have_the_modes_of_their_caller(threads):
     assert str(together.value) == str(alone.value)
 
 
-def test_lists_of_data_for_each_model_are_refused():
+def test_lists_of_data_for_each_model_raise():
     x, y = data()
     models, optimizers = entries("plain", "SGD", 3)
     before = [bits(model) for model in models]
@@ -123,7 +123,7 @@ def test_lists_of_data_for_each_model_are_refused():
 
 
 @pytest.mark.parametrize("name", ["rows", "validation_rows"])
-def test_rows_that_all_weigh_0_are_refused_before_the_first_step(name):
+def test_rows_that_all_weigh_0_raise_before_the_first_step(name):
     models, data, options = small_models()
     before = [bits(model) for model in models]
     rows = [np.arange(40)] * 4 + [np.arange(30, 40)]
@@ -132,7 +132,7 @@ def test_rows_that_all_weigh_0_are_refused_before_the_first_step(name):
     assert [bits(model) for model in models] == before
 
 
-def test_a_split_whose_rows_all_weigh_0_is_refused():
+def test_a_split_whose_rows_all_weigh_0_raises():
     _, data, options = small_models()
     with pytest.raises(ValueError, match=r"validation_split: all of .0 rows have sample_weight 0"):
         cl.fit_many(*data, **options, validation_split=0.25, sample_weight=np.arange(40) == 7)

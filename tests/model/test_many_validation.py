@@ -320,7 +320,7 @@ BAD_VALIDATION = [
 
 
 @pytest.mark.parametrize(("given", "error", "text"), BAD_VALIDATION, ids=[text for _, _, text in BAD_VALIDATION])
-def test_validation_it_cannot_use_is_refused_before_anything_is_changed(given, error, text):
+def test_validation_it_cannot_use_raises_before_anything_is_changed(given, error, text):
     x, y = data()
     models, optimizers = entries("plain", "SGD", 4)
     if given.get("validation_data") is True:

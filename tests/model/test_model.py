@@ -66,7 +66,7 @@ def test_the_seed_draws_the_parameters_in_the_order_of_adding():
     assert (layer.weight.data != before).any()
 
 
-def test_initialize_draws_the_parameters_anew_and_starts_the_stream_again():
+def test_initialize_draws_the_parameters_again_and_starts_the_stream_again():
     model, fresh = classifier(2, 16, 3, seed=0), classifier(2, 16, 3, seed=7)
     train(model, X, Y)
     model.initialize(7)

@@ -10,13 +10,13 @@ import caffelite as cl
 from tests.conftest import classifier
 
 
-def rows_of(summary):
+def summary_rows(summary):
     """Return the cells of a summary that are not empty, line by line."""
     return [re.split(r" {2,}", line.strip()) for line in summary.splitlines()[2:]]
 
 
 def test_the_summary_lists_functions_shapes_and_parameters():
-    assert rows_of(classifier(2, 100, 3).summary()) == [
+    assert summary_rows(classifier(2, 100, 3).summary()) == [
         ["0", "Linear(2, 100)", "(n, 100)", "300", "1.2 kB", "200", "400 B"],
         ["1", "ReLU()", "(n, 100)", "0", "0 B", "0", "400 B"],
         ["2", "Linear(100, 3)", "(n, 3)", "303", "1.2 kB", "300", "12 B"],
@@ -34,7 +34,7 @@ def test_the_summary_takes_the_shape_of_a_row_if_it_is_unknown():
         classifier(2, 3).summary(((2,), (3,)))
     with pytest.raises(ValueError, match=r"Conv1d\(3, 4, 5\) got shape \(n, 3\)"):
         cl.Model([cl.Conv1d(3, 4, 5)]).summary((3,))
-    assert rows_of(cl.Model().summary()) == [["total", "0", "0 B", "?", "?"]]
+    assert summary_rows(cl.Model().summary()) == [["total", "0", "0 B", "?", "?"]]
 
 
 class Skipping(cl.Model):
@@ -53,7 +53,7 @@ class Skipping(cl.Model):
 )
 def test_a_model_that_writes_call_follows_a_convolution_before_there_are_images(within):
     model = cl.Model([cl.Conv2d(1, 4, 3), within(Skipping(4)), cl.GlobalAvgPool(), cl.Linear(4, 3)], seed=0)
-    assert [row[2:3] + row[-2:] for row in rows_of(model.summary())[1:3]] == [["?", "?", "?"]] * 2
+    assert [row[2:3] + row[-2:] for row in summary_rows(model.summary())[1:3]] == [["?", "?", "?"]] * 2
     assert "(n, 4, 6, 6)" in model.summary((1, 8, 8)).splitlines()[3]
     assert model.predict(np.ones((5, 1, 8, 8), np.float32)).shape == (5, 3)
     with pytest.raises(ValueError, match=r"has to know all lengths but the first; got rows of \(4, None, None\)"):
@@ -73,7 +73,7 @@ def test_the_summary_of_a_function_that_raises_for_zeros_has_question_marks():
         def backward(self, dy):
             return dy / 2 / self.y
 
-    assert rows_of(cl.Model([Root(), cl.Linear(4, 3)]).summary((4,))) == [
+    assert summary_rows(cl.Model([Root(), cl.Linear(4, 3)]).summary((4,))) == [
         ["0", "Root()", "(n, 4)", "0", "0 B", "?", "?"],
         ["1", "Linear(4, 3)", "(n, 3)", "15", "60 B", "?", "?"],
         ["total", "15", "60 B", "?", "?"],
@@ -90,10 +90,10 @@ def test_the_summary_says_how_much_is_frozen():
             return self.linear(x)
 
     sequence, called = classifier(4, 3, 3), Called()
-    assert [row[-5] for row in rows_of(called.summary())] == ["?", "?"]  # before there is a shape
+    assert [row[-5] for row in summary_rows(called.summary())] == ["?", "?"]  # before there is a shape
     for model in (sequence, called):
         model.children()[0].requires_grad = False
-        assert rows_of(model.summary((4,)))[-1] == ["frozen", "15", "60 B"]
+        assert summary_rows(model.summary((4,)))[-1] == ["frozen", "15", "60 B"]
 
 
 def test_the_summary_cuts_what_is_long():
@@ -115,10 +115,10 @@ def test_the_summary_counts_the_multiply_adds_and_the_memory_that_a_row_takes():
     )
     model.add(cl.Linear(6 * 5 * 4, 3))
     products = [6 * 9 * 5 * 4, 6 * 6 * 5 * 4, 0, 6 * 5 * 4 * 3]
-    rows = rows_of(model.summary((2, 5, 4)))
+    rows = summary_rows(model.summary((2, 5, 4)))
     assert [row[-2] for row in rows] == [f"{n:,}" for n in (*products, sum(products))]
     assert [row[-1] for row in rows] == ["480 B", "960 B", "0 B", "12 B", "1.5 kB"]  # a view takes none
-    rows = rows_of(model.add(Double()).summary((2, 5, 4)))
+    rows = summary_rows(model.add(Double()).summary((2, 5, 4)))
     assert [row[-2] for row in rows[-3:]] == ["360", "?", "?"]
     assert [row[-1] for row in rows[-2:]] == ["12 B", "1.5 kB"]
 
@@ -166,6 +166,6 @@ def test_a_users_function_may_have_an_attribute_called_input_shape():
 
 def test_a_shared_function_counts_once_in_the_total():
     shared = cl.Linear(4, 4)
-    rows = rows_of(cl.Model([shared, cl.ReLU(), shared]).summary())
+    rows = summary_rows(cl.Model([shared, cl.ReLU(), shared]).summary())
     assert rows[-1][:2] == ["total", "20"]
     assert [row[-2] for row in rows] == ["16", "0", "16", "32"]

@@ -62,7 +62,9 @@ OF_ESTIMATORS = {"ArrayFeatureExtractor", "LinearClassifier", "LinearRegressor",
 FLOAT, DOUBLE, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64
 
 
-def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y", FLOAT, None),), opset=17, ml=False):
+def make_graph(
+    nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y", FLOAT, None),), opset=17, ml=False
+):
     """Return a file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
     make = onnx.helper
     protos = [make.make_node(operator, i, o, name=f"the {operator}", **a) for operator, i, o, a in nodes]
@@ -86,8 +88,8 @@ def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y
     return make.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
-def loaded_of(path, *arguments, **options):
-    path.write_bytes(graph_of(*arguments, **options))
+def load_graph(path, *arguments, **options):
+    path.write_bytes(make_graph(*arguments, **options))
     return caffelite.onnx.load(path)
 
 

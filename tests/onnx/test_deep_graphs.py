@@ -7,7 +7,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from tests.onnx.graphs import W, chain, graph_of, loaded_of
+from tests.onnx.graphs import W, chain, make_graph, load_graph
 
 
 def linear(count):
@@ -40,7 +40,7 @@ def in_each_other(operator, count, **attributes):
     ]
 
 
-def beside(count):
+def two_chains(count):
     """Two chains, concatenated."""
     nodes = [*chain("Relu", count), *chain("Tanh", count)]
     nodes[count - 1][2][0], nodes[-1][2][0] = "end", "other end"
@@ -54,7 +54,7 @@ LONG = {
     "shapes": lambda count: chain("Reshape", count, "shape"),
     "Residuals": residuals,
     "Residuals in each other": lambda count: in_each_other("Add", count),
-    "a Parallel": beside,
+    "a Parallel": two_chains,
     "Parallels in each other": lambda count: in_each_other("Concat", count, axis=1),
     "constants": lambda count: [
         *[("Neg", ["b"], [f"minus {i}"], {}) for i in range(count)],
@@ -90,7 +90,7 @@ def test_loading_costs_as_much_for_each_node_of_a_long_graph_as_of_a_short_one(k
     def lines(count):
         nodes = LONG[kind](count)
         used = {name for _, inputs, _, _ in nodes for name in inputs}
-        path.write_bytes(graph_of(nodes, {name: a for name, a in constants.items() if name in used}))
+        path.write_bytes(make_graph(nodes, {name: a for name, a in constants.items() if name in used}))
         return lines_run(lambda: caffelite.onnx.load(path))
 
     lines(20)  # the work that is done once
@@ -111,12 +111,12 @@ def test_exporting_costs_as_much_for_each_layer_of_a_deep_model_as_of_a_shallow_
 @pytest.mark.parametrize("kind", ["a product", "Residuals in each other", "Parallels in each other"])
 def test_a_graph_of_any_depth_is_loaded(kind, path):
     nodes = LONG[kind](1200)
-    assert "Graph" in repr(loaded_of(path, nodes, {"b": W[0]} if kind == "a product" else {}))
+    assert "Graph" in repr(load_graph(path, nodes, {"b": W[0]} if kind == "a product" else {}))
 
 
 def test_a_graph_becomes_layers_as_deep_as_files_take_them(path, tmp_path):
     for count in range(44, 52):
-        model = loaded_of(path, in_each_other("Add", count), {})
+        model = load_graph(path, in_each_other("Add", count), {})
         if "Graph" in repr(model):
             break
         model.save(tmp_path / "net.safetensors")

@@ -10,7 +10,7 @@ from caffelite import functions
 from caffelite.functions.losses.base import Loss
 from caffelite.onnx import registry
 from tests.cases import FAMILIES, both_dtypes
-from tests.onnx.graphs import FLOAT, graph_of, loaded_of, run
+from tests.onnx.graphs import FLOAT, make_graph, load_graph, run
 
 LOSSES = Loss | functions.Penalized | functions.Losses | functions.WeightedSum
 LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, LOSSES)}
@@ -267,7 +267,7 @@ def test_a_group_normalization_of_opset_21_is_a_layer(path):
     rng = np.random.default_rng(0)
     constants = {"scale": rng.random(6).astype(np.float32), "shift": rng.random(6).astype(np.float32)}
     node = ("GroupNormalization", ["x", "scale", "shift"], ["y"], {"num_groups": 3, "epsilon": 0.1})
-    graph = graph_of([node], constants, inputs=(("x", FLOAT, ("n", 6, 5)),), opset=21)
+    graph = make_graph([node], constants, inputs=(("x", FLOAT, ("n", 6, 5)),), opset=21)
     path.write_bytes(graph)
     loaded = caffelite.onnx.load(path)
     assert [repr(function) for function in loaded.all_functions()] == ["GroupNorm(3, 6, eps=0.1)"]
@@ -280,7 +280,7 @@ def test_a_group_normalization_of_opset_21_is_a_layer(path):
 def test_an_rms_normalization_of_opset_23_is_a_layer(path):
     constants = {"scale": np.random.default_rng(0).random(6).astype(np.float32)}
     node = ("RMSNormalization", ["x", "scale"], ["y"], {"epsilon": 0.1})
-    path.write_bytes(graph_of([node], constants, inputs=(("x", FLOAT, ("n", 5, 6)),), opset=23))
+    path.write_bytes(make_graph([node], constants, inputs=(("x", FLOAT, ("n", 5, 6)),), opset=23))
     loaded = caffelite.onnx.load(path)
     assert [repr(function) for function in loaded.all_functions()] == ["RMSNorm(6, eps=0.1)"]
     x = np.random.default_rng(1).standard_normal((4, 5, 6)).astype(np.float32)
@@ -294,7 +294,7 @@ def test_pads_that_follow_the_size_are_a_convolutions_own_or_zeros_before_it(pat
     x = np.random.default_rng(1).random((2, 2, 7, 8)).astype(np.float32)
     for word, first in (("SAME_UPPER", "Conv2d(2, 3, 3, stride=2, padding='same', bias=False)"), ("SAME_LOWER", None)):
         node = ("Conv", ["x", "w"], ["y"], {"auto_pad": word, "strides": [2, 2], "kernel_shape": [3, 3]})
-        loaded = loaded_of(path, [node], {"w": w}, inputs=(("x", FLOAT, ("n", 2, 7, 8)),))
+        loaded = load_graph(path, [node], {"w": w}, inputs=(("x", FLOAT, ("n", 2, 7, 8)),))
         assert first is None or [repr(function) for function in loaded.all_functions()] == [first]
         np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-5)
 
@@ -347,7 +347,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("compute", "error", "match"), REFUSED)
-def test_a_call_without_a_graph_for_any_rows_is_refused_and_writes_nothing(compute, error, match, path):
+def test_a_call_without_a_graph_for_any_rows_raises_and_writes_nothing(compute, error, match, path):
     path.write_bytes(b"older")
     with pytest.raises(error, match=match):
         caffelite.onnx.export(Counted(compute), path, (3,))
@@ -355,7 +355,7 @@ def test_a_call_without_a_graph_for_any_rows_is_refused_and_writes_nothing(compu
     assert [other.name for other in path.parent.iterdir()] == ["net.onnx"]
 
 
-def test_a_shape_that_is_needed_or_does_not_fit_is_said(path):
+def test_a_shape_that_is_needed_or_does_not_fit_is_reported(path):
     conv = cl.Model([cl.Conv2d(1, 2, 3)])
     for model, shape, error, match in [
         (conv, None, ValueError, r"knows only \(n, 1, \?, \?\): give input_shape, such as \(1, 28, 28\)"),

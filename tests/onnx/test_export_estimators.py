@@ -74,7 +74,7 @@ def test_a_regressor_is_exported_with_its_link(path):
         caffelite.onnx.export(Estimator(model, cl.SigmoidLoss(), ["a"]), path)
 
 
-def test_without_onnx_it_is_said_what_to_install():
+def test_without_onnx_it_is_reported_what_to_install():
     program = "import sys; sys.modules['onnx'] = None; import caffelite.onnx"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert f"ImportError: caffelite.onnx needs the onnx package: {install_command('onnx')}" in done.stderr
@@ -119,7 +119,7 @@ def test_the_estimators_are_exported_with_what_they_predict(kind, dtype, path):
 of_pipelines = pytest.mark.filterwarnings("ignore:not converged", "ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-def of_estimators():
+def estimator_modules():
     """Return the estimators, and scikit-learn's modules by name."""
     pytest.importorskip("skl2onnx")
     pytest.importorskip("onnxruntime")
@@ -129,7 +129,7 @@ def of_estimators():
     }
 
 
-def outputs_of(path, feeds):
+def run_file(path, feeds):
     """Return what onnxruntime makes of a file, by the names of the outputs."""
     session = pytest.importorskip("onnxruntime").InferenceSession(path)
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
@@ -150,7 +150,7 @@ def outputs_of(path, feeds):
     ],
 )
 def test_a_pipeline_of_scikit_learn_is_exported_with_its_steps(name, target, path):
-    estimators, modules = of_estimators()
+    estimators, modules = estimator_modules()
     x = np.random.default_rng(0).normal(size=(120, 5)).astype(np.float32)
     labels = (x[:, 0] > 0).astype(int) + (x[:, 1] > 0.5)
     y = {
@@ -167,7 +167,7 @@ def test_a_pipeline_of_scikit_learn_is_exported_with_its_steps(name, target, pat
     last = getattr(estimators, name)(*build, random_state=0, **options)
     pipeline = modules["pipeline"].make_pipeline(*steps, last).fit(x, y)
     caffelite.onnx.export(pipeline, path)
-    found = outputs_of(path, {"X": x})
+    found = run_file(path, {"X": x})
     if hasattr(pipeline, "predict_proba"):
         np.testing.assert_array_equal(found["label"], pipeline.predict(x))
         np.testing.assert_allclose(found["probabilities"], pipeline.predict_proba(x), atol=1e-5)
@@ -178,7 +178,7 @@ def test_a_pipeline_of_scikit_learn_is_exported_with_its_steps(name, target, pat
 
 @of_pipelines
 def test_a_pipeline_of_frames_is_exported_with_an_example_of_its_rows(path):
-    estimators, modules = of_estimators()
+    estimators, modules = estimator_modules()
     pandas = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     frame = pandas.DataFrame({"a": rng.normal(size=90), "b": rng.normal(size=90), "w": rng.choice(["x", "y", "z"], 90)})
@@ -197,12 +197,12 @@ def test_a_pipeline_of_frames_is_exported_with_an_example_of_its_rows(path):
     assert not path.exists()
     caffelite.onnx.export(pipeline, path, example=frame[:1])
     feeds = {name: frame[[name]].to_numpy(object if name == "w" else np.float32) for name in frame}
-    np.testing.assert_allclose(outputs_of(path, feeds)["probabilities"], pipeline.predict_proba(frame), atol=1e-5)
+    np.testing.assert_allclose(run_file(path, feeds)["probabilities"], pipeline.predict_proba(frame), atol=1e-5)
 
 
 @of_pipelines
 def test_skl2onnx_knows_the_estimators_when_they_are_registered(path):
-    estimators, modules = of_estimators()
+    estimators, modules = estimator_modules()
     skl2onnx = importlib.import_module("skl2onnx")
     x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     members = [(str(size), estimators.MLPClassifier((size,), max_iter=20)) for size in (3, 8)]
@@ -212,13 +212,13 @@ def test_skl2onnx_knows_the_estimators_when_they_are_registered(path):
         path.write_bytes(
             skl2onnx.to_onnx(vote, x[:1], options={"zipmap": False}, target_opset=opset).SerializeToString()
         )
-        found = outputs_of(path, {"X": x})
+        found = run_file(path, {"X": x})
         np.testing.assert_allclose(found["probabilities"], vote.predict_proba(x), atol=1e-5)
 
 
 @of_pipelines
 def test_a_table_estimator_alone_takes_numbers_and_codes_and_has_its_labels(path):
-    estimators, _ = of_estimators()
+    estimators, _ = estimator_modules()
     rng = np.random.default_rng(0)
     frame = {"a": rng.normal(size=90), "w": rng.choice(["x", "y"], 90)}
     y = np.where(frame["w"] == "x", "yes", "no")
@@ -226,12 +226,12 @@ def test_a_table_estimator_alone_takes_numbers_and_codes_and_has_its_labels(path
     model = estimators.TableClassifier(n_estimators=2, random_state=0).fit(table, y)
     caffelite.onnx.export(model, path)
     numbers, codes = model.columns_.arrays(table)
-    found = outputs_of(path, {"input_0": numbers.astype(np.float32), "input_1": codes})
+    found = run_file(path, {"input_0": numbers.astype(np.float32), "input_1": codes})
     np.testing.assert_array_equal(found["label"], model.predict(table))
     np.testing.assert_allclose(found["probabilities"], model.predict_proba(table), atol=1e-5)
 
 
-def test_without_skl2onnx_it_is_said_what_to_install(monkeypatch, tmp_path):
+def test_without_skl2onnx_it_is_reported_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "skl2onnx", None)
     pipeline = SimpleNamespace(named_steps={}, steps=[1, 2])
     with pytest.raises(ImportError, match=r"the export of a Pipeline needs skl2onnx: .* -m pip install skl2onnx"):

@@ -10,7 +10,7 @@ import pytest
 import caffelite as cl
 import caffelite.onnx
 from caffelite.onnx import layers, nodes, operators
-from tests.onnx.graphs import FLOAT, INT64, SEQUENCES, W, graph_of, loaded_of
+from tests.onnx.graphs import FLOAT, INT64, SEQUENCES, W, make_graph, load_graph
 
 IMAGES = [("x", FLOAT, ("n", 4, 6, 6))]
 EMPTY, LINE = np.zeros((0, 1), np.float32), np.ones((1, 20_000), np.float32)
@@ -127,15 +127,15 @@ BAD_GRAPHS = [
 
 
 @pytest.mark.parametrize(("nodes", "constants", "options", "match"), BAD_GRAPHS)
-def test_an_unsupported_operator_is_refused_with_the_name_of_its_node(nodes, constants, options, match, path):
+def test_an_unsupported_operator_raises_with_the_name_of_its_node(nodes, constants, options, match, path):
     with pytest.raises(ValueError, match=match):
-        loaded_of(path, nodes, constants, **options)
+        load_graph(path, nodes, constants, **options)
 
 
 def test_a_mistake_of_caffelites_is_not_blamed_on_the_file(path, monkeypatch):
     monkeypatch.setattr("caffelite.onnx.importing.LayerGraph", lambda reader: None)
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'nodes'"):
-        loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
+        load_graph(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, IndexError, ZeroDivisionError, MemoryError])
@@ -145,7 +145,7 @@ def test_an_error_inside_caffelite_is_not_blamed_on_the_file(error, path, monkey
 
     monkeypatch.setitem(layers.SINGLE_NODES, "MatMul", [broken])
     with pytest.raises(error, match=r"^a mistake$"):
-        loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
+        load_graph(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
 
 def test_a_constant_too_large_for_memory_names_its_node(path, monkeypatch):
@@ -154,14 +154,14 @@ def test_a_constant_too_large_for_memory_names_its_node(path, monkeypatch):
 
     monkeypatch.setitem(operators.OPERATORS, "Neg", rule)
     with pytest.raises(ValueError, match=r"the Neg.*MemoryError"):
-        loaded_of(path, [("Neg", ["w"], ["z"], {}), ("Add", ["x", "z"], ["y"], {})], {"w": W})
+        load_graph(path, [("Neg", ["w"], ["z"], {}), ("Add", ["x", "z"], ["y"], {})], {"w": W})
 
 
-def test_the_lengths_that_a_file_says_of_its_input_cost_no_memory(path):
+def test_the_lengths_that_a_file_names_its_input_cost_no_memory(path):
     rng = np.random.default_rng(0)
     constants = {name: rng.random((1, rows, 3)).astype(np.float32) for name, rows in (("w", 9), ("r", 9))}
     nodes = [("GRU", ["x", "w", "r"], ["y"], {"hidden_size": 3, "linear_before_reset": 1})]
-    model = loaded_of(path, nodes, constants, inputs=[("x", FLOAT, (2, 2**45, 3))])
+    model = load_graph(path, nodes, constants, inputs=[("x", FLOAT, (2, 2**45, 3))])
     assert "Recurrence" in repr(model)
 
 
@@ -177,18 +177,18 @@ def test_the_lengths_that_a_file_says_of_its_input_cost_no_memory(path):
 )
 def test_rows_of_a_large_batch_may_grow(node, constants, shape, path, monkeypatch):
     monkeypatch.setattr(nodes, "MAX_SIZE", 100)
-    model = loaded_of(path, [node], constants, inputs=[("x", FLOAT, ("n", 1, 18))])
+    model = load_graph(path, [node], constants, inputs=[("x", FLOAT, ("n", 1, 18))])
     assert model.predict(np.ones((8, 1, 18), np.float32)).shape == shape
 
 
 def test_constants_do_not_grow_beyond_what_a_file_of_their_size_should_have(path):
     nodes = [("Concat", [f"w{i}"] * 2, [f"w{i + 1}"], {"axis": 0}) for i in range(40)]
     with pytest.raises(ValueError, match="makes more constants"):
-        loaded_of(path, [*nodes, ("MatMul", ["x", "w40"], ["y"], {})], {"w0": W})
+        load_graph(path, [*nodes, ("MatMul", ["x", "w40"], ["y"], {})], {"w0": W})
 
 
 def test_weights_in_another_file_are_read_from_the_same_folder_alone(tmp_path):
-    proto = onnx.ModelProto.FromString(graph_of([("MatMul", ["x", "w"], ["y"], {})], {"w": 2 * W}))
+    proto = onnx.ModelProto.FromString(make_graph([("MatMul", ["x", "w"], ["y"], {})], {"w": 2 * W}))
     tensor = proto.graph.initializer[0]
     content = b"1234" + tensor.raw_data
     tensor.ClearField("raw_data")
@@ -223,7 +223,7 @@ WHERE = (
 NUMBERS = [*range(-3, 10), 64, 2**31 - 1, 2**31, 2**40, 2**62, -(2**31), -(2**63), 2**63 - 1]
 
 
-def forged(content, rng):
+def forge_graph(content, rng):
     """Return a graph in which a few numbers, names or operators are others."""
     proto = onnx.ModelProto.FromString(content)
     nodes, tensors, pick = proto.graph.node, proto.graph.initializer, lambda xs: xs[rng.integers(len(xs))]
@@ -275,7 +275,7 @@ def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_p
         if i % 5 == 0:
             del content[rng.integers(len(content)) :]
         if i >= 300:
-            content = forged(contents[i % len(contents)], rng)
+            content = forge_graph(contents[i % len(contents)], rng)
         path.write_bytes(content)
         try:
             opened += isinstance(caffelite.onnx.load(path), cl.Model)

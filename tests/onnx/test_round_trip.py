@@ -7,7 +7,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from tests.onnx.graphs import SEQUENCES, loaded_of, run
+from tests.onnx.graphs import SEQUENCES, load_graph, run
 from tests.tools import random_nets
 
 
@@ -42,7 +42,7 @@ def test_a_slope_of_float64_is_exported_with_all_its_digits(path):
 
 
 def test_a_learned_slope_stays_a_parameter(path):
-    model = loaded_of(path, [("PRelu", ["x", "slope"], ["y"], {})], {"slope": np.full(3, 0.1, np.float32)})
+    model = load_graph(path, [("PRelu", ["x", "slope"], ["y"], {})], {"slope": np.full(3, 0.1, np.float32)})
     assert [p.shape for p in model.parameters()] == [(3,)]
 
 

@@ -233,7 +233,7 @@ def test_parameters_of_no_and_of_one_element_are_updated():
 # ---- Adam -----------------------------------------------------------------------------------------------------------
 
 
-def gradients_of(shapes, steps, dtype):
+def random_gradients(shapes, steps, dtype):
     """For each step a gradient for each shape, of all magnitudes; now and then None."""
     rng = np.random.default_rng(0)
     for _ in range(steps):
@@ -258,7 +258,7 @@ def test_adam_is_its_formula_with_the_steps_of_each_parameter(rule, decoupled, d
     optimizer = rule(parameters, lr=0.01, betas=(0.8, 0.99), weight_decay=decay)
     truth = [(p.data.ravel().astype(np.float64), np.zeros(p.size), np.zeros(p.size)) for p in parameters]
     counts = [0] * len(parameters)
-    for gradients in gradients_of([p.shape for p in parameters], 10, dtype):
+    for gradients in random_gradients([p.shape for p in parameters], 10, dtype):
         optimizer.zero_grad()
         for i, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
             if g is not None:
@@ -288,7 +288,7 @@ def test_adam_is_pytorchs(rule, decoupled, dtype, options):
     ours = [parameter(start, dtype=dtype) for start in starts]
     theirs = [torch.tensor(start, requires_grad=True) for start in starts]
     optimizer, peer = rule(ours, **options), getattr(torch.optim, rule.__name__)(theirs, **options)
-    for gradients in gradients_of(SHAPES, 18, dtype):
+    for gradients in random_gradients(SHAPES, 18, dtype):
         optimizer.zero_grad()
         peer.zero_grad()
         for p, q, g in zip(ours, theirs, gradients, strict=True):
@@ -651,7 +651,7 @@ def test_gradients_without_a_norm_raise_before_anything_is_written(gradients):
 @pytest.mark.parametrize(
     ("norm", "error"), [(0, ValueError), (-1.0, ValueError), (np.nan, ValueError), ("1", TypeError), (True, TypeError)]
 )
-def test_a_norm_that_cannot_be_is_refused(norm, error):
+def test_a_norm_that_cannot_be_raises(norm, error):
     with pytest.raises(error, match="norm"):
         cl.SGD([parameter([1.0], [1.0])], lr=0.1).clip_gradients(norm)
     with pytest.raises(error, match="clip_norm"):
@@ -704,7 +704,7 @@ class Forgetful(cl.Optimizer):
             p.data = p.data - 0.1 * p.grad
 
 
-def test_an_optimizer_without_super_init_says_so_wherever_it_is_used():
+def test_an_optimizer_without_super_init_reports_it_wherever_it_is_used():
     model = cl.MLP(2, [3], seed=0)
     optimizer, x, y = Forgetful(model.parameters()), np.ones((4, 2)), np.zeros(4, int)
     for use in (

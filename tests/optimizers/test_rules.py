@@ -24,7 +24,7 @@ any_seed = st.integers(0, 2**32)
 SHAPES = [(5, 7), (7,), (7, 3), (3,), (), (0, 3)]
 
 
-def drawn(shape, seed, steps=10):
+def draw_gradients(shape, seed, steps=10):
     """Values of a parameter, and gradients of all magnitudes; both are numbers of float32, in float64."""
     rng = np.random.default_rng(seed)
     start = rng.normal(size=shape)
@@ -32,12 +32,12 @@ def drawn(shape, seed, steps=10):
     return [np.float32(x).astype(float) for x in (start, *gradients)]
 
 
-def several_drawn(shapes, steps=18):
+def draw_many_gradients(shapes, steps=18):
     """As above for several parameters: the values of each, and its gradients, now and then None."""
     rng = np.random.default_rng(2)
     starts, gradients = [], []
     for seed, shape in enumerate(shapes):
-        start, *all_gradients = drawn(shape, seed, steps)
+        start, *all_gradients = draw_gradients(shape, seed, steps)
         starts.append(start)
         gradients.append([None if rng.random() < 0.2 else g for g in all_gradients])
     return starts, gradients
@@ -98,14 +98,14 @@ def test_every_optimizer_of_the_package_has_a_case():
 @both_dtypes
 def test_steps_are_the_judges(case, dtype):
     for shape in [(5, 7), (7,), (), (0, 3)]:
-        start, *gradients = drawn(shape, seed=0)
+        start, *gradients = draw_gradients(shape, seed=0)
         check_against_judge(case, as_parameters([start], dtype), [gradients])
 
 
 @every_optimizer
 @given(shape=any_shape, seed=any_seed)
 def test_steps_are_the_judges_for_random_shapes(case, shape, seed):
-    start, *gradients = drawn(shape, seed)
+    start, *gradients = draw_gradients(shape, seed)
     for dtype in [np.float64] if case.rule.jumps else DTYPES:
         check_against_judge(case, as_parameters([start], dtype), [gradients])
 
@@ -115,14 +115,14 @@ def test_steps_are_the_judges_for_random_shapes(case, shape, seed):
 @pytest.mark.parametrize("joined", [False, True])
 def test_parameters_that_have_no_gradient_in_some_steps_are_the_judges(case, dtype, joined):
     model = classifier(5, 7, 3, dtype=dtype)  # which holds its parameters
-    starts, gradients = several_drawn([p.shape for p in model.parameters()] if joined else SHAPES)
+    starts, gradients = draw_many_gradients([p.shape for p in model.parameters()] if joined else SHAPES)
     check_against_judge(case, model.parameters() if joined else as_parameters(starts, dtype), gradients)
 
 
 @every_optimizer_of_pytorch
 def test_steps_are_pytorchs(case):
     torch = pytest.importorskip("torch")
-    starts, gradients = several_drawn(SHAPES)
+    starts, gradients = draw_many_gradients(SHAPES)
     check_against_pytorch(torch, case.make, lambda ps: case.pytorch(torch, ps), starts, gradients)
 
 
@@ -130,14 +130,14 @@ def test_steps_are_pytorchs(case):
 @given(shape=any_shape, seed=any_seed)
 def test_steps_are_pytorchs_for_random_shapes(case, shape, seed):
     torch = pytest.importorskip("torch")
-    start, *gradients = drawn(shape, seed)
+    start, *gradients = draw_gradients(shape, seed)
     check_against_pytorch(torch, case.make, lambda ps: case.pytorch(torch, ps), [start], [gradients])
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.pytorch], ids=lambda rule: rule.pytorch)
 def test_groups_with_other_hyper_parameters_are_pytorchs(rule):
     torch = pytest.importorskip("torch")
-    starts, gradients = several_drawn(SHAPES * len(rule.options))
+    starts, gradients = draw_many_gradients(SHAPES * len(rule.options))
 
     def grouped(optimizer, name):
         """Return an optimizer, of parameters under a name, with a group for each of the rule's options."""
@@ -157,7 +157,7 @@ def test_steps_with_the_options_of_pytorchs_own_tests_are_pytorchs(rule):
     every = importlib.import_module("torch.testing._internal.common_optimizers").optim_db
     (peer,) = [info for info in every if info.optim_cls.__name__ == rule.pytorch]
     known, tried = inspect.signature(rule.optimizer).parameters.keys(), 0
-    starts, gradients = several_drawn(SHAPES, steps=50)
+    starts, gradients = draw_many_gradients(SHAPES, steps=50)
     for given_ in peer.optim_inputs_func(device="cpu"):
         options = {"lr": 1e-3, **given_.kwargs} if rule.optimizer is cl.SGD else given_.kwargs
         if options.keys() <= known:

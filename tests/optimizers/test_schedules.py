@@ -20,7 +20,7 @@ def parameter(values=(1.0,), gradient=None):
     return p
 
 
-def rates_of(optimizer, steps):
+def collect_rates(optimizer, steps):
     """Return the rate before each step."""
     rates = []
     for _ in range(steps):
@@ -125,7 +125,7 @@ class Halving:
 
 def test_an_optimizer_uses_the_rate_of_each_step_and_keeps_the_last():
     optimizer = cl.SGD([parameter()], lr=Halving())
-    assert rates_of(optimizer, 6) == [1, 0.5, 0.25, 0.125, 0.125, 0.125]
+    assert collect_rates(optimizer, 6) == [1, 0.5, 0.25, 0.125, 0.125, 0.125]
 
 
 def test_the_rate_of_a_step_is_the_one_it_is_made_with():
@@ -156,7 +156,7 @@ def test_something_other_than_a_schedule_raises_before_anything_is_done(schedule
     optimizer = cl.SGD([parameter()], lr=0.25)
     with pytest.raises(error, match=says):
         optimizer.lr = schedule
-    assert rates_of(optimizer, 2) == [0.25, 0.25]
+    assert collect_rates(optimizer, 2) == [0.25, 0.25]
 
 
 def test_an_exception_of_a_users_schedule_comes_through():
@@ -168,14 +168,14 @@ def test_an_exception_of_a_users_schedule_comes_through():
         cl.SGD([parameter()], lr=Broken())
 
 
-def test_setting_lr_ends_the_schedule_and_another_begins_anew():
+def test_setting_lr_ends_the_schedule_and_another_begins_again():
     optimizer = cl.SGD([parameter()], lr=Halving())
-    assert rates_of(optimizer, 2) == [1, 0.5]
+    assert collect_rates(optimizer, 2) == [1, 0.5]
     optimizer.lr = 0.3
-    assert rates_of(optimizer, 2) == [0.3, 0.3]
+    assert collect_rates(optimizer, 2) == [0.3, 0.3]
     assert not {"t", "schedule"} & optimizer.state_dict().keys()
     optimizer.lr = Halving()
-    assert rates_of(optimizer, 3) == [1, 0.5, 0.25]
+    assert collect_rates(optimizer, 3) == [1, 0.5, 0.25]
 
 
 def test_a_step_that_diverges_does_not_advance_the_schedule():
@@ -198,7 +198,7 @@ class Logged(cl.SGD):
 
 
 def test_a_step_that_calls_its_bases_moves_the_schedule_once():
-    assert rates_of(Logged([parameter()], lr=Halving()), 3) == [1, 0.5, 0.25]
+    assert collect_rates(Logged([parameter()], lr=Halving()), 3) == [1, 0.5, 0.25]
 
 
 class Own(cl.Optimizer):
@@ -292,7 +292,7 @@ def test_fit_follows_a_schedule_as_steps_by_hand_do(make):
     assert bits(model) == bits(by_hand)
 
 
-def fitted(schedule, x=None):
+def fit_warnings(schedule, x=None):
     """Return the warnings of a training of 3 epochs, of 4 batches unless others are given."""
     model = classifier(2, 3)
     optimizer = cl.SGD(model.parameters(), lr=schedule)
@@ -314,7 +314,7 @@ def fitted(schedule, x=None):
     ],
 )
 def test_a_schedule_shorter_than_the_training_is_a_warning_before_the_first_step(make, last):
-    (message,) = fitted(make(5))
+    (message,) = fit_warnings(make(5))
     assert message.startswith(
         f"the schedule of the learning rate has 5 steps, but this training makes 12: the last 7 have {last}"
     )
@@ -326,7 +326,7 @@ def test_a_schedule_shorter_than_the_training_is_a_warning_before_the_first_step
             train(model, np.zeros((5, 2)), np.zeros(5, int), optimizer=cl.SGD(model.parameters(), lr=make(5)), epochs=6)
         assert bits(model) == before
     for steps in (12, 13):
-        assert fitted(make(steps)) == []
+        assert fit_warnings(make(steps)) == []
 
 
 def test_a_schedule_that_earlier_trainings_have_used_up_is_a_warning():
@@ -369,10 +369,10 @@ class Endless:
 
 
 def test_a_rate_of_0_in_a_training_of_unknown_length_is_one_warning_at_once():
-    (message,) = fitted(schedules.cosine(0.1, 7), Endless(4))
+    (message,) = fit_warnings(schedules.cosine(0.1, 7), Endless(4))
     assert message.startswith("the schedule of the learning rate has ended: it has 7 steps, and 8 are made")
-    assert fitted(schedules.cosine(0.1, 12), Endless(4)) == []
-    assert fitted(schedules.cosine(0.1, 7, end=0.01), Endless(4)) == []
+    assert fit_warnings(schedules.cosine(0.1, 12), Endless(4)) == []
+    assert fit_warnings(schedules.cosine(0.1, 7, end=0.01), Endless(4)) == []
     model = classifier(2, 3)
     optimizer = cl.SGD(model.parameters(), lr=schedules.cosine(0.1, 7))
     train(model, Endless(7), optimizer=optimizer)
@@ -579,7 +579,7 @@ def test_a_schedule_that_was_ended_is_so_after_loading():
     first.lr = 0.3
     second = cl.SGD([parameter()], lr=Halving())
     second.load_state_dict(first.state_dict())
-    assert rates_of(second, 3) == [0.3, 0.3, 0.3]
+    assert collect_rates(second, 3) == [0.3, 0.3, 0.3]
 
 
 def test_a_replay_follows_a_schedule_that_was_loaded():
@@ -620,7 +620,7 @@ def test_a_schedule_that_cannot_be_loaded_raises_before_anything_is_written(chan
     with pytest.raises(ValueError, match=r"state|lr"):
         optimizer.load_state_dict(state)
     assert all(np.array_equal(value, before[name]) for name, value in optimizer.state_dict().items())
-    assert rates_of(optimizer, 3) == [0.5, 0.25, 0.125]
+    assert collect_rates(optimizer, 3) == [0.5, 0.25, 0.125]
 
 
 # ---- a user's own ---------------------------------------------------------------------------------------------------

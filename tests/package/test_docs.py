@@ -16,7 +16,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.c
-from tests.conftest import run, unpacked_source_distribution
+from tests.conftest import run, unpack_source_distribution
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md") if "{code-cell}" in path.read_text())
@@ -166,7 +166,7 @@ def headings(page):
     return re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
 
 
-def test_the_net_in_c_takes_the_memory_that_is_said_and_is_called_as_shown(tmp_path):
+def test_the_net_in_c_takes_the_memory_that_is_reported_and_is_called_as_shown(tmp_path):
     net = cl.Model([cl.Conv2d(1, 16, 3, padding="same"), cl.BatchNorm(16), cl.ReLU(), cl.MaxPool2d(2)], seed=0)
     net.add(cl.Flatten()).add(cl.Linear(16 * 4 * 4, 10))
     caffelite.c.export(net, tmp_path / "digits.c", input_shape=(1, 8, 8))
@@ -214,7 +214,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.mark.slow
 def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
-    project, _ = unpacked_source_distribution(tmp_path)
+    project, _ = unpack_source_distribution(tmp_path)
     run("git", "apply", "-", cwd=project, input="".join(blocks("write-a-kernel.md", "diff")))
     compiler = tmp_path / "cc"  # which knows one instruction set, and hurries: the others take a minute each
     compiler.write_text('#!/bin/sh\ncase " $* " in *" -march=x86-64-v"[24]" "*) exit 1;; esac\nexec cc "$@" -O1\n')

@@ -312,7 +312,7 @@ def test_made_points_are_a_ring(tmp_path):
     assert is_picture(picture)
 
 
-def test_the_pole_stands_longer_with_every_ten_rounds_at_first():
+def test_the_pole_is_up_longer_with_every_ten_rounds_at_first():
     lengths = numbers_after("stands for", run("cart_pole.py").stdout)
     assert lengths[0] < 30
     assert max(lengths) > 200

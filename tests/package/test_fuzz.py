@@ -84,6 +84,6 @@ def test_planted_faults_are_noticed_with_their_seeds_and_the_other_cases_run():
 
 def test_a_seed_repeats_its_case():
     code, said = run("tests/tools/fuzz.py", "--case", "4")
-    assert said.startswith(f"case 4: {fuzz.drawn(4)[1]}")
+    assert said.startswith(f"case 4: {fuzz.draw_case(4)[1]}")
     assert (code == 0) == (fuzz.answer(4)[1] == "done")
     assert [fuzz.answer(seed) for seed in range(20)] == [fuzz.answer(seed) for seed in range(20)]

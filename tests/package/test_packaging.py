@@ -16,7 +16,7 @@ import pytest
 
 from caffelite import _kernels as kernels
 from caffelite._support.extras import EXTRAS, install_command
-from tests.conftest import copy_of_project, run, unpacked_source_distribution
+from tests.conftest import copy_project, run, unpack_source_distribution
 from tests.tools import distributions
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def wheel_built_from(project, folder):
 
 @pytest.mark.slow
 def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
-    project, archive = unpacked_source_distribution(tmp_path)
+    project, archive = unpack_source_distribution(tmp_path)
     assert distributions.faults(archive) == []
     wheel = wheel_built_from(project, tmp_path)
     shutil.rmtree(project)
@@ -232,7 +232,7 @@ def test_messages_name_the_packages_of_the_extras():
         assert install_command(extra).endswith(f" -m pip install {packages}")
 
 
-def test_messages_name_the_python_that_runs_so_that_no_other_one_gets_the_packages(tmp_path, monkeypatch):
+def test_messages_name_the_python_that_runs_so_no_other_one_gets_the_packages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for executable, command in (
         (tmp_path / ".venv" / "bin" / "python", Path(".venv", "bin", "python")),
@@ -278,7 +278,7 @@ SPOILT = {
 INFO = "caffelite-0.1.0.dist-info"
 
 
-def wheel_of(names, folder, platform="manylinux_2_28_x86_64", size=0):
+def make_wheel(names, folder, platform="manylinux_2_28_x86_64", size=0):
     path = folder / f"caffelite-0.1.0-cp311-cp311-{platform}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name in names:
@@ -297,18 +297,18 @@ def names_of_a_good_wheel():
 @pytest.mark.sources
 def test_faults_of_a_wheel_are_found(tmp_path):
     names = names_of_a_good_wheel()
-    assert distributions.faults(wheel_of(names, tmp_path)) == []
+    assert distributions.faults(make_wheel(names, tmp_path)) == []
     for fault, spoil in SPOILT.items():
-        (found,) = distributions.faults(wheel_of(spoil(names), tmp_path))
+        (found,) = distributions.faults(make_wheel(spoil(names), tmp_path))
         assert fault in found
-    (found,) = distributions.faults(wheel_of(names, tmp_path, "linux_x86_64"))
+    (found,) = distributions.faults(make_wheel(names, tmp_path, "linux_x86_64"))
     assert "auditwheel" in found
-    assert len(distributions.faults(wheel_of(names, tmp_path, size=9_000_000))) == 2
+    assert len(distributions.faults(make_wheel(names, tmp_path, size=9_000_000))) == 2
 
 
 @pytest.mark.sources
 def test_sources_that_are_not_compiled_say_what_to_do(tmp_path):
-    copy_of_project(tmp_path / "copied")
+    copy_project(tmp_path / "copied")
     with pytest.raises(
         AssertionError, match=r"ImportError: the sources of caffelite in .* run `make spiral` there, or"
     ):

@@ -13,7 +13,7 @@ from caffelite import textbook
 CLASSES = [getattr(textbook, name) for name in textbook.__all__]
 
 
-def trained(framework, data, dtype, **options):
+def train_framework(framework, data, dtype, **options):
     """Return a program of the day one, with one framework or the other: the model and its history."""
     model = framework.Model(seed=0, **dtype)
     model.add(framework.Linear(2, 20)).add(framework.ReLU()).add(framework.Linear(20, 3))
@@ -31,8 +31,8 @@ def test_both_train_to_the_same_numbers(batch_size, as_generator):
         return (framework.DataGenerator(x.astype(float), y, **options),) if as_generator else (x.astype(float), y)
 
     given = {} if as_generator else options
-    book, losses = trained(textbook, data, {}, **given)
-    fast, history = trained(cl, data, {"dtype": np.float64}, verbose=0, **given)
+    book, losses = train_framework(textbook, data, {}, **given)
+    fast, history = train_framework(cl, data, {"dtype": np.float64}, verbose=0, **given)
     np.testing.assert_allclose(losses["loss"], history["loss"], rtol=0, atol=1e-9)
     assert losses["loss"][-1] < losses["loss"][0]
     for ours, theirs in zip(book.parameters(), fast.parameters(), strict=True):
@@ -74,5 +74,5 @@ def test_every_file_that_is_named_is_there():
 
 def test_a_model_with_a_seed_trains_to_the_same_numbers_again():
     x, y = cl.datasets.spiral(points_per_class=10, classes=3, seed=0)
-    first, second = [trained(textbook, lambda _: (x, y), {})[1] for _ in range(2)]
+    first, second = [train_framework(textbook, lambda _: (x, y), {})[1] for _ in range(2)]
     assert first == second

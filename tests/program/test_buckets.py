@@ -8,7 +8,7 @@ import pytest
 import caffelite as cl
 from caffelite.core.modes import inference
 from caffelite.program import buckets
-from tests.cases import both_dtypes, every_function, named
+from tests.cases import both_dtypes, every_function, make_params
 from tests.cases.case import as_tuple
 from tests.reference import LAYOUTS
 
@@ -121,7 +121,7 @@ def words(dtype=np.float32):
     return cl.Model(layers, seed=0, dtype=dtype)
 
 
-def composed(dtype=np.float32):
+def composed_net(dtype=np.float32):
     inner = cl.Model([cl.Linear(4, 4), cl.Tanh()])
     return cl.Model([cl.Residual(inner), cl.Parallel([cl.Linear(4, 2), cl.GELU()])], seed=0, dtype=dtype)
 
@@ -131,7 +131,7 @@ NETS = {
     "mlp": (mlp, RNG.normal(size=(300, 4))),
     "cnn": (cnn, RNG.normal(size=(300, 1, 6, 6))),
     "words": (words, RNG.integers(0, 20, (300, 5))),
-    "composed": (composed, RNG.normal(size=(300, 4))),
+    "composed": (composed_net, RNG.normal(size=(300, 4))),
 }
 every_net = pytest.mark.parametrize(("make", "x"), NETS.values(), ids=NETS)
 
@@ -151,7 +151,7 @@ def eager(model, *inputs):
         return tuple([y.data for y in as_tuple(model(*inputs))])
 
 
-def blocks_of(model):
+def find_blocks(model):
     """Return the Blocks that a model has, one for each kind of row."""
     return [kept for kept in model._state.programs._programs.values() if isinstance(kept, buckets.RowBuckets)]
 
@@ -265,7 +265,7 @@ def test_all_programs_have_at_most_twice_the_memory_of_the_largest(make, x):
     model = make()
     for rows in [299, *SIZES, *range(1, 301, 3), *[290] * 10]:
         model.predict(x[:rows])
-        (kept,) = blocks_of(model)
+        (kept,) = find_blocks(model)
         sizes = [program.nbytes for program in kept.programs.values()]
         assert kept.nbytes == sum(sizes) <= 2 * max(sizes), rows
 
@@ -283,7 +283,7 @@ def test_a_number_of_rows_that_comes_again_and_again_gets_a_program_of_its_own(r
     for rows in (5, *[300] * 10, 5, 1, 300):
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()
     assert recorded == [5, 256, 16, 300, 4, 1]
-    (kept,) = blocks_of(model)
+    (kept,) = find_blocks(model)
     assert 300 in kept.programs
     assert 5 not in kept.programs
 
@@ -293,7 +293,7 @@ def test_numbers_of_rows_in_turn_are_not_recorded_again_and_again(recorded):
     for _ in range(200):
         for rows in (300, 299):
             model.predict(x[:rows])
-            (kept,) = blocks_of(model)
+            (kept,) = find_blocks(model)
             assert kept.nbytes <= 2 * max(program.nbytes for program in kept.programs.values())
     assert len(recorded) < 20
 
@@ -304,7 +304,7 @@ def test_no_number_of_rows_is_recorded_again_soon_after_its_program_was_dropped(
         for rows in (200, 299, 100):
             model.predict(x[:rows])
     assert recorded == [200, 256, 16, 64, 4]
-    (kept,) = blocks_of(model)
+    (kept,) = find_blocks(model)
     assert set(kept.programs) == {256, 64, 16, 4}
 
 
@@ -324,7 +324,7 @@ def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypat
         for rows in (3, 20, 3):
             x = RNG.integers(0, 20, (rows, length))
             assert model.predict(x).tobytes() == eager(model, x)[0].tobytes()
-    assert len(blocks_of(model)) == 2
+    assert len(find_blocks(model)) == 2
 
 
 # ---- whose rows may depend on each other ----
@@ -352,7 +352,7 @@ def test_a_model_whose_rows_are_not_known_to_be_independent_gets_all_rows_at_onc
     assert not model._state.is_rowwise(model)
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes(), rows
-    assert not blocks_of(model)
+    assert not find_blocks(model)
 
 
 def test_a_layer_whose_forward_was_replaced_gets_all_rows_at_once():
@@ -362,7 +362,7 @@ def test_a_layer_whose_forward_was_replaced_gets_all_rows_at_once():
         model.predict(x[:300])
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes(), rows
-    assert not blocks_of(model)
+    assert not find_blocks(model)
 
 
 def test_numbers_without_an_axis_of_features_are_not_cut_into_blocks():
@@ -446,7 +446,7 @@ def computes_rowwise(case):
     return has_rows and case.make().is_rowwise()
 
 
-@pytest.mark.parametrize("case", [case for case in named("listed") if computes_rowwise(*case.values)])
+@pytest.mark.parametrize("case", [case for case in make_params("listed") if computes_rowwise(*case.values)])
 @both_dtypes
 def test_each_row_of_a_function_that_computes_rowwise_has_its_bits_alone(case, dtype):
     function, inputs = case.function(dtype), case.inputs(dtype)
@@ -485,7 +485,7 @@ def test_an_index_that_is_in_no_table_is_named_by_its_row_and_leaves_no_trace():
         assert [model.predict(x[:rows]).tobytes() for rows in SIZES] == expected
 
 
-def test_a_length_that_is_none_is_named_by_its_row():
+def test_an_impossible_length_is_named_by_its_row():
     model, x = cl.Model([Last()], seed=0), np.ones((100, 6, 8), np.float32)
     model.takes_indices = (False, True)
     for rows in (7, 1, 100):
@@ -497,7 +497,7 @@ def test_a_length_that_is_none_is_named_by_its_row():
         assert raised.value.__context__ is None
 
 
-def test_rows_of_another_shape_are_refused_after_any_number_of_rows():
+def test_rows_of_another_shape_raise_after_any_number_of_rows():
     model, x = mlp(), NETS["mlp"][1]
     for rows in SIZES:
         model.predict(x[:rows])

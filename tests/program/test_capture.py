@@ -96,7 +96,7 @@ def test_an_array_of_indices_that_is_kept_outside_is_read_at_each_replay():
     assert program(x).tolist() == [1, 1, 0]
 
 
-def test_an_array_of_indices_that_is_made_inside_is_refused():
+def test_an_array_of_indices_that_is_made_inside_raises():
     order, x = np.array([2, 0, 1]), np.arange(3, dtype=np.float32)
     with pytest.raises(TypeError, match="NumPy made inside"):
         cl.capture(lambda x: cl.Tensor(x)[order.copy()], x)
@@ -111,7 +111,7 @@ def test_a_mask_is_not_an_index_of_a_recorded_step():
     assert cl.capture(lambda x: cl.Tensor(x)[[False, True, True]], x)(x + 1).tolist() == [2, 3]
 
 
-def test_labels_made_inside_a_recorded_step_are_refused():
+def test_labels_made_inside_a_recorded_step_raise():
     x, _ = batch(0)
     model = cl.Model([cl.Linear(x.shape[1], 3)], seed=0)
     with pytest.raises(TypeError, match="NumPy made inside"):
@@ -202,7 +202,7 @@ def returns_what_numpy_made(self, x):
         returns_what_numpy_made,
     ],
 )
-def test_a_function_that_computes_outside_kernels_is_refused(forward):
+def test_a_function_that_computes_outside_kernels_raises(forward):
     members = {"forward": forward, "backward": lambda self, dy: dy}
     false = type("False_", (cl.Function,), members, recordable=True)
     with pytest.raises(TypeError, match=r"recorded"):
@@ -225,7 +225,7 @@ def test_a_function_that_computes_outside_kernels_is_refused(forward):
         lambda w: np.asarray(w.numpy()[...] + 1),
     ],
 )
-def test_reading_or_writing_parameters_with_numpy_in_a_recorded_step_is_refused(step):
+def test_reading_or_writing_parameters_with_numpy_in_a_recorded_step_raises(step):
     w = cl.Tensor(1.0, requires_grad=True)
     w.add_grad(1.0)
     with pytest.raises(TypeError, match="recorded"):
@@ -233,7 +233,7 @@ def test_reading_or_writing_parameters_with_numpy_in_a_recorded_step_is_refused(
     assert w.item() == w.grad == 1
 
 
-def test_an_optimizer_that_rebinds_its_state_is_refused():
+def test_an_optimizer_that_rebinds_its_state_raises():
     class Rebinding(cl.Optimizer, recordable=True):
         def __init__(self, parameters):
             super().__init__(parameters, lr=0.1)
@@ -257,7 +257,7 @@ def test_a_recorded_array_is_an_ordinary_one_after_the_recording():
     assert float(loss.probabilities[0, 0]) >= 0
 
 
-def test_other_shapes_dtypes_and_counts_are_refused():
+def test_other_shapes_dtypes_and_counts_raise():
     program = cl.capture(lambda x: kernels.relu(x), np.zeros((2, 3), np.float32))
     with pytest.raises(ValueError, match=r"\(2, 3\).*\(3, 2\)"):
         program(np.zeros((3, 2), np.float32))

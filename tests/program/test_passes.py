@@ -170,11 +170,11 @@ def several(results):
     return results if isinstance(results, tuple) else (results,)
 
 
-def convolved(x, w, shape):
+def convolution(x, w, shape):
     return kernels.convolution(x, w, shape, w[:, 0, 0, 0], stride=(1, 1), padding=(1, 1), dilation=(1, 1))
 
 
-def spread(x, w, shape):
+def transposed_convolution(x, w, shape):
     return kernels.transposed_convolution(x, w, shape, stride=(1, 1), padding=(1, 1), dilation=(1, 1))
 
 
@@ -189,8 +189,8 @@ def pooled_back(x, w, shape):
 
 
 MAKERS = {
-    "convolution": convolved,
-    "transposed_convolution": spread,
+    "convolution": convolution,
+    "transposed_convolution": transposed_convolution,
     "depthwise": convolved_depthwise,
     "transposed_depthwise": functools.partial(convolved_depthwise, of=kernels.transposed_convolution),
     "max_pool_grad": pooled_back,

@@ -209,7 +209,7 @@ def test_replays_of_adam_follow_what_eager_steps_in_between_have_skipped_and_cou
     assert optimizers[0].state_dict()["steps"].tolist() == [7, 7, 5, 7, 7, 7]
 
 
-def test_a_state_that_numpy_makes_inside_a_step_is_refused():
+def test_a_state_that_numpy_makes_inside_a_step_raises():
     w, hyper = np.ones(3), np.array([0.1, 0.9, 0.0, 0.0])
     with pytest.raises(TypeError, match="sgd reads an array that NumPy made"):
         cl.capture(lambda g: kernels.update("sgd", w, g, np.zeros((1, 3)), hyper), np.ones(3))
@@ -460,7 +460,7 @@ def test_a_trained_model_is_freed_with_its_programs_without_the_garbage_collecto
 
 
 @pytest.mark.parametrize("other", [lambda x: None, lambda x: x.astype(np.float64), lambda x: x[:1]])
-def test_a_users_function_that_returns_something_else_in_a_replay_is_refused(other):
+def test_a_users_function_that_returns_something_else_in_a_replay_raises(other):
     results = [lambda x: x + 1]
 
     class Changes(cl.Function):

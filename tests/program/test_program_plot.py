@@ -61,7 +61,7 @@ def timed(program, replays=5):
 
 
 @pytest.mark.parametrize("make", [captured, convolutional], ids=["dense", "convolutional"])
-def test_bars_are_as_wide_as_the_times_and_stand_side_by_side(make):
+def test_bars_are_as_wide_as_the_times_and_are_side_by_side(make):
     stages = timed(make()[0])
     figure = plot_stages(stages)
     assert len(figure.axes) == 2 * len(stages) == 8

@@ -18,7 +18,7 @@ def test_a_learning_rate_set_later_takes_effect():
     assert all((before[name] == values).all() for name, values in model.state_dict().items())
 
 
-def test_a_learning_rate_set_inside_a_recorded_step_is_refused():
+def test_a_learning_rate_set_inside_a_recorded_step_raises():
     optimizer = cl.SGD([cl.Tensor(1.0, requires_grad=True)], lr=0.1)
 
     def step(x):
@@ -50,13 +50,13 @@ def test_a_program_never_answers_with_old_parameters(change):
     assert model.predict(x).tobytes() == model.forward(x).tobytes()
 
 
-def child_of(base):
+def make_subclass(base):
     """Return a class that overrides nothing."""
     return type("Child", (base,), {})
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.parametrize("make", [cl.Linear, child_of(cl.Linear)])
+@pytest.mark.parametrize("make", [cl.Linear, make_subclass(cl.Linear)])
 def test_a_program_never_answers_with_replaced_parameters(make, by_hand):
     layer, x = make(3, 2), batch(0)[0]
     program = cl.capture(layer.forward if by_hand else layer, x)
@@ -67,7 +67,7 @@ def test_a_program_never_answers_with_replaced_parameters(make, by_hand):
 
 def test_an_optimizer_that_overrides_nothing_steps_the_parameters_it_has_now():
     old, new = (cl.Tensor(np.ones(3), requires_grad=True) for _ in range(2))
-    optimizer = child_of(cl.SGD)([old], lr=0.1)
+    optimizer = make_subclass(cl.SGD)([old], lr=0.1)
 
     def step(x):
         for p in (old, new):
@@ -194,7 +194,7 @@ def test_an_attribute_of_a_function_set_later_takes_effect(function):
             assert model.predict(x).tobytes() == model.forward(x).tobytes()
 
 
-def test_a_layer_or_an_optimizer_that_is_changed_is_recorded_anew():
+def test_a_layer_or_an_optimizer_that_is_changed_is_recorded_again():
     x, y = batch(0)
     replayed, eager = small_net(), small_net()
     first, second = [cl.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (replayed, eager)]
@@ -215,7 +215,7 @@ def test_a_layer_or_an_optimizer_that_is_changed_is_recorded_anew():
     assert [p.data.tobytes() for p in replayed.parameters()] == [p.data.tobytes() for p in eager.parameters()]
 
 
-def test_models_of_the_same_functions_in_another_order_are_told_apart():
+def test_models_of_the_same_functions_in_another_order_differ():
     a, b, c = (cl.Linear(3, 3) for _ in range(3))
     model, x = cl.Model([cl.Model([a, b]), c]), batch(0)[0]
     model.predict(x)

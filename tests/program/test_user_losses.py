@@ -44,7 +44,7 @@ def test_a_function_is_a_loss_by_hand_too():
     assert expected == pytest.approx(loss(model(X), VALUES).item())
 
 
-def test_something_other_than_a_loss_is_refused():
+def test_something_other_than_a_loss_raises():
     for loss in (None, 3, "mse", cl.MSELoss):
         with pytest.raises(TypeError, match="loss: expected a Function"):
             net(1).evaluate(X, VALUES, loss=loss)

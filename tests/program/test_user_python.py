@@ -22,7 +22,7 @@ def by_hand(model, loss, x, y, epochs):
     return [p.data.copy() for p in model.parameters()]
 
 
-def seeded(make):
+def make_seeded(make):
     """Return a model and a loss, the global random streams being as they are at first."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -32,8 +32,8 @@ def seeded(make):
 @pytest.mark.parametrize("name", FORMS)
 def test_fit_trains_as_the_loop_by_hand_recorded_or_with_one_warning(name):
     make, recorded, x, y = FORMS[name]
-    expected = by_hand(*seeded(make), x, y, epochs=4)
-    model, loss = seeded(make)
+    expected = by_hand(*make_seeded(make), x, y, epochs=4)
+    model, loss = make_seeded(make)
     optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

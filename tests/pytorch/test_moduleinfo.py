@@ -36,7 +36,7 @@ def require(*conditions):
         raise Refused
 
 
-def weighted(layer, module, *names):
+def set_parameters(layer, module, *names):
     """Return a layer with a module's weight and bias, if there are any, as its parameters of these names."""
     for name, theirs in zip(names, (module.weight, getattr(module, "bias", None)), strict=False):
         if theirs is not None:
@@ -58,7 +58,7 @@ def linear(m):
 
 def embedding(m):
     require(m.padding_idx is None, m.max_norm is None, not m.scale_grad_by_freq)
-    return weighted(cl.Embedding(m.num_embeddings, m.embedding_dim), m, "weight")
+    return set_parameters(cl.Embedding(m.num_embeddings, m.embedding_dim), m, "weight")
 
 
 def convolution(kind):
@@ -66,7 +66,7 @@ def convolution(kind):
         require(m.padding_mode == "zeros")
         sizes = map(numbers, (m.kernel_size, m.stride, m.padding, m.dilation))
         layer = kind(m.in_channels, m.out_channels, *sizes, m.groups, bias=m.bias is not None)
-        return weighted(layer, m, "weight", "bias")
+        return set_parameters(layer, m, "weight", "bias")
 
     return make
 
@@ -76,14 +76,14 @@ def transposed(kind):
         require(m.padding_mode == "zeros")
         sizes = map(numbers, (m.kernel_size, m.stride, m.padding, m.output_padding))
         layer = kind(m.in_channels, m.out_channels, *sizes, m.groups, m.bias is not None, numbers(m.dilation))
-        return weighted(layer, m, "weight", "bias")
+        return set_parameters(layer, m, "weight", "bias")
 
     return make
 
 
 def batch_norm(m):
     require(m.momentum is not None)
-    layer = weighted(cl.BatchNorm(m.num_features, m.momentum, m.eps), m, "scale", "shift")
+    layer = set_parameters(cl.BatchNorm(m.num_features, m.momentum, m.eps), m, "scale", "shift")
     if m.track_running_stats:
         layer.mean[:], layer.variance[:] = m.running_mean.numpy(), m.running_var.numpy()
     return layer
@@ -91,10 +91,10 @@ def batch_norm(m):
 
 def instance_norm(m):
     require(m.training or not m.track_running_stats)
-    return weighted(cl.InstanceNorm(m.num_features, m.eps), m, "scale", "shift")
+    return set_parameters(cl.InstanceNorm(m.num_features, m.eps), m, "scale", "shift")
 
 
-def of_features(layer, m):
+def over_features(layer, m):
     """Return the layer; for features along several axes, a model that puts them on one axis and back."""
     shape = m.normalized_shape
     return layer if len(shape) == 1 else cl.Model([cl.Flatten(), layer, cl.Reshape(shape)])
@@ -102,15 +102,15 @@ def of_features(layer, m):
 
 def layer_norm(m):
     layer = cl.LayerNorm(math.prod(m.normalized_shape), m.eps, bias=m.bias is not None)
-    return of_features(weighted(layer, m, "scale", "shift"), m)
+    return over_features(set_parameters(layer, m, "scale", "shift"), m)
 
 
 def rms_norm(m):
-    return of_features(weighted(cl.RMSNorm(math.prod(m.normalized_shape), m.eps), m, "scale"), m)
+    return over_features(set_parameters(cl.RMSNorm(math.prod(m.normalized_shape), m.eps), m, "scale"), m)
 
 
 def group_norm(m):
-    return weighted(cl.GroupNorm(m.num_groups, m.num_channels, m.eps), m, "scale", "shift")
+    return set_parameters(cl.GroupNorm(m.num_groups, m.num_channels, m.eps), m, "scale", "shift")
 
 
 def softplus(m):
@@ -171,7 +171,7 @@ def counterparts():
         "Softmax": lambda m: cl.Softmax(m.dim),
         "LogSoftmax": lambda m: cl.LogSoftmax(m.dim),
         "Softmax2d": lambda m: cl.Softmax(-3),
-        "PReLU": lambda m: weighted(cl.PReLU(m.num_parameters), m, "slope"),
+        "PReLU": lambda m: set_parameters(cl.PReLU(m.num_parameters), m, "slope"),
         "RMSNorm": rms_norm,
     }
     for axes in (1, 2, 3):
@@ -278,7 +278,7 @@ def test_modules_of_pytorchs_database_have_counterparts_that_give_their_numbers(
 @both_dtypes
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.filterwarnings("ignore")
-def test_models_of_pytorchs_modules_give_their_numbers_or_are_refused(dtype, training, monkeypatch):
+def test_models_of_pytorchs_modules_give_their_numbers_or_raise(dtype, training, monkeypatch):
     from_torch = importlib.import_module("caffelite.pytorch").from_torch
     taken, refused = collections.Counter(), collections.Counter()
     for info in database(monkeypatch):

@@ -36,13 +36,13 @@ def database(torch):
         return importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
 
 
-def mapped(convert, value):
+def map_tensors(convert, value):
     """Return the value with all tensors of PyTorch in it converted."""
     if isinstance(value, list | tuple):
-        parts = [mapped(convert, part) for part in value]
+        parts = [map_tensors(convert, part) for part in value]
         return parts if isinstance(value, list) else tuple(parts)
     if isinstance(value, dict):
-        return {name: mapped(convert, part) for name, part in value.items()}
+        return {name: map_tensors(convert, part) for name, part in value.items()}
     return convert(value) if hasattr(value, "requires_grad") else value
 
 
@@ -80,7 +80,7 @@ class Comparison:
                 except (Refused, ValueError, TypeError, IndexError):
                     self.refused[op.name] += 1
                 except Exception as error:
-                    shapes = mapped(lambda x: tuple(x.shape), given)
+                    shapes = map_tensors(lambda x: tuple(x.shape), given)
                     self.wrong.append(f"{op.name} {dtype} {shapes}: {type(error).__name__} {str(error)[:300]}")
 
     def check(self, op, function, dtype, inputs, options):
@@ -100,9 +100,9 @@ class Comparison:
             theirs.append(x.detach().double().requires_grad_(x.requires_grad))
             return theirs[-1]
 
-        own = mapped(to_mine, (inputs, options))
+        own = map_tensors(to_mine, (inputs, options))
         ys = leaves(function(*own[0], **own[1]))
-        other = mapped(to_theirs, (inputs, options))
+        other = map_tensors(to_theirs, (inputs, options))
         truths = leaves(op(*other[0], **other[1]))
         assert len(ys) == len(truths), "another number of results"
         for y, truth in zip(ys, truths, strict=True):

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 
 import caffelite as cl
-from tests.cases import FAMILIES, both_dtypes, every_function, named
+from tests.cases import FAMILIES, both_dtypes, every_function, make_params
 
 torch = pytest.importorskip("torch")
 door = importlib.import_module("caffelite.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 
 
-@pytest.mark.parametrize("case", named("listed") + named("empty"))
+@pytest.mark.parametrize("case", make_params("listed") + make_params("empty"))
 def test_values_and_gradients_are_pytorchs(case):
     case.check_against_pytorch(torch)
 
@@ -59,9 +59,9 @@ FRAME = {
 SEEN = {name: column[2:] for name, column in FRAME.items()} | {"x": np.array([np.nan, *FRAME["x"][3:]])}
 
 
-def of_table(kind, names, *options, **named):
+def table_module(kind, names, *options, **make_params):
     """Return the module of a Function that has seen some rows of a table, and the arrays of other rows."""
-    function = kind({name: SEEN[name] for name in names.split()}, *options, **named)
+    function = kind({name: SEEN[name] for name in names.split()}, *options, **make_params)
     arrays = function.arrays(FRAME)
     return door.to_torch(function), arrays if len(arrays) > 1 else arrays[0]
 
@@ -141,14 +141,14 @@ EXAMPLES = {
     nn.ConstantPad2d: [(nn.ConstantPad2d(2, 0.0), (2, 3, 4, 5))],
     nn.ConstantPad3d: [(nn.ConstantPad3d(2, 0.0), (2, 3, 4, 5, 6))],
     modules.Columns: [
-        of_table(cl.Columns, "x word y day", 2),
-        of_table(cl.Columns, "x day", robust=True, bins=3),
-        of_table(cl.Columns, "word"),
+        table_module(cl.Columns, "x word y day", 2),
+        table_module(cl.Columns, "x day", robust=True, bins=3),
+        table_module(cl.Columns, "word"),
     ],
     modules.Splines: [
-        of_table(cl.Splines, "x word y day", 3, bins=4),
-        of_table(cl.Splines, "x y", 3, bins=[0, 2]),
-        of_table(cl.Splines, "word", 3),
+        table_module(cl.Splines, "x word y day", 3, bins=4),
+        table_module(cl.Splines, "x y", 3, bins=[0, 2]),
+        table_module(cl.Splines, "word", 3),
     ],
     modules.RNN: [(modules.RNN(3, 4, **BOTH_WAYS), (2, 5, 3))],
     modules.GRU: [(set_to(modules.GRU(3, 4, **BOTH_WAYS), sequences=False), (2, 5, 3))],
@@ -190,14 +190,14 @@ def with_random_values(module, dtype, seed=0):
     return module
 
 
-def inputs_of(module, shape, dtype, seed=0):
+def random_inputs(module, shape, dtype, seed=0):
     rng = np.random.default_rng(seed)
     if not isinstance(shape, str) and not all(isinstance(n, int) for n in shape):
         return shape
     return rng.integers(0, 7, (2, 5)) if shape == "indices" else rng.standard_normal(shape).astype(dtype)
 
 
-def applied(module, x):
+def apply_module(module, x):
     """Return what a module makes of an array, the first of its outputs."""
     x = tuple(map(torch.tensor, x)) if isinstance(x, tuple) else torch.tensor(x)
     y = module(x, x, x) if type(module) is nn.MultiheadAttention else module(x)
@@ -215,11 +215,11 @@ def assert_same_numbers(model, module, x, dtype, trains=True):
     """Assert the same outputs in use, and the same outputs, parameters and running moments after a step of training."""
     module.eval()
     with torch.no_grad():
-        assert_close(model.predict(x), applied(module, x).numpy(), dtype)
+        assert_close(model.predict(x), apply_module(module, x).numpy(), dtype)
     if not trains:
         return
     inputs = x if isinstance(x, tuple) else (cl.Tensor(x) if x.dtype == dtype else x,)
-    y, theirs = model(*inputs), applied(module.train(), x)
+    y, theirs = model(*inputs), apply_module(module.train(), x)
     assert_close(y.data, theirs.detach().numpy(), dtype)
     dy = np.linspace(-1, 1, y.size).reshape(y.shape).astype(dtype)
     if model.parameters():
@@ -241,7 +241,7 @@ def test_every_kind_has_an_example():
 @every_example
 def test_a_model_of_a_module_computes_what_the_module_does(module, shape, dtype):
     module = with_random_values(module, dtype)
-    assert_same_numbers(door.from_torch(module), module, inputs_of(module, shape, dtype), dtype)
+    assert_same_numbers(door.from_torch(module), module, random_inputs(module, shape, dtype), dtype)
 
 
 @both_dtypes
@@ -255,7 +255,7 @@ def test_a_module_of_a_model_computes_what_the_model_does_and_comes_back(module,
     again = door.from_torch(back)
     assert repr(again) == repr(model)
     assert_same_state(again, model)
-    assert_same_numbers(model, back, inputs_of(module, shape, dtype), dtype)
+    assert_same_numbers(model, back, random_inputs(module, shape, dtype), dtype)
 
 
 @every_example
@@ -295,7 +295,7 @@ class Named(nn.Linear):
         return "of its own"
 
 
-def hooked():
+def hooked_layer():
     layer = nn.Linear(2, 3)
     layer.register_forward_hook(lambda module, inputs, output: 2 * output)
     return layer
@@ -313,7 +313,7 @@ def with_other_forward():
     return layer
 
 
-def tied():
+def tied_net():
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
     return nn.Sequential(first, second)
@@ -344,11 +344,11 @@ REFUSED = [
     (lambda: Doubled(2, 3), "2, Doubled: has a forward of its own"),
     (lambda: DoubledInside(2, 3, 1), "2, DoubledInside: has a _conv_forward of its own"),
     (with_other_forward, "2, Linear: has a forward of its own"),
-    (hooked, "2, Linear: has hooks"),
+    (hooked_layer, "2, Linear: has hooks"),
     (hooked_parameter, "2, Linear: has hooks"),
     (lambda: nn.LazyLinear(3), "2, LazyLinear: has hooks"),
     (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), "2, .*: weight is missing; parametrizations"),
-    (tied, r"2\.1, Linear: shares its weight with 2\.0\.weight"),
+    (tied_net, r"2\.1, Linear: shares its weight with 2\.0\.weight"),
     (frozen_moments, "2, BatchNorm1d: is frozen, but"),
     (lambda: nn.Linear(2, 3, device="meta"), "2, Linear: weight is not a dense tensor"),
     (lambda: nn.LSTM(2, 3), "2, LSTM: batch_first=False can't be kept"),
@@ -455,7 +455,7 @@ def test_a_state_dict_goes_into_a_model_that_writes_call(as_arrays):
     model, module, x = Net(seed=0), Module(), np.random.default_rng(0).integers(0, 7, (3, 5))
     state = module.state_dict()
     door.load_state_dict(model, {name: t.numpy() for name, t in state.items()} if as_arrays else state)
-    assert_close(model.predict(x), applied(module, x).detach().numpy(), np.float32)
+    assert_close(model.predict(x), apply_module(module, x).detach().numpy(), np.float32)
     with pytest.raises(ValueError, match="Net: PyTorch has no such module"):
         door.to_torch(model)
 
@@ -632,8 +632,8 @@ def assert_as_close_as_float32_is(y, module, x):
     """Within 1e-5; or within 4 times the error of PyTorch's float32, for nets that make small errors large."""
     exact = copy.deepcopy(module).double()
     with torch.no_grad():
-        theirs = applied(module, x).numpy()
-        exact = applied(exact, x if x.dtype == np.int64 else x.astype(np.float64)).numpy()
+        theirs = apply_module(module, x).numpy()
+        exact = apply_module(exact, x if x.dtype == np.int64 else x.astype(np.float64)).numpy()
     tolerance = max(1e-5 * max(1.0, abs(exact).max(initial=0)), 4 * abs(theirs - exact).max(initial=0))
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, theirs, 0, tolerance)

@@ -38,5 +38,5 @@ def data_for(estimator, dtype=np.float64):
     return wine(dtype=dtype) if hasattr(estimator, "predict_proba") else diabetes(dtype)
 
 
-def weights_of(estimator):
+def weight_bits(estimator):
     return bits(estimator.model_)

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 from caffelite import sklearn as ours
-from tests.sklearn.estimators import estimators, weights_of, wine
+from tests.sklearn.estimators import estimators, weight_bits, wine
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -51,7 +51,7 @@ def test_data_frames_are_taken(library):
         assert estimator.feature_names_in_.tolist() == list(frame.columns)
     assert estimator.score(frame, labels) > 0.9
     plain = ours.MLPClassifier(20, max_iter=20, learning_rate_init=0.05, random_state=0).fit(x, y)
-    assert weights_of(estimator) == weights_of(plain)
+    assert weight_bits(estimator) == weight_bits(plain)
 
 
 @pytest.mark.slow

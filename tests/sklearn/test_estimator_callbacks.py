@@ -7,7 +7,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import sklearn as ours
-from tests.sklearn.estimators import diabetes, weights_of, wine
+from tests.sklearn.estimators import diabetes, weight_bits, wine
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -20,7 +20,7 @@ def test_epochs_run_in_one_go_and_end_as_if_they_had_not():
     one_by_one = ours.MLPClassifier(8, callbacks=[lambda epoch, history: seen.append(epoch)], **options).fit(x, y)
     assert 10 < at_once.n_iter_ < 300
     assert seen == list(range(at_once.n_iter_))
-    assert weights_of(at_once) == weights_of(one_by_one)
+    assert weight_bits(at_once) == weight_bits(one_by_one)
     assert at_once.loss_curve_ == one_by_one.loss_curve_
 
 
@@ -63,7 +63,7 @@ def test_ctrl_c_leaves_an_estimator_of_the_epochs_that_are_done():
     with pytest.warns(UserWarning, match="interrupted after 5 iterations"):
         estimator = ours.MLPClassifier(8, callbacks=[interrupt], random_state=0).fit(x, y)
     expected = ours.MLPClassifier(8, max_iter=5, random_state=0).fit(x, y)
-    assert weights_of(estimator) == weights_of(expected)
+    assert weight_bits(estimator) == weight_bits(expected)
     assert estimator.n_iter_ == estimator.history_.epochs == 5
 
 

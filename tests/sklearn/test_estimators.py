@@ -28,7 +28,7 @@ from sklearn.utils._param_validation import InvalidParameterError
 import caffelite as cl
 from caffelite import sklearn as ours
 from tests.conftest import bits
-from tests.sklearn.estimators import data_for, diabetes, estimators, net, weights_of, wine
+from tests.sklearn.estimators import data_for, diabetes, estimators, net, weight_bits, wine
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @pytest.mark.parametrize("estimator", estimators(max_iter=3, random_state=0), ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize(("given", "expected"), [("f4", "f4"), ("f8", "f8"), ("i4", "f8"), ("f2", "f8"), ("?", "f8")])
-def test_float32_stays_float32_and_all_else_is_float64(estimator, given, expected):
+def test_float32_stays_float32_and_other_dtypes_become_float64(estimator, given, expected):
     x, y = data_for(estimator)
     x = (x > 0 if given == "?" else 3 * x).astype(given)
     fitted = clone(estimator).fit(x, y)
@@ -70,7 +70,7 @@ def test_odd_layouts_give_the_same_bits():
     read_only = x.copy()
     read_only.flags.writeable = False
     for odd in (np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2], read_only, x.astype(">f8")):
-        assert weights_of(clone(plain).fit(odd, y)) == weights_of(plain)
+        assert weight_bits(clone(plain).fit(odd, y)) == weight_bits(plain)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_warm_start_and_partial_fit_continue_the_training(estimator, solver):
     part = clone(estimator)
     for _ in range(6):
         part.partial_fit(x, y, **({"classes": np.unique(y)} if hasattr(part, "predict_proba") else {}))
-    assert weights_of(whole) == weights_of(warm) == weights_of(part)
+    assert weight_bits(whole) == weight_bits(warm) == weight_bits(part)
     assert whole.loss_curve_ == warm.loss_curve_ == part.loss_curve_
     assert (whole.t_, warm.t_, part.t_) == (6 * len(x),) * 3
     assert (whole.n_iter_, warm.n_iter_, part.n_iter_) == (6, 3, 1)
@@ -145,7 +145,7 @@ def test_partial_fit_draws_another_order_each_time():
     one = ours.MLPRegressor(5, max_iter=1, **options).fit(x, y)
     again = copy.deepcopy(one)
     again._random_state = np.random.RandomState(9)
-    assert weights_of(one.partial_fit(x, y)) != weights_of(again.partial_fit(x, y))
+    assert weight_bits(one.partial_fit(x, y)) != weight_bits(again.partial_fit(x, y))
 
 
 def test_parameters_set_between_two_partial_fits_take_effect():
@@ -204,7 +204,7 @@ def test_pickles_and_copies_predict_and_learn_on_as_the_original(estimator, tmp_
     mapped = joblib.load(tmp_path / "estimator", mmap_mode="r")  # in arrays that can't be written
     for other in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), mapped):
         assert (other.predict(x) == fitted.predict(x)).all()
-        assert weights_of(other.partial_fit(x, y)) == weights_of(copy.deepcopy(fitted).partial_fit(x, y))
+        assert weight_bits(other.partial_fit(x, y)) == weight_bits(copy.deepcopy(fitted).partial_fit(x, y))
     assert not hasattr(clone(fitted), "model_")
 
 
@@ -224,10 +224,10 @@ def test_weights_of_classes_are_weights_of_rows():
     options = {"hidden_layer_sizes": 8, "max_iter": 5, "random_state": 0}
     by_class = ours.MLPClassifier(class_weight={"a": 3.0, "c": 0.0}, **options).fit(x, names)
     by_row = ours.MLPClassifier(**options).fit(x, names, sample_weight=np.array([3.0, 1.0, 0.0])[y])
-    assert weights_of(by_class) == weights_of(by_row)
+    assert weight_bits(by_class) == weight_bits(by_row)
     balanced = ours.MLPClassifier(class_weight="balanced", **options).fit(x, names, sample_weight=np.full(len(x), 2.0))
     counted = ours.MLPClassifier(**options).fit(x, names, sample_weight=2 * (len(x) / (3 * np.bincount(y)))[y])
-    assert weights_of(balanced) == weights_of(counted)
+    assert weight_bits(balanced) == weight_bits(counted)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -256,7 +256,7 @@ def test_weights_are_routed_to_the_estimator():
         )
         routed.fit(x, y, sample_weight=weights)
     direct = estimator.fit(StandardScaler().fit_transform(x), y, sample_weight=weights)
-    assert weights_of(routed[-1]) == weights_of(direct)
+    assert weight_bits(routed[-1]) == weight_bits(direct)
 
 
 def tasks(n_jobs):

@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 
 import caffelite as cl
 from caffelite import sklearn as ours
-from tests.sklearn.estimators import diabetes, net, weights_of, wine
+from tests.sklearn.estimators import diabetes, net, weight_bits, wine
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -24,7 +24,7 @@ def test_dropout_and_batch_norm_are_layers_drawn_from_random_state():
     one, same, other = [ours.MLPClassifier(random_state=seed, **options).fit(x, y) for seed in (0, 0, 1)]
     kinds = [cl.Linear, cl.BatchNorm, cl.ReLU, cl.Dropout]
     assert [type(f) for f in one.model_.functions] == [*kinds, *kinds, cl.Linear]
-    assert weights_of(one) == weights_of(same) != weights_of(other)
+    assert weight_bits(one) == weight_bits(same) != weight_bits(other)
     assert (one.predict_proba(x) == one.predict_proba(x)).all()
     assert len(one.coefs_) == len(one.intercepts_) == 3
     assert one._objective.weights == [f.weight for f in one.model_.functions if isinstance(f, cl.Linear)]
@@ -44,7 +44,7 @@ def test_coefs_are_the_models_own_and_can_be_set():
 def test_a_built_model_is_drawn_from_random_state_unless_it_has_learned():
     x, y = diabetes()
     drawn = [ours.NetRegressor(net, max_iter=2, random_state=seed).fit(x, y) for seed in (0, 0, 1)]
-    assert weights_of(drawn[0]) == weights_of(drawn[1]) != weights_of(drawn[2])
+    assert weight_bits(drawn[0]) == weight_bits(drawn[1]) != weight_bits(drawn[2])
     trained = cl.Linear(x.shape[1], 3)
     trained.weight.data = np.arange(trained.weight.size, dtype=np.float32).reshape(trained.weight.shape)
     trained.weight.requires_grad = False
@@ -71,13 +71,13 @@ def test_a_model_may_be_any_graph():
     assert estimator.score(x, y) > 0.95
 
 
-def of_width(features, outputs, width=8, activation=cl.Tanh):
+def make_mlp(features, outputs, width=8, activation=cl.Tanh):
     return cl.MLP(features, [width, outputs], activation)
 
 
 def test_the_arguments_of_build_are_parameters_that_a_search_may_vary():
     x, y = wine()
-    estimator = ours.NetClassifier(of_width, build__width=5, max_iter=3, random_state=0)
+    estimator = ours.NetClassifier(make_mlp, build__width=5, max_iter=3, random_state=0)
     assert {name: x for name, x in estimator.get_params().items() if name.startswith("build__")} == {"build__width": 5}
     assert "build__width=5" in repr(estimator)
     copied = clone(estimator)
@@ -93,9 +93,9 @@ def test_the_arguments_of_build_are_parameters_that_a_search_may_vary():
         search.fit(x, y)
     assert search.best_estimator_.model_.functions[0].out_features == search.best_params_["build__width"]
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'depth'"):
-        ours.NetClassifier(of_width, build__depth=2).fit(x, y)
+        ours.NetClassifier(make_mlp, build__depth=2).fit(x, y)
     with pytest.raises(ValueError, match=r"continues .* width was 5, now it is 6"):
-        ours.NetRegressor(of_width, build__width=5).partial_fit(x, y).set_params(build__width=6).partial_fit(x, y)
+        ours.NetRegressor(make_mlp, build__width=5).partial_fit(x, y).set_params(build__width=6).partial_fit(x, y)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -145,7 +145,7 @@ def test_a_loss_of_your_own_is_what_is_minimized():
         huber = ours.NetRegressor(net, loss=cl.HuberLoss(), **options).fit(x, y)
         squared = [ours.NetRegressor(net, loss=loss, **options).fit(x, y) for loss in (None, "squared_error")]
         counts = ours.NetRegressor(net, loss=cl.PoissonLoss(), **options).fit(x, np.abs(y))
-    assert weights_of(squared[0]) == weights_of(squared[1]) != weights_of(huber)
+    assert weight_bits(squared[0]) == weight_bits(squared[1]) != weight_bits(huber)
     assert (counts.predict(x) > 0).all()
     model = cl.Model(copy.deepcopy(huber.model_).functions, dtype=np.float64)
     before = model.evaluate(x, y, loss=cl.HuberLoss())["loss"]
@@ -163,7 +163,7 @@ def test_an_optimizer_of_your_own_takes_the_steps():
         default = ours.NetClassifier(net, **options).fit(x, y)
         same = ours.NetClassifier(net, optimizer=lambda ps: cl.Adam(ps, 1e-3, (0.9, 0.999), 1e-8), **options).fit(x, y)
         lion = ours.NetClassifier(net, optimizer=cl.Lion, **options).fit(x, y)
-    assert weights_of(default) == weights_of(same) != weights_of(lion)
+    assert weight_bits(default) == weight_bits(same) != weight_bits(lion)
     with pytest.raises(
         TypeError, match=r"optimizer: expected a function \(parameters\) -> Optimizer, but it returned 3"
     ):

@@ -47,14 +47,14 @@ FRAME, NUMBER, LARGE = table()
 TARGETS = {TableClassifier: np.where(LARGE, "large", "small"), TableRegressor: NUMBER}
 
 
-def fitted(kind, frame=FRAME, y=None, weights=None, **options):
+def fit_estimator(kind, frame=FRAME, y=None, weights=None, **options):
     options = {"n_estimators": 2, "random_state": 0, **options}
     return kind(**options).fit(frame, TARGETS[kind] if y is None else y, weights)
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.__name__)
 def estimator(request):
-    return fitted(request.param, categorical_features=["code"])
+    return fit_estimator(request.param, categorical_features=["code"])
 
 
 def outputs(estimator, frame=FRAME):
@@ -87,7 +87,7 @@ def test_it_learns_words_dates_gaps_and_steps(estimator):
 
 def test_probabilities_belong_to_the_classes():
     x, y = load_wine(as_frame=True, return_X_y=True)
-    estimator = fitted(TableClassifier, x, y)
+    estimator = fit_estimator(TableClassifier, x, y)
     p = estimator.predict_proba(x)
     assert p.shape == (178, 3)
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-6)
@@ -98,17 +98,17 @@ def test_probabilities_belong_to_the_classes():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(kind):
-    again, before = fitted(kind), cl.get_num_threads()
-    with_more = fitted(kind, n_estimators=3)
+    again, before = fit_estimator(kind), cl.get_num_threads()
+    with_more = fit_estimator(kind, n_estimators=3)
     cl.set_num_threads(1 if before > 1 else 3)
     try:
-        alone = fitted(kind)
+        alone = fit_estimator(kind)
     finally:
         cl.set_num_threads(before)
     assert bits(again.model_) == bits(alone.model_)
     np.testing.assert_array_equal(outputs(again), outputs(alone))
     assert len(with_more.histories_) == 3
-    other = fitted(kind, random_state=1)
+    other = fit_estimator(kind, random_state=1)
     assert bits(other.model_) != bits(alone.model_)
 
 
@@ -128,16 +128,16 @@ def test_polars_and_columns_in_a_dict_give_the_same_bits():
     polars = pytest.importorskip("polars")
     frame = FRAME.drop(columns="day")
     for kind in KINDS:
-        expected = outputs(fitted(kind, frame), frame)
+        expected = outputs(fit_estimator(kind, frame), frame)
         given = polars.from_pandas(frame)
-        np.testing.assert_array_equal(outputs(fitted(kind, given), given), expected)
+        np.testing.assert_array_equal(outputs(fit_estimator(kind, given), given), expected)
 
 
 def test_arrays_of_objects_are_tables():
     objects = FRAME[["step", "word", "code"]].to_numpy(dtype=object)
     frame = FRAME[["step", "word", "code"]]
     for kind in KINDS:
-        of_objects, of_frame = fitted(kind, objects), fitted(kind, frame)
+        of_objects, of_frame = fit_estimator(kind, objects), fit_estimator(kind, frame)
         assert of_objects.columns_.numbers == ["x0", "x2"]
         np.testing.assert_array_equal(outputs(of_objects, objects), outputs(of_frame, frame))
 
@@ -167,7 +167,7 @@ def test_the_model_is_exported(estimator, tmp_path):
 
 def test_numbers_far_from_zero_keep_their_digits():
     y = 1e7 + NUMBER
-    estimator = fitted(TableRegressor, y=y)
+    estimator = fit_estimator(TableRegressor, y=y)
     assert r2_score(y, estimator.predict(FRAME)) > 0.9
 
 
@@ -176,13 +176,13 @@ def test_weights_say_which_rows_count():
     of_first, of_second = (x[:, 0] > 0).astype(int), (x[:, 1] > 0).astype(int)
     y, weights = np.where(np.arange(400) % 2, of_first, of_second), np.arange(400) % 2 + 1e-3
     for kind in KINDS:
-        estimator = fitted(kind, x, y, weights)
+        estimator = fit_estimator(kind, x, y, weights)
         assert ((estimator.predict(x) > 0.5) == of_first).mean() > 0.9
     unbalanced = (x[:, 0] + np.random.default_rng(1).normal(size=400) > 1.2).astype(int)
-    plain, balanced = (fitted(TableClassifier, x, unbalanced, class_weight=w) for w in (None, "balanced"))
+    plain, balanced = (fit_estimator(TableClassifier, x, unbalanced, class_weight=w) for w in (None, "balanced"))
     assert plain.predict(x).mean() < unbalanced.mean() < balanced.predict(x).mean()
-    doubled = fitted(TableClassifier, x, unbalanced, weights, class_weight={0: 1.0, 1: 4.0})
-    weighted = fitted(TableClassifier, x, unbalanced, weights * np.where(unbalanced, 4.0, 1.0))
+    doubled = fit_estimator(TableClassifier, x, unbalanced, weights, class_weight={0: 1.0, 1: 4.0})
+    weighted = fit_estimator(TableClassifier, x, unbalanced, weights * np.where(unbalanced, 4.0, 1.0))
     np.testing.assert_array_equal(doubled.predict_proba(x), weighted.predict_proba(x))
 
 
@@ -206,7 +206,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_frame_that_is_not_as_it_was_is_refused(estimator, lie):
+def test_a_frame_that_is_not_as_it_was_raises(estimator, lie):
     change, error, says = LIES[lie]
     with pytest.raises(error, match=says):
         estimator.predict(change(FRAME))
@@ -219,7 +219,7 @@ def test_unknown_categories_and_missing_columns_of_numbers_are_taken(estimator):
 
 @pytest.mark.parametrize("given", [["code"], [3], np.arange(6) == 3])
 def test_numbers_that_are_categories_are_given_by_name_by_place_or_by_a_mask(given):
-    estimator = fitted(TableClassifier, categorical_features=given)
+    estimator = fit_estimator(TableClassifier, categorical_features=given)
     assert list(estimator.columns_.categories) == ["word", "code"]
 
 
@@ -241,28 +241,28 @@ def test_numbers_that_are_categories_are_given_by_name_by_place_or_by_a_mask(giv
 def test_parameters_that_cannot_be_used_are_named(options, says):
     for kind in KINDS:
         with pytest.raises(ValueError, match=says):
-            fitted(kind, **options)
+            fit_estimator(kind, **options)
 
 
 def test_data_that_cannot_be_used_are_named():
     with pytest.raises(ValueError, match="n_samples = 1"):
-        fitted(TableRegressor, FRAME[:1], NUMBER[:1])
+        fit_estimator(TableRegressor, FRAME[:1], NUMBER[:1])
     with pytest.raises(ValueError, match=r"y contains infinity"):
-        fitted(TableRegressor, y=np.where(NUMBER > 1, np.inf, NUMBER))
+        fit_estimator(TableRegressor, y=np.where(NUMBER > 1, np.inf, NUMBER))
     with pytest.raises(ValueError, match=r"all 600 sample weights are zero|non-zero"):
-        fitted(TableClassifier, weights=np.zeros(N))
+        fit_estimator(TableClassifier, weights=np.zeros(N))
     with pytest.raises(ValueError, match="inconsistent"):
-        fitted(TableClassifier, y=LARGE[:-1])
+        fit_estimator(TableClassifier, y=LARGE[:-1])
     with pytest.raises(ValueError, match="column 'skewed' has inf in row 0"):
-        fitted(TableClassifier, FRAME.assign(skewed=np.inf))
+        fit_estimator(TableClassifier, FRAME.assign(skewed=np.inf))
 
 
 def test_few_rows_and_one_class_are_enough():
-    assert fitted(TableRegressor, FRAME[:2], NUMBER[:2]).predict(FRAME[:5]).shape == (5,)
-    alone = fitted(TableClassifier, FRAME[:9], np.zeros(9, int))
+    assert fit_estimator(TableRegressor, FRAME[:2], NUMBER[:2]).predict(FRAME[:5]).shape == (5,)
+    alone = fit_estimator(TableClassifier, FRAME[:9], np.zeros(9, int))
     np.testing.assert_array_equal(alone.predict_proba(FRAME), np.ones((N, 1)))
     wide = pandas.DataFrame(np.random.default_rng(0).normal(size=(50, 300)))
-    assert fitted(TableRegressor, wide, wide[0].to_numpy()).predict(wide).shape == (50,)
+    assert fit_estimator(TableRegressor, wide, wide[0].to_numpy()).predict(wide).shape == (50,)
 
 
 def test_each_part_has_its_share_of_each_class():
@@ -281,7 +281,7 @@ def net_of_a_frame(frame, n_outputs, width=16):
     return cl.Model([columns, cl.Linear(columns.features, width), cl.ReLU(), cl.Linear(width, n_outputs)])
 
 
-def own(kind, **options):
+def make_frame_estimator(kind, **options):
     options = {"random_state": 0, "max_iter": 60, "learning_rate_init": 0.01, **options}
     return kind(net_of_a_frame, **options)
 
@@ -293,7 +293,7 @@ def test_a_build_that_takes_a_frame_gets_it_as_it_is(library, options):
     frame, y = FRAME.drop(columns="day"), TARGETS[TableClassifier]
     if library == "polars":
         frame = pytest.importorskip("polars").from_pandas(frame)
-    estimator = own(NetClassifier, **options).fit(frame, y)
+    estimator = make_frame_estimator(NetClassifier, **options).fit(frame, y)
     assert estimator.score(frame, y) > 0.8
     assert estimator.n_features_in_ == 5
     assert estimator.model_.dtype == np.float32
@@ -302,22 +302,24 @@ def test_a_build_that_takes_a_frame_gets_it_as_it_is(library, options):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_nets_of_frames_are_searched_evaluated_and_pickled():
-    search = GridSearchCV(own(NetRegressor, max_iter=5), {"build__width": [4, 8]}, cv=2).fit(FRAME, NUMBER)
+    search = GridSearchCV(make_frame_estimator(NetRegressor, max_iter=5), {"build__width": [4, 8]}, cv=2).fit(
+        FRAME, NUMBER
+    )
     assert search.best_params_["build__width"] in (4, 8)
-    estimator = own(NetRegressor, solver="lbfgs").fit(FRAME, NUMBER)
+    estimator = make_frame_estimator(NetRegressor, solver="lbfgs").fit(FRAME, NUMBER)
     assert estimator.score(FRAME, NUMBER) > 0.8
-    scored = own(NetRegressor).fit(FRAME, NUMBER, eval_set=(FRAME[:50], NUMBER[:50]))
+    scored = make_frame_estimator(NetRegressor).fit(FRAME, NUMBER, eval_set=(FRAME[:50], NUMBER[:50]))
     assert scored.validation_scores_[-1] == pytest.approx(scored.score(FRAME[:50], NUMBER[:50]), rel=1e-6)
     copied = pickle.loads(pickle.dumps(estimator))
     np.testing.assert_array_equal(copied.predict(FRAME), estimator.predict(FRAME))
-    more = own(NetRegressor, warm_start=True, max_iter=2).fit(FRAME, NUMBER)
+    more = make_frame_estimator(NetRegressor, warm_start=True, max_iter=2).fit(FRAME, NUMBER)
     before = more.score(FRAME, NUMBER)
     assert more.fit(FRAME, NUMBER).score(FRAME, NUMBER) > before
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_net_of_frames_names_unusable_columns_and_arguments():
-    estimator = own(NetClassifier, max_iter=2).fit(FRAME, LARGE)
+    estimator = make_frame_estimator(NetClassifier, max_iter=2).fit(FRAME, LARGE)
     for change, error, says in LIES.values():
         with pytest.raises(error, match=says):
             estimator.predict(change(FRAME))
@@ -326,7 +328,7 @@ def test_a_net_of_frames_names_unusable_columns_and_arguments():
     with pytest.raises(ValueError, match="must begin with Columns"):
         NetClassifier(lambda frame, n: cl.MLP(6, [n])).fit(FRAME, LARGE)
     with pytest.raises(ValueError, match="inconsistent"):
-        own(NetClassifier).fit(FRAME, LARGE[:-1])
+        make_frame_estimator(NetClassifier).fit(FRAME, LARGE[:-1])
 
 
 # ---- what a review found --------------------------------------------------------------------------------------------
@@ -336,13 +338,13 @@ def test_an_outlier_does_not_take_the_bins_of_a_column():
     x = np.random.default_rng(0).normal(size=(1000, 2))
     y = (x[:, 0] > 0).astype(int)
     x[5, 0] = 1e8
-    estimator = fitted(TableClassifier, x, y)
+    estimator = fit_estimator(TableClassifier, x, y)
     assert estimator.columns_.bins == [10, 10]
     assert estimator.score(x, y) > 0.95
 
 
 def test_a_fit_that_fails_leaves_no_model():
-    estimator = fitted(TableRegressor)
+    estimator = fit_estimator(TableRegressor)
     with pytest.raises(ValueError, match="learning_rate"):
         estimator.set_params(learning_rate=1e30).fit(FRAME, 1000 * NUMBER)
     with pytest.raises(NotFittedError):
@@ -352,7 +354,7 @@ def test_a_fit_that_fails_leaves_no_model():
 def test_words_that_are_digits_stay_words_in_objects():
     objects = np.empty((N, 1), object)
     objects[:, 0] = [("1", "2", "3A", None)[i % 4] for i in range(N)]
-    estimator = fitted(TableClassifier, objects, np.arange(N) % 4)
+    estimator = fit_estimator(TableClassifier, objects, np.arange(N) % 4)
     assert estimator.columns_.categories == {"x0": ("1", "2", "3A")}
     assert estimator.score(objects[:5], np.arange(5) % 4) == 1
     assert estimator.predict(objects[:1]) == [0]
@@ -361,36 +363,38 @@ def test_words_that_are_digits_stay_words_in_objects():
 @pytest.mark.parametrize("factor", [1e-200, 1e-300, 1e160])
 def test_targets_may_be_of_any_size(factor):
     y = factor * NUMBER
-    assert r2_score(NUMBER, fitted(TableRegressor, y=y).predict(FRAME) / factor) > 0.9
+    assert r2_score(NUMBER, fit_estimator(TableRegressor, y=y).predict(FRAME) / factor) > 0.9
 
 
 @pytest.mark.filterwarnings("error")
 def test_rows_of_weight_0_are_left_out():
     weights = (np.arange(N) < 20) * 1.0
-    estimator = fitted(TableClassifier, weights=weights, n_estimators=8)
+    estimator = fit_estimator(TableClassifier, weights=weights, n_estimators=8)
     assert np.isfinite([h["val_loss"] for h in estimator.histories_]).all()
     with pytest.raises(ValueError, match="n_samples = 1"):
-        fitted(TableClassifier, weights=(np.arange(N) < 1) * 1.0)
+        fit_estimator(TableClassifier, weights=(np.arange(N) < 1) * 1.0)
 
 
 def test_an_array_after_a_frame_and_a_frame_after_an_array_are_taken_by_their_places():
     x = np.random.default_rng(0).normal(size=(200, 3))
     y, frame = x[:, 0] + 2 * x[:, 1], pandas.DataFrame(x, columns=list("abc"))
-    expected = fitted(TableRegressor, x, y).predict(x)
+    expected = fit_estimator(TableRegressor, x, y).predict(x)
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
-        np.testing.assert_array_equal(fitted(TableRegressor, frame, y).predict(x), expected)
+        np.testing.assert_array_equal(fit_estimator(TableRegressor, frame, y).predict(x), expected)
     with pytest.warns(UserWarning, match="was fitted without feature names"):
-        np.testing.assert_array_equal(fitted(TableRegressor, x, y).predict(frame), expected)
+        np.testing.assert_array_equal(fit_estimator(TableRegressor, x, y).predict(frame), expected)
     numbered = pandas.DataFrame(x)
-    np.testing.assert_array_equal(fitted(TableRegressor, numbered, y).predict(x), expected)
-    np.testing.assert_array_equal(fitted(TableRegressor, numbered, y).predict(numbered[[2, 0, 1]]), expected)
+    np.testing.assert_array_equal(fit_estimator(TableRegressor, numbered, y).predict(x), expected)
+    np.testing.assert_array_equal(fit_estimator(TableRegressor, numbered, y).predict(numbered[[2, 0, 1]]), expected)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_labels_of_a_net_of_a_frame_may_be_sparse_and_build_may_be_a_class():
     sparse = pytest.importorskip("scipy.sparse")
     y = np.stack([LARGE, ~LARGE], axis=1).astype(int)
-    dense, of_sparse = (own(NetClassifier, max_iter=3).fit(FRAME, labels) for labels in (y, sparse.csr_array(y)))
+    dense, of_sparse = (
+        make_frame_estimator(NetClassifier, max_iter=3).fit(FRAME, labels) for labels in (y, sparse.csr_array(y))
+    )
     np.testing.assert_array_equal(of_sparse.predict_proba(FRAME), dense.predict_proba(FRAME))
     with pytest.raises(TypeError, match="dict expected at most 1 argument"):
         NetClassifier(dict).fit(np.zeros((4, 2)), [0, 1, 0, 1])

@@ -27,14 +27,14 @@ def spoilt(x, value=np.nan):
 # ---- layers from one model in another ---------------------------------------------------------------------------
 
 
-def trained():
+def trained_net():
     model = classifier(2, 16, 3, seed=1)
     train(model, X, Y)
     return model
 
 
-def loaded(path):
-    trained().save(path)
+def loaded_net(path):
+    trained_net().save(path)
     return cl.load(path)
 
 
@@ -47,18 +47,18 @@ def set_by_hand():
 
 def with_state():
     model = classifier(2, 16, 3, seed=2)
-    model.load_state_dict(trained().state_dict())
+    model.load_state_dict(trained_net().state_dict())
     return model
 
 
 SOURCES = {
-    "trained": lambda path: trained(),
-    "loaded": loaded,
-    "weights loaded": lambda path: classifier(2, 16, 3).load(loaded(path) and path),
+    "trained": lambda path: trained_net(),
+    "loaded": loaded_net,
+    "weights loaded": lambda path: classifier(2, 16, 3).load(loaded_net(path) and path),
     "state dict": lambda path: with_state(),
     "set by hand": lambda path: set_by_hand(),
-    "unpickled": lambda path: pickle.loads(pickle.dumps(trained())),
-    "copied": lambda path: copy.deepcopy(trained()),
+    "unpickled": lambda path: pickle.loads(pickle.dumps(trained_net())),
+    "copied": lambda path: copy.deepcopy(trained_net()),
 }
 
 
@@ -81,7 +81,7 @@ def test_a_trained_layer_keeps_its_values_in_the_attribute_of_a_users_model():
         def call(self, x):
             return self.head(self.body(x))
 
-    body = trained()
+    body = trained_net()
     before = bits(body)
     assert bits(Head(body).body) == before
 
@@ -114,14 +114,14 @@ def test_a_users_initialize_is_a_draw_and_not_a_value_set_by_hand():
     assert bits(cl.Model([Scale()], seed=0)) == bits(cl.Model([Scale()], seed=0))
 
 
-def test_initialize_draws_what_was_trained_anew():
-    model, fresh = trained(), classifier(2, 16, 3, seed=7)
+def test_initialize_draws_what_was_trained_again():
+    model, fresh = trained_net(), classifier(2, 16, 3, seed=7)
     model.initialize(7)
     assert bits(model) == bits(fresh)
 
 
 def test_part_of_a_state_dict_goes_into_another_model():
-    body, new = trained(), classifier(2, 16, 2)
+    body, new = trained_net(), classifier(2, 16, 2)
     of_body = {name: x for name, x in body.state_dict().items() if name.startswith("0.")}
     new.load_state_dict(new.state_dict() | of_body)
     assert bits(new.functions[0]) == bits(body.functions[0])
@@ -166,7 +166,7 @@ def test_a_frozen_model_is_frozen_with_all_that_is_in_it():
         (cl.Sigmoid(), cl.SigmoidLoss(), ONE_HOT),
     ],
 )
-def test_probabilities_given_to_a_loss_of_scores_are_warned_of(last, loss, y):
+def test_probabilities_given_to_a_loss_of_scores_warn(last, loss, y):
     model = cl.Model([cl.Linear(2, 3), last], seed=0)
     with pytest.warns(UserWarning, match=r"takes scores: leave out S\w+\(\) at the end; loss.link gives"):
         train(model, X, y, loss=loss)
@@ -251,7 +251,7 @@ def keras_loss(y_true, y_pred):
 NAMED_METRIC = cl.metrics.metric(functools.partial(keras_loss), name="f")
 
 
-def frozen():
+def frozen_net():
     model = classifier(2, 3)
     model.requires_grad = False
     return model
@@ -323,7 +323,7 @@ ERRORS = {
     "AUC": (lambda: fit(metrics=["AUC"]), ValueError, "got 'AUC'; did you mean 'auc'?"),
     "an unknown metric": (lambda: fit(metrics=["hinge"]), ValueError, "got 'hinge'; pass a callable for any other"),
     "a model for its parameters": (lambda: cl.Adam(classifier(2, 3)), TypeError, "such as model.parameters(), got Mod"),
-    "a frozen model": (lambda: train(frozen(), X, Y), ValueError, "nothing to train: all parameters are frozen"),
+    "a frozen model": (lambda: train(frozen_net(), X, Y), ValueError, "nothing to train: all parameters are frozen"),
     "a callback's class": (lambda: fit(callbacks=[cl.callbacks.CSVLog]), TypeError, "a class: give an instance of it"),
     "on_epoch_end": (lambda: fit(callbacks=[object()]), TypeError, "which has no __call__"),
     "val_acc": (
@@ -358,7 +358,7 @@ def test_an_error_says_what_to_do(habit):
         run()
 
 
-def test_sparse_data_are_refused_with_a_way_out():
+def test_sparse_data_raise_with_a_way_out():
     class Sparse:
         def toarray(self):
             return X

@@ -54,7 +54,7 @@ def run(*arguments):
     return SimpleNamespace(status=status, out=out.getvalue(), err=err.getvalue())
 
 
-def learned(frame, target, seed=0, **numbers):
+def learn_nets(frame, target, seed=0, **numbers):
     parts = training.split(target, 0.25, 0)
     nets = training.train_nets(frame, target, parts.training, Recipe(**{"nets": 2, **numbers}), seed, 0)
     return nets, parts

@@ -98,7 +98,7 @@ def test_only_parts_that_vary_are_features():
 
 
 @pytest.mark.parametrize("library", libraries(MOMENTS))
-def test_missing_dates_are_the_mean_and_one_feature_says_so(library):
+def test_missing_dates_are_the_mean_and_one_feature_reports_it(library):
     stamps = MOMENTS.tz_convert(BERLIN).to_series(index=range(60))
     with_gaps = stamps.where(~np.isin(np.arange(60), [0, 7]))
     if library == "objects":
@@ -161,7 +161,7 @@ def test_a_model_of_dates_is_saved_and_copied(tmp_path):
         7,
     ],
 )
-def test_descriptions_that_are_none_are_refused(described):
+def test_impossible_descriptions_raise(described):
     with pytest.raises((ValueError, TypeError), match=r"Columns: expected .*column 'when'"):
         cl.Columns([("when", described)])
 

@@ -8,7 +8,7 @@ from caffelite.data.frames import Categories
 from caffelite.files import safetensors, structure
 from caffelite.files.safetensors import File
 from caffelite.tables import Columns, TableModel, evaluation, recipe, report, schema, training
-from tests.tables.shop import learned
+from tests.tables.shop import learn_nets
 
 # ---- learning and judging -------------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def test_a_class_of_one_row_is_in_the_training(seed):
     assert parts.training[30:].all()
 
 
-def test_too_few_rows_are_refused():
+def test_too_few_rows_raise():
     with pytest.raises(ValueError, match="19 rows are too few"):
         training.split(schema.Target("y", np.arange(19.0), None), 0.2, 0)
 
@@ -61,7 +61,7 @@ def test_a_linear_model_finds_the_least_squares_in_the_units_of_the_table():
 
 def test_the_nets_learn_a_target_in_the_units_of_the_table_and_tell_their_epochs():
     frame, target = numbers_and_words()
-    nets, parts = learned(frame, target)
+    nets, parts = learn_nets(frame, target)
     predicted = nets.model.predict(training.take_rows(frame, parts.test))[:, 0]
     assert np.sqrt(np.mean((predicted - target.values[parts.test]) ** 2)) < 0.1 * target.values.std()
     assert len(nets.histories) == 2
@@ -107,9 +107,9 @@ def test_ctrl_c_keeps_the_nets_that_have_begun(nets_that_begin, monkeypatch, cap
     monkeypatch.setattr(recipe, "fit_many", interrupted)
     if not nets_that_begin:
         with pytest.raises(KeyboardInterrupt):
-            learned(frame, target, nets=5)
+            learn_nets(frame, target, nets=5)
         return
-    nets, parts = learned(frame, target, nets=5)
+    nets, parts = learn_nets(frame, target, nets=5)
     assert len(nets.histories) == 2
     assert capsys.readouterr().err == "caffelite: stopped, with 2 of 5 nets\n"
     test = training.take_rows(frame, parts.test)
@@ -282,10 +282,10 @@ def test_the_file_is_the_whole_model_and_load_makes_it_again(trained):
         ({"target": 3}, "target and classes that are words"),
     ],
 )
-def test_a_structure_of_no_table_is_refused(change, message, tmp_path):
+def test_a_structure_of_no_table_raises(change, message, tmp_path):
     columns_ = cl.Columns({"x": np.arange(3.0), "w": np.array(["a", "b", "a"])})
     model = TableModel([columns_, cl.Linear(columns_.features, 2), cl.Softmax()], "y", ["no", "yes"])
-    with File(_saved(model, tmp_path)) as file:
+    with File(_save(model, tmp_path)) as file:
         texts, arrays = dict(file.texts), file.arrays(file.specs)
     entries = structure.describe(model)
     entries[-1]["arguments"] |= change
@@ -303,11 +303,11 @@ def test_a_structure_of_no_table_is_refused(change, message, tmp_path):
         [cl.Parallel([cl.Columns({"x": np.arange(3)}), cl.Linear(1, 1)])],
     ],
 )
-def test_a_model_that_is_none_of_a_table_is_not_made(functions):
+def test_a_model_that_does_not_fit_a_table_is_not_made(functions):
     with pytest.raises(ValueError, match="expected Columns or Splines, and Functions after them"):
         TableModel(functions, "y", ["no", "yes"])
 
 
-def _saved(model, folder):
+def _save(model, folder):
     model.save(folder / "model.safetensors")
     return folder / "model.safetensors"

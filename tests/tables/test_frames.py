@@ -260,7 +260,7 @@ def test_a_model_that_was_fitted_on_arrays_takes_any_frame():
 
 
 @pytest.mark.parametrize("text", ["1", '{"a": 1}', "[1]", '[["a", 1.5]]', '[["a"], "b"]', "[", '[["a"], null'])
-def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
+def test_a_file_with_other_names_of_columns_raises(tmp_path, text):
     model, _ = fit_model(NUMBERS, Y)
     texts = make_texts(model) | {"caffelite.columns": text}
     write_arrays(tmp_path / "model", state_arrays(model), texts)
@@ -316,7 +316,7 @@ def test_categories_have_the_order_of_their_type_and_those_that_do_not_occur_too
         assert columns.arrays({"a": column})[0].tolist() == [[1], [2]]
 
 
-def test_numbers_are_categories_if_the_user_says_so():
+def test_numbers_are_categories_if_the_user_reports_it():
     columns = cl.Columns({"a": pandas.Series([30, 10, 20], dtype="category")})
     for frame in ({"a": np.array([10, 30])}, pandas.DataFrame({"a": [10, 30]}), polars.DataFrame({"a": [10, 30]})):
         assert columns.arrays(frame)[0].tolist() == [[0], [2]]
@@ -772,7 +772,7 @@ def test_a_training_of_columns_is_resumed_from_its_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("module", ["c", "onnx"])
 @pytest.mark.parametrize("x", [1.7e9 + np.arange(40.0), 1e200 * np.arange(40.0)])
-def test_columns_that_an_export_would_round_away_are_refused(module, x, tmp_path):
+def test_columns_that_an_export_would_round_away_raise(module, x, tmp_path):
     pytest.importorskip(module if module == "onnx" else "caffelite.c")
     model = cl.Model([cl.Columns({"when": x}), cl.Linear(1, 2)], seed=0)
     export = importlib.import_module(f"caffelite.{module}").export

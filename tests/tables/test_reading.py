@@ -99,7 +99,7 @@ def test_a_first_line_longer_than_a_cell_may_be_is_read(path):
     assert list(read(write(path, f"{','.join(names)}\n{','.join('1' * 7000)}\n")).columns) == names
 
 
-def test_a_cell_that_is_too_long_is_refused_with_its_line(path):
+def test_a_cell_that_is_too_long_raises_with_its_line(path):
     with pytest.raises(ValueError, match="line 1 is not a row of comma-separated values: field larger than"):
         read(write(path, "x" * 200_000))
 
@@ -133,7 +133,7 @@ def test_numbers_are_words_if_the_user_wants_that(path):
         (b"a,b\n1,2,3\n", "line 2 has 3 cells, the first has 2"),
     ],
 )
-def test_something_other_than_a_table_is_refused(content, message, path):
+def test_something_other_than_a_table_raises(content, message, path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read(path)

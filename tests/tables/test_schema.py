@@ -7,10 +7,10 @@ import caffelite as cl
 from caffelite.data.frames import Categories
 from caffelite.tables import schema, training
 from caffelite.tables.reading import Words, read
-from tests.tables.shop import learned, write_rows
+from tests.tables.shop import learn_nets, write_rows
 
 
-def taken(path, rows, target="y", **options):
+def infer_columns(path, rows, target="y", **options):
     table = read(write_rows(path, rows))
     everything = np.ones(len(rows) - 1, bool)
     return schema.select_columns(table, everything, target, 2, **options)
@@ -18,7 +18,7 @@ def taken(path, rows, target="y", **options):
 
 def test_numbers_and_words_are_kept_as_they_are(path):
     cells = [[i, "ab"[i % 2] if 0 < i < 14 else "" if i else "rare", 1] for i in range(15)]
-    frame, facts = taken(path, [["x", "w", "y"], *cells])
+    frame, facts = infer_columns(path, [["x", "w", "y"], *cells])
     np.testing.assert_array_equal(frame["x"], range(15))
     np.testing.assert_array_equal(frame["w"].codes, [0, *[1, 2] * 6, 1, -1])
     assert frame["w"].names == ["rare", "b", "a"]
@@ -29,7 +29,7 @@ def test_numbers_and_words_are_kept_as_they_are(path):
 
 
 def test_gaps_are_counted(path):
-    frame, facts = taken(path, [["x", "y"], [1, 1], ["", 1], [5, 1], ["", 1]])
+    frame, facts = infer_columns(path, [["x", "y"], [1, 1], ["", 1], [5, 1], ["", 1]])
     np.testing.assert_array_equal(frame["x"], [1, np.nan, 5, np.nan])
     assert facts == [("x", "numbers", "1 … 5, mean 3; 2 missing")]
 
@@ -71,9 +71,9 @@ def test_dates_are_read(words, expected):
     assert last - first == seconds
 
 
-def test_dates_are_kept_and_their_first_and_last_are_said(path):
+def test_dates_are_kept_and_their_first_and_last_are_reported(path):
     cells = ["2021-03-01", "2020-05-01", "", "2020-12-31"]
-    frame, facts = taken(path, [["since", "y"], *[[cell, 1] for cell in cells]])
+    frame, facts = infer_columns(path, [["since", "y"], *[[cell, 1] for cell in cells]])
     np.testing.assert_array_equal(frame["since"], np.array([cell or "NaT" for cell in cells], "datetime64[us]"))
     assert facts == [("since", "dates", "2020-05-01 … 2021-03-01; 1 missing")]
 
@@ -93,7 +93,7 @@ def test_dates_are_kept_and_their_first_and_last_are_said(path):
     ],
 )
 def test_columns_that_tell_nothing_are_left_out_with_the_reason(cells, reason, path):
-    frame, facts = taken(path, [["x", "w", "y"], *[[i, cell, 1] for i, cell in enumerate(cells)]])
+    frame, facts = infer_columns(path, [["x", "w", "y"], *[[i, cell, 1] for i, cell in enumerate(cells)]])
     assert list(frame) == ["x"]
     assert facts[1].kind == "left out"
     assert facts[1].text.startswith(reason)
@@ -101,25 +101,25 @@ def test_columns_that_tell_nothing_are_left_out_with_the_reason(cells, reason, p
 
 def test_a_column_that_numbers_the_rows_is_reported(path):
     rows = [["id", "x", "z", "y"], *[[7 - i, 1 + i // 2, i if i else "", 1] for i in range(6)]]
-    _, facts = taken(path, rows)
+    _, facts = infer_columns(path, rows)
     assert [fact.name for fact in facts if fact.text.endswith("; if it numbers the rows, --drop it")] == ["id"]
 
 
-def test_a_table_with_nothing_to_predict_from_is_refused_with_the_reasons(path):
+def test_a_table_with_nothing_to_predict_from_raises_with_the_reasons(path):
     with pytest.raises(ValueError, match="no column is left to predict y from; x: 1 everywhere, w: as you said"):
-        taken(path, [["x", "w", "y"], [1, 1, 1], [1, 2, 3]], ignored=["w"])
+        infer_columns(path, [["x", "w", "y"], [1, 1, 1], [1, 2, 3]], ignored=["w"])
 
 
-def test_infinite_numbers_are_refused_with_their_line(path):
+def test_infinite_numbers_raise_with_their_line(path):
     with pytest.raises(ValueError, match=r"x is inf in line 3 and 1 other"):
-        taken(path, [["x", "y"], [1, 1], ["inf", 1], ["-inf", 1]])
+        infer_columns(path, [["x", "y"], [1, 1], ["inf", 1], ["-inf", 1]])
 
 
-def test_words_that_would_not_fit_into_a_file_are_refused_before_the_training(monkeypatch):
+def test_words_that_would_not_fit_into_a_file_raise_before_the_training(monkeypatch):
     monkeypatch.setattr(training, "MAX_TEXT", 100)
     frame = {"w": Categories(np.arange(40) % 2, ["a" * 20_000, "b" * 200])}
     with pytest.raises(ValueError, match="most of them in 'w': drop it"):
-        learned(frame, schema.Target("y", np.arange(40.0), None))
+        learn_nets(frame, schema.Target("y", np.arange(40.0), None))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
         ([1e-299, 1e-297], None, "the target, is all within ±1e-297, too small for float32: multiply the column first"),
     ],
 )
-def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):
+def test_a_target_that_cannot_be_learned_raises(cells, task, message, path):
     table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]))
     with pytest.raises(ValueError, match=message):
         schema.encode_target(table, "y", task)

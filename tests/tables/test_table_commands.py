@@ -50,7 +50,7 @@ def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are
     assert max(map(len, out.splitlines())) <= 120
 
 
-def test_a_regression_is_said_in_the_units_of_the_table(trained):
+def test_a_regression_is_reported_in_the_units_of_the_table(trained):
     found = re.search(r"^root mean squared error((?: +[\d.]+){5})$", trained.values.out, re.MULTILINE)
     *net, linear, trees, mean = map(float, found[1].split())
     assert max(net) < 0.5 < linear < mean < 2
@@ -155,7 +155,7 @@ def test_new_words_and_missing_numbers_are_predicted_and_said(trained, tmp_path)
         ([["size", "city", "age"]], "has the names of columns and no rows"),
     ],
 )
-def test_tables_that_a_model_cannot_be_applied_to_are_refused(rows, message, trained, tmp_path):
+def test_tables_that_a_model_cannot_be_applied_to_raise(rows, message, trained, tmp_path):
     data = write_rows(tmp_path / "new.csv", rows)
     found = run("predict", trained.classes.model, data, "--output", tmp_path / "out.csv")
     assert (found.status, found.out) == (2, "")
@@ -251,7 +251,7 @@ def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path)
         (["export", "none.safetensors", "--c", "net.c"], "export: error: none.safetensors: No such file or directory"),
     ],
 )
-def test_an_impossible_command_is_refused_in_a_sentence_and_writes_nothing(arguments, message, tmp_path, monkeypatch):
+def test_an_impossible_command_raises_in_a_sentence_and_writes_nothing(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("data.csv").write_text("x,y\n" + "1,2\n3,4\n5,6\n" * 5)
     cl.MLP(2, [2], seed=0).save("net.safetensors")
@@ -263,7 +263,7 @@ def test_an_impossible_command_is_refused_in_a_sentence_and_writes_nothing(argum
 
 
 @pytest.mark.usefixtures("no_training")
-def test_a_picture_that_cannot_be_written_is_refused_before_the_training(tmp_path):
+def test_a_picture_that_cannot_be_written_raises_before_the_training(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     (tmp_path / "m.png").mkdir()
     found = run("train", data, "--target", "price", "--output", tmp_path / "m.safetensors")
@@ -356,7 +356,7 @@ def test_the_features_of_a_date_are_listed():
     assert "7  since, seconds                  seconds since 2020-01-01T00:00:00" in told
 
 
-def test_dates_are_columns_of_a_model_and_words_among_them_are_refused(tmp_path):
+def test_dates_are_columns_of_a_model_and_words_among_them_raise(tmp_path):
     rng, months = np.random.default_rng(0), ["2020-01", "2021-06", "2022-12"]
     rows = [[f"{months[i % 3]}-{rng.integers(1, 29):02}", i % 3 * 2.5] for i in range(120)]
     data, model = write_rows(tmp_path / "t.csv", [["day", "y"], *rows]), tmp_path / "m.safetensors"
@@ -374,7 +374,7 @@ def test_dates_are_columns_of_a_model_and_words_among_them_are_refused(tmp_path)
         assert message in found.err
 
 
-def test_scores_of_an_older_file_are_no_probabilities(tmp_path):
+def test_scores_of_an_older_file_do_not_become_probabilities(tmp_path):
     columns_ = cl.Columns({"x": np.arange(3.0)})
     path = tmp_path / "m.safetensors"
     TableModel([columns_, cl.Linear(1, 2)], "y", ["no", "yes"], seed=0).save(path)

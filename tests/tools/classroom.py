@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # of the project, for what t
 sys.path.append(str(Path(__file__).parents[2] / "docs" / "_extensions"))
 import notebooks
 
-from tests.tools.wheels import repaired
+from tests.tools.wheels import repair_wheel
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ["caffelite[plot,web]", "pandas", "scikit-learn", "jupyterlab"]
@@ -88,7 +88,7 @@ def make_wheels(folder):
     with tempfile.TemporaryDirectory() as made:
         pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, ".")
         (wheel,) = Path(made).glob("*.whl")
-        wheel = repaired(wheel, Path(made, "repaired"))
+        wheel = repair_wheel(wheel, Path(made, "repaired"))
         remove_outdated(folder, wheel)
         wheel = Path(shutil.copy(wheel, folder))
     needed = [PACKAGES[0].replace("caffelite", str(wheel)), *PACKAGES[1:]]

@@ -41,7 +41,7 @@ SECONDS = 20  # for each case
 BATCH = 2000  # cases of a child
 
 
-def drawn(seed):
+def draw_case(seed):
     """Return the Generator of a case, and the name of its kind."""
     rng = np.random.default_rng(seed)
     weights = np.cumsum([weight for _, weight in KINDS.values()])
@@ -50,7 +50,7 @@ def drawn(seed):
 
 def answer(seed):
     """How a case ended: its kind, "done" or the class that refused it, and what is wrong, empty if nothing is."""
-    rng, name = drawn(seed)
+    rng, name = draw_case(seed)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -101,7 +101,7 @@ def run(seeds, processes=1):
             if len(lines) < len(batch):  # it died in the case after these
                 seed = batch[len(lines)]
                 how = signal.Signals(-status).name if status < 0 else f"exit {status}"
-                yield seed, drawn(seed)[1], how, f"{how}, in a process that began with {batch[0]}"
+                yield seed, draw_case(seed)[1], how, f"{how}, in a process that began with {batch[0]}"
                 if rest := batch[len(lines) + 1 :]:
                     waiting.appendleft(rest)
 
@@ -125,7 +125,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     cl.set_num_threads(1)
     if options.case is not None:
-        rng, name = drawn(options.case)
+        rng, name = draw_case(options.case)
         print(f"case {options.case}: {name}")
         KINDS[name][0](rng)
         return 0

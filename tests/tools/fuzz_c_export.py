@@ -58,12 +58,12 @@ def several(x):
     return x if isinstance(x, tuple) else (x,)
 
 
-def typed(model, x):
+def to_c_types(model, x):
     """Return the inputs as the function in C gets them."""
     return [a.astype(model.dtype if a.dtype.kind == "f" else np.int64) if a.dtype != bool else a for a in several(x)]
 
 
-def run_of(i, inputs, outputs):
+def runner_code(i, inputs, outputs):
     """Return a function in C that reads, predicts and writes rows."""
     names = [f"in_{k}" for k in range(len(inputs))], [f"out_{k}" for k in range(len(outputs))]
     read, written = ([*zip(names[k], arrays, strict=True)] for k, arrays in enumerate((inputs, outputs)))
@@ -90,8 +90,8 @@ def outputs_in_c(folder, nets, flags, rows=None, **options):
         shape = shapes if isinstance(x, tuple) else shapes[0]
         (folder / f"net{i}.c").write_text(source(model, f"net{i}.c", shape, **options))
         run(CC, *STRICT, *flags, f"-DPREDICT=predict{i}", "-c", f"net{i}.c", cwd=folder)
-        inputs = typed(model, x if rows is None else rows[i])
-        declared.append(run_of(i, inputs, several(model.predict(x))))
+        inputs = to_c_types(model, x if rows is None else rows[i])
+        declared.append(runner_code(i, inputs, several(model.predict(x))))
         called.append(f"    run_predict{i}();\n")
         objects.append(f"net{i}.o")
         given += [a[row].tobytes() for row in range(len(inputs[0])) for a in inputs]

@@ -23,7 +23,7 @@ from tests.reference import (
     assert_same_bits,
     odd_array,
     plain_copy,
-    widened,
+    to_float64,
     zero_strided,
 )
 
@@ -250,7 +250,7 @@ def functions_against_judges(rng):
     with must_work():
         ys, dys, gradients = case.forward_and_backward(function, [laid_out(rng, x) for x in inputs])
     truths, backward = case.judged(function, inputs)
-    for mine, truth in zip([*ys, *gradients], [*truths, *backward(*map(widened, dys))], strict=True):
+    for mine, truth in zip([*ys, *gradients], [*truths, *backward(*map(to_float64, dys))], strict=True):
         same(mine, truth, max(case.scale, 1.0))
 
 
@@ -335,7 +335,7 @@ def operators(rng):
         OPERATORS[symbol](*((t, other) if rng.integers(2) else (other, t)))
         return
     with np.errstate(all="ignore"):  # the other operand takes the Tensor's dtype
-        wide = widened(t.data), widened(np.asarray(other).astype(dtype))
+        wide = to_float64(t.data), to_float64(np.asarray(other).astype(dtype))
     pairs = [(t, other), wide] if rng.integers(2) else [(other, t), wide[::-1]]
     scale = 8.0 if symbol == "@" else 0.0
     operate = OPERATORS[symbol]
@@ -397,12 +397,12 @@ def reductions(rng):
     t = cl.Tensor(laid_out(rng, x), True)
 
     def theirs():
-        total = widened(x).sum(axis=axis, keepdims=keepdims)
+        total = to_float64(x).sum(axis=axis, keepdims=keepdims)
         if name == "sum" or total.size == 0:  # NumPy refuses some extremes of nothing that have no elements
             return total
         if x.size == 0 and name == "mean":
             raise ValueError("a mean of no elements")
-        return getattr(widened(x), name)(axis=axis, keepdims=keepdims)
+        return getattr(to_float64(x), name)(axis=axis, keepdims=keepdims)
 
     call = pick(rng, [getattr(t, name), lambda **options: getattr(cl, name)(t, **options)])
     y = as_numpy(lambda: call(axis=axis, keepdims=keepdims), theirs, False, x.size)
@@ -545,7 +545,7 @@ def labels(rng):
         return
     if labels.shape != (n,) or not ((labels >= 0) & (labels < classes) & (labels == np.floor(labels))).all():
         raise Wrong(f"a loss of {value} for labels {given!r} of {classes} classes")
-    wide, labels = widened(scores), labels.astype(int)
+    wide, labels = to_float64(scores), labels.astype(int)
     shifted = wide - wide.max(axis=1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     same(value, -logs[np.arange(n), labels].mean())
@@ -570,7 +570,7 @@ def measures(rng):
     def share(a, b):
         return np.mean([x / y if y else 0.0 for x, y in zip(a, b, strict=True)])
 
-    difference = values - widened(truth)
+    difference = values - to_float64(truth)
     with must_work():
         mine = [
             lambda: (metrics.accuracy(scores, targets), (predicted == targets).mean()),
@@ -603,7 +603,7 @@ def optimizers(rng):
             if rng.integers(4) == 0:
                 state, optimizer = optimizer.state_dict(), case.make([parameter])
                 optimizer.load_state_dict(state)
-    truth, way = case.judged(widened(start).ravel(), [widened(g).ravel() for g in gradients])
+    truth, way = case.judged(to_float64(start).ravel(), [to_float64(g).ravel() for g in gradients])
     same(parameter.data, truth.reshape(start.shape), 4 * way.reshape(start.shape))
 
 

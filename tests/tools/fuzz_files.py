@@ -83,13 +83,13 @@ def good_files(folder):
     return contents
 
 
-def parted(content):
+def split_file(content):
     """Return the header, decoded, and the data of a file."""
     end = 8 + int.from_bytes(content[:8], "little")
     return json.loads(content[8:end]), content[end:]
 
 
-def joined(header, data):
+def join_file(header, data):
     """Return the file with this header, JSON or bytes, and these data."""
     header = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(header).to_bytes(8, "little") + header + data
@@ -108,7 +108,7 @@ def places(x, found=None):
     return found
 
 
-def forged(rng, value):
+def forge_value(rng, value):
     """Change something in a value of JSON."""
     found = places(value)
     if not found:
@@ -132,7 +132,7 @@ def forged(rng, value):
         container[key] = copy.deepcopy(pick(rng, SCALARS))
 
 
-def mutated(content, rng):
+def mutate(content, rng):
     """Return a bad file made of a good one."""
     end = 8 + int.from_bytes(content[:8], "little")
     kind = rng.integers(9)
@@ -154,24 +154,24 @@ def mutated(content, rng):
             int(pick(rng, [0, 1, end, len(content), 2**32, 2**63, 2**64 - 1, 10**8])).to_bytes(8, "little")
             + content[8:]
         )
-    header, data = parted(content)
+    header, data = split_file(content)
     texts = header["__metadata__"]
     for _ in range(rng.integers(1, 4)):
         if kind < 7:  # the structure
             entries = json.loads(texts["caffelite.structure"])
             inside = entries and kind > 4 and isinstance(entry := pick(rng, entries), dict)
-            forged(rng, entry.get("arguments", entry) if inside else entries)
+            forge_value(rng, entry.get("arguments", entry) if inside else entries)
             texts["caffelite.structure"] = json.dumps(entries, separators=(",", ":"))
         else:
-            forged(rng, header)
+            forge_value(rng, header)
             texts = header.get("__metadata__")
             kind = 8
         if not isinstance(texts, dict) or not header or len(json.dumps(header)) > 2**20:
             break
     if kind == 8 and rng.integers(4) == 0:  # a name twice
         pairs = [json.dumps(name) + ":" + json.dumps(entry) for name, entry in header.items()]
-        return joined(("{" + ",".join([*pairs, pick(rng, pairs)]) + "}").encode(), data)
-    return joined(header, data)
+        return join_file(("{" + ",".join([*pairs, pick(rng, pairs)]) + "}").encode(), data)
+    return join_file(header, data)
 
 
 class Watch:
@@ -240,13 +240,13 @@ def main():
             fault, model = watch.load(path)
             assert model is not None, fault
         for i in range(options.count):
-            content = mutated(pick(rng, contents), rng)
+            content = mutate(pick(rng, contents), rng)
             Path(path).write_bytes(content)
             with limited_memory(2 * len(content) + 2**23):  # and what a short header takes
                 fault, model = watch.load(path)
             if model is not None:
                 loaded += 1
-                said = parted(content)[0]["__metadata__"]["caffelite.structure"]
+                said = split_file(content)[0]["__metadata__"]["caffelite.structure"]
                 if make_texts(model)["caffelite.structure"] != structure.to_json(json.loads(said)):
                     fault = f"loaded as {model!r}"
             if fault is not None:

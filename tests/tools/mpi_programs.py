@@ -284,7 +284,7 @@ def several_weighted_targets(dtype):
     return model, cl.SGD(model.parameters(), lr=0.05), fit
 
 
-def trained(name, dtype, shared, epochs):
+def train_case(name, dtype, shared, epochs):
     """All that a training of a case has in the end, by name."""
     model, optimizer, fit = CASES[name](dtype)
     fit["epochs"] = min(fit["epochs"], epochs)
@@ -302,10 +302,10 @@ def compare(epochs):
     allreduce.SMALL_SIZE, allreduce.LARGE_SIZE = 40, 150  # so gradients go all ways there are
     for name in CASES:
         for dtype in (np.float64, np.float32) if epochs > 2 or name in ("dense", "large") else (np.float64,):
-            shared = trained(name, dtype, True, epochs)
+            shared = train_case(name, dtype, True, epochs)
             assert len(set(WORLD.allgather(content(shared)))) == 1, f"{name}: ranks have other bits"
             if WORLD.rank == 0:
-                alone = trained(name, dtype, False, epochs)
+                alone = train_case(name, dtype, False, epochs)
                 off = {
                     of: float((np.abs(alone[of].astype(float) - x) / np.maximum(1, np.abs(x))).max())
                     for of, x in shared.items()

@@ -68,7 +68,7 @@ def cases(long):
             if name.replace("_", "") not in left_out:
                 importlib.import_module(f"{node.__name__}.{name}")
     for case in node._NodeTestCases:
-        inputs, outputs = [[array_of(x) for x in data] for data in case.data_sets[0]]
+        inputs, outputs = [[to_array(x) for x in data] for data in case.data_sets[0]]
         arrays = all(isinstance(x, np.ndarray) for x in (*inputs, *outputs))
         if arrays and inputs and outputs[0].dtype in FLOATS:
             yield case.name, case.model, inputs, outputs
@@ -85,7 +85,7 @@ def nets():
         yield path, arrays("input"), arrays("output")
 
 
-def array_of(x):
+def to_array(x):
     """Return what a test gives, as an array: some give numbers of NumPy, or tensors of types that NumPy lacks."""
     if isinstance(x, onnx.TensorProto):
         return numpy_helper.to_array(x)
@@ -104,10 +104,10 @@ def run(proto, inputs, path):
         model = caffelite.onnx.load(path)
     except ValueError as error:
         return None, str(error)
-    return outputs_of(model, inputs), ""
+    return compute_outputs(model, inputs), ""
 
 
-def outputs_of(model, inputs):
+def compute_outputs(model, inputs):
     with cl.inference(), np.errstate(all="ignore"):
         y = model(*inputs[: len(model.inputs) if isinstance(model, GraphModel) else 1])
     return [t.numpy() for t in (y if isinstance(y, tuple) else (y,))]

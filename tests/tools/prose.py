@@ -226,10 +226,10 @@ def paragraphs_of_comments(text: str) -> Iterator[list[tuple[int, str]]]:
 
 
 def findings_in_names(package: list[Path], tests: list[Path]) -> Iterator[Finding]:
-    """Names that break the rules, and habits in the names of tests."""
+    """Yield the names of the package that break the rules, and habits in the names of tests."""
     in_package = [definition for path in package for definition in definitions(path)]
     in_tests = [definition for path in tests for definition in definitions(path)]
-    for definition in [*in_package, *in_tests]:
+    for definition in in_package:
         yield from (Finding(path, line, text) for path, line, _, text in check_name(definition))
     yield from (Finding(path, line, text) for path, line, _, text in check_repeated(in_package, ROOT))
     for path, line, name, *_ in in_tests:

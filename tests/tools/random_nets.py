@@ -42,7 +42,7 @@ def on_vectors(rng, size):
     return pick(rng, ACTIVATIONS)(), size
 
 
-def of_vectors(rng):
+def vector_net(rng):
     first = int(rng.integers(1, 9))
     layers, size = [], first
     for _ in range(rng.integers(1, 7)):
@@ -80,7 +80,7 @@ def on_images(rng, shape):
     return pick(rng, ACTIVATIONS[:7])()
 
 
-def of_images(rng):
+def image_net(rng):
     first = (2 * int(rng.integers(1, 3)), *[int(n) for n in rng.integers(4, 9, rng.integers(1, 3))])
     layers, shape = [], first
     for _ in range(rng.integers(1, 6)):
@@ -102,7 +102,7 @@ def of_images(rng):
     return layers or [cl.Flatten()], first
 
 
-def of_sequences(rng):
+def sequence_net(rng):
     length, size = int(rng.integers(1, 7)), 2 * int(rng.integers(1, 5))
     layers, first = [cl.Embedding(7, size)], (length,)
     if rng.integers(2):
@@ -173,7 +173,7 @@ def random_net(seed):
     if kind == 3:
         model = Operators(rng, dtype)
         return model, (model.length, model.size)
-    layers, shape = [of_vectors, of_images, of_sequences][kind](rng)
+    layers, shape = [vector_net, image_net, sequence_net][kind](rng)
     model = cl.Model(layers, seed=0, dtype=dtype)
     for name, a in model.buffers().items():
         if name.endswith(("mean", "variance")):
@@ -192,15 +192,15 @@ def check(seed, folder):
     for n in (2, 7):
         x = rng.standard_normal((n, *shape)).astype(model.dtype)
         x = rng.integers(0, 7, (n, *shape)) if model.takes_indices else x
-        expected = listed(model.predict(x))
+        expected = to_list(model.predict(x))
         if model.dtype == np.float32:  # onnxruntime has not all operators in float64, and `export` has looked
             compare(expected, make_runner(onnx.load(path))(x), 1e-5, f"seed {seed}: {model!r}")
         tolerance = 1e-5 if model.dtype == np.float32 else 1e-7
-        compare(expected, listed(loaded.predict(x)), tolerance, f"seed {seed}, loaded: {model!r}")
+        compare(expected, to_list(loaded.predict(x)), tolerance, f"seed {seed}, loaded: {model!r}")
     return model, loaded
 
 
-def listed(outputs):
+def to_list(outputs):
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 

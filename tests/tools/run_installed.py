@@ -12,7 +12,7 @@ from pathlib import Path
 import caffelite
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of the project, where the package may lie too: not before
-from tests.conftest import copy_of_project
+from tests.conftest import copy_project
 
 
 def main(arguments):
@@ -21,7 +21,7 @@ def main(arguments):
         sys.exit(f"caffelite is not installed here: it is imported from {installed}")
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder, "project")
-        copy_of_project(project)
+        copy_project(project)
         shutil.rmtree(project / "caffelite")
         (project / "setup.py").unlink()
         print(f"the tests of {installed}", flush=True)

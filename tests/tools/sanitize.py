@@ -20,7 +20,7 @@ from typing import NamedTuple
 from caffelite._kernels import available_instruction_sets
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of the project, for what the tests share
-from tests.conftest import copy_of_project, run
+from tests.conftest import copy_project, run
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "sanitize"
@@ -88,7 +88,7 @@ BUGS = [
 
 def build(project, changes, compiler="gcc", flags=FLAGS):
     """Copy the project, make the changes, which may plant bugs, and compile the copy with a sanitizer."""
-    copy_of_project(project)
+    copy_project(project)
     for file, text, planted, *_ in changes:
         source = (project / file).read_text()
         if source.count(text) != 1:

@@ -31,7 +31,7 @@ def convolution(kind, window):
         padding = padding if isinstance(padding, str) else _alike(padding)
         options = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
         layer = kind(weight.shape[1] * groups, weight.shape[0], weight.shape[2:], bias=bias is not None, **options)
-        return _unbatched(applied(layer, x, weight=weight, bias=bias), alone)
+        return _unbatched(apply_layer(layer, x, weight=weight, bias=bias), alone)
 
     return apply
 
@@ -44,7 +44,7 @@ def _unbatched(y, alone):
     return y.reshape(*y.shape[1:]) if alone else y
 
 
-def applied(layer, x, **parameters):
+def apply_layer(layer, x, **parameters):
     """Return the layer's result. Gradients of its parameters are noted on the Tensors that were given for them."""
     for name, value in parameters.items():
         if value is not None:
@@ -58,7 +58,7 @@ def transposed(kind, window):
         options = {"stride": _alike(stride), "padding": _alike(padding), "output_padding": _alike(output_padding)}
         options |= {"groups": groups, "dilation": _alike(dilation)}
         layer = kind(weight.shape[0], weight.shape[1] * groups, weight.shape[2:], bias=bias is not None, **options)
-        return _unbatched(applied(layer, x, weight=weight, bias=bias), alone)
+        return _unbatched(apply_layer(layer, x, weight=weight, bias=bias), alone)
 
     return apply
 
@@ -156,7 +156,7 @@ def rms_norm(x, normalized_shape, weight=None, eps=None):
     return y if weight is None else y * weight
 
 
-def normalized(x, p=2.0, dim=1, eps=1e-12):
+def normalize(x, p=2.0, dim=1, eps=1e-12):
     only(p=(p, 2.0))
     return x / cl.maximum((x * x).sum(axes(x, dim), True).sqrt(), eps)
 
@@ -178,16 +178,16 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=Non
     return scores.softmax() @ v
 
 
-def reduced(y, reduction="mean"):
+def reduce_loss(y, reduction="mean"):
     return {"mean": cl.mean, "sum": cl.sum, "none": lambda y: y}[reduction](y)
 
 
-def of_differences(function):
+def difference_loss(function):
     """Return a loss of two inputs that may both have a gradient, with operators."""
 
     def apply(x, target, size_average=None, reduce=None, reduction="mean", **options):
         only(size_average=(size_average, None), reduce=(reduce, None))
-        return reduced(function(x - target, **options), reduction)
+        return reduce_loss(function(x - target, **options), reduction)
 
     return apply
 
@@ -204,7 +204,7 @@ def smooth_l1(d, beta=1.0):
 def cross_entropy_of_sigmoid(x, target, weight=None, reduction="mean", pos_weight=None):
     of_positive = target * cl.softplus(-x)
     y = (of_positive if pos_weight is None else of_positive * pos_weight) + (1 - target) * cl.softplus(x)
-    return reduced(y if weight is None else y * weight, reduction)
+    return reduce_loss(y if weight is None else y * weight, reduction)
 
 
 def cross_entropy(x, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
@@ -216,7 +216,7 @@ def cross_entropy(x, target, weight=None, ignore_index=-100, reduction="mean", l
     y = logs * target
     y = y if weight is None else y * weight.reshape(-1, *(1,) * (x.ndim - 1 - axis))
     rows = -y.sum(axis)
-    return rows.sum() / max(rows.size, 1) if reduction == "mean" else reduced(rows, reduction)
+    return rows.sum() / max(rows.size, 1) if reduction == "mean" else reduce_loss(rows, reduction)
 
 
 def nll_loss(logs, target, weight=None, ignore_index=-100, reduction="mean", smoothing=0.0):
@@ -230,7 +230,7 @@ def nll_loss(logs, target, weight=None, ignore_index=-100, reduction="mean", smo
         shares = shares + smoothing / logs.shape[axis] * each
     rows = -(logs * (shares * np.expand_dims(counted, axis))).sum(axis)
     if reduction != "mean":
-        return reduced(rows, reduction)
+        return reduce_loss(rows, reduction)
     return rows.sum() / float((of_class.sum(axis) * counted).sum())
 
 
@@ -303,15 +303,15 @@ LAYERS = {
     "nn.functional.group_norm": group_norm,
     "nn.functional.instance_norm": instance_norm,
     "nn.functional.rms_norm": rms_norm,
-    "nn.functional.normalize": normalized,
+    "nn.functional.normalize": normalize,
     "nn.functional.cosine_similarity": cosine,
     "nn.functional.embedding": embedding,
     "nn.functional.scaled_dot_product_attention": attention,
     # losses
-    "nn.functional.mse_loss": of_differences(lambda d: d * d),
-    "nn.functional.l1_loss": of_differences(cl.abs),
-    "nn.functional.huber_loss": of_differences(huber),
-    "nn.functional.smooth_l1_loss": of_differences(smooth_l1),
+    "nn.functional.mse_loss": difference_loss(lambda d: d * d),
+    "nn.functional.l1_loss": difference_loss(cl.abs),
+    "nn.functional.huber_loss": difference_loss(huber),
+    "nn.functional.smooth_l1_loss": difference_loss(smooth_l1),
     "nn.functional.binary_cross_entropy_with_logits": cross_entropy_of_sigmoid,
     "nn.functional.cross_entropy": cross_entropy,
     "nn.functional.nll_loss": nll_loss,

@@ -120,7 +120,7 @@ def swap(x, dim0, dim1):
     return x.transpose(*order)
 
 
-def moved(x, source, destination):
+def moveaxis(x, source, destination):
     return x.transpose(*np.moveaxis(np.empty(range(x.ndim)), source, destination).shape) if x.ndim else x
 
 
@@ -176,7 +176,7 @@ def side_by_side(count, axis):
     return apply
 
 
-def concatenated(xs, dim=0):
+def concatenate(xs, dim=0):
     shapes = [x.shape for x in xs]
     return cl.concatenate([x for x in xs if x.shape != (0,)] if len({*map(len, shapes)}) > 1 else list(xs), dim)
 
@@ -185,11 +185,11 @@ def column_stack(xs):
     return cl.concatenate([x.reshape(-1, 1) if x.ndim < 2 else x for x in xs], 1)
 
 
-def taken(x, index, dim=None):
+def take(x, index, dim=None):
     return cl.take_along_axis(x, index, dim) if dim is not None else x.reshape(-1)[index.reshape(-1)]
 
 
-def gathered(x, dim, index, sparse_grad=False):
+def gather(x, dim, index, sparse_grad=False):
     """Return the elements at an index, which may be shorter than x."""
     if x.ndim == 0 or index.ndim == 0:
         raise Refused("no axes")
@@ -198,12 +198,12 @@ def gathered(x, dim, index, sparse_grad=False):
     return x[tuple(places)]
 
 
-def repeated(x, repeats, dim=None, output_size=None):
+def repeat(x, repeats, dim=None, output_size=None):
     counts = repeats.tolist() if isinstance(repeats, np.ndarray) else repeats
     return cl.repeat(x, counts, dim)
 
 
-def tiled(x, *counts):
+def tile(x, *counts):
     counts = as_shape(counts)
     counts = (1,) * (x.ndim - len(counts)) + tuple(counts)
     x = x.reshape(*(1,) * (len(counts) - x.ndim), *x.shape)
@@ -334,7 +334,7 @@ OPERATORS = {
     "ravel": lambda x: x.reshape(-1),
     "transpose": swap,
     "permute": lambda x, *order: x.transpose(*as_shape(order)),
-    "movedim": moved,
+    "movedim": moveaxis,
     "t": lambda x: x.T,
     "T": lambda x: x.T,
     "mT": lambda x: swap(x, -1, -2),
@@ -349,12 +349,12 @@ OPERATORS = {
     "fliplr": lambda x: cl.flip(x, 1),
     "flipud": lambda x: cl.flip(x, 0),
     "roll": lambda x, shifts, dims=None: cl.roll(x, _tupled(shifts), axes(x, dims)),
-    "repeat_interleave": repeated,
-    "repeat": tiled,
-    "tile": tiled,
+    "repeat_interleave": repeat,
+    "repeat": tile,
+    "tile": tile,
     "constant_pad_nd": lambda x, pad, value=0: padded(x, pad, "constant", value),
     "nn.functional.pad": padded,
-    "take_along_dim": taken,
+    "take_along_dim": take,
     "atleast_1d": at_least(1),
     "atleast_2d": at_least(2),
     "atleast_3d": at_least(3),
@@ -363,12 +363,12 @@ OPERATORS = {
     "select": select,
     "narrow": narrow,
     "index_select": lambda x, dim, index: select(x, dim, np.atleast_1d(index)) if x.ndim else x * 1,
-    "gather": gathered,
+    "gather": gather,
     "unbind": lambda x, dim=0: [select(x, dim, i) for i in range(x.shape[dim])],
     "chunk": chunk,
     "split": pieces,
     "split_with_sizes": pieces,
-    "cat": lambda xs, dim=0: concatenated(xs, dim),
+    "cat": lambda xs, dim=0: concatenate(xs, dim),
     "stack": lambda xs, dim=0: cl.stack(list(xs), dim),
     "hstack": lambda xs: side_by_side(1, 1)(xs),
     "vstack": lambda xs: side_by_side(2, 0)(xs),

@@ -26,7 +26,7 @@ def run(*command, **options):
     subprocess.run([str(part) for part in command], cwd=ROOT, check=True, **options)
 
 
-def repaired(wheel, folder):
+def repair_wheel(wheel, folder):
     """Return the wheel with the libraries in it that its platform does not have, in a folder."""
     tools = Path(sys.executable).parent
     if sys.platform == "darwin":
@@ -70,7 +70,7 @@ def main():
         (sdist,), (wheel,) = Path(folder).glob("*.tar.gz"), Path(folder).glob("*.whl")
         DIST.mkdir()
         shutil.copy(sdist, DIST)
-        wheel = repaired(wheel, DIST)
+        wheel = repair_wheel(wheel, DIST)
     if distributions.main([wheel, DIST / sdist.name]):
         sys.exit("they are not to be handed out")
     test(wheel)

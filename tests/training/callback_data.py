@@ -32,7 +32,7 @@ class Noting:
         self._note("end")
 
 
-def played(callback, values, monitor="val_loss", model=None, optimizer=None):
+def play_values(callback, values, monitor="val_loss", model=None, optimizer=None):
     """Return what a callback returns for each of these values of what it monitors, until it ends the training."""
     model = model if model is not None else classifier(2, 3)
     optimizer = optimizer if optimizer is not None else cl.SGD(model.parameters(), lr=1.0)

@@ -11,12 +11,12 @@ X, Y = cl.datasets.spiral(points_per_class=20, seed=0)  # 60 rows
 WEIGHTS = np.linspace(0.5, 2.0, 60)
 
 
-def layered(dtype=np.float64):
+def make_net(dtype=np.float64):
     layers = [cl.Linear(2, 8), cl.BatchNorm(8), cl.ReLU(), cl.Dropout(0.2), cl.Linear(8, 3)]
     return cl.Model(layers, seed=2, dtype=dtype)
 
 
-def streamed(size, weights=None):
+def make_batches(size, weights=None):
     rows = [slice(i, i + size) for i in range(0, len(X), size)]
     return [(X[r], Y[r]) if weights is None else (X[r], Y[r], weights[r]) for r in rows]
 
@@ -47,14 +47,14 @@ def difference(model, other):
 @pytest.mark.parametrize("way", ["in memory", "streamed"])
 def test_it_has_the_bits_of_the_loop_by_hand(way, weights, dtype):
     """8 batches, the last of 4 rows, in groups of 3, 3 and 2."""
-    model, hand = layered(dtype), layered(dtype)
+    model, hand = make_net(dtype), make_net(dtype)
     adam = cl.Adam(model.parameters(), lr=0.01), cl.Adam(hand.parameters(), lr=0.01)
     if way == "in memory":
         options = {"batch_size": 8, "shuffle": False, "sample_weight": weights}
         train(model, X, Y, optimizer=adam[0], epochs=3, accumulate=3, **options)
     else:
-        train(model, streamed(8, weights), optimizer=adam[0], epochs=3, accumulate=3)
-    by_hand(hand, adam[1], streamed(8, weights), 3, 3)
+        train(model, make_batches(8, weights), optimizer=adam[0], epochs=3, accumulate=3)
+    by_hand(hand, adam[1], make_batches(8, weights), 3, 3)
     assert model.state_dict().keys() == hand.state_dict().keys()
     if weights is None:
         assert all((model.state_dict()[name] == x).all() for name, x in hand.state_dict().items())
@@ -75,7 +75,7 @@ def test_groups_of_small_batches_train_as_large_batches_do(options, metrics):
 
 
 def test_one_batch_a_step_is_the_usual_training():
-    one, other = layered(), layered()
+    one, other = make_net(), make_net()
     train(one, X, Y, accumulate=1)
     train(other, X, Y)
     assert bits(one) == bits(other)
@@ -107,11 +107,11 @@ def test_other_losses_train_as_with_large_batches(loss):
 def test_a_batch_whose_weights_are_all_0_is_left_out_of_its_group(way):
     weights = WEIGHTS * (np.arange(60) // 5 % 3 != 1) * (np.arange(60) < 50)
     kept = weights > 0
-    model, other = layered(), layered()
+    model, other = make_net(), make_net()
     if way == "in memory":
         train(model, X, Y, sample_weight=weights, batch_size=5, accumulate=3, epochs=2, shuffle=False)
     elif way == "streamed":
-        train(model, streamed(5, weights), accumulate=3, epochs=2)
+        train(model, make_batches(5, weights), accumulate=3, epochs=2)
     else:
         data = cl.DataGenerator(X, Y, sample_weight=weights, batch_size=5, shuffle=False)
         train(model, data, accumulate=3, epochs=2)
@@ -191,7 +191,7 @@ def test_a_transform_gets_the_small_batches():
         return x, y
 
     data = cl.DataGenerator(X, Y, batch_size=8, seed=0, transform=transform)
-    model, other = layered(), layered()
+    model, other = make_net(), make_net()
     train(model, data, accumulate=3, epochs=2)
     assert seen == 2 * [8, 8, 8, 8, 8, 8, 8, 4]
     train(other, cl.DataGenerator(X, Y, batch_size=8, seed=0), accumulate=3, epochs=2)
@@ -226,13 +226,13 @@ def test_a_generator_may_fill_its_arrays_again():
 
     one, other = classifier(2, 3), classifier(2, 3)
     train(one, Filling(), accumulate=3, epochs=2, metrics=["f1"])
-    train(other, streamed(5), accumulate=3, epochs=2, metrics=["f1"])
+    train(other, make_batches(5), accumulate=3, epochs=2, metrics=["f1"])
     assert bits(one) == bits(other)
 
 
 def test_an_exception_of_the_data_comes_through():
     def data():
-        yield from streamed(5)[:2]
+        yield from make_batches(5)[:2]
         raise KeyError("mine")
 
     class Stopping:
@@ -260,7 +260,7 @@ def test_schedules_callbacks_and_the_optimizer_count_steps():
     assert state["t"] == state["steps"][0] == 6
     optimizer.lr = cl.schedules.linear(0.1, 6)
     with pytest.warns(cl.TrainingWarning, match="has 6 steps, but this training makes 9"):
-        train(model, streamed(8), accumulate=3, epochs=3, optimizer=optimizer)
+        train(model, make_batches(8), accumulate=3, epochs=3, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("way", ["in memory", "streamed", "transform", "zeros"])
@@ -274,7 +274,7 @@ def test_a_checkpoint_is_between_two_groups(way, tmp_path):
             return cl.DataGenerator(X, Y, batch_size=8, seed=0, transform=lambda x, y: (x, y))
         if way == "zeros":
             return cl.DataGenerator(X, Y, batch_size=8, seed=0, sample_weight=np.arange(60) % 3)
-        return streamed(8)
+        return make_batches(8)
 
     def run(stop=None, resume=None, count=3):
         def f(step, training):
@@ -283,7 +283,7 @@ def test_a_checkpoint_is_between_two_groups(way, tmp_path):
                 training.write(path)
                 raise KeyError
 
-        model = layered()
+        model = make_net()
         optimizer = cl.Adam(model.parameters(), lr=cl.schedules.cosine(0.1, 9))
         options = {"metrics": ["accuracy", "f1"], "callbacks": [Each(1, f), AverageWeights(0.9)]}
         history = train(model, data(), optimizer=optimizer, epochs=3, accumulate=count, resume=resume, **options)
@@ -367,11 +367,11 @@ def test_any_number_of_threads_gives_the_same_bits(threads, threads_restored):
     assert bits(models[0]) == bits(models[1])
 
 
-def test_the_checkpoint_of_a_training_of_single_batches_is_refused(tmp_path):
+def test_the_checkpoint_of_a_training_of_single_batches_raises(tmp_path):
     path, model = tmp_path / "checkpoint", classifier(2, 3)
-    train(model, streamed(8), callbacks=[Checkpoint(path)])
+    train(model, make_batches(8), callbacks=[Checkpoint(path)])
     with pytest.raises(ValueError, match="number of batches in a step"):
-        train(model, streamed(8), epochs=2, accumulate=2, resume=path)
+        train(model, make_batches(8), epochs=2, accumulate=2, resume=path)
 
 
 def test_several_targets_of_batches_add_up_as_in_one_batch():

@@ -15,26 +15,26 @@ VALIDATION = cl.datasets.spiral(points_per_class=20, seed=1)
 BATCHES = [(X[i : i + 8], Y[i : i + 8]) for i in range(0, 60, 8)]
 
 
-def layered(dtype=np.float64):
+def make_net(dtype=np.float64):
     return cl.Model(
         [cl.Linear(2, 8), cl.BatchNorm(8), cl.ReLU(), cl.Dropout(0.2), cl.Linear(8, 3)], seed=2, dtype=dtype
     )
 
 
-def copied(model):
+def copy_parameters(model):
     return [p.data.copy() for p in model.parameters()]
 
 
 def by_hand(model, decay, epochs, optimizer):
     """Return the weights and their averages after each epoch of the loop by hand."""
-    loss, average, found = cl.SoftmaxLoss(), copied(model), []
+    loss, average, found = cl.SoftmaxLoss(), copy_parameters(model), []
     for _ in range(epochs):
         for x, y in BATCHES:
             optimizer.zero_grad()
             loss(model(x.astype(model.dtype)), y).backward()
             optimizer.step()
-            average = [a + (1 - decay) * (w - a) for a, w in zip(average, copied(model), strict=True)]
-        found.append((copied(model), average))
+            average = [a + (1 - decay) * (w - a) for a, w in zip(average, copy_parameters(model), strict=True)]
+        found.append((copy_parameters(model), average))
     return found
 
 
@@ -42,7 +42,7 @@ def by_hand(model, decay, epochs, optimizer):
 @pytest.mark.parametrize("data", [lambda: (X, Y), lambda: (BATCHES, None)], ids=["in memory", "streamed"])
 def test_the_model_ends_with_the_average_over_all_steps(data, dtype):
     x, y = data()
-    by_fit, trained, hand = (layered(dtype) for _ in range(3))
+    by_fit, trained, hand = (make_net(dtype) for _ in range(3))
     options = {"epochs": 3} if y is None else {"epochs": 3, "batch_size": 8, "shuffle": False}
     adam = [cl.Adam(model.parameters(), lr=0.05) for model in (by_fit, trained, hand)]
     history = train(by_fit, x, y, optimizer=adam[0], callbacks=[AverageWeights(0.9)], **options)
@@ -82,18 +82,20 @@ def bits_on_one_thread(found=[]):  # noqa: B006 (computed once)
 
 
 def test_validation_and_callbacks_see_the_average_and_steps_the_weights():
-    model, seen = layered(), []
+    model, seen = make_net(), []
     history = train(
         model,
         BATCHES,
         epochs=3,
         validation_data=VALIDATION,
         callbacks=[
-            lambda *_: seen.append((copied(model), model.evaluate(*VALIDATION, loss=cl.SoftmaxLoss())["loss"])),
+            lambda *_: seen.append(
+                (copy_parameters(model), model.evaluate(*VALIDATION, loss=cl.SoftmaxLoss())["loss"])
+            ),
             AverageWeights(0.9),
         ],
     )
-    hand = layered()
+    hand = make_net()
     expected = by_hand(hand, 0.9, 3, cl.SGD(hand.parameters(), lr=0.1, momentum=0.9))
     for (shown, loss), (_, average), of_history in zip(seen, expected, history["val_loss"], strict=True):
         assert loss == of_history
@@ -103,7 +105,7 @@ def test_validation_and_callbacks_see_the_average_and_steps_the_weights():
 
 @pytest.mark.parametrize("first", [True, False])
 def test_early_stopping_restores_the_average_of_the_best_epoch(first):
-    model, seen = layered(), []
+    model, seen = make_net(), []
     stopping = EarlyStopping("val_loss", patience=2)
     callbacks = [AverageWeights(0.9), stopping] if first else [stopping, AverageWeights(0.9)]
     history = train(
@@ -134,7 +136,7 @@ def test_a_checkpoint_has_weights_and_average(data, stop, seconds, tmp_path):
             if step == stop:
                 raise Stopped
 
-        model = layered()
+        model = make_net()
         optimizer = cl.Adam(model.parameters(), lr=0.05)
         callbacks = [AverageWeights(0.9), Checkpoint(path, seconds=seconds), cl.callbacks.Each(1, f)]
         x, y = data()
@@ -152,8 +154,8 @@ def test_a_checkpoint_has_weights_and_average(data, stop, seconds, tmp_path):
     assert all(np.array_equal(state[name], its_state[name]) for name in state)
 
 
-def test_a_checkpoint_of_another_decay_is_refused_and_changes_nothing(tmp_path):
-    path, model = tmp_path / "checkpoint", layered()
+def test_a_checkpoint_of_another_decay_raises_and_changes_nothing(tmp_path):
+    path, model = tmp_path / "checkpoint", make_net()
     train(model, X, Y, callbacks=[AverageWeights(0.9), Checkpoint(path)])
     before = bits(model)
     for callbacks, expected in (([AverageWeights(0.8)], "decay 0.8"), ([], "AverageWeights")):

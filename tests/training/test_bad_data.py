@@ -157,7 +157,7 @@ def test_epochs_and_the_batch_size_of_predict_are_never_none():
     ("value", "error"),
     [(0, ValueError), (-1, ValueError), (1.0, TypeError), ("3", TypeError), (True, TypeError)],
 )
-def test_epochs_or_batch_size_that_are_no_positive_integer_raise(name, value, error):
+def test_epochs_and_batch_size_raise_unless_they_are_a_positive_integer(name, value, error):
     model = classifier(2, 3)
     before = bits(model)
     with pytest.raises(error, match=name):
@@ -228,7 +228,7 @@ def test_data_in_any_layout_give_the_bits_of_their_plain_copy_and_are_not_writte
     assert (odd_x.tobytes(), odd_y.tobytes()) == before
 
 
-def test_masked_rows_and_labels_are_refused():
+def test_masked_rows_and_labels_raise():
     mask = np.zeros(len(Y), bool)
     mask[3] = True
     for x, y in ((np.ma.masked_array(X, np.stack([mask, mask], axis=1)), Y), (X, np.ma.masked_array(Y, mask))):

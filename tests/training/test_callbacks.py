@@ -9,7 +9,7 @@ from caffelite.callbacks import Each, EarlyStopping, ReduceLROnPlateau, Training
 
 import caffelite as cl
 from tests.conftest import bits, classifier, train
-from tests.training.callback_data import VALIDATION, Noting, X, Y, played, same, with_buffers
+from tests.training.callback_data import VALIDATION, Noting, X, Y, play_values, same, with_buffers
 
 # ---- the protocol ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ def test_a_callback_that_ends_the_training_does_not_keep_others_from_being_calle
 
 
 @pytest.mark.parametrize("wrong", [3, EarlyStopping, "EarlyStopping"])
-def test_something_other_than_a_callback_is_refused(wrong):
+def test_something_other_than_a_callback_raises(wrong):
     with pytest.raises(TypeError, match="callbacks: expected callables"):
         train(classifier(2, 3), X, Y, callbacks=[wrong])
 
@@ -138,7 +138,7 @@ def test_callbacks_come_in_a_list():
 
 
 @pytest.mark.parametrize("wrong", [3, None])
-def test_callbacks_that_are_no_list_are_an_error_that_says_what_is_expected(wrong):
+def test_callbacks_other_than_a_list_raise_and_say_what_is_expected(wrong):
     with pytest.raises(TypeError, match=rf"callbacks: expected a list of callables .*, got {wrong}"):
         train(classifier(2, 3), X, Y, callbacks=wrong)
 
@@ -193,7 +193,7 @@ def test_the_state_of_a_callback_lets_another_one_go_on(make):
     values = [5, 3, 4, 6]
     callback, other = make(), make()
     model = with_buffers()
-    played(callback, values[:2], "mine", model=model)
+    play_values(callback, values[:2], "mine", model=model)
     state = callback.state_dict()
     arrays = {name for name, value in state.items() if isinstance(value, np.ndarray)}
     assert json.loads(json.dumps({name: state[name] for name in state.keys() - arrays})) == {
@@ -223,9 +223,9 @@ def test_the_state_of_a_callback_lets_another_one_go_on(make):
         {"model.9.weight": np.zeros((3, 3))},
     ],
 )
-def test_a_state_that_cannot_be_is_refused(change):
+def test_a_state_that_cannot_be_raises(change):
     callback = EarlyStopping("mine", mode="min")
-    played(callback, [5, 3], "mine", model=with_buffers())
+    play_values(callback, [5, 3], "mine", model=with_buffers())
     state = callback.state_dict()
     with pytest.raises(ValueError, match="EarlyStopping"):
         callback.load_state_dict(state | change)
@@ -235,14 +235,14 @@ def test_a_state_that_cannot_be_is_refused(change):
 # ---- every so many steps --------------------------------------------------------------------------------------------
 
 
-def streamed(size):
+def make_batches(size):
     """Return the batches of X and Y as an iterable: Python makes each."""
     return [(X[i : i + size], Y[i : i + size]) for i in range(0, len(X), size)]
 
 
 WAYS = {
     "in memory": lambda: cl.DataGenerator(X, Y, batch_size=8, seed=1),  # 60 rows: 7 full batches and a short one
-    "streamed": lambda: streamed(8),
+    "streamed": lambda: make_batches(8),
     "read": lambda: cl.DataGenerator(Rows(X), Rows(Y), batch_size=8, seed=1),
 }
 
@@ -260,7 +260,7 @@ class Rows:
         return self.array[rows]
 
 
-def steps_made(training):
+def num_steps(training):
     """How many steps a training with Adam has made."""
     return int(training.optimizer.state_dict()["steps"][0])
 
@@ -269,7 +269,7 @@ def steps_made(training):
 @pytest.mark.parametrize("every", [1, 3, 8, 11, 100])
 def test_each_is_called_after_every_so_many_steps_over_all_epochs(way, every):
     called, model = [], classifier(2, 3)
-    each = Each(every, lambda step, training: called.append((step, steps_made(training), training.history.epochs)))
+    each = Each(every, lambda step, training: called.append((step, num_steps(training), training.history.epochs)))
     train(model, WAYS[way](), optimizer=cl.Adam(model.parameters()), epochs=5, callbacks=[each])
     behind = 1 if way == "streamed" else 0  # there, an epoch has ended only when there is no further batch
     assert called == [(step, step, (step - behind) // 8) for step in range(every, 41, every)]
@@ -295,7 +295,7 @@ def test_each_counts_on_from_a_checkpoint(way, tmp_path):
 
     def run(resume=None, stop=None):
         def f(step, training):
-            called.append((step, steps_made(training)))
+            called.append((step, num_steps(training)))
             training.write(path)
             if step == stop:
                 raise KeyError
@@ -320,9 +320,9 @@ def test_each_is_called_before_a_checkpoint_of_the_same_step(tmp_path):
     checkpoint = cl.callbacks.Checkpoint(tmp_path / "checkpoint", seconds=0)
     callbacks = [checkpoint, Each(3, lambda step, training: called.append(step)), Each(6, lambda *_: 1 / 0)]
     with pytest.raises(ZeroDivisionError):
-        train(classifier(2, 3), streamed(8), callbacks=callbacks)
+        train(classifier(2, 3), make_batches(8), callbacks=callbacks)
     callbacks[-1].f = lambda *_: None
-    train(classifier(2, 3), streamed(8), callbacks=callbacks, resume=checkpoint.path)
+    train(classifier(2, 3), make_batches(8), callbacks=callbacks, resume=checkpoint.path)
     assert called == [3, 6, 6]  # the checkpoint is of step 5
 
 

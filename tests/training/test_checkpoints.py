@@ -55,7 +55,7 @@ class StopAt:
         pass
 
 
-def layered(dtype=np.float32):
+def make_net(dtype=np.float32):
     layers = [cl.Linear(2, 8), cl.BatchNorm(8), cl.ReLU(), cl.Dropout(0.3), cl.DropConnect(8, 3)]
     return cl.Model(layers, seed=5, dtype=dtype)
 
@@ -105,7 +105,7 @@ def test_every_optimizer_is_here():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_arrays_go_on_in_mid_epoch_with_every_optimizer(optimizer, path):
     def run(callbacks, resume):
-        model = layered()
+        model = make_net()
         of_rule = OPTIMIZERS[optimizer](model.parameters())
         return model, of_rule, train(model, X, Y, optimizer=of_rule, epochs=3, callbacks=callbacks, resume=resume)
 
@@ -117,7 +117,7 @@ def test_validation_metrics_weights_and_callbacks_go_on(dtype, path):
     weights = np.arange(len(X)) % 4 * (np.arange(len(X)) > 40)
 
     def run(callbacks, resume):
-        model = layered(dtype)
+        model = make_net(dtype)
         optimizer = cl.Adam(model.parameters(), lr=0.01)
         ready_made = [cl.callbacks.EarlyStopping(patience=2), cl.callbacks.ReduceLROnPlateau(patience=1)]
         options = {"validation_split": 0.25, "metrics": ["f1", "accuracy"], "sample_weight": weights, "batch_size": 8}
@@ -136,7 +136,7 @@ class Subclass(cl.DataGenerator):
     pass
 
 
-def drawn():
+def random_batches():
     """Return an iterable that draws its batches from a stream of its own, other ones in each epoch."""
 
     class Batches:
@@ -157,7 +157,7 @@ def drawn():
         lambda: generator(drop_last=True, shuffle=False),
         lambda: Subclass(IMAGES, Y[:50], batch_size=7, seed=3),
         lambda: [(IMAGES[i : i + 9], Y[:50][i : i + 9]) for i in range(0, 50, 9)],
-        drawn,
+        random_batches,
     ],
     ids=["augmented", "unshuffled", "subclass", "list", "drawn"],
 )
@@ -174,7 +174,7 @@ def test_batches_made_by_python_go_on(data, path):
 
 def test_a_seed_and_a_model_that_was_used_before_make_no_difference(path):
     def run(callbacks, resume):
-        model = layered()
+        model = make_net()
         train(model, X, Y, validation_split=0.1)
         optimizer = cl.SGD(model.parameters(), lr=0.1)
         options = {"seed": 7, "validation_split": 0.2, "epochs": 3, "callbacks": callbacks, "resume": resume}
@@ -190,9 +190,9 @@ def test_a_model_that_draws_otherwise_goes_on_with_the_stream_of_the_checkpoint(
         options = {"validation_split": 0.2, "epochs": 2, "callbacks": callbacks, "resume": resume}
         return model, optimizer, train(model, X, Y, optimizer=optimizer, **options)
 
-    never_stopped = everything(*run([], None, layered()))
+    never_stopped = everything(*run([], None, make_net()))
     with pytest.raises(Stopped):
-        run([cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], None, layered())
+        run([cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], None, make_net())
     assert everything(*run([], path, cl.load(path))) == never_stopped
 
 
@@ -200,7 +200,7 @@ def test_a_further_fit_that_goes_on_holds_out_what_the_model_has_held_out_before
     """In a process of its own, whose model has not held out anything: the checkpoint says it."""
 
     def run(callbacks, resume):
-        model = layered()
+        model = make_net()
         if resume is None:
             train(model, X, Y, validation_split=0.2)
         optimizer = cl.SGD(model.parameters(), lr=0.1)
@@ -213,7 +213,7 @@ def test_a_further_fit_that_goes_on_holds_out_what_the_model_has_held_out_before
 @pytest.mark.parametrize("give", [lambda x, y: (x, y), lambda x, y: (cl.DataGenerator(x, y, batch_size=17, seed=2),)])
 def test_a_training_goes_on_before_and_after_a_batch_that_a_last_row_has_joined(give, path):
     def run(callbacks, resume):
-        model = layered()
+        model = make_net()
         optimizer = cl.SGD(model.parameters(), lr=0.1)
         options = {"callbacks": callbacks, "resume": resume, "epochs": 3, "batch_size": 17, "metrics": ["f1"]}
         data = give(X, Y)
@@ -225,9 +225,9 @@ def test_a_training_goes_on_before_and_after_a_batch_that_a_last_row_has_joined(
 
 
 @pytest.mark.parametrize("change", [["60", {}], [60, {"bit_generator": "sys"}], [60, {"bit_generator": "PCG64"}], 3])
-def test_a_checkpoint_with_a_split_that_is_none_is_refused(change, path):
-    model = layered()
-    stopped(path, validation_split=0.2)
+def test_a_checkpoint_with_an_impossible_split_raises(change, path):
+    model = make_net()
+    stop_in_mid_epoch(path, validation_split=0.2)
     with File(path) as file:
         texts, arrays = dict(file.texts), file.arrays(file.specs)
     text = json.loads(texts["caffelite.training"])
@@ -240,7 +240,7 @@ def test_a_checkpoint_with_a_split_that_is_none_is_refused(change, path):
 @pytest.mark.parametrize("epochs", [3, 5])
 def test_epochs_is_the_total_and_numbering_goes_on(epochs, path):
     def run(epochs, resume=None):
-        seen, model = [], layered()
+        seen, model = [], make_net()
         callbacks = [cl.callbacks.Checkpoint(path), lambda epoch, history: seen.append((epoch, history.epochs))]
         optimizer = cl.SGD(model.parameters(), lr=0.1)
         history = train(model, X, Y, optimizer=optimizer, epochs=epochs, callbacks=callbacks, resume=resume)
@@ -312,7 +312,7 @@ def test_several_targets_go_on_in_the_midst_of_an_epoch(path, given, monkeypatch
     check(path, run, stops=(2, 13))
 
 
-def test_a_checkpoint_of_other_targets_or_weights_of_losses_is_refused(path):
+def test_a_checkpoint_of_other_targets_or_weights_of_losses_raises(path):
     class TwoHeads(cl.Model):
         def call(self, x):
             return self.functions[0](x), self.functions[1](x)
@@ -333,7 +333,7 @@ def test_a_checkpoint_of_other_targets_or_weights_of_losses_is_refused(path):
 
 def test_a_training_that_was_ended_stays_so(path):
     def run(resume=None):
-        model = layered()
+        model = make_net()
         optimizer = cl.SGD(model.parameters(), lr=0.3)
         callbacks = [
             cl.callbacks.Checkpoint(path),
@@ -362,7 +362,7 @@ def test_the_number_of_threads_may_change(path, threads_restored):
 
 def test_a_layer_that_a_callback_has_thawed_goes_on_learning(path):
     def run(callbacks, resume):
-        model = frozen_below(layered())
+        model = frozen_below(make_net())
         optimizer = cl.Adam(model.parameters())
 
         def thaw(epoch, history):
@@ -379,17 +379,17 @@ def test_a_layer_that_a_callback_has_thawed_goes_on_learning(path):
 # ---- what a checkpoint is -------------------------------------------------------------------------------------------
 
 
-def stopped(path, **options):
+def stop_in_mid_epoch(path, **options):
     """Return a checkpoint in mid-epoch."""
-    model = layered()
+    model = make_net()
     with pytest.raises(Stopped):
         train(model, X, Y, callbacks=[cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], **{"epochs": 2, **options})
     return model
 
 
 def test_a_checkpoint_is_a_model_too(path):
-    model = stopped(path)
-    for other in (cl.load(path), layered().load(path)):
+    model = stop_in_mid_epoch(path)
+    for other in (cl.load(path), make_net().load(path)):
         for name, array in model.state_dict().items():
             assert array.tobytes() == other.state_dict()[name].tobytes()
 
@@ -405,17 +405,17 @@ def test_a_checkpoint_is_a_model_too(path):
         ({"metrics": ["accuracy"]}, "another list of metrics"),
         ({"loss": cl.SoftmaxLoss(label_smoothing=0.1)}, "another loss"),
         ({"model": classifier(2, 3)}, "another model"),
-        ({"model": frozen_below(layered())}, r"another list of frozen parameters: \[\], now"),
-        ({"model": layered(np.float64)}, "another dtype: float32, now float64"),
+        ({"model": frozen_below(make_net())}, r"another list of frozen parameters: \[\], now"),
+        ({"model": make_net(np.float64)}, "another dtype: float32, now float64"),
         ({"rule": cl.Adam}, "another optimizer: SGD, now Adam"),
         ({"rule": lambda ps, lr: cl.SGD(ps[::-1], lr=lr, momentum=0.9)}, "another order of the optimizer's parameters"),
         ({"callbacks": [cl.callbacks.EarlyStopping("loss")]}, "states of the callbacks"),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
-def test_another_training_is_refused_before_anything_is_written(change, message, path):
-    stopped(path)
-    change = {"model": layered(), "rule": lambda ps, lr: cl.SGD(ps, lr=lr, momentum=0.9), "x": X, "y": Y, **change}
+def test_another_training_raises_before_anything_is_written(change, message, path):
+    stop_in_mid_epoch(path)
+    change = {"model": make_net(), "rule": lambda ps, lr: cl.SGD(ps, lr=lr, momentum=0.9), "x": X, "y": Y, **change}
     model, rule, x, y = (change.pop(name) for name in ("model", "rule", "x", "y"))
     optimizer = rule(model.parameters(), lr=0.1)
     before = everything(model, optimizer, {})
@@ -466,7 +466,7 @@ class Refusing:
         ({"callbacks": lambda: [early(), refusing()]}, "refused by the callback"),
         ({"callbacks": lambda: [early("val_accuracy"), Refusing()]}, "there is no 'val_accuracy' to monitor"),
         ({"rule": cl.Adam}, "another optimizer"),
-        ({"model": lambda: frozen_below(layered())}, "another list of frozen parameters"),
+        ({"model": lambda: frozen_below(make_net())}, "another list of frozen parameters"),
         ({"text": {"done": {"epoch": 10**6, "batch": 7}}}, "is not a checkpoint of this training"),
         ({"text": {"streams": {"training": 1, "model": 2}}}, "is not a checkpoint of this training"),
         ({"text": {"stream": {"bit_generator": "PCG64"}}}, "is not a checkpoint of this training"),
@@ -484,14 +484,14 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
         return cl.DataGenerator(X, Y, batch_size=25, seed=3)
 
     options = {"epochs": 3, "validation_data": (X, Y)}
-    model, own = layered(), [early(), Refusing(), cl.callbacks.Checkpoint(path)]
+    model, own = make_net(), [early(), Refusing(), cl.callbacks.Checkpoint(path)]
     train(model, data(), optimizer=sgd(model), callbacks=own, **{**options, "epochs": 2})
     if "text" in change:
-        header, arrays = fuzz_files.parted(path.read_bytes())
+        header, arrays = fuzz_files.split_file(path.read_bytes())
         text = strict_json(header["__metadata__"][TEXT]) | change["text"]
         header["__metadata__"][TEXT] = json.dumps(text)
-        path.write_bytes(fuzz_files.joined(header, arrays))
-    model = change.get("model", layered)()
+        path.write_bytes(fuzz_files.join_file(header, arrays))
+    model = change.get("model", make_net)()
     inputs.remember_columns(model, [["a", "b"]])
     model._state.rng.random()  # so its stream is not the checkpoint's
     optimizer = change.get("rule", cl.SGD)(
@@ -539,9 +539,9 @@ class Remembering:
 
 def test_a_callbacks_numbers_that_are_not_finite_come_back(path):
     state = {"best": float("-inf"), "last": float("nan"), "all": [float("inf"), 1.5], "values": np.array([np.nan])}
-    train(layered(), X, Y, callbacks=[Remembering(**state), cl.callbacks.Checkpoint(path)])
+    train(make_net(), X, Y, callbacks=[Remembering(**state), cl.callbacks.Checkpoint(path)])
     callback = Remembering(best=0)
-    train(layered(), X, Y, epochs=2, callbacks=[callback], resume=path)
+    train(make_net(), X, Y, epochs=2, callbacks=[callback], resume=path)
     assert repr(callback.state) == repr(state)
 
 
@@ -553,7 +553,7 @@ def test_random_draws_after_a_resumption_are_as_without_a_stop(path):
         def begin(self, training):
             self.model = training.model
 
-    never_stopped, first, again = layered(), layered(), layered()
+    never_stopped, first, again = make_net(), make_net(), make_net()
     train(never_stopped, X, Y, epochs=4, callbacks=[Drawing()])
     train(first, X, Y, epochs=2, callbacks=[Drawing(), cl.callbacks.Checkpoint(path)])
     train(again, X, Y, epochs=4, callbacks=[Drawing()], resume=path)
@@ -563,9 +563,9 @@ def test_random_draws_after_a_resumption_are_as_without_a_stop(path):
 def test_another_schedule_is_followed_from_the_checkpoints_step_on(path):
     steps = len(X) // 32 + 1
     first, second = (cl.schedules.linear(lr, 100 * steps) for lr in (0.1, 0.05))
-    model = layered()
+    model = make_net()
     train(model, X, Y, epochs=2, optimizer=sgd(model, first), callbacks=[cl.callbacks.Checkpoint(path)])
-    model = layered()
+    model = make_net()
     optimizer = sgd(model, second)
     train(model, X, Y, epochs=3, optimizer=optimizer, resume=path)
     assert optimizer.lr == second(3 * steps)
@@ -576,7 +576,7 @@ def test_of_several_groups_each_follows_its_own_schedule(path):
     first, second = (cl.schedules.linear(lr, 100 * steps) for lr in (0.1, 0.05))
 
     def run(schedule, **options):
-        model = layered()
+        model = make_net()
         groups = [{"parameters": model.parameters()[:2]}, {"parameters": model.parameters()[2:], "lr": schedule}]
         optimizer = cl.SGD(groups, lr=first, momentum=0.9)
         train(model, X, Y, optimizer=optimizer, **options)
@@ -588,8 +588,8 @@ def test_of_several_groups_each_follows_its_own_schedule(path):
 
 def test_a_schedule_that_the_checkpoint_had_not_is_followed_from_its_step_on(path):
     steps = len(X) // 32 + 1
-    train(layered(), X, Y, epochs=2, callbacks=[cl.callbacks.Checkpoint(path)])
-    schedule, model = cl.schedules.linear(0.1, 100 * steps), layered()
+    train(make_net(), X, Y, epochs=2, callbacks=[cl.callbacks.Checkpoint(path)])
+    schedule, model = cl.schedules.linear(0.1, 100 * steps), make_net()
     optimizer = sgd(model, schedule)
     train(model, X, Y, epochs=3, optimizer=optimizer, resume=path)
     assert optimizer.lr == schedule(3 * steps)
@@ -597,7 +597,7 @@ def test_a_schedule_that_the_checkpoint_had_not_is_followed_from_its_step_on(pat
 
 def test_a_schedule_that_a_callback_has_scaled_stays_the_same_one(path):
     def run(epochs, callbacks=(), resume=None):
-        model = layered()
+        model = make_net()
         optimizer = sgd(model, cl.schedules.linear(0.1, 100))
 
         def halve(epoch, history):
@@ -613,31 +613,31 @@ def test_a_schedule_that_a_callback_has_scaled_stays_the_same_one(path):
 
 
 def test_a_model_alone_is_not_a_checkpoint(path):
-    model = layered()
+    model = make_net()
     model.save(path)
     with pytest.raises(ValueError, match="is not a checkpoint; `load` reads it"):
         train(model, X, Y, resume=path)
 
 
-def test_a_hostile_checkpoint_is_refused(path):
-    stopped(path, metrics=["f1", "accuracy"], validation_split=0.2)
+def test_a_hostile_checkpoint_raises(path):
+    stop_in_mid_epoch(path, metrics=["f1", "accuracy"], validation_split=0.2)
     content, chosen = path.read_bytes(), np.random.default_rng(0)
-    header, data = fuzz_files.parted(content)
+    header, data = fuzz_files.split_file(content)
     header["__metadata__"]["caffelite.structure"] = "[]"  # which `mutated` would take most of its time for
     tried = 0
     for _ in range(150):
-        other, _ = fuzz_files.parted(content)
+        other, _ = fuzz_files.split_file(content)
         kind = chosen.integers(3)
         if kind == 0:
             text = strict_json(other["__metadata__"][TEXT])
-            fuzz_files.forged(chosen, text)
+            fuzz_files.forge_value(chosen, text)
             other["__metadata__"][TEXT] = fuzz_files.json.dumps(text)
         elif kind == 1:
             names = [name for name in other if name.startswith("training:")]
             del other[names[chosen.integers(len(names))]]
-        bad = fuzz_files.joined(other, data) if kind < 2 else fuzz_files.mutated(content, chosen)
+        bad = fuzz_files.join_file(other, data) if kind < 2 else fuzz_files.mutate(content, chosen)
         path.write_bytes(bad)
-        model = layered()
+        model = make_net()
         try:
             train(model, X, Y, epochs=2, metrics=["f1", "accuracy"], validation_split=0.2, resume=path)
         except ValueError:
@@ -650,7 +650,7 @@ def test_a_hostile_checkpoint_is_refused(path):
 # ---- writing it -----------------------------------------------------------------------------------------------------
 
 
-def written(path, monkeypatch, epochs=4, **options):
+def checkpoint_places(path, monkeypatch, epochs=4, **options):
     """After which epochs, and batches of the next, a checkpoint was written."""
     places = []
 
@@ -666,20 +666,20 @@ def written(path, monkeypatch, epochs=4, **options):
 
 
 def test_it_is_written_after_every_so_many_epochs(path, monkeypatch):
-    assert written(path, monkeypatch) == [(1, 0), (2, 0), (3, 0), (4, 0)]
-    assert written(path, monkeypatch, every=3) == [(3, 0)]
+    assert checkpoint_places(path, monkeypatch) == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    assert checkpoint_places(path, monkeypatch, every=3) == [(3, 0)]
 
 
 def test_it_is_written_when_so_many_seconds_have_passed(path, monkeypatch):
-    places = written(path, monkeypatch, seconds=0)
+    places = checkpoint_places(path, monkeypatch, seconds=0)
     assert {(0, 1), (0, 2), (1, 0)} <= set(places)
-    assert written(path, monkeypatch, seconds=1e9) == []
+    assert checkpoint_places(path, monkeypatch, seconds=1e9) == []
 
 
 def test_only_the_best_epochs_are_written(path, monkeypatch):
     values = iter([3.0, 2.0, 2.5, 1.0])
     monkeypatch.setattr(evaluation.Evaluation, "__call__", lambda self: [next(values)])
-    assert written(path, monkeypatch, monitor="val_loss") == [(1, 0), (2, 0), (4, 0)]
+    assert checkpoint_places(path, monkeypatch, monitor="val_loss") == [(1, 0), (2, 0), (4, 0)]
 
 
 def test_other_callbacks_have_seen_the_epoch_before_it_is_written(path):
@@ -689,7 +689,7 @@ def test_other_callbacks_have_seen_the_epoch_before_it_is_written(path):
     assert saved.text["callbacks"][0][1]["best_epoch"] == 0
 
 
-def test_a_folder_that_is_not_there_is_said_before_the_first_step(tmp_path):
+def test_a_folder_that_is_not_there_is_reported_before_the_first_step(tmp_path):
     model = classifier(2, 3)
     before = model.state_dict()
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
@@ -715,7 +715,7 @@ def test_a_full_disk_is_a_warning_and_the_older_checkpoint_stays(path, monkeypat
 
 
 @pytest.mark.parametrize("bad", [{"every": 0}, {"seconds": -1}, {"monitor": "loss", "seconds": 1}])
-def test_arguments_that_cannot_be_are_refused(bad, path):
+def test_arguments_that_cannot_be_raise(bad, path):
     with pytest.raises(ValueError, match=r"every|seconds"):
         cl.callbacks.Checkpoint(path, **bad)
 

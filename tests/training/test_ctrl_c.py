@@ -28,7 +28,7 @@ def handler_kept():
     assert after is signal.default_int_handler
 
 
-def interrupted(model, x=X, y=Y, **options):
+def interrupt_fit(model, x=X, y=Y, **options):
     in_order = {} if y is None else {"batch_size": len(X), "shuffle": False}
     with pytest.raises(KeyboardInterrupt) as error:
         train(model, x, y, **{**in_order, **options})
@@ -38,7 +38,7 @@ def interrupted(model, x=X, y=Y, **options):
 @pytest.mark.usefixtures("handler_kept")
 def test_ctrl_c_in_a_callback_leaves_the_completed_epochs():
     model = classifier(2, 16, 3)
-    history = interrupted(model, epochs=9, callbacks=[lambda epoch, history: interrupt() if epoch == 3 else None])
+    history = interrupt_fit(model, epochs=9, callbacks=[lambda epoch, history: interrupt() if epoch == 3 else None])
     assert history.epochs == len(history["loss"]) == 4
     assert bits(model) == bits(by_hand(classifier(2, 16, 3), X, Y, 4))
 
@@ -54,7 +54,7 @@ def test_ctrl_c_in_a_users_function_waits_for_the_end_of_the_step(where):
         return dy
 
     model = classifier(2, 16, 3).add(Through(**{where: on_third}))
-    history = interrupted(model, epochs=9, metrics=["accuracy"])
+    history = interrupt_fit(model, epochs=9, metrics=["accuracy"])
     assert bits(model) == bits(by_hand(classifier(2, 16, 3), X, Y, 3))
     assert [len(values) for values in history.values()] == [3, 3]  # the step was the last of the third epoch
     train(model, X, Y)
@@ -70,7 +70,7 @@ def test_ctrl_c_in_a_users_optimizer_waits_for_the_end_of_the_step():
                 p.data = p.data - np.float32(self.lr) * p.grad
 
     model, other = classifier(2, 16, 3), classifier(2, 16, 3)
-    history = interrupted(model, optimizer=Interrupted(model.parameters(), lr=0.1), epochs=9)
+    history = interrupt_fit(model, optimizer=Interrupted(model.parameters(), lr=0.1), epochs=9)
     assert history.epochs == 1  # of one step
     train(other, X, Y, optimizer=Descent(other.parameters(), lr=0.1), batch_size=len(X), shuffle=False)
     assert bits(model) == bits(other)
@@ -89,13 +89,13 @@ def test_ctrl_c_in_a_generator_or_a_metric_leaves_the_steps_made_so_far():
 
     for data, options, steps in ((batches(), {}, 1), ([(X, Y)] * 2, {"metrics": [metric]}, 2)):
         model = classifier(2, 16, 3)
-        assert interrupted(model, data, None, **options).epochs == 0
+        assert interrupt_fit(model, data, None, **options).epochs == 0
         assert bits(model) == bits(by_hand(classifier(2, 16, 3), X, Y, steps))
 
 
 @pytest.mark.usefixtures("handler_kept")
 def test_ctrl_c_during_validation_leaves_lists_of_one_length():
-    history = interrupted(
+    history = interrupt_fit(
         cl.Model([cl.Linear(2, 3), Through(lambda: None if cl.is_training() else interrupt())], seed=0),
         epochs=3,
         validation_data=(X, Y),
@@ -110,7 +110,7 @@ def test_ctrl_c_at_a_random_time_leaves_a_whole_number_of_steps(seed):
     timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
     model = classifier(2, 64, 3)
     with contextlib.closing(model_states(classifier(2, 64, 3))) as states:
-        history = interrupted(
+        history = interrupt_fit(
             model, epochs=10**6, batch_size=15, callbacks=[lambda epoch, history: epoch or timer.start()]
         )
         timer.join()

@@ -15,7 +15,7 @@ from caffelite.callbacks import CSVLog, EarlyStopping, ReduceLROnPlateau, Traini
 import caffelite as cl
 from caffelite.training.epochs.evaluation import Evaluation
 from tests.conftest import bits, classifier, train
-from tests.training.callback_data import VALIDATION, Noting, X, Y, played, same, with_buffers
+from tests.training.callback_data import VALIDATION, Noting, X, Y, play_values, same, with_buffers
 
 # ---- what is monitored ----------------------------------------------------------------------------------------------
 
@@ -45,8 +45,8 @@ def test_an_unmeasured_quantity_cannot_be_monitored(callback):
 )
 def test_some_quantities_are_better_when_higher(monitor, higher):
     callback = EarlyStopping(monitor, patience=2)
-    assert played(callback, [1, 2, 3, 4, 5], monitor) == ([False] * 5 if higher else [False, False, True])
-    assert played(callback, [5, 4, 3, 2, 1], monitor) == ([False, False, True] if higher else [False] * 5)
+    assert play_values(callback, [1, 2, 3, 4, 5], monitor) == ([False] * 5 if higher else [False, False, True])
+    assert play_values(callback, [5, 4, 3, 2, 1], monitor) == ([False, False, True] if higher else [False] * 5)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_some_quantities_are_better_when_higher(monitor, higher):
 def test_early_stopping_stops_after_so_many_epochs_that_are_not_better(values, patience, min_delta, stops_after, best):
     callback = EarlyStopping(patience=patience, min_delta=min_delta)
     with pytest.warns(cl.TrainingWarning, match="val_loss is NaN") if math.isnan(values[0]) else nullcontext():
-        returned = played(callback, [*values, 0, 0, 0])
+        returned = play_values(callback, [*values, 0, 0, 0])
     assert returned == [False] * (stops_after - 1) + [True]
     assert (callback.best, callback.best_epoch) == best
 
@@ -109,7 +109,7 @@ def test_the_direction_of_a_metric_of_ones_own_is_not_guessed(name, make):
         make(mode="up")
 
 
-def test_a_checkpoint_with_a_mode_but_no_monitor_is_refused():
+def test_a_checkpoint_with_a_mode_but_no_monitor_raises():
     with pytest.raises(ValueError, match="give monitor=, too"):
         cl.callbacks.Checkpoint("never written", mode="max")
 
@@ -127,7 +127,7 @@ def test_the_direction_is_what_the_callback_or_the_metric_says(mode):
 
 def test_the_mode_of_a_callback_overrides_the_mode_of_the_name():
     stopping = EarlyStopping("accuracy", patience=9, mode="min")
-    played(stopping, [3, 1, 2], "accuracy")
+    play_values(stopping, [3, 1, 2], "accuracy")
     assert stopping.best == 1
 
 
@@ -159,7 +159,7 @@ def test_a_quantity_that_is_nan_from_the_first_epoch_on_is_one_warning(make):
 
 
 def test_a_quantity_that_becomes_nan_later_gives_no_warning():
-    assert played(EarlyStopping(patience=2), [3, math.nan, math.nan]) == [False, False, True]
+    assert play_values(EarlyStopping(patience=2), [3, math.nan, math.nan]) == [False, False, True]
 
 
 # ---- early stopping -------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_the_optimizer_and_replays_go_on_from_what_was_restored():
         assert same(model.state_dict(), other.state_dict())
 
 
-def test_callbacks_start_anew_with_a_second_training():
+def test_callbacks_start_again_with_a_second_training():
     stopping = EarlyStopping("mine", mode="min", patience=2)
     first = followed_by(stopping, [0, 1, 2, 3])
     assert (stopping.best, stopping.best_epoch) == (0, 0)
@@ -317,7 +317,7 @@ def test_the_rate_falls_after_so_many_epochs_without_a_better_one():
         return returned
 
     noted.begin = callback.begin
-    assert not any(played(noted, [3, 3, 3, 3, 3, 2, 2, math.nan, 1], optimizer=optimizer))
+    assert not any(play_values(noted, [3, 3, 3, 3, 3, 2, 2, math.nan, 1], optimizer=optimizer))
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
 
 
@@ -344,7 +344,7 @@ def test_the_rates_of_all_groups_fall_and_schedules_go_on_lower():
     assert rates == [[0.5, 0.75], [0.5, 0.5], [0.25, 0.125], [0.25, 0], [0.25, 0], [0.25, 0]]
 
 
-def test_scaling_rates_is_refused_if_a_replay_would_not_repeat_it():
+def test_scaling_rates_raises_if_a_replay_would_not_repeat_it():
     model = classifier(2, 3)
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TypeError, match="recorded"):

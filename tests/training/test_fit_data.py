@@ -71,7 +71,7 @@ def test_float_targets_become_the_dtype_of_the_model_and_integers_stay(dtype):
     assert [targets for _, targets in seen] == [dtype, dtype, dtype, np.int16, np.uint8]
 
 
-def batches_of(x, y, size):
+def make_batches(x, y, size):
     return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
 
 
@@ -79,11 +79,11 @@ class Batches:
     """An iterable of unknown length that can be read again."""
 
     def __iter__(self):
-        yield from batches_of(X, Y, 25)
+        yield from make_batches(X, Y, 25)
 
 
 @pytest.mark.parametrize(
-    "batches", [batches_of(X, Y, 25), tuple(batches_of(X.tolist(), Y.tolist(), 25)), Batches()], ids=type
+    "batches", [make_batches(X, Y, 25), tuple(make_batches(X.tolist(), Y.tolist(), 25)), Batches()], ids=type
 )
 def test_any_iterable_of_batches_is_data(batches):
     model, other = classifier(2, 16, 3), classifier(2, 16, 3)
@@ -98,8 +98,8 @@ def test_any_iterable_of_batches_is_data(batches):
 def test_an_iterator_that_is_exhausted_in_the_second_epoch_raises_value_error():
     model, once = classifier(2, 16, 3), classifier(2, 16, 3)
     with pytest.raises(ValueError, match="epoch 2"):
-        train(model, iter(batches_of(X, Y, 25)), epochs=3)
-    train(once, iter(batches_of(X, Y, 25)))
+        train(model, iter(make_batches(X, Y, 25)), epochs=3)
+    train(once, iter(make_batches(X, Y, 25)))
     assert bits(model) == bits(once)
 
 

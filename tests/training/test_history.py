@@ -65,7 +65,7 @@ def test_the_line_of_a_run_is_its_own_up_to_six():
     assert len(set(styles(figure.axes[0]))) == 6
 
 
-def test_other_objects_and_a_wrong_number_of_labels_are_refused():
+def test_other_objects_and_a_wrong_number_of_labels_raise():
     with pytest.raises(TypeError, match=r"takes other Histories, got \{'loss'"):
         history().plot({"loss": [1.0]})
     with pytest.raises(ValueError, match="a label for each of 2 runs, got \\['a'\\]"):

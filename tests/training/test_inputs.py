@@ -149,7 +149,7 @@ MASK = WORDS > 3
 
 
 @pytest.mark.parametrize("takes", [True, (True, True), (True, False)])
-def test_a_mask_beside_indices_stays_bool_whatever_takes_indices_says_of_it(takes):
+def test_a_mask_beside_indices_stays_bool_whatever_takes_indices_names_it(takes):
     model, expected = Masked(), Masked()
     model.takes_indices, expected.takes_indices = takes, (True, False)
     assert train(model, (WORDS, MASK), Y) == train(expected, (WORDS, MASK), Y)

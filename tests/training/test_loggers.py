@@ -19,18 +19,18 @@ from tests.training.callback_data import VALIDATION, X, Y
 # ---- the log --------------------------------------------------------------------------------------------------------
 
 
-def rows_of(path):
+def read_rows(path):
     return [line.split(",") for line in path.read_text().splitlines()]
 
 
 def test_the_log_has_a_row_for_each_epoch_as_soon_as_it_is_completed(tmp_path):
     path, seen = tmp_path / "log.csv", []
     path.write_text("an older file")
-    callbacks = [CSVLog(path), lambda *_: seen.append(len(rows_of(path)))]
+    callbacks = [CSVLog(path), lambda *_: seen.append(len(read_rows(path)))]
     history = train(
         classifier(2, 3), X, Y, epochs=3, metrics=["accuracy"], validation_data=VALIDATION, callbacks=callbacks
     )
-    names, *rows = rows_of(path)
+    names, *rows = read_rows(path)
     assert names == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy"]
     assert [int(row[0]) for row in rows] == [1, 2, 3]
     assert [[float(value) for value in row[1:]] for row in rows] == [list(row) for row in zip(*history.values())]  # noqa: B905
@@ -101,7 +101,7 @@ def scalars_in(folder):
     return found
 
 
-def scalars_of(history):
+def expected_scalars(history):
     rows = zip(*history.values(), strict=True)
     return [(name, i, np.float32(x)) for i, row in enumerate(rows, 1) for name, x in zip(history, row, strict=True)]
 
@@ -112,7 +112,7 @@ def test_tensorboard_gets_the_history_as_soon_as_an_epoch_is_completed(tmp_path)
     callbacks = [cl.callbacks.TensorBoard(folder), lambda *_: seen.append(len(scalars_in(folder)))]
     options = {"metrics": ["accuracy"], "validation_data": VALIDATION, "callbacks": callbacks}
     history = train(classifier(2, 3), X, Y, epochs=3, **options)
-    assert scalars_in(folder) == scalars_of(history)
+    assert scalars_in(folder) == expected_scalars(history)
     assert seen == [4, 8, 12]
     copy.deepcopy(callbacks[0])
     pickle.dumps(callbacks[0])
@@ -124,7 +124,7 @@ def test_tensorboard_shows_each_epoch_of_a_training_that_goes_on_once(tmp_path):
     callbacks = [cl.callbacks.TensorBoard(folder), cl.callbacks.Checkpoint(path, every=2)]
     train(classifier(2, 3), X, Y, epochs=3, callbacks=callbacks)  # epoch 3 is in no checkpoint
     history = train(classifier(2, 3), X, Y, epochs=5, callbacks=callbacks, resume=path)
-    assert scalars_in(folder) == scalars_of(history)
+    assert scalars_in(folder) == expected_scalars(history)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(tmp_path):

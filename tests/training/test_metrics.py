@@ -98,7 +98,7 @@ def softmax(scores):
     return p / p.sum(axis=1, keepdims=True)
 
 
-def judged(outputs, targets, k):
+def reference_metrics(outputs, targets, k):
     """Return the metrics of scores (n, C), two or more, by counting."""
     n, C = outputs.shape
     predicted = [max(range(C), key=lambda j: (row[j], -j)) for row in outputs]
@@ -145,7 +145,7 @@ def random_classes(seed):
 @every_seed
 def test_metrics_of_classes_are_what_counting_gives_for_random_shapes(seed):
     outputs, targets, k = random_classes(seed)
-    for name, expected in judged(outputs, targets, k).items():
+    for name, expected in reference_metrics(outputs, targets, k).items():
         metric = resolve_metrics([name])[name]
         for labels in (targets, targets.astype(np.uint8), targets.astype(np.float32)):
             assert metric(outputs, labels) == pytest.approx(expected, rel=1e-12, nan_ok=True), name
@@ -441,7 +441,7 @@ def test_outputs_are_taken_for_probabilities_with_one_warning(name):
         getattr(cl.metrics, name)(np.array([0.2, 0.7]), np.array([0, 1]))
 
 
-def test_scores_outside_0_and_1_or_of_no_consequence_are_no_reason_to_warn():
+def test_scores_outside_0_and_1_or_of_no_consequence_give_no_warning():
     for scores in ([0.2, 0.7, 1.5], [0.2, 0.7, -0.1], [0, 1, 0], [0.6, 0.0, 0.7]):
         x, y = np.array(scores)[:, None], np.array([1, 1, 0])
         expected = pytest.approx(np.mean((np.array(scores) > 0) == y))
@@ -521,7 +521,7 @@ def test_a_metric_gives_any_kind_of_number(value):
     assert evaluate([[1.0]], [[1.0]], [cl.metrics.metric(lambda outputs, targets: value, "mine")])["mine"] == 1
 
 
-def test_a_metric_of_batches_whose_rows_differ_is_an_error_that_says_so():
+def test_a_metric_of_batches_whose_rows_differ_is_an_error_that_reports_it():
     def mine(outputs, targets):
         return 0.0
 
@@ -533,7 +533,7 @@ def test_a_metric_of_batches_whose_rows_differ_is_an_error_that_says_so():
     train(model, batches, metrics=["accuracy"])  # is counted batch by batch
 
 
-def test_a_metric_of_outputs_that_are_not_rows_is_refused_before_the_first_step():
+def test_a_metric_of_outputs_that_are_not_rows_raises_before_the_first_step():
     class Mean(cl.Function):
         def forward(self, x):
             return x.mean(axis=0, keepdims=True)
@@ -567,7 +567,7 @@ def test_a_metric_has_the_name_and_the_mode_it_is_given():
 
 
 @pytest.mark.parametrize("metrics", [None, 3])
-def test_metrics_that_are_no_list_are_an_error_that_says_what_is_expected(metrics):
+def test_metrics_other_than_a_list_raise_and_say_what_is_expected(metrics):
     with pytest.raises(TypeError, match=r"metrics: expected a list such as \['accuracy'\], got"):
         evaluate([[1.0]], [[1.0]], metrics)
 
@@ -647,7 +647,7 @@ def test_a_log_loss_of_a_label_without_a_probability_is_an_error_that_names_the_
     assert cl.metrics.log_loss(np.array([1.0, 0.0]), np.array([0, 1])) == pytest.approx(52 * np.log(2))
 
 
-def test_labels_that_are_no_whole_numbers_raise_value_error_naming_the_row():
+def test_fractions_as_labels_raise_value_error_naming_the_row():
     with pytest.raises(ValueError, match=r"0\.5 in row 2"):
         cl.metrics.f1(np.zeros((4, 3)), np.array([0, 1, 0.5, 2]))
 
@@ -681,7 +681,7 @@ def test_metrics_of_an_epoch_are_measured_while_it_runs():
 
 
 @pytest.mark.parametrize("metrics", ["accuracy", accuracy, [3], [None], 5])
-def test_metrics_that_are_no_list_of_names_and_callables_raise_type_error(metrics):
+def test_metrics_other_than_names_and_callables_raise_type_error(metrics):
     x, y = cl.datasets.spiral(points_per_class=5)
     with pytest.raises(TypeError):
         train(classifier(2, 3), x, y, metrics=metrics)

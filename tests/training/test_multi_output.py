@@ -54,14 +54,14 @@ def in_batches(x=X, y=Y, *weights, size=16):
     return [(x, (a, b), *weights) for x, a, b, *weights in cut]
 
 
-def mapped(array, folder):
+def map_array(array, folder):
     """Return the array in a mapped file."""
     path = folder / f"{len(list(folder.iterdir()))}.npy"
     np.save(path, array)
     return np.load(path, mmap_mode="r")
 
 
-def moved(x, y):
+def shift_targets(x, y):
     """Return a transform that changes the input and the second target."""
     return x + 1, (y[0], 2 * y[1])
 
@@ -97,16 +97,16 @@ def generator(**options):
 
 WAYS = {
     "generator": lambda folder: generator(),
-    "transform": lambda folder: generator(transform=moved),
+    "transform": lambda folder: generator(transform=shift_targets),
     "read ahead": lambda folder: cl.Prefetch(generator()),
     "batches": lambda folder: in_batches(),
     "weighted batches": lambda folder: in_batches(X, Y, WEIGHTS),
     "weighted generator": lambda folder: generator(sample_weight=WEIGHTS),
     "mapped": lambda folder: cl.DataGenerator(
-        mapped(X, folder), (mapped(LABELS, folder), NUMBERS), batch_size=16, seed=3
+        map_array(X, folder), (map_array(LABELS, folder), NUMBERS), batch_size=16, seed=3
     ),
     "mapped targets": lambda folder: cl.DataGenerator(
-        X, tuple(mapped(y, folder) for y in Y), batch_size=16, seed=3, sample_weight=WEIGHTS
+        X, tuple(map_array(y, folder) for y in Y), batch_size=16, seed=3, sample_weight=WEIGHTS
     ),
 }
 
@@ -158,8 +158,8 @@ def test_a_split_holds_out_the_same_rows_of_all(weights):
 def test_a_mapped_file_is_split_too(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "BUFFER", 1500)
     monkeypatch.setattr(sources, "BLOCK", 128)
-    y = tuple(mapped(y, tmp_path) for y in Y)
-    history = train(TwoHeads(), mapped(X, tmp_path), y, loss=BOTH, validation_split=0.3, metrics=(["accuracy"], []))
+    y = tuple(map_array(y, tmp_path) for y in Y)
+    history = train(TwoHeads(), map_array(X, tmp_path), y, loss=BOTH, validation_split=0.3, metrics=(["accuracy"], []))
     assert "val_loss_1" in history
 
 
@@ -298,7 +298,7 @@ class Cubic(cl.Function):
         return dy * 3 * self.d * np.abs(self.d) / self.d.size
 
 
-def of_numbers(outputs, targets):
+def squared_error(outputs, targets):
     return ((outputs - targets) ** 2).mean()
 
 
@@ -307,8 +307,8 @@ def test_own_losses_are_called_with_their_output_and_target():
     options = {"batch_size": 16, "seed": 0}
     histories = [
         train(models[0], X, Y, loss=BOTH, **options),
-        train(models[1], X, Y, loss=(cl.SoftmaxLoss(), of_numbers), **options),
-        train(models[2], X, Y, loss=cl.Losses([cl.SoftmaxLoss(), of_numbers]), **options),
+        train(models[1], X, Y, loss=(cl.SoftmaxLoss(), squared_error), **options),
+        train(models[2], X, Y, loss=cl.Losses([cl.SoftmaxLoss(), squared_error]), **options),
     ]
     assert histories[1] == histories[2]
     assert bits(models[1]) == bits(models[2])
@@ -343,7 +343,7 @@ def test_an_own_loss_gets_targets_in_the_shape_of_its_output():
 
     def loss(outputs, targets):
         assert outputs.shape == targets.shape
-        return of_numbers(outputs, targets)
+        return squared_error(outputs, targets)
 
     train(Column(), X, (LABELS, NUMBERS[:, 0]), loss=(cl.SoftmaxLoss(), loss))
 
@@ -357,7 +357,7 @@ def test_a_loss_that_cannot_be_recorded_trains_with_one_warning():
     with pytest.warns(cl.NotRecorded) as warned:
         train(model, X, Y, loss=(cl.SoftmaxLoss(), in_numpy), batch_size=16, seed=0, epochs=2)
     assert len(warned) == 1
-    train(other, X, Y, loss=(cl.SoftmaxLoss(), of_numbers), batch_size=16, seed=0, epochs=2)
+    train(other, X, Y, loss=(cl.SoftmaxLoss(), squared_error), batch_size=16, seed=0, epochs=2)
     assert bits(model) == bits(other)
 
 
@@ -400,7 +400,7 @@ def test_a_loss_of_one_output_and_two_targets_gets_them():
 
 
 def test_a_further_fit_with_the_same_losses_records_nothing_again():
-    model, losses = TwoHeads(), [cl.SoftmaxLoss(), of_numbers]
+    model, losses = TwoHeads(), [cl.SoftmaxLoss(), squared_error]
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         train(model, X, Y, loss=tuple(losses), optimizer=optimizer, metrics=(["accuracy"], ["mae"]))
@@ -460,10 +460,10 @@ def test_callbacks_monitor_the_parts(monitor, is_max):
 
 
 def test_the_mode_of_a_part_is_known_by_the_name_of_its_metric():
-    metrics = resolve_metrics((["accuracy", "top_k(2)"], [cl.metrics.metric(of_numbers, "mine", "max")]))
+    metrics = resolve_metrics((["accuracy", "top_k(2)"], [cl.metrics.metric(squared_error, "mine", "max")]))
     modes = {name: find_mode(name, metrics) for name in [*metrics, "loss_1", "val_loss_0", "loss"]}
     assert list(modes.values()) == ["max", "max", "max", "min", "min", "min"]
-    assert find_mode("loss_1", {"loss_1": of_numbers}) is None
+    assert find_mode("loss_1", {"loss_1": squared_error}) is None
 
 
 # ---- other uses -----------------------------------------------------------------------------------------------------
@@ -475,7 +475,7 @@ def test_the_other_ways_to_train_and_look_take_several_targets():
     tested = cl.find_lr(model, X, Y, loss=BOTH, optimizer=optimizer, batch_size=16, steps=5)
     assert len(tested.losses) == 5
     assert len(cl.inspect(model, X, Y, loss=BOTH).layers) >= 3
-    assert cl.inspect(model, X, Y, loss=(cl.SoftmaxLoss(), of_numbers)).loss == pytest.approx(
+    assert cl.inspect(model, X, Y, loss=(cl.SoftmaxLoss(), squared_error)).loss == pytest.approx(
         model.evaluate(X, Y, loss=BOTH)["loss"], rel=1e-5
     )
     models = [TwoHeads() for _ in range(3)]
@@ -556,7 +556,7 @@ def test_targets_and_losses_that_do_not_fit_raise_before_anything_is_written(opt
         (([cl.MSELoss(), "mse"],), TypeError, "expected a Function"),
     ],
 )
-def test_losses_are_refused_that_are_none(arguments, error, message):
+def test_impossible_losses_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         cl.Losses(*arguments)
 
@@ -573,7 +573,7 @@ def test_losses_by_hand_say_which_target_is_wrong():
 
 
 @pytest.mark.parametrize("changed", [lambda x, y: (x, y[0]), lambda x, y: (x, (y[0], y[1][1:])), lambda x, y: (x, [1])])
-def test_a_transform_that_loses_a_target_is_refused(changed):
+def test_a_transform_that_loses_a_target_raises(changed):
     with pytest.raises(ValueError, match=r"targets|transform"):
         train(TwoHeads(), cl.DataGenerator(X, Y, transform=changed), loss=BOTH)
 

@@ -30,7 +30,7 @@ def run(clock, verbose, epochs, steps, seconds, known=True, results=None, ends_a
             shown.epoch(1, results or {"loss": [0.5], "val_loss": [0.25]})
 
 
-def drawn(capsys):
+def shown_texts(capsys):
     """Return what a bar showed, one after the other."""
     return [text.strip() for text in re.split(r"[\r\n]+", capsys.readouterr().err) if text.strip()]
 
@@ -77,7 +77,7 @@ def test_epochs_tell_the_time_if_the_number_of_steps_is_unknown(clock, capsys):
 def test_a_bar_on_a_terminal_shows_the_loss_so_far_and_the_time_left_first(clock, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     run(clock, 1, epochs=2, steps=5, seconds=20)
-    bars = drawn(capsys)
+    bars = shown_texts(capsys)
     assert re.fullmatch(r"10%\|.{6}\| 3:00 left  epoch 0/2  loss 9  0.05 steps/s", bars[0])
     sixty = r"60%\|.*\| 1:20 left  epoch 1/2  loss 9  val_loss 0.25  0.05 steps/s"
     assert any(re.fullmatch(sixty, bar) for bar in bars)
@@ -102,12 +102,12 @@ def test_an_epoch_that_has_just_begun_shows_the_loss_of_the_last_one(clock, caps
         shown.epoch(1, {"loss": [0.5]})
         clock.now += 20
         shown.step(10, lambda: math.nan)
-    assert "loss 0.5" in drawn(capsys)[0]
+    assert "loss 0.5" in shown_texts(capsys)[0]
 
 
 def test_a_bar_that_goes_into_a_file_is_drawn_once_an_epoch_at_most(clock, capsys):
     run(clock, 1, epochs=5, steps=100, seconds=1)
-    bars = drawn(capsys)
+    bars = shown_texts(capsys)
     assert len(bars) <= 2 * 5  # tqdm may draw one twice as it begins and ends
     assert len(set(bars)) <= 6
     assert "epoch 5/5" in bars[-1]
@@ -122,7 +122,7 @@ def test_a_bar_of_many_tiny_epochs_is_rarely_drawn(clock, capsys, monkeypatch):
             shown.step(1, lambda: asked.append(1) or 0.5)
             shown.epoch(1, {"loss": [0.5]})
     assert len(asked) <= 1 / progress.REFRESH_INTERVAL + 1
-    assert len(drawn(capsys)) <= 3 / progress.REFRESH_INTERVAL
+    assert len(shown_texts(capsys)) <= 3 / progress.REFRESH_INTERVAL
 
 
 @pytest.mark.parametrize(

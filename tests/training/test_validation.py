@@ -11,7 +11,7 @@ from tests.conftest import bits, classifier, train
 from tests.training.numpy_parts import SquaredError, X, Y
 
 
-def rows_seen(model, x, y, **options):
+def record_rows(model, x, y, **options):
     """Return the targets of the rows that a fit trains on, by epoch, and those that it evaluates."""
     trained, evaluated = [], []
 
@@ -25,7 +25,7 @@ def rows_seen(model, x, y, **options):
 
 def test_a_validation_split_holds_out_the_same_rows_in_every_epoch():
     rows = np.arange(21.0)[:, None]
-    trained, evaluated, history = rows_seen(
+    trained, evaluated, history = record_rows(
         cl.Model([cl.Linear(1, 1)]), rows, rows, lr=0, validation_split=0.3, epochs=3, seed=0
     )
     assert len(evaluated[0]) == 6  # int(21 · 0.3)
@@ -40,42 +40,42 @@ def test_the_rows_held_out_depend_on_the_seed():
 
     def held_out(seed, **options):
         model = cl.Model([cl.Linear(1, 1)], seed=0)
-        return rows_seen(model, rows, rows, lr=0, validation_split=0.5, seed=seed, **options)[1][0]
+        return record_rows(model, rows, rows, lr=0, validation_split=0.5, seed=seed, **options)[1][0]
 
     assert held_out(1) == held_out(1, shuffle=False) != held_out(2)
     assert held_out(None) == held_out(None)  # from the stream of the model
     assert held_out(1) != list(range(25, 50))
 
 
-def held_out_by(model, n=20, share=0.4, **options):
+def held_out_rows(model, n=20, share=0.4, **options):
     """Return the rows of n that a fit of the model evaluates."""
     rows = np.arange(float(n))[:, None]
-    return rows_seen(model, rows, rows, lr=0, validation_split=share, **options)[1][0]
+    return record_rows(model, rows, rows, lr=0, validation_split=share, **options)[1][0]
 
 
 def test_a_further_fit_holds_out_the_same_rows():
     model = cl.Model([cl.Linear(1, 1)], seed=0)
-    first = held_out_by(model)
-    assert held_out_by(cl.Model([cl.Linear(1, 1)], seed=0)) == first
-    other = held_out_by(model, 30)
-    assert held_out_by(model) == first
-    assert held_out_by(model, 30) == other
-    assert set(held_out_by(model, share=0.2)) < set(first)
+    first = held_out_rows(model)
+    assert held_out_rows(cl.Model([cl.Linear(1, 1)], seed=0)) == first
+    other = held_out_rows(model, 30)
+    assert held_out_rows(model) == first
+    assert held_out_rows(model, 30) == other
+    assert set(held_out_rows(model, share=0.2)) < set(first)
 
 
 def test_a_seed_draws_another_split_which_is_then_remembered():
     model = cl.Model([cl.Linear(1, 1)], seed=0)
-    first, anew = held_out_by(model), held_out_by(model, seed=1)
-    assert anew == held_out_by(model, seed=1) == held_out_by(model) != first
+    first, anew = held_out_rows(model), held_out_rows(model, seed=1)
+    assert anew == held_out_rows(model, seed=1) == held_out_rows(model) != first
 
 
 def test_copies_and_pickles_remember_a_split_and_a_redrawn_model_does_not():
     model = cl.Model([cl.Linear(1, 1)], seed=0)
-    first = held_out_by(model)
+    first = held_out_rows(model)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert held_out_by(other) == first
+        assert held_out_rows(other) == first
     model.initialize(7)
-    assert held_out_by(model) == held_out_by(cl.Model([cl.Linear(1, 1)], seed=7)) != first
+    assert held_out_rows(model) == held_out_rows(cl.Model([cl.Linear(1, 1)], seed=7)) != first
 
 
 @pytest.mark.parametrize("give", [lambda: (X, Y), lambda: [X.tolist(), Y], lambda: cl.DataGenerator(X, Y)])

@@ -27,7 +27,7 @@ class Unweighted(cl.Function):
 WEIGHTS = RNG.integers(0, 4, size=30)
 
 
-def given_as(how, weights, size=8):
+def weighted_data(how, weights, size=8):
     """Return the same rows and weights as arrays, as a generator, and as batches."""
     if how == "arrays":
         return {"x": A, "y": TARGETS, "sample_weight": weights, "batch_size": size, "shuffle": False}
@@ -45,7 +45,7 @@ def test_a_weight_of_two_is_a_row_twice(dtype, how):
     weighted, repeated = classifier(2, 3, dtype=dtype), classifier(2, 3, dtype=dtype)
     options = {"loss": SquaredError(), "lr": 0.01, "epochs": 5}
     histories = [
-        train(weighted, **given_as(how, WEIGHTS, 30), **options),
+        train(weighted, **weighted_data(how, WEIGHTS, 30), **options),
         train(repeated, A.repeat(WEIGHTS, axis=0), TARGETS.repeat(WEIGHTS, axis=0), batch_size=100, **options),
     ]
     rtol = 1e-4 if dtype == np.float32 else 1e-12
@@ -59,7 +59,7 @@ def test_the_loss_of_an_epoch_weighs_its_rows_and_metrics_do_not(how):
         return len(targets)
 
     model, weights = classifier(2, 3), RNG.uniform(0.1, 2, size=30)
-    history = train(model, loss=SquaredError(), lr=0, metrics=[rows, "mae"], **given_as(how, weights))
+    history = train(model, loss=SquaredError(), lr=0, metrics=[rows, "mae"], **weighted_data(how, weights))
     errors = ((model.predict(A) - TARGETS) ** 2).sum(axis=1)
     assert history["loss"][0] == pytest.approx((weights * errors).sum() / weights.sum(), rel=1e-5)
     assert history["rows"] == [30]
@@ -79,7 +79,7 @@ def test_a_batch_whose_weights_are_all_0_makes_no_step(how, without):
     optimizers = [cl.Adam(m.parameters(), lr=0.01) for m in (model, other)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "A", nan)
-        given = given_as(how, weights)
+        given = weighted_data(how, weights)
     history = train(model, optimizer=optimizers[0], **given, **options)
     kept = [(A[i : i + 8], TARGETS[i : i + 8], weights[i : i + 8]) for i in range(0, 30, 8) if counts[i]]
     expected = train(other, kept, optimizer=optimizers[1], **options)
@@ -159,7 +159,7 @@ def test_weights_given_twice_or_for_a_loss_that_takes_none_raise():
     for x in (cl.DataGenerator(A, TARGETS), [(A, TARGETS)]):
         with pytest.raises(ValueError, match="sample_weight"):
             train(model, x, loss=SquaredError(), sample_weight=ones)
-    for given in given_as("arrays", ones), given_as("generator", ones), given_as("batches", ones):
+    for given in weighted_data("arrays", ones), weighted_data("generator", ones), weighted_data("batches", ones):
         with pytest.raises(TypeError, match="takes no weights"):
             train(model, loss=Unweighted(), **given)
     with pytest.raises(ValueError, match="needs y"):
@@ -180,7 +180,7 @@ UNEVEN = np.r_[0:20, 20:30, 40:45]  # 20, 10 and 5 rows of the classes
 OF_CLASS = {0: 2, 2: 3}
 
 
-def fitted(x, y, dtype=np.float32, **options):
+def fit_full_batches(x, y, dtype=np.float32, **options):
     """Return a model trained by full batches, and the history."""
     model = classifier(2, 8, 3, dtype=dtype)
     history = train(model, x, y, **{"batch_size": len(x), "epochs": 5, "shuffle": False, **options})
@@ -190,8 +190,8 @@ def fitted(x, y, dtype=np.float32, **options):
 @DTYPES
 def test_a_class_weight_of_two_is_each_of_its_rows_twice(dtype):
     times = np.array([2, 1, 3])[ARMS]
-    model, history = fitted(POINTS, ARMS, dtype, class_weight=OF_CLASS)
-    other, expected = fitted(POINTS.repeat(times, axis=0), ARMS.repeat(times), dtype)
+    model, history = fit_full_batches(POINTS, ARMS, dtype, class_weight=OF_CLASS)
+    other, expected = fit_full_batches(POINTS.repeat(times, axis=0), ARMS.repeat(times), dtype)
     rtol = 1e-5 if dtype == np.float32 else 1e-12
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=rtol)
     np.testing.assert_allclose(model.predict(POINTS), other.predict(POINTS), rtol=rtol, atol=rtol)
@@ -216,8 +216,8 @@ def test_class_weights_are_weights_of_rows_and_multiply_them():
     rows = np.random.default_rng(0).uniform(0.5, 2, size=len(ARMS))
     of_class = np.array([2, 1, 3])[ARMS]
     for given, weights in ((None, of_class), (rows, rows * of_class)):
-        model, history = fitted(POINTS, ARMS, class_weight=OF_CLASS, sample_weight=given, batch_size=7)
-        other, expected = fitted(POINTS, ARMS, sample_weight=weights, batch_size=7)
+        model, history = fit_full_batches(POINTS, ARMS, class_weight=OF_CLASS, sample_weight=given, batch_size=7)
+        other, expected = fit_full_batches(POINTS, ARMS, sample_weight=weights, batch_size=7)
         assert bits(model) == bits(other)
         assert history == expected
 
@@ -228,15 +228,19 @@ def test_balanced_weights_are_scikit_learns():
     weights = compute("balanced", classes=np.arange(3), y=y)
     np.testing.assert_allclose(weights, 35 / (3 * np.array([20, 10, 5])))
     for given in (y, y.astype(np.uint8), y.tolist()):
-        assert bits(fitted(x, given, class_weight="balanced")[0]) == bits(fitted(x, y, sample_weight=weights[y])[0])
+        assert bits(fit_full_batches(x, given, class_weight="balanced")[0]) == bits(
+            fit_full_batches(x, y, sample_weight=weights[y])[0]
+        )
     explicit = dict(enumerate(weights.tolist()))
-    assert bits(fitted(x, y, class_weight=explicit)[0]) == bits(fitted(x, y, class_weight="balanced")[0])
+    assert bits(fit_full_batches(x, y, class_weight=explicit)[0]) == bits(
+        fit_full_batches(x, y, class_weight="balanced")[0]
+    )
 
 
 def test_weighted_losses_are_pytorchs():
     torch = pytest.importorskip("torch")
     weights = [2.0, 1.0, 3.0]
-    model, history = fitted(POINTS, ARMS, np.float64, class_weight=OF_CLASS, lr=0.0, epochs=1)
+    model, history = fit_full_batches(POINTS, ARMS, np.float64, class_weight=OF_CLASS, lr=0.0, epochs=1)
     scores, labels = torch.tensor(model.predict(POINTS)), torch.tensor(ARMS)
     expected = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float64))(scores, labels)
     assert history["loss"][0] == pytest.approx(expected.item(), rel=1e-12)
@@ -254,8 +258,8 @@ def test_labels_to_be_ignored_have_no_part_in_the_balance():
             frozen = classifier(2, 3)
             frozen.requires_grad = False
             loss = cl.Penalized(cl.SoftmaxLoss(ignore=-1), frozen.parameters(), l2=0.0)
-        model, _ = fitted(POINTS, y, class_weight="balanced", loss=loss)
-        other, _ = fitted(POINTS, y, sample_weight=weights, loss=cl.SoftmaxLoss(ignore=-1))
+        model, _ = fit_full_batches(POINTS, y, class_weight="balanced", loss=loss)
+        other, _ = fit_full_batches(POINTS, y, sample_weight=weights, loss=cl.SoftmaxLoss(ignore=-1))
         np.testing.assert_allclose(model.predict(POINTS), other.predict(POINTS), rtol=1e-5, atol=1e-6)
 
 
@@ -271,14 +275,14 @@ def test_class_weights_go_with_one_score_a_row(dtype, columns):
 
 
 def test_class_weights_have_no_part_in_validation():
-    history = fitted(POINTS, ARMS, class_weight=OF_CLASS, validation_data=(POINTS, ARMS), lr=0.0)[1]
-    plain = fitted(POINTS, ARMS, validation_data=(POINTS, ARMS), lr=0.0)[1]
+    history = fit_full_batches(POINTS, ARMS, class_weight=OF_CLASS, validation_data=(POINTS, ARMS), lr=0.0)[1]
+    plain = fit_full_batches(POINTS, ARMS, validation_data=(POINTS, ARMS), lr=0.0)[1]
     assert history["val_loss"] == plain["val_loss"] == [pytest.approx(plain["loss"][0])] * 5
     assert history["loss"] != plain["loss"]
     split = {"validation_split": 0.3, "seed": 1, "lr": 0.0}
     assert (
-        fitted(POINTS, ARMS, class_weight=OF_CLASS, **split)[1]["val_loss"]
-        == (fitted(POINTS, ARMS, **split)[1]["val_loss"])
+        fit_full_batches(POINTS, ARMS, class_weight=OF_CLASS, **split)[1]["val_loss"]
+        == (fit_full_batches(POINTS, ARMS, **split)[1]["val_loss"])
     )
 
 

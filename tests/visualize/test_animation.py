@@ -39,7 +39,7 @@ def arguments(model, **more):
     return given | more
 
 
-def taken(model=None, x=X, y=Y, frames=5, **more):
+def make_film(model=None, x=X, y=Y, frames=5, **more):
     model = classifier() if model is None else model
     return cl.plots.film(model, x, y, frames=frames, **arguments(model, **more))
 
@@ -63,7 +63,7 @@ def test_the_training_has_the_bits_of_fit(options, dtype):
     fitted, model = classifier(dtype), classifier(dtype)
     given = arguments(fitted, **options)
     history = fitted.fit(X, Y, **given)
-    film = taken(model, **options)
+    film = make_film(model, **options)
     assert state(model) == state(fitted)
     assert film.history == history
     assert str(model._state.rng.bit_generator.state) == str(fitted._state.rng.bit_generator.state)
@@ -73,7 +73,7 @@ def test_callbacks_are_called_as_by_fit():
     epochs, fitted, model = [], classifier(), classifier()
     stop = lambda: cl.callbacks.EarlyStopping(monitor="loss", patience=2, min_delta=0.05)  # noqa: E731
     fitted.fit(X, Y, **arguments(fitted, callbacks=[stop()], epochs=60))
-    film = taken(model, callbacks=[stop(), lambda epoch, _: epochs.append(epoch)], epochs=60)
+    film = make_film(model, callbacks=[stop(), lambda epoch, _: epochs.append(epoch)], epochs=60)
     assert state(model) == state(fitted)
     assert epochs == list(range(film.history.epochs))
     assert film.epochs[-1] == film.history.epochs < 60
@@ -88,7 +88,7 @@ def test_callbacks_are_called_as_by_fit():
 )
 def test_each_frame_has_the_models_outputs_at_that_epoch(make, x, y, dtype):
     untrained, model = make(dtype), make(dtype)
-    film = taken(model, x, y)
+    film = make_film(model, x, y)
     assert film.epochs == [0, 1, 3, 7, 12]
     assert len(film) == 5
     np.testing.assert_array_equal(film.outputs[0], untrained.predict(film.points))
@@ -101,7 +101,7 @@ def test_each_frame_has_the_models_outputs_at_that_epoch(make, x, y, dtype):
 
 def test_the_last_picture_has_the_regions_of_the_trained_model():
     model = classifier()
-    film = taken(model, epochs=40)
+    film = make_film(model, epochs=40)
     picture = film.frames[-1].astype(int)
     ends = np.array(
         [[film.points[:, 0].min(), film.points[:, 1].max()], [film.points[:, 0].max(), film.points[:, 1].min()]]
@@ -125,12 +125,12 @@ def test_the_last_picture_has_the_regions_of_the_trained_model():
 
 
 def test_frames_are_dense_at_the_beginning_and_there_is_one_at_most_for_each_epoch():
-    assert taken(epochs=100, frames=11).epochs == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81, 100]
-    assert taken(epochs=3, frames=40).epochs == [0, 1, 2, 3]
+    assert make_film(epochs=100, frames=11).epochs == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81, 100]
+    assert make_film(epochs=3, frames=40).epochs == [0, 1, 2, 3]
 
 
 def test_a_gif_has_all_frames_and_stays_on_the_last(tmp_path):
-    film = taken()
+    film = make_film()
     film.save(tmp_path / "film.gif", fps=5)
     with Image.open(tmp_path / "film.gif") as gif:
         assert gif.n_frames == len(film)
@@ -148,7 +148,7 @@ def test_a_gif_has_all_frames_and_stays_on_the_last(tmp_path):
 
 
 def test_a_page_has_all_frames_and_needs_nothing_else(tmp_path):
-    film = taken()
+    film = make_film()
     film.save(tmp_path / "film.html")
     page = (tmp_path / "film.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
@@ -165,13 +165,13 @@ def test_a_page_has_all_frames_and_needs_nothing_else(tmp_path):
 
 
 def test_two_films_on_a_page_have_names_of_their_own():
-    names = [re.search(r'id="(film-\w+)"', taken(epochs=epochs)._repr_html_())[1] for epochs in (2, 3)]
+    names = [re.search(r'id="(film-\w+)"', make_film(epochs=epochs)._repr_html_())[1] for epochs in (2, 3)]
     assert names[0] != names[1]
 
 
 def test_the_curve_of_a_regression_is_drawn_with_its_error():
     model = regression()
-    film = taken(model, NUMBERS, SQUARES[:, 0])
+    film = make_film(model, NUMBERS, SQUARES[:, 0])
     assert film.points.shape == (films.CURVE_POINTS, 1)
     assert film.points.min() < -1
     assert film.points.max() > 1
@@ -180,7 +180,7 @@ def test_the_curve_of_a_regression_is_drawn_with_its_error():
 
 
 def test_all_frames_have_one_size_and_their_text_is_within():
-    film = taken(epochs=2000, frames=3, batch_size=60)
+    film = make_film(epochs=2000, frames=3, batch_size=60)
     assert len({frame.shape for frame in film.frames}) == 1
     for frame in film.frames:
         edge = np.concatenate([frame[0], frame[-1], frame[:, 0], frame[:, -1]])
@@ -188,14 +188,14 @@ def test_all_frames_have_one_size_and_their_text_is_within():
 
 
 def test_drawing_leaves_pyplot_alone():
-    assert taken().frames
+    assert make_film().frames
     assert plt.get_fignums() == []
 
 
 def test_a_training_that_diverges_raises_as_fit_does():
     model = classifier()
     with pytest.raises(cl.TrainingDiverged):
-        taken(model, optimizer=cl.SGD(model.parameters(), lr=1e30))
+        make_film(model, optimizer=cl.SGD(model.parameters(), lr=1e30))
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_bad_arguments_are_named_before_the_training(given, error, message):
         np.testing.assert_array_equal(p.data, values)
 
 
-def test_other_files_are_refused(tmp_path):
-    film = taken()
+def test_other_files_raise(tmp_path):
+    film = make_film()
     with pytest.raises(ValueError, match=r"Film.save writes .gif and .html, got 'film.mp4'"):
         film.save(tmp_path / "film.mp4")
     with pytest.raises(ValueError, match="fps"):
@@ -240,5 +240,5 @@ def test_without_matplotlib_it_raises_before_the_training(monkeypatch):
     monkeypatch.delitem(sys.modules, "caffelite._support.figures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"drawn by matplotlib, which is not installed: .* -m pip install matplotlib"):
-        taken(model)
+        make_film(model)
     assert state(model) == before

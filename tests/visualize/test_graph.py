@@ -227,7 +227,7 @@ def test_arrows_do_not_cross_if_they_need_not(make):
             assert (x - x_2) * (to_x - to_x_2) >= 0
 
 
-def test_functions_that_follow_each_other_stand_in_a_straight_line():
+def test_functions_that_follow_each_other_are_in_a_straight_line():
     drawn, _ = drawing(two_layers())
     spine = [box for box in drawn if box.label.endswith(")") or box.label == "x"]
     assert len(spine) == 5
@@ -293,7 +293,7 @@ class Halves(cl.Function):
         return np.concatenate(dy)
 
 
-def outputs_of(function, x, *shapes):
+def apply_noting(function, x, *shapes):
     """Tensors that note one application of a Function, as what a Function with several outputs returns does."""
     outputs, number = [cl.Tensor(np.ones(shape, np.float32)) for shape in shapes], x.exp()._serial_number
     for y in outputs:
@@ -303,7 +303,7 @@ def outputs_of(function, x, *shapes):
 
 
 def test_a_function_with_several_outputs_is_drawn_once_with_an_arrow_for_each_use():
-    first, second = outputs_of(Halves(), tensor(4, 3, name="x"), (1, 3), (3, 3))
+    first, second = apply_noting(Halves(), tensor(4, 3, name="x"), (1, 3), (3, 3))
     y = (first.exp() * second).sum() + second.mean()
     drawn, _ = drawing(y)
     assert [(box.label, box.detail) for box in drawn if box.label.startswith("Halves")] == [
@@ -328,7 +328,7 @@ def test_a_tensor_without_a_graph_is_drawn_alone():
     assert (drawn.label, drawn.detail) == ("Tensor", "(3,)")
 
 
-def test_the_name_of_a_result_stands_with_its_shape():
+def test_the_name_of_a_result_is_beside_its_shape():
     y = tensor(3).exp()
     y.name = "y"
     drawn, _ = drawing(y)

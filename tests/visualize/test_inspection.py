@@ -180,7 +180,7 @@ def test_a_unit_of_a_sequence_of_vectors_is_a_feature():
     assert (layers(found)["1"].units, layers(found)["1"].dead) == (10, 6)
 
 
-def test_constant_pixels_are_no_dead_units():
+def test_constant_pixels_do_not_count_as_dead_units():
     x = X.reshape(-1, 2, 2).copy()
     x[:, 0, 0] = 0
     assert look(cl.Model([cl.Flatten(), cl.Linear(4, 3)], seed=0), x).findings == ["Nothing stands out."]
@@ -220,7 +220,7 @@ def test_vanishing_and_exploding_gradients_name_the_worst_layer():
 
 
 @pytest.mark.parametrize("depth", [2, 10])
-def test_a_net_drawn_for_its_activation_does_not_stand_out(depth):
+def test_a_net_drawn_for_its_activation_gives_no_finding(depth):
     model = cl.Model(seed=0)
     for i in range(depth):
         model.add(cl.Linear(4 if i == 0 else 50, 50, initializer=cl.initializers.he_normal)).add(cl.ReLU())
@@ -233,7 +233,7 @@ def in_a_row(found):
     return [finding for finding in found.findings if "nothing between them" in finding]
 
 
-def test_a_forgotten_activation_between_two_linear_layers_is_said():
+def test_a_forgotten_activation_between_two_linear_layers_is_reported():
     (said,) = in_a_row(look(cl.Model([cl.Linear(4, 16), cl.Linear(16, 3)], seed=0)))
     assert said == (
         "Layers 0 and 1 are Linear, with nothing between them: together they are one Linear. Put ReLU() between them."
@@ -246,7 +246,7 @@ def images_net(*convolutions):
     return cl.Model([*convolutions, cl.GlobalAvgPool(), cl.Linear(convolutions[-1].out_channels, 3)], seed=0)
 
 
-def test_a_forgotten_activation_between_two_convolutions_is_said():
+def test_a_forgotten_activation_between_two_convolutions_is_reported():
     for second, one in (
         (cl.Conv2d(8, 8, 3), "one Conv2d with a larger window, except at the borders."),
         (cl.Conv2d(8, 5, 1), "one Conv2d."),
@@ -266,14 +266,14 @@ class OfTwo(cl.Model):
         return self.apply(self.a, self.b, x)
 
 
-def frozen():
+def frozen_net():
     model = cl.Model([cl.Linear(4, 8), cl.Linear(8, 3)], seed=0)
     for p in model.functions[0].parameters():
         p.requires_grad = False
     return model
 
 
-def test_a_forgotten_activation_in_a_call_is_said():
+def test_a_forgotten_activation_in_a_call_is_reported():
     (said,) = in_a_row(look(OfTwo(lambda a, b, x: b(a(x)))))
     assert said.startswith("Layers a and b are Linear")
 
@@ -290,7 +290,7 @@ def test_a_forgotten_activation_in_a_call_is_said():
         pytest.param(lambda: OfTwo(lambda a, b, x: b(a(a(x)).relu())), id="one layer, applied twice"),
         pytest.param(lambda: OfTwo(lambda a, b, x: b(a(x)), cl.DropConnect(4, 3)), id="DropConnect"),
         pytest.param(lambda: cl.Model([cl.Model([cl.Linear(4, 8)]), cl.Linear(8, 3)], seed=0), id="two models"),
-        pytest.param(frozen, id="a frozen layer"),
+        pytest.param(frozen_net, id="a frozen layer"),
     ],
 )
 def test_two_linear_layers_with_a_reason_are_not_named(make):
@@ -329,7 +329,7 @@ def test_values_that_are_not_finite_name_the_layer_where_they_begin():
     assert layers(look(model))["2"].output.counts.sum() == 100
 
 
-def test_rows_that_are_not_finite_are_said_first():
+def test_rows_that_are_not_finite_are_reported_first():
     x = X.copy()
     x[3, 1] = np.inf
     assert look(classifier(4, 3), x=x).findings[:2] == ["Input: 1 of 200 numbers is not finite.", "The loss is nan."]
@@ -349,7 +349,7 @@ def test_a_histogram_has_all_finite_numbers_whatever_they_are(numbers):
     assert (np.diff(statistics.edges) > 0).all() or numbers == [5e-324, 0.0]
 
 
-def test_a_parameter_without_part_in_the_loss_and_frozen_ones_are_told_apart():
+def test_a_parameter_without_part_in_the_loss_differs_from_frozen_ones():
     class Half(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
@@ -370,7 +370,7 @@ def test_a_parameter_without_part_in_the_loss_and_frozen_ones_are_told_apart():
     assert re.search(r"frozen.weight +\(4, 4\) +\S+ +frozen", str(found))
 
 
-def test_no_gradient_at_all_is_said():
+def test_no_gradient_at_all_is_reported():
     model = classifier(4, 3)
     found = look(model, y=model.predict(X), loss=cl.MSELoss())
     assert found.findings == ["The gradient of the outputs is 0: there is nothing to learn from these rows."]

@@ -65,7 +65,7 @@ def test_training_that_is_soon_over_shows_nothing(cells):
     assert cells[SETUP] == []
 
 
-def test_a_bar_is_one_line_of_text_that_is_written_anew(cells):
+def test_a_bar_is_one_line_of_text_that_is_written_again(cells):
     assert {output.output_type for output in cells[BAR]} == {"stream"}
     text = "".join([output.text for output in cells[BAR]])
     assert text.count("\n") == 1

@@ -47,7 +47,7 @@ def everywhere(figure):
     return [axes for part in figure.subfigs for axes in part.axes + everywhere(part)]
 
 
-def drawn(figure):
+def draw_pixels(figure):
     """Return the pixels of the figure, (height, width, 3) in 0 … 255."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -64,13 +64,13 @@ def axes():
 X = np.array([[-1, -1], [1, 1], [1, -1], [-1, 1]], np.float32)
 
 
-def test_a_character_stands_on_a_ground_the_darker_the_less_probable_it_was(axes):
+def test_the_ground_of_a_character_is_the_darker_the_less_probable_it_was(axes):
     plots.text("ab\n$x\u0378", [1, 0.5, 0.25, 1 / 256, 0, 1], columns=4, axes=axes)
     assert texts(axes) == ["a", "b", "↵", "$", "x", "□"]
     places = [text.get_position() for text in axes.texts]
     assert places == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]
     np.testing.assert_allclose(axes.images[0].get_array(), [[0, 1, 2, 8], [8, 0, 0, 0]])
-    pixels = drawn(axes.figure).reshape(-1, 3)
+    pixels = draw_pixels(axes.figure).reshape(-1, 3)
     assert (pixels == np.round(255 * np.array(to_rgb(plots.PALETTE[1])))).all(axis=1).any()
 
 
@@ -142,7 +142,7 @@ def test_a_model_that_decides_for_one_class_only_has_no_boundary(axes):
 
 
 @pytest.mark.parametrize(("x", "y"), [(np.zeros((4, 3)), [0] * 4), (X, [0] * 3), (np.zeros((0, 2)), [])])
-def test_points_that_are_not_in_the_plane_are_refused(axes, x, y):
+def test_points_that_are_not_in_the_plane_raise(axes, x, y):
     with pytest.raises(ValueError, match="shapes"):
         plots.decision_regions(cl.Model([Halves()]), x, y, axes=axes)
 
@@ -173,7 +173,7 @@ def test_without_a_mistake_the_picture_says_none(axes):
 
 
 @pytest.mark.parametrize(("n", "labels", "predictions"), [(3, [1, 2], [1, 2]), (2, [1, 2], [1, 2, 3])])
-def test_images_labels_and_predictions_of_different_lengths_are_refused(axes, n, labels, predictions):
+def test_images_labels_and_predictions_of_different_lengths_raise(axes, n, labels, predictions):
     with pytest.raises(ValueError, match="shapes"):
         plots.mistakes(images(n), labels, predictions, axes=axes)
 
@@ -189,13 +189,13 @@ def convolution(weight):
 def test_each_filter_is_drawn_over_what_it_makes_of_the_image_beside_the_image(axes):
     image = np.arange(9.0).reshape(3, 3)
     plots.filters(convolution([[[1, 0], [0, 0]], [[0, 0], [0, -2]]]), image, axes=axes)
-    shown, *drawn = axes.images
+    shown, *draw_pixels = axes.images
     np.testing.assert_array_equal(shown.get_array(), image)
     expected = [[[1, 0], [0, 0]], [[0, 1], [3, 4]], [[0, 0], [0, -2]], [[-8, -10], [-14, -16]]]
-    for values, of in zip(drawn, expected, strict=True):
+    for values, of in zip(draw_pixels, expected, strict=True):
         np.testing.assert_array_equal(values.get_array(), of)
         assert values.get_clim() == (-np.abs(of).max(), np.abs(of).max())  # 0 is white
-    left, right, bottom, top = np.array([values.get_extent() for values in drawn]).T
+    left, right, bottom, top = np.array([values.get_extent() for values in draw_pixels]).T
     assert left[0] == left[1] < right[1] < left[2] == left[3]
     assert top[1] < bottom[0]
     assert shown.get_extent()[1] < left[0]
@@ -205,15 +205,15 @@ def test_each_filter_is_drawn_over_what_it_makes_of_the_image_beside_the_image(a
 
 
 @pytest.mark.parametrize(("channels", "shape"), [(1, (1, 8, 8)), (1, (64,)), (3, (8, 8))])
-def test_filters_of_several_channels_and_other_shapes_are_refused(axes, channels, shape):
+def test_filters_of_several_channels_and_other_shapes_raise(axes, channels, shape):
     with pytest.raises(ValueError, match=r"an image \(height, width\) and a Conv2d of one channel, got shape"):
         plots.filters(cl.Conv2d(channels, 4, 3), np.zeros(shape), axes=axes)
 
 
 def test_a_filter_of_zeros_is_grey(axes):
     plots.filters(convolution([[[0, 0], [0, 0]]]), np.zeros((4, 4)), axes=axes)
-    _, *drawn = axes.images
-    for image in drawn:
+    _, *draw_pixels = axes.images
+    for image in draw_pixels:
         np.testing.assert_allclose(
             image.cmap(image.norm(image.get_array())),
             np.broadcast_to(to_rgba("#777777"), (*image.get_array().shape, 4)),
@@ -229,7 +229,7 @@ def test_the_spiral_picture_has_the_regions_and_both_curves():
     for axes in (loss, accuracy):
         np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1, 2, 3, 4, 5])
         np.testing.assert_array_equal(axes.lines[0].get_ydata(), history(5)["loss"])
-    assert drawn(figure).shape == (700, 1600, 3)
+    assert draw_pixels(figure).shape == (700, 1600, 3)
 
 
 def test_the_digits_picture_has_mistakes_curves_and_filters():
@@ -243,7 +243,7 @@ def test_the_digits_picture_has_mistakes_curves_and_filters():
     assert texts(main) == ["2 → 7"]
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training", "held out"]
     assert len(loss.lines) == len(accuracy.lines) == 2
-    assert drawn(figure).shape == (700, 1600, 3)
+    assert draw_pixels(figure).shape == (700, 1600, 3)
 
 
 def test_the_digits_picture_without_a_mistake_has_the_filters_on_the_first_image():
@@ -269,7 +269,7 @@ def test_without_axes_a_picture_is_a_figure_of_its_own():
     ):
         assert len(figure.axes) == 1
         assert len(figure.axes[0].images) >= 1
-        assert drawn(figure).std() > 1
+        assert draw_pixels(figure).std() > 1
 
 
 def test_weights_of_a_matrix_are_drawn_with_their_range_in_the_title():
@@ -298,7 +298,7 @@ def test_weights_of_a_convolution_are_a_table_of_its_filters(outputs, inputs):
     assert np.isnan(table[:, 4::5]).all()
 
 
-def test_weights_of_series_are_drawn_and_what_has_none_is_refused():
+def test_weights_of_series_are_drawn_and_what_has_none_raises():
     assert len(plots.weights(cl.Conv1d(3, 4, 5)).axes) == 1
     with pytest.raises(ValueError, match=r"ReLU\(\)\]\) has no parameters of two or more axes"):
         plots.weights(cl.Model([cl.ReLU()]))
@@ -358,19 +358,19 @@ def test_residuals_are_drawn_over_predictions_without_numpys_random_stream():
         lambda: plots.residuals([[1.0, 2.0]], [[1.0, 2.0]]),
     ],
 )
-def test_labels_and_predictions_of_other_shapes_are_refused(draw):
+def test_labels_and_predictions_of_other_shapes_raise(draw):
     with pytest.raises(ValueError, match="got shapes"):
         draw()
 
 
 @pytest.mark.parametrize("scores", [[0.5, 1.5], [-0.1, 0.5], [np.nan, 0.5]])
-def test_scores_are_no_probabilities(scores):
+def test_scores_do_not_become_probabilities(scores):
     with pytest.raises(ValueError, match=r"probabilities in 0 … 1; loss\.link\(scores\)"):
         plots.calibration([0, 1], scores)
 
 
 @pytest.mark.parametrize("name", ["confusion_matrix", "calibration", "residuals"])
-def test_without_scikit_learn_it_is_said_what_to_install(name, monkeypatch):
+def test_without_scikit_learn_it_is_reported_what_to_install(name, monkeypatch):
     for module in ("sklearn", "sklearn.metrics", "sklearn.calibration"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=f"plots.{name} is drawn by scikit-learn: .* -m pip install scikit-learn"):

@@ -37,7 +37,7 @@ def numbers(text):
     return [float(x.replace("−", "-")) for x in found]
 
 
-def value_of(formula):
+def evaluate_formula(formula):
     """Return what the left side of a formula comes to."""
     python = formula.replace("−", "-").replace("·", "*").replace("²", "**2").replace("√", "sqrt ")
     python = re.sub(r"e\^(-?[\d.]+(?:e-?\d+)?)", r"exp(\1)", python)
@@ -96,7 +96,7 @@ def test_the_left_side_of_each_formula_comes_to_its_right_side(case):
     assert len(lines) > 3
     for line in lines:
         left, right = line.removeprefix("back: ").split(" = ")
-        assert value_of(left) == pytest.approx(numbers(right)[0], rel=0.03, abs=0.01), line
+        assert evaluate_formula(left) == pytest.approx(numbers(right)[0], rel=0.03, abs=0.01), line
 
 
 class Every(cl.Model):
@@ -113,7 +113,7 @@ def test_operators_have_formulas_too():
     assert len(lines) == 11
     for line in lines:
         left, right = line.split(" = ")
-        assert value_of(left) == pytest.approx(numbers(right)[0], rel=0.03, abs=0.01), line
+        assert evaluate_formula(left) == pytest.approx(numbers(right)[0], rel=0.03, abs=0.01), line
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -136,7 +136,7 @@ def test_without_a_target_it_goes_forward_only():
     assert [lines[0] for lines in boxes(svg)][-1] == "Linear(3, 3)"
 
 
-def test_many_numbers_are_told_by_their_count_and_their_ends():
+def test_many_numbers_are_shown_by_their_count_and_their_ends():
     model = cl.MLP(2, [100, 3], seed=0)
     svg = cl.trace(model, X[0], Y[0], cl.SoftmaxLoss())
     weight = model.parameters()[0].data

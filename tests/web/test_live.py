@@ -74,8 +74,8 @@ def test_a_training_that_is_looked_at_has_the_bits_of_one_that_is_not(average):
             pages.append(Page(live))
 
     callbacks = [*averages, live, cl.callbacks.Each(100, look)]
-    watched, other = fit(callbacks, 4000, metrics=["accuracy"], validation_split=0.2)
-    assert bits(watched) == bits(alone)
+    watch_training, other = fit(callbacks, 4000, metrics=["accuracy"], validation_split=0.2)
+    assert bits(watch_training) == bits(alone)
     assert dict(history) == dict(other)
     pages[0].wait_for_state("finished")
     pages[0].close()
@@ -126,12 +126,12 @@ def test_a_port_that_is_taken_ends_fit_before_its_first_step():
 
 
 @pytest.mark.parametrize("port", [-1, 65536, True, "1", 1.5])
-def test_a_port_that_is_none_is_refused(port):
+def test_an_impossible_port_raises(port):
     with pytest.raises((ValueError, TypeError), match="port"):
         cl.live(port=port)
 
 
-def test_without_the_extra_it_is_said_what_to_install():
+def test_without_the_extra_it_is_reported_what_to_install():
     program = "import sys; sys.modules['uvicorn'] = None; import caffelite as cl; cl.live()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     needs = f"ImportError: cl.live needs uvicorn, which is not installed: {install_command('web')}"
@@ -144,7 +144,7 @@ def test_importing_caffelite_imports_nothing_of_it():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_training_that_fails_says_so():
+def test_a_training_that_fails_reports_it():
     live, page = cl.live(open_browser=False), []
     with pytest.raises(KeyError):
         fit([live, lambda epoch, history: page.append(Page(live)) if epoch == 0 else {}["no"]], 5)
@@ -309,7 +309,7 @@ def test_a_page_times_the_kernels_and_the_training_is_as_before():
      {"kind": "rate", "value": "1"}, {"kind": "rate", "value": True}, {"kind": "rate", "value": 10**400},
      {"kind": "run", "name": "../../etc/passwd"}, {"kind": "run", "name": 3}, {"kind": "run", "name": "x" * 10**5}],
 )  # fmt: skip
-def test_other_requests_are_refused_and_harm_nothing(message, tmp_path):
+def test_other_requests_raise_and_harm_nothing(message, tmp_path):
     with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
         looking.page.socket.send(json.dumps(message))
         assert looking.page.wait_for("refused")["why"]
@@ -395,7 +395,7 @@ def test_it_shows_curves_layers_units_and_the_plane():
     assert 0 <= regions["right"] <= 1
 
 
-def watched(model, x, y, loss, optimizer=True, **options):
+def watch_training(model, x, y, loss, optimizer=True, **options):
     """Return a Watched of a training that has made an epoch."""
     found = []
 
@@ -415,13 +415,15 @@ def test_the_plane_of_two_classes_by_one_output_and_of_numbers():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 2))
     model = cl.MLP(2, [5, 1], seed=0)
-    found = snapshots.regions(watched(model, x, (x[:, :1] > 0).astype(float), cl.SigmoidLoss()))
+    found = snapshots.regions(watch_training(model, x, (x[:, :1] > 0).astype(float), cl.SigmoidLoss()))
     assert found["classes"] == 2
     assert found["right"] == ((model.predict(x) > 0) == (x[:, :1] > 0)).mean()
-    found = snapshots.regions(watched(model, x, x[:, :1], cl.MSELoss()))
+    found = snapshots.regions(watch_training(model, x, x[:, :1], cl.MSELoss()))
     assert found["values"].shape == (snapshots.GRID, snapshots.GRID)
     assert (
-        snapshots.regions(watched(cl.MLP(3, [1], seed=0), rng.normal(size=(9, 3)), np.zeros((9, 1)), cl.MSELoss()))
+        snapshots.regions(
+            watch_training(cl.MLP(3, [1], seed=0), rng.normal(size=(9, 3)), np.zeros((9, 1)), cl.MSELoss())
+        )
         is None
     )
 
@@ -433,7 +435,7 @@ def test_images_have_filters_and_mistakes(kind):
     x, y = rng.normal(size=(40, channels, 6, 7)), rng.integers(0, 3, 40)
     first = [cl.Flatten(), cl.Linear(42, 8)] if kind == "linear" else [cl.Conv2d(channels, 8, 3), cl.Flatten()]
     model = cl.Model([*first, cl.ReLU(), cl.Linear(8 if kind == "linear" else 160, 3)], seed=0)
-    found = watched(model, x, y, cl.SoftmaxLoss())
+    found = watch_training(model, x, y, cl.SoftmaxLoss())
     filters, mistakes = snapshots.filters(found), snapshots.mistakes(found)
     weight = first[1 if kind == "linear" else 0].weight.data
     if kind == "linear":
@@ -457,7 +459,7 @@ def test_a_model_of_text_writes(characters):
     size = len(vocabulary)
     layers = [cl.Embedding(size, 8), cl.TransformerBlock(8, heads=2, causal=True), cl.Linear(8, size)]
     model = cl.Model(layers, seed=0)
-    found = watched(model, x, y, cl.SoftmaxLoss())
+    found = watch_training(model, x, y, cl.SoftmaxLoss())
     assert snapshots.text(found) is None
     model.vocabulary = vocabulary
     written = snapshots.text(found)
@@ -500,8 +502,8 @@ def test_any_training_can_be_shown(data):
     page[0].close()
 
 
-def test_a_part_that_cannot_be_made_says_so_and_the_training_goes_on(monkeypatch):
-    def fails(watched):
+def test_a_part_that_cannot_be_made_reports_it_and_the_training_goes_on(monkeypatch):
+    def fails(watch_training):
         raise ArithmeticError("no picture")
 
     monkeypatch.setitem(updates.PARTS, "regions", fails)
@@ -549,7 +551,7 @@ def test_a_training_that_is_attacked_has_the_bits_of_one_that_is_not():
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_ctrl_c_ends_all_and_the_page_says_so(is_paused, program):
+def test_ctrl_c_ends_all_and_the_page_reports_it(is_paused, program):
     page = Page(program.address)
     page.wait_for("status")
     if is_paused:

@@ -27,7 +27,7 @@ def generous(monkeypatch):
     monkeypatch.setattr(controls, "SECONDS_PAUSED", 60.0)
 
 
-def opened(browser, address, said, **options):
+def open_page(browser, address, said, **options):
     """Return a page of the browser. What its console says goes to `said`."""
     page = browser.new_page(**options)
     page.on("console", lambda message: said.append(message.text))
@@ -41,7 +41,7 @@ def wait_for_state(page, state):
     page.wait_for_function(f"() => document.querySelector('#state').textContent === '{state}'")
 
 
-def settled(page, name):
+def settled_number(page, name):
     """Return a number when it no longer changes."""
     before, after = None, number(page, name)
     while before != after:
@@ -62,7 +62,7 @@ def values(page, chart):
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, program, tmp_path):
     said = []
-    page = opened(browser, program.address, said, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = open_page(browser, program.address, said, viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.wait_for_selector("#layers tr")
     page.wait_for_function("() => Number(document.querySelector('#plane').dataset.drawn) > 1")
     page.wait_for_function("() => document.querySelectorAll('#size-charts [data-values]').length === 2")
@@ -71,10 +71,10 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     page.click("#pause")
     wait_for_state(page, "paused")
     assert page.inner_text("#pause") == "Go on"
-    step = int(settled(page, "Steps").replace(",", ""))
+    step = int(settled_number(page, "Steps").replace(",", ""))
     page.click("#step")
     page.wait_for_function(f"() => document.querySelector('[data-number=Steps] dd').textContent === '{step + 1:,}'")
-    epoch = int(settled(page, "Epoch").split()[0].replace(",", ""))  # the step may have ended one
+    epoch = int(settled_number(page, "Epoch").split()[0].replace(",", ""))  # the step may have ended one
     page.click("#epoch")
     page.wait_for_function(
         f"() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('{epoch + 1:,} ')"
@@ -141,7 +141,7 @@ def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path
     (name,) = [
         p.stem for p in (tmp_path / "runs").glob("*.run") if decode(p.read_bytes())["parts"]["status"]["epoch"] == 40
     ]
-    page = opened(browser, program.address, said, viewport={"width": 1440, "height": 900})
+    page = open_page(browser, program.address, said, viewport={"width": 1440, "height": 900})
     page.check(f'[aria-label="draw {name} beside"]')
     page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{name}')")
     page.click(f'[aria-label="look at {name}"]')
@@ -179,7 +179,7 @@ def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tm
 
 
 def test_a_page_says_that_the_program_is_gone(browser, program):
-    page = opened(browser, program.address, [])
+    page = open_page(browser, program.address, [])
     program.kill()
     page.wait_for_selector("#said.bad")
     assert page.inner_text("#said").startswith("The program that trains has ended")
@@ -197,8 +197,8 @@ def contrast(one, other):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_and_controls_have_names(scheme, browser, program):
-    page = opened(browser, program.address, [], color_scheme=scheme)
+def test_text_has_contrast_and_controls_have_names(scheme, browser, program):
+    page = open_page(browser, program.address, [], color_scheme=scheme)
     page.wait_for_selector("#layers tr")
     words = "h1, h2, h3, p, dt, dd, td, th, button, label, span, li"
     pairs = page.evaluate(

@@ -71,7 +71,7 @@ def test_the_file_of_a_run_follows_the_training(tmp_path):
             time.sleep(0.05)
 
 
-def test_files_that_are_no_runs_are_left_out(tmp_path):
+def test_files_other_than_runs_are_left_out(tmp_path):
     runs, rng = Runs(tmp_path), np.random.default_rng(0)
     whole = encode_message("run", {"name": "a", "parts": {"status": {"state": "finished"}, "curves": {"curves": {}}}})
     for i in range(300):
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_written_ends_fit_before_its_first_step(tmp_path
         fit([cl.live(open_browser=False, folder=tmp_path / "file")], 1)
 
 
-def test_a_run_that_was_broken_off_is_said_to_be(tmp_path):
+def test_a_run_that_was_broken_off_is_reported_to_be(tmp_path):
     parts = {"status": dict.fromkeys(["epoch", "epochs", "seconds", "optimizer", "parameters"]) | {"state": "running"}}
     runs = Runs(tmp_path)
     name = runs.new_name()
@@ -153,7 +153,7 @@ def test_the_command_keeps_others_out(folder):
         ("empty", "{} has no runs: cl.live(folder=…) writes a file NAME.run for each"),
     ],
 )
-def test_a_folder_that_has_no_runs_is_refused(name, said, tmp_path, capsys):
+def test_a_folder_that_has_no_runs_raises(name, said, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     assert cli.main(["live", str(tmp_path / name), "--no-browser"]) == 2

@@ -54,7 +54,7 @@ def wait_until(is_done):
         time.sleep(0.01)
 
 
-def drawn(seed):
+def draw_setting(seed):
     """Return a setting with everything drawn at random."""
     rng = np.random.default_rng(seed)
     return Setting(
@@ -106,7 +106,7 @@ def test_a_bad_setting_is_named(given, message):
 
 def test_a_setting_comes_back_from_what_describes_it():
     for seed in range(20):
-        setting = drawn(seed)
+        setting = draw_setting(seed)
         assert Setting.from_message(json.loads(json.dumps(setting.to_message()))) == setting
 
 
@@ -169,8 +169,8 @@ def frames():
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_program_does_what_is_seen_to_the_last_bit(seed, frames):
-    setting, epochs = drawn(seed), 3
+def test_the_program_gives_the_bits_that_the_page_shows(seed, frames):
+    setting, epochs = draw_setting(seed), 3
     played = frames(setting)
     frame = played.take_steps(epochs * setting.steps)
     assert frame["problem"] is None
@@ -237,7 +237,7 @@ def test_another_setting_begins_again_and_goes_on_playing(frames):
     assert played.last["playing"]
 
 
-def test_a_training_that_diverges_is_said_and_another_one_may_follow(frames):
+def test_a_training_that_diverges_is_reported_and_another_one_may_follow(frames):
     played = frames(Setting(data="waves", optimizer="SGD", rate=100.0))
     played.engine.play()
     wait_until(lambda: played.last["problem"])
@@ -260,7 +260,7 @@ def test_a_cosine_ends_the_training(frames):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_weights_gradient_equals_central_differences_and_its_numbers(seed):
-    setting = drawn(seed)
+    setting = draw_setting(seed)
     names = build_objects(setting)
     model, x, y = names["model"], names["x"], names["y"]
     model.fit(
@@ -329,7 +329,7 @@ PRICES = "size,rooms,age,price\n" + "".join([f"{50 + i},{i % 4},{i % 9},{100.5 +
         ('a,b\n"' + "1,2\n" * 30, "expected a header and at least 20 rows"),
     ],
 )
-def test_a_file_other_than_a_table_is_refused(text, message):
+def test_a_file_other_than_a_table_raises(text, message):
     with pytest.raises(ValueError, match=message):
         UploadedTable("my.csv", text)
     with pytest.raises(ValueError, match="a table is the name of a file, its text"):
@@ -363,7 +363,7 @@ def test_the_code_of_a_table_does_what_is_seen(text, target, frames, tmp_path, m
     ]
 
 
-def test_rows_that_are_no_points_have_bars_and_digits_have_images(frames):
+def test_other_rows_than_points_have_bars_and_digits_have_images(frames):
     setting = Setting(data="digits", points=400, layers=(6, 4), activation="Tanh")
     frame = frames(setting).take_steps(20)
     assert [units.shape for units in frame["units"]] == [(6, 8, 8), (4, 1, 10)]
@@ -387,7 +387,7 @@ def test_rows_that_are_no_points_have_bars_and_digits_have_images(frames):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_kernels_of_a_step_one_by_one_make_the_step(seed, frames):
-    setting = dataclasses.replace(drawn(seed), schedule="constant")
+    setting = dataclasses.replace(draw_setting(seed), schedule="constant")
     played = frames(setting)
     played.take_steps([2, setting.steps, 2 * setting.steps + 1][seed % 3])
     before = played.last
@@ -550,7 +550,7 @@ def program():
     process.communicate()
 
 
-def test_pages_agree_and_bad_requests_are_refused(program):
+def test_pages_agree_and_bad_requests_raise(program):
     one, other = Page(program.address), Page(program.address)
     one.wait_for("frame")
     one.ask("set", setting={"data": "xor", "layers": [4]})

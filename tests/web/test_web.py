@@ -99,7 +99,7 @@ def raw_page(server):
     return raw
 
 
-def decoded(content):
+def decode_in_javascript(content):
     """Return what `messages.js` makes of a message."""
     length = int.from_bytes(content[:4], "little")
     start = 4 + length
@@ -122,7 +122,9 @@ def decoded(content):
 
 def test_messages_keep_arrays_numbers_and_words():
     arrays = {"a": np.arange(6.0).reshape(2, 3).T, "b": np.array([1, 2]), "c": np.array([True]), "d": np.empty((0, 3))}
-    found = decoded(encode({"n": 3, "f": np.float32(0.5), "bad": [np.nan, np.inf, None], "t": "ä", **arrays}))
+    found = decode_in_javascript(
+        encode({"n": 3, "f": np.float32(0.5), "bad": [np.nan, np.inf, None], "t": "ä", **arrays})
+    )
     assert (found["n"], found["f"], found["bad"], found["t"]) == (3, 0.5, [None, None, None], "ä")
     for name, dtype in {"a": "f4", "b": "i4", "c": "u1", "d": "f4"}.items():
         assert found[name].dtype == dtype
@@ -167,7 +169,7 @@ def test_it_serves_its_own_scripts_and_nothing_else(server, name):
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "localhost.evil.example", "[::1]"])
-def test_other_hosts_are_refused(server, host):
+def test_other_hosts_raise(server, host):
     assert get(server, f"/?token={server.token}", host=host)[0] == 421
     with pytest.raises(InvalidStatus), page(server, host=f"{host}"):
         pass
@@ -186,18 +188,18 @@ def test_it_listens_on_this_machine_only(server):
 
 def test_a_page_gets_and_sends_messages(server):
     with page(server) as socket:
-        hello = decoded(socket.recv(10))
+        hello = decode_in_javascript(socket.recv(10))
         assert hello["kind"] == "hello"
         np.testing.assert_array_equal(hello["x"], [0, 1, 2])
         socket.send(json.dumps({"kind": "ask", "n": 1}))
-        assert decoded(socket.recv(10)) == {"kind": "echo", "of": {"kind": "ask", "n": 1}}
+        assert decode_in_javascript(socket.recv(10)) == {"kind": "echo", "of": {"kind": "ask", "n": 1}}
     wait_for(lambda: server.page.gone == server.page.channels)
 
 
 @pytest.mark.parametrize(
     "origin", [None, "null", "http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1"]
 )
-def test_sockets_of_other_origins_are_refused(server, origin):
+def test_sockets_of_other_origins_raise(server, origin):
     origin = origin and origin.format(port=server.port)
     with pytest.raises(InvalidStatus) as error, page(server, origin=origin):
         pass
@@ -205,7 +207,7 @@ def test_sockets_of_other_origins_are_refused(server, origin):
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_sockets_without_the_token_are_refused(server, token):
+def test_sockets_without_the_token_raise(server, token):
     with pytest.raises(InvalidStatus) as error, page(server, token=token):
         pass
     assert error.value.response.status_code == 403
@@ -216,19 +218,19 @@ def test_bad_messages_are_answered_and_harm_nothing(server, message):
     with page(server) as socket:
         socket.recv(10)
         socket.send(message)
-        assert decoded(socket.recv(10))["kind"] == "refused"
+        assert decode_in_javascript(socket.recv(10))["kind"] == "refused"
         socket.send('{"kind": "ask"}')
-        assert decoded(socket.recv(10))["kind"] == "echo"
+        assert decode_in_javascript(socket.recv(10))["kind"] == "echo"
 
 
-def test_bytes_are_no_message_and_close_the_page(server):
+def test_bytes_instead_of_a_message_close_the_page(server):
     with page(server) as socket:
         socket.recv(10)
         socket.send(b"\0\1")
         with pytest.raises(ConnectionClosed):
             socket.recv(10)
     with page(server) as socket:
-        assert decoded(socket.recv(10))["kind"] == "hello"
+        assert decode_in_javascript(socket.recv(10))["kind"] == "hello"
 
 
 def test_huge_messages_close_the_page(server):
@@ -245,7 +247,7 @@ def test_of_a_hundred_pages_sixteen_are_let_in(server):
     def hello(socket):
         """Return what the page gets first: a message, or the code with which it is closed."""
         try:
-            return decoded(socket.recv(10))["kind"]
+            return decode_in_javascript(socket.recv(10))["kind"]
         except ConnectionClosed as error:
             return error.rcvd.code, error.rcvd.reason
 
@@ -273,7 +275,7 @@ def test_a_slow_page_misses_messages_and_is_dropped(server, monkeypatch):
         assert sum(map(len, channel._waiting.values())) < 2**21
         wait_for(lambda: server.page.gone == [channel])
     with page(server) as other:
-        assert decoded(other.recv(10))["kind"] == "hello"
+        assert decode_in_javascript(other.recv(10))["kind"] == "hello"
 
 
 def test_messages_come_from_any_thread_and_the_newest_comes_last(server):
@@ -290,7 +292,7 @@ def test_messages_come_from_any_thread_and_the_newest_comes_last(server):
             thread.start()
         newest = {}
         while newest != {"a": 199, "b": 199}:
-            found = decoded(socket.recv(10))
+            found = decode_in_javascript(socket.recv(10))
             assert found["i"] > newest.get(found["kind"], -1)
             newest[found["kind"]] = found["i"]
         for thread in threads:
