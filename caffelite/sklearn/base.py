@@ -345,8 +345,8 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             self._initialize(X)
         else:
             self._check_same_model()
-        if not is_new and not is_partial:
-            self._check_same_targets(y)
+            if not is_partial:
+                self._check_same_targets(y)
         validation = None if eval_set is None else self._make_validation(eval_set)
         if self._stops_early and validation is None:
             X, y, weights, validation = self._split(X, y, weights)
@@ -355,17 +355,14 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             Model([self.model_], seed=seed, dtype=compute_dtype(X))
         self._prepare(is_partial)
         progress = FitMonitor(self, X.shape[0], validation)
-        data = {
-            "x": model_input(X),
-            "y": self._encode_targets(y),
-            "sample_weight": self._row_weights(weights, y, is_partial),
-        }
-        options = {"loss": self._objective, "callbacks": [progress, *callbacks], "verbose": 0}
+        data: dict[str, Any] = {"x": model_input(X), "y": self._encode_targets(y)}
+        data |= {"sample_weight": self._row_weights(weights, y, is_partial), "loss": self._objective}
+        data |= {"callbacks": [progress, *callbacks], "verbose": 0}
         try:
             if self.solver == "lbfgs":
-                unfinished = self._minimize(data | options)
+                unfinished = self._minimize(data)
             else:
-                self._descend(data | options, X.shape[0], validation, seed, 1 if is_partial else self.max_iter)
+                self._descend(data, X.shape[0], validation, seed, 1 if is_partial else self.max_iter)
                 has_ended = progress.has_ended or is_partial or self.n_iter_ < self.max_iter
                 unfinished = "" if has_ended else "it improved until the end"
             if unfinished:
@@ -402,9 +399,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _handle_early_end(self, error: KeyboardInterrupt | TrainingDiverged, progress: FitMonitor) -> None:
         """Warn that Ctrl-C or a divergence has ended the training. Raise ValueError if no good model is left."""
         if isinstance(error, KeyboardInterrupt):
-            text = f"the training was interrupted after {self.n_iter_} iterations"
-            warn_caller(text, UserWarning, depth=5)
-            return
+            return warn_caller(f"the training was interrupted after {self.n_iter_} iterations", UserWarning, depth=5)
         if not self._stops_early:
             raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
         progress.record_divergence()

@@ -100,7 +100,7 @@ def test_a_condition_that_an_optimizer_changed_is_noticed():
 
 
 @both_dtypes
-def test_where_takes_lists_and_numbers_in_any_place(dtype):
+def test_any_place_of_where_takes_lists_and_numbers(dtype):
     x = np.arange(6, dtype=dtype).reshape(2, 3)
     chosen = functions.Where()(x, 7, [[True, False, True], [False, True, False]])
     assert_same_bits(chosen.data, np.array([[0, 7, 2], [7, 4, 7]], dtype))

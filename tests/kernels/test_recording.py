@@ -15,11 +15,11 @@ from tests.kernels.arguments import (
     LEVELS,
     SERIES,
     TURNED,
-    to_arrays,
-    num_required,
     cursor_at,
+    num_required,
     refuse,
     steps_for,
+    to_arrays,
     uniform,
 )
 from tests.reference import assert_same_bits

@@ -7,7 +7,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from tests.onnx.graphs import W, chain, make_graph, load_graph
+from tests.onnx.graphs import W, chain, load_graph, make_graph
 
 
 def linear(count):

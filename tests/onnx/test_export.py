@@ -10,7 +10,7 @@ from caffelite import functions
 from caffelite.functions.losses.base import Loss
 from caffelite.onnx import registry
 from tests.cases import FAMILIES, both_dtypes
-from tests.onnx.graphs import FLOAT, make_graph, load_graph, run
+from tests.onnx.graphs import FLOAT, load_graph, make_graph, run
 
 LOSSES = Loss | functions.Penalized | functions.Losses | functions.WeightedSum
 LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, LOSSES)}

@@ -10,7 +10,7 @@ import caffelite as cl
 import caffelite.onnx
 from caffelite.onnx.verify import make_runner
 from tests.cases import both_dtypes
-from tests.onnx.graphs import DOUBLE, FLOAT, INT64, W, chain, make_graph, load_graph, run
+from tests.onnx.graphs import DOUBLE, FLOAT, INT64, W, chain, load_graph, make_graph, run
 from tests.tools import onnx_nodes
 
 

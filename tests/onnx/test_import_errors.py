@@ -10,7 +10,7 @@ import pytest
 import caffelite as cl
 import caffelite.onnx
 from caffelite.onnx import layers, nodes, operators
-from tests.onnx.graphs import FLOAT, INT64, SEQUENCES, W, make_graph, load_graph
+from tests.onnx.graphs import FLOAT, INT64, SEQUENCES, W, load_graph, make_graph
 
 IMAGES = [("x", FLOAT, ("n", 4, 6, 6))]
 EMPTY, LINE = np.zeros((0, 1), np.float32), np.ones((1, 20_000), np.float32)
