@@ -260,7 +260,7 @@ def memory_of_other_numbers_of_rows():
     model, x = net_and_rows()
     for n in np.random.default_rng(0).integers(1, 1001, 400):
         model.predict(x[:n])
-    (kept,) = model._state.programs._programs.values()
+    (kept,) = model._model_state.programs._programs.values()
     return lambda: kept.nbytes / max(program.nbytes for program in kept.programs.values())
 
 

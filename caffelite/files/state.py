@@ -82,7 +82,7 @@ def fill(model: Any, file: File) -> None:
     older = {name for name in exact_names if name in file.specs and file.specs[name].dtype == model.dtype}
     expected.update({name: expected[name]._replace(dtype=model.dtype) for name in older})
     match_specs(file, expected, exactly=True)
-    model._state.allocate(model, model._descendants())
+    model._model_state.allocate(model, model._descendants())
     now = {name: p._data for name, p in parameters.items()} | model.buffers()
     rounded = {name: np.empty_like(now[name], model.dtype) for name in older}
     file.read(now | rounded)
@@ -130,8 +130,8 @@ def make_texts(model: Any) -> dict[str, str]:
     """Return the texts of a file: structure, or why it can't be written, frozen parameters, columns, vocabularies."""
     frozen = [name for name, p in model.named_parameters().items() if not p.requires_grad]
     texts = {"caffelite.frozen": structure.to_json(frozen)} if frozen else {}
-    if model._state.column_names is not None:
-        texts["caffelite.columns"] = structure.to_json(model._state.column_names)
+    if model._model_state.column_names is not None:
+        texts["caffelite.columns"] = structure.to_json(model._model_state.column_names)
     if vocabularies := find_vocabularies(model):
         texts["caffelite.vocabularies"] = structure.to_json(
             {name: {"words": x.words, "characters": x.characters} for name, x in vocabularies.items()}

@@ -44,11 +44,11 @@ class _ContainerMeta(ABCMeta):
                 raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
             container.all_functions()
         if not cls.__module__.startswith("caffelite."):
-            container._state.init_arguments = unstored_arguments(container, arguments, options)
+            container._model_state.init_arguments = unstored_arguments(container, arguments, options)
         return container
 
 
-@rename_attributes(_own="_state")
+@rename_attributes(_own="_model_state")
 class Container(Function, recordable=True, metaclass=_ContainerMeta):
     """A Function made of Functions: `functions` in sequence, or Functions in attributes.
 
@@ -57,7 +57,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
 
     functions: list[Function]
     dtype: np.dtype
-    _state: ModelState
+    _model_state: ModelState
 
     @abstractmethod
     def is_sequence(self) -> bool:
@@ -67,23 +67,23 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
 
     def all_functions(self) -> tuple[Function, ...]:
         """Return the Functions in it and in its Functions, each once. New ones become its own."""
-        state = self._state
+        state = self._model_state
         if not state.guards or not kernels.are_unchanged(state.guards):
             state.register(self)
         return state.functions
 
     def structure(self) -> tuple:
         """Return how the Functions follow and contain each other, as `all_functions` has last found it."""
-        return self._state.structure
+        return self._model_state.structure
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters in order, W₁, b₁, W₂, b₂ …, each once; see `Function.parameters`."""
         self.all_functions()
-        return self._state.parameters.copy() if self._state.has_parameters(self) else super().parameters()
+        return self._model_state.parameters.copy() if self._model_state.has_parameters(self) else super().parameters()
 
     def initialize(self, seed: Any) -> None:
         """Draw all parameters again, from a seed (which also restarts the model's stream) or a Generator."""
-        rng = self._state.restart_stream(seed)
+        rng = self._model_state.restart_stream(seed)
         self.all_functions()
         self._draw_children(rng, set())
 
@@ -103,7 +103,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
         If `__init__` did not put an argument into an attribute of its name, it is what was given. The container
         remembers that if it consists of numbers, texts and Functions.
         """
-        return init_arguments(self, self._state.init_arguments)
+        return init_arguments(self, self._model_state.init_arguments)
 
     # ---- a sequence, as a list ----------------------------------------------------------------------------------
 
@@ -256,10 +256,10 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
 
     def __getstate__(self) -> dict[str, Any]:
         attributes = {name: x for name, x in vars(self).items() if name not in self.not_recorded}
-        return attributes | {"_state": self._state.persistent_state()}
+        return attributes | {"_model_state": self._model_state.persistent_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._state = ModelState(self, *state["_state"])
-        self._state.mark_registered(self._descendants())  # their parameters are then not drawn again
+        self._model_state = ModelState(self, *state["_model_state"])
+        self._model_state.mark_registered(self._descendants())  # their parameters are then not drawn again
         self.all_functions()

@@ -193,7 +193,7 @@ class FlatLoss:
     """The loss over all rows, and its gradient, as a function of the trainable parameters: one float64 vector."""
 
     def __init__(self, model: Model, loss: Function, batch: Any) -> None:
-        self.model, self.objective = model, Loss(loss, {}, model._state.programs.warned_reasons)
+        self.model, self.objective = model, Loss(loss, {}, model._model_state.programs.warned_reasons)
         self.batch, _ = inputs.prepare_batch(model, batch, loss)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:

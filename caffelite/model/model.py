@@ -86,7 +86,7 @@ class Model(Container, recordable=True):
     them in one call.
     """
 
-    not_recorded = frozenset({"_state", "_execution"})
+    not_recorded = frozenset({"_model_state", "_execution"})
     stop_training = ForeignSetting("stop_training")
     _execution: Any = None  # the result of the last `forward`, for `backward`
 
@@ -95,9 +95,9 @@ class Model(Container, recordable=True):
         if self.dtype not in FLOATS:
             raise TypeError(f"Model: expected dtype float32 or float64, got {self.dtype}")
         self.functions: list[Function] = []
-        self._state = ModelState(self, seed is not None, make_rng("seed", seed))
+        self._model_state = ModelState(self, seed is not None, make_rng("seed", seed))
         if seed is not None:
-            set_init_source(self._state)
+            set_init_source(self._model_state)
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
         self._extend(functions)
@@ -352,7 +352,7 @@ class Model(Container, recordable=True):
         measures = resolve_metrics(metrics)
         options = {"batch_size": batch_size}
         batches = as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
-        step = EvaluationStep(self, Objective(loss, measures, self._state.programs.warned_reasons))
+        step = EvaluationStep(self, Objective(loss, measures, self._model_state.programs.warned_reasons))
         with model_precision(self, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 

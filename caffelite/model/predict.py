@@ -68,7 +68,7 @@ def _predict_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> Any
 
     If the rows are known not to depend on each other, the same RowBuckets serve any number of rows.
     """
-    functions, state = model.all_functions(), model._state
+    functions, state = model.all_functions(), model._model_state
     has_features = inputs[0].ndim > 1 or model.takes_indices  # otherwise the axis of rows may be an axis of features
     if has_features and state.is_rowwise(model):
         buckets = state.programs.find(RowBuckets, functions, "outputs", state.structure, row_specs(inputs))

@@ -138,13 +138,13 @@ def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
 
 def infer_once(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any:
     """Return `find(copy of the model)`. The result is kept by its key until the model's attributes change."""
-    attributes, result = model._state.dry_runs.get(key, (None, None))
+    attributes, result = model._model_state.dry_runs.get(key, (None, None))
     if attributes is None or not kernels.are_unchanged([attributes]):
         with dry_run(model):
             model_copy: Any = model._shallow_copy()  # since `call` may store something in the model
             result = find(model_copy)
         values = {k: x for k, x in model._used_attributes(model_copy).items() if k not in model.not_recorded}
-        model._state.keep_dry_run(key, (kernels.AttributeGuard(model, values), result))
+        model._model_state.keep_dry_run(key, (kernels.AttributeGuard(model, values), result))
     return result
 
 
@@ -167,7 +167,7 @@ def dry_run(model: Any) -> Iterator[None]:
 
 def _restore_user_state(model: Any) -> AbstractContextManager[None]:
     """Reset at the end the counters and random streams of the user's Functions in the model."""
-    users = [f for f in (model, *model._state.functions) if not is_internal(f.python_code())]
+    users = [f for f in (model, *model._model_state.functions) if not is_internal(f.python_code())]
     if not users:
         return nullcontext()
     from caffelite.program.guards.state import preserve_state  # few models need it

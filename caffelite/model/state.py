@@ -175,13 +175,13 @@ class ModelState:
             models: list[Any] = [f for f in functions if get_state(f) is not None]
             drawn_ids = self._find_registered(functions, models)
             for m in models:
-                m._state.dry_runs.clear()
+                m._model_state.dry_runs.clear()
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
             for m in reversed(models):  # inner models first: outer ones use what they found
-                if not (m._state.belongs_to(m) and m._state.is_up_to_date()):
-                    m._state.set_functions(m, tuple(m._descendants()))
-                    m._state.mark_registered(m._state.functions)
+                if not (m._model_state.belongs_to(m) and m._model_state.is_up_to_date()):
+                    m._model_state.set_functions(m, tuple(m._descendants()))
+                    m._model_state.mark_registered(m._model_state.functions)
             self.dry_runs.clear()
             if not meta_init.is_on:
                 self.allocate(model, functions)
@@ -201,7 +201,7 @@ class ModelState:
             if not self.is_seeded:
                 m.all_functions()  # draws new parameters from its own seed, if it has one
             if id(m) in ids:  # it has already drawn or kept what it registered itself
-                ids.update(id(f) for f in m._descendants() if m._state.registered.get(id(f)) is f)
+                ids.update(id(f) for f in m._descendants() if m._model_state.registered.get(id(f)) is f)
         return ids
 
     # ---- memory -------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class ModelState:
 
 def get_state(function: Any) -> ModelState | None:
     """Return what a Model, or a copy of one, owns; None for any other Function."""
-    state = vars(function).get("_state")
+    state = vars(function).get("_model_state")
     return state if type(state) is ModelState else None
 
 

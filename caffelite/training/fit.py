@@ -39,8 +39,8 @@ def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
         options.check()
         options.loss = inputs.as_loss(options.loss)
         inputs.check_optimizer(model, options.optimizer)
-        rng = model._state.rng if options.seed is None else make_rng("seed", options.seed)
-        processes.share_streams(model._state.rng, rng)
+        rng = model._model_state.rng if options.seed is None else make_rng("seed", options.seed)
+        processes.share_streams(model._model_state.rng, rng)
         if start is not None:
             start.read(processes, rng)
         run = TrainingRun(model, options, callbacks, processes, start, rng)
@@ -128,7 +128,7 @@ class TrainingRun:
         return self.history
 
     def _make_objective(self) -> Objective:
-        return Objective(self.options.loss, self.options.metrics, self.model._state.programs.warned_reasons)
+        return Objective(self.options.loss, self.options.metrics, self.model._model_state.programs.warned_reasons)
 
     def _count_steps(self, batches: Iterable) -> int | None:
         """Return the number of steps in an epoch, or None if it is not known."""

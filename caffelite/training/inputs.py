@@ -91,7 +91,7 @@ def _prepare_rows(
     data, columns = prepare_data(model, "x", x, y, weights, loss)
     if not has_split:
         return data, None, columns
-    split_rng = model._state.split_stream(data.rows, rng, reseed=options.seed is not None)
+    split_rng = model._model_state.split_stream(data.rows, rng, reseed=options.seed is not None)
     data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
         weights = class_weights.multiply(data.weights, data.targets[0])
@@ -368,13 +368,13 @@ def check_columns(model: Any, name: str, columns: ColumnNames, expected: ColumnN
 def known_columns(model: Any, expected: ColumnNames = None) -> ColumnNames:
     """Return the column names that frames must have, for each input: the model's, or else the expected ones."""
     reader = model.frame_reader
-    return (model._state.column_names or expected) if reader is None else reader.names
+    return (model._model_state.column_names or expected) if reader is None else reader.names
 
 
 def remember_columns(model: Any, names: ColumnNames) -> None:
     """Let the model expect frames with these columns, unless it, or its `frame_reader`, has column names already."""
-    if names is not None and model._state.column_names is None and model.frame_reader is None:
-        model._state.column_names = names
+    if names is not None and model._model_state.column_names is None and model.frame_reader is None:
+        model._model_state.column_names = names
 
 
 # ---- loss, optimizer, model ------------------------------------------------------------------------------------------
@@ -413,12 +413,12 @@ def trains_batch_norm(model: Any) -> bool:
 
     Call `check_optimizer` before: it looks for new Functions.
     """
-    return any(function.requires_grad for function in model._state.batch_norms)
+    return any(function.requires_grad for function in model._model_state.batch_norms)
 
 
 def warn_of_overflow(model: Any) -> None:
     """Warn of a BatchNorm if its running variance is too large for its dtype: `predict` then uses a smaller one."""
-    for function in model._state.batch_norms:
+    for function in model._model_state.batch_norms:
         overflows = function.variance == np.finfo(function.variance.dtype).max
         if overflows.any():
             warn(

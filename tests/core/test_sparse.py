@@ -737,9 +737,9 @@ def test_generators_iterables_and_transforms_are_taken():
 def test_matrices_whose_batches_differ_in_size_share_a_program():
     x, y, model = matrix(), labels(), net()
     train(x, y, model)
-    programs = dict(model._state.programs._programs)
+    programs = dict(model._model_state.programs._programs)
     train(matrix(density=0.5, seed=5), y, model, OPTIMIZERS["SGD"])
-    assert set(programs) - set(model._state.programs._programs) == set()
+    assert set(programs) - set(model._model_state.programs._programs) == set()
     assert model.predict(x[:40]).shape == (40, 3)
 
 

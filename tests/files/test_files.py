@@ -628,7 +628,7 @@ def test_names_of_columns_may_be_long_and_many(path):
     model = cl.Model([cl.Linear(len(names), 1)], seed=0)
     inputs.remember_columns(model, [names])
     model.save(path)
-    assert cl.load(path)._state.column_names == [names]
+    assert cl.load(path)._model_state.column_names == [names]
     assert_same_state(classifier(len(names), 1, seed=1).load(path), model)
     assert safetensors.numpy.load_file(path)["text:caffelite.columns"].dtype == np.uint8
 

@@ -308,7 +308,7 @@ def test_a_last_batch_of_one_row_joins_the_one_before_it(shuffle, weights):
     assert batch_sizes(ROWS[:32], LABELS[:32], batch_size=15) == [15, 15, 2]
     model, by_hand = batch_norm_net(), batch_norm_net()
     history = train(model, ROWS, LABELS, metrics=["accuracy"], **options)
-    order = cl.DataGenerator(np.arange(33), shuffle=shuffle, batch_size=33, seed=by_hand._state.rng)
+    order = cl.DataGenerator(np.arange(33), shuffle=shuffle, batch_size=33, seed=by_hand._model_state.rng)
 
     def batches():
         (rows,) = order

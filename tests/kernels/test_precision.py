@@ -473,7 +473,9 @@ def test_alternating_precisions_record_no_step_twice():
     for _ in range(3):
         for precision in ("float32", "bfloat16"):
             model.predict(X, precision=precision)
-    programs = [program for kept in model._state.programs._programs.values() for program in kept.programs.values()]
+    programs = [
+        program for kept in model._model_state.programs._programs.values() for program in kept.programs.values()
+    ]
     assert ["bfloat16" in str(program) for program in programs] == [False, True]
 
 

@@ -101,7 +101,7 @@ def state(model, optimizer):
     for i, p in enumerate(model.parameters()):
         found[f"gradient {i}"] = None if p.grad is None else p.grad.tobytes()
         found[f"is as drawn {i}"] = p._has_initial_values()
-    return found | {"stream": model._state.rng.bit_generator.state}
+    return found | {"stream": model._model_state.rng.bit_generator.state}
 
 
 def assert_alike(these, those, but=()):

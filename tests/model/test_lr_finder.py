@@ -14,7 +14,12 @@ X, Y = cl.datasets.spiral(points_per_class=60, seed=0)
 
 def everything(model, optimizer, generator=None):
     """All that a test of rates could change, gradients and random streams included."""
-    state = [bits(model), repr(optimizer.state_dict()), repr(optimizer.groups), model._state.rng.bit_generator.state]
+    state = [
+        bits(model),
+        repr(optimizer.state_dict()),
+        repr(optimizer.groups),
+        model._model_state.rng.bit_generator.state,
+    ]
     state += [array.tobytes() for array in model.buffers().values()]
     state += [None if p.grad is None else p.grad.tobytes() for p in model.parameters()]
     if generator is not None:

@@ -303,7 +303,7 @@ def take(model, optimizer, x, y, steps):
                     left[0] -= 1
                     yield batch
 
-    batches = Until(x, y, batch_size=16, seed=model._state.rng)
+    batches = Until(x, y, batch_size=16, seed=model._model_state.rng)
     epochs = -(-steps // 4)
     model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
 

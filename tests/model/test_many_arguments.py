@@ -92,10 +92,10 @@ def test_unusable_arguments_of_many_raise_before_anything_is_changed(given, erro
     models, optimizers = entries("plain", "SGD", 4)
     given = {"models": models, "optimizers": optimizers, "x": x, "y": y, "loss": cl.SoftmaxLoss(), **given()}
     known = [m for m in given["models"] if isinstance(m, cl.Model)] if isinstance(given["models"], list) else []
-    before = [(bits(m), copy.deepcopy(m._state.rng.bit_generator.state)) for m in known]
+    before = [(bits(m), copy.deepcopy(m._model_state.rng.bit_generator.state)) for m in known]
     with pytest.raises(error, match=text):
         cl.fit_many(**given)
-    assert [(bits(m), m._state.rng.bit_generator.state) for m in known] == before
+    assert [(bits(m), m._model_state.rng.bit_generator.state) for m in known] == before
 
 
 def test_a_model_that_ends_with_what_the_loss_begins_with_warns():

@@ -34,7 +34,7 @@ def both(made, x, y, *, batch_size=32, patience=None, rows=None, loss=None, **op
     assert [list(history) for history in found] == [list(history) for history in expected]
     assert_alike(together, alone)
     for one, other in zip(alone[0], together[0], strict=True):
-        splits = [{n: s.bit_generator.state for n, s in m._state.splits.items()} for m in (one, other)]
+        splits = [{n: s.bit_generator.state for n, s in m._model_state.splits.items()} for m in (one, other)]
         assert splits[0] == splits[1]
     return found
 
@@ -325,11 +325,11 @@ def test_validation_it_cannot_use_raises_before_anything_is_changed(given, error
     models, optimizers = entries("plain", "SGD", 4)
     if given.get("validation_data") is True:
         given = {**given, "validation_data": (x, y)}
-    before = [(bits(m), copy.deepcopy(m._state.rng.bit_generator.state)) for m in models]
+    before = [(bits(m), copy.deepcopy(m._model_state.rng.bit_generator.state)) for m in models]
     with pytest.raises(error, match=text):
         many(models, optimizers, x, y, **given)
-    assert [(bits(m), m._state.rng.bit_generator.state) for m in models] == before
-    assert not any(m._state.splits for m in models)
+    assert [(bits(m), m._model_state.rng.bit_generator.state) for m in models] == before
+    assert not any(m._model_state.splits for m in models)
 
 
 def test_validation_frames_must_have_the_columns_of_the_training(threads):

@@ -133,12 +133,12 @@ def test_a_summary_changes_nothing():
     model = cl.Model([cl.Linear(3, 4), cl.BatchNorm(4), cl.Dropout(), cl.Residual(cl.Linear(4, 4))], seed=0)
     before, rng, types = (
         pickle.dumps(model.state_dict()),
-        str(model._state.rng.bit_generator.state),
+        str(model._model_state.rng.bit_generator.state),
         list(map(type, model.functions)),
     )
     model.summary()
     assert pickle.dumps(model.state_dict()) == before
-    assert str(model._state.rng.bit_generator.state) == rng
+    assert str(model._model_state.rng.bit_generator.state) == rng
     assert list(map(type, model.functions)) == types
     assert all(p.grad is None for p in model.parameters())
 

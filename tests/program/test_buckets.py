@@ -153,7 +153,7 @@ def eager(model, *inputs):
 
 def find_blocks(model):
     """Return the Blocks that a model has, one for each kind of row."""
-    return [kept for kept in model._state.programs._programs.values() if isinstance(kept, buckets.RowBuckets)]
+    return [kept for kept in model._model_state.programs._programs.values() if isinstance(kept, buckets.RowBuckets)]
 
 
 # ---- bits ----
@@ -163,7 +163,7 @@ def find_blocks(model):
 @both_dtypes
 def test_any_number_of_rows_has_the_bits_of_the_call(make, x, dtype):
     model = make(dtype)
-    assert model._state.is_rowwise(model)
+    assert model._model_state.is_rowwise(model)
     for rows in SIZES:
         for some in (x[:rows], x[300 - rows :]):
             assert model.predict(some).tobytes() == eager(model, some)[0].tobytes(), rows
@@ -198,7 +198,7 @@ def test_masks_and_lengths():
     attention, last = cl.Model([cl.MultiHeadAttention(8, 2)], seed=0), cl.Model([Last()], seed=0)
     last.takes_indices = (False, True)
     for model, other in ((attention, mask), (last, lengths)):
-        assert model._state.is_rowwise(model)
+        assert model._model_state.is_rowwise(model)
         for rows in SIZES:
             given = x[:rows], other[:rows]
             assert model.predict(given).tobytes() == eager(model, *given)[0].tobytes(), rows
@@ -206,7 +206,7 @@ def test_masks_and_lengths():
 
 def test_several_outputs():
     model, x = cl.Model([cl.Linear(4, 6), Halves()], seed=0), NETS["mlp"][1].astype(np.float32)
-    assert model._state.is_rowwise(model)
+    assert model._model_state.is_rowwise(model)
     for rows in SIZES:
         found = model.predict(x[:rows])
         assert isinstance(found, tuple)
@@ -349,7 +349,7 @@ def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypat
 )
 def test_a_model_whose_rows_are_not_known_to_be_independent_gets_all_rows_at_once(make):
     model, x = make(), NETS["mlp"][1].astype(np.float32)
-    assert not model._state.is_rowwise(model)
+    assert not model._model_state.is_rowwise(model)
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes(), rows
     assert not find_blocks(model)
@@ -392,7 +392,7 @@ def test_a_function_may_declare_that_it_computes_rowwise(keyword, recorded):
 
     x = NETS["mlp"][1].astype(np.float32)
     inheriting = cl.Model([Inheriting()])
-    assert not inheriting._state.is_rowwise(inheriting)
+    assert not inheriting._model_state.is_rowwise(inheriting)
     model = cl.Model([Doubled()])
     for rows in SIZES:
         np.testing.assert_array_equal(model.predict(x[:rows]), 2 * x[:rows])
@@ -413,7 +413,7 @@ def test_a_model_that_writes_call_may_declare_it(recorded):
 
     x = NETS["mlp"][1].astype(np.float32)
     for dependent in (Inheriting(cl.Linear(4, 3)), Gated(CenteredLinear(4, 3))):
-        assert not dependent._state.is_rowwise(dependent)
+        assert not dependent._model_state.is_rowwise(dependent)
     model = Gated(cl.Linear(4, 3))
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()

@@ -99,7 +99,7 @@ def test_the_memory_for_ever_new_shapes_is_bounded():
     model = Mean()
     for length in range(1, 200):
         model.predict(np.ones((2, length), np.float32))
-    assert len(model._state.dry_runs) <= 64
+    assert len(model._model_state.dry_runs) <= 64
 
 
 @pytest.mark.parametrize("kind", WAYS)
@@ -169,7 +169,7 @@ def test_caffelites_own_layers_in_a_users_model_give_no_false_alarm(layer):
         model = Own()
         model.fit(X, LABELS, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters()), epochs=3, verbose=0)
         model.predict(X)
-    assert "Python" not in str(next(iter(model._state.programs._programs.values())))
+    assert "Python" not in str(next(iter(model._model_state.programs._programs.values())))
 
 
 def test_evaluate_and_predict_run_what_cannot_be_recorded_in_python():

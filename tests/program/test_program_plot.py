@@ -222,7 +222,7 @@ def test_replays_are_counted(replays, error):
 def test_a_program_without_a_current_recording_cannot_be_drawn():
     model = net()
     model.predict(X)
-    (blocks,) = model._state.programs._programs.values()
+    (blocks,) = model._model_state.programs._programs.values()
     for program in blocks.programs.values():
         with pytest.raises(RuntimeError, match="show draws a Program that capture has recorded"):
             program.show()

@@ -307,7 +307,7 @@ def test_replays_are_of_whole_steps_and_need_the_memory_of_a_small_batch(monkeyp
     def trained(**options):
         model = classifier(2, 256, 256, 3)
         train(model, x, y, epochs=3, shuffle=False, **options)
-        return sum(program.nbytes for program in model._state.programs._programs.values())
+        return sum(program.nbytes for program in model._model_state.programs._programs.values())
 
     small = trained(batch_size=16)
     recorded.clear()

@@ -48,7 +48,7 @@ def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, m
     for rows in (1, 2, 3, *range(2, 20), 3, 3):
         model.predict(np.zeros((rows, 5), int))
     assert recorded
-    assert len(model._state.programs._programs) <= cache.MIN_PROGRAMS + cache.PREDICT_LIMITS[0]
+    assert len(model._model_state.programs._programs) <= cache.MIN_PROGRAMS + cache.PREDICT_LIMITS[0]
 
 
 class Called(cl.Model):

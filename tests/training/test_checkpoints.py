@@ -430,8 +430,8 @@ def everywhere(model, optimizer, callbacks, generator):
     found |= {f"frozen {name}": p.requires_grad for name, p in model.named_parameters().items()}
     found |= {f"data {name}": x.tobytes() for name, x in generator.state().items()}
     return found | {
-        "stream": model._state.rng.bit_generator.state,
-        "columns": model._state.column_names,
+        "stream": model._model_state.rng.bit_generator.state,
+        "columns": model._model_state.column_names,
         "callbacks": [dict(vars(callback)) for callback in callbacks],
     }
 
@@ -493,7 +493,7 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
         path.write_bytes(fuzz_files.join_file(header, arrays))
     model = change.get("model", make_net)()
     inputs.remember_columns(model, [["a", "b"]])
-    model._state.rng.random()  # so its stream is not the checkpoint's
+    model._model_state.rng.random()  # so its stream is not the checkpoint's
     optimizer = change.get("rule", cl.SGD)(
         model.parameters(), **({} if "rule" in change else {"lr": 0.3, "momentum": 0.9})
     )
@@ -548,7 +548,7 @@ def test_a_callbacks_numbers_that_are_not_finite_come_back(path):
 def test_random_draws_after_a_resumption_are_as_without_a_stop(path):
     class Drawing:
         def __call__(self, epoch, history):
-            self.model._state.rng.normal(size=3)  # as a Function does that is added
+            self.model._model_state.rng.normal(size=3)  # as a Function does that is added
 
         def begin(self, training):
             self.model = training.model
@@ -557,7 +557,7 @@ def test_random_draws_after_a_resumption_are_as_without_a_stop(path):
     train(never_stopped, X, Y, epochs=4, callbacks=[Drawing()])
     train(first, X, Y, epochs=2, callbacks=[Drawing(), cl.callbacks.Checkpoint(path)])
     train(again, X, Y, epochs=4, callbacks=[Drawing()], resume=path)
-    assert again._state.rng.bit_generator.state == never_stopped._state.rng.bit_generator.state
+    assert again._model_state.rng.bit_generator.state == never_stopped._model_state.rng.bit_generator.state
 
 
 def test_another_schedule_is_followed_from_the_checkpoints_step_on(path):

@@ -37,7 +37,7 @@ def test_metrics_of_an_epoch_change_neither_the_training_nor_what_is_replayed():
     ]
     assert bits(models[0]) == bits(models[1])
     assert histories[0]["loss"] == histories[1]["loss"]
-    programs = list(models[0]._state.programs._programs.values())
+    programs = list(models[0]._model_state.programs._programs.values())
     assert programs
     assert not any("Python" in str(program) for program in programs)
 
@@ -47,7 +47,7 @@ def test_a_metric_of_an_epoch_is_found_again_by_the_next_fit():
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         train(model, X, Y, optimizer=optimizer, metrics=["f1", "top_k(2)"], loss=LOSS, batch_size=32)
-    assert len(model._state.programs._programs) == 2
+    assert len(model._model_state.programs._programs) == 2
 
 
 def test_batches_whose_memory_is_used_again_are_measured_as_they_were():

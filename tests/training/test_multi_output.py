@@ -404,9 +404,9 @@ def test_a_further_fit_with_the_same_losses_records_nothing_again():
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         train(model, X, Y, loss=tuple(losses), optimizer=optimizer, metrics=(["accuracy"], ["mae"]))
-    assert len(model._state.programs._programs) == 2  # a full and a short batch
+    assert len(model._model_state.programs._programs) == 2  # a full and a short batch
     train(model, X, Y, loss=tuple(losses), optimizer=optimizer, metrics=([], ["mse"]))
-    assert len(model._state.programs._programs) == 4
+    assert len(model._model_state.programs._programs) == 4
 
 
 # ---- metrics and callbacks ------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_the_training_has_the_bits_of_fit(options, dtype):
     film = make_film(model, **options)
     assert state(model) == state(fitted)
     assert film.history == history
-    assert str(model._state.rng.bit_generator.state) == str(fitted._state.rng.bit_generator.state)
+    assert str(model._model_state.rng.bit_generator.state) == str(fitted._model_state.rng.bit_generator.state)
 
 
 def test_callbacks_are_called_as_by_fit():

@@ -120,7 +120,7 @@ def test_nothing_of_the_model_or_the_loss_changes(with_gradients):
 
     def everything():
         gradients = [None if p.grad is None else p.grad.tobytes() for p in model.parameters()]
-        streams = str(model._state.rng.bit_generator.state), str(functions[5].rng.bit_generator.state)
+        streams = str(model._model_state.rng.bit_generator.state), str(functions[5].rng.bit_generator.state)
         numpys = np.random.get_state()[1].tobytes()  # noqa: NPY002
         versions = [p._version[0] for p in model.parameters()]
         return (

@@ -150,7 +150,7 @@ def state(model):
     return [
         *[a.tobytes() for a in model.state_dict().values()],
         *[None if p.grad is None else p.grad.tobytes() for p in model.parameters()],
-        str(model._state.rng.bit_generator.state),
+        str(model._model_state.rng.bit_generator.state),
     ]
 
 
@@ -160,11 +160,11 @@ def test_nothing_in_the_model_changes():
     model.fit(X, Y, loss=loss, optimizer=optimizer, epochs=2, verbose=0)
     loss(model(X), Y).backward()
     before, value = state(model), loss.value
-    program = model._state.programs._programs.copy()
+    program = model._model_state.programs._programs.copy()
     svg = cl.trace(model, X[3], Y[3], loss)
     assert state(model) == before
     assert loss.value is value
-    assert model._state.programs._programs == program
+    assert model._model_state.programs._programs == program
     assert cl.is_training()
     scores = box(svg, "Linear(8, 3)")[2]
     np.testing.assert_allclose(numbers(scores), model.predict(X[3:4])[0], rtol=5e-3, atol=1e-3)  # no number dropped

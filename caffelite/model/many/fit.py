@@ -248,7 +248,11 @@ class Fit:
     def train(self, parts: Any, progress: list[SharedProgress], stop: StopFlag) -> None:
         """Train the model, or the SharedModel that has its values, as `Model.fit` does."""
         model, optimizer, loss = parts
-        epochs, metrics, warned_reasons = self.plan.epochs, self.plan.metrics, model._state.programs.warned_reasons
+        epochs, metrics, warned_reasons = (
+            self.plan.epochs,
+            self.plan.metrics,
+            model._model_state.programs.warned_reasons,
+        )
         batches, validation = self._batches()
         step = Step(model, Objective(loss, metrics, warned_reasons), optimizer)
         callbacks: list[Callback] = []
@@ -267,7 +271,7 @@ class Fit:
 
     def _batches(self) -> tuple[DataGenerator, DataGenerator | None]:
         """Return the batches to train on, and those to evaluate, as `fit` draws them."""
-        plan, state, rows, validation = self.plan, self.model._state, self.rows, self.validation
+        plan, state, rows, validation = self.plan, self.model._model_state, self.rows, self.validation
         rng = state.rng if plan.seed is None else make_rng("seed", plan.seed)
         if self.held_out:
             drawn_from = state.split_stream(len(rows), rng, reseed=plan.seed is not None)

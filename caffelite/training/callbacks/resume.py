@@ -43,8 +43,8 @@ def stream_states(model: Any, rng: np.random.Generator) -> dict[str, Any]:
 
     Also those from which the model's validation splits were drawn, with the number of rows of each split.
     """
-    splits = [[rows, stream.bit_generator.state] for rows, stream in model._state.splits.items()]
-    return {"model": model._state.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
+    splits = [[rows, stream.bit_generator.state] for rows, stream in model._model_state.splits.items()]
+    return {"model": model._model_state.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
 
 
 def _read_splits(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
@@ -105,7 +105,7 @@ class CheckpointWriter:
             "optimizer": _plain_values(optimizer_state),
             "schedules": self._schedules,
             "streams": self.streams,
-            "stream": model._state.rng.bit_generator.state,  # now: a callback may have drawn from it
+            "stream": model._model_state.rng.bit_generator.state,  # now: a callback may have drawn from it
             "callbacks": [[name, _plain_values(state)] for name, state in callbacks],
             "ended": self.callback_list.should_stop,
         }
@@ -185,7 +185,7 @@ class CheckpointWriter:
         optimizer.load_state_dict(self._merge_schedules(saved, state))
         freeze(model, frozen)
         if "stream" in saved.text:
-            model._state.rng.bit_generator.state = saved.text["stream"]
+            model._model_state.rng.bit_generator.state = saved.text["stream"]
         model.load_state_dict(saved.model_arrays)
         for name, values in measured.items():
             history[name].extend(values.tolist())
@@ -278,13 +278,13 @@ class CheckpointFile:
         with self.wrap_errors():
             training_state, model_state = self.text["streams"]["training"], self.text["streams"]["model"]
             splits = _read_splits(self.text["streams"])
-            own = model._state
+            own = model._model_state
             for state, stream in ((training_state, rng), (model_state, own.rng), (self.text.get("stream"), own.rng)):
                 if state is not None:
                     copy.deepcopy(stream.bit_generator).state = state  # raises if it is not a state
             rng.bit_generator.state = training_state
-            model._state.rng.bit_generator.state = model_state
-            model._state.splits = splits
+            model._model_state.rng.bit_generator.state = model_state
+            model._model_state.splits = splits
 
 
 class Resumption:
@@ -301,11 +301,11 @@ class Resumption:
         self.has_begun = not isinstance(optimizer, Optimizer)  # then `fit` refuses it before anything changes
         if self.has_begun:
             return
-        self._streams = _rng_states(model._state.rng)
+        self._streams = _rng_states(model._model_state.rng)
         self._model_state, self._columns, self._splits = (
             model.state_dict(),
-            model._state.column_names,
-            dict(model._state.splits),
+            model._model_state.column_names,
+            dict(model._model_state.splits),
         )
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._optimizer_state = optimizer.state_dict()
@@ -343,7 +343,7 @@ class Resumption:
         model, optimizer = self.model, self.optimizer
         for stream, state in self._streams:
             stream.state = state
-        model._state.splits = self._splits
+        model._model_state.splits = self._splits
         inputs.remember_columns(model, self._columns)
         if not _have_same_bits(model.state_dict(), self._model_state):
             model.load_state_dict(self._model_state)

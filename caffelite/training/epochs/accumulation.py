@@ -57,7 +57,7 @@ class AccumulationStep(Step):
     def __init__(self, step: Step, count: int) -> None:
         super().__init__(step.model, step.objective, step.optimizer, step.clip_norm)
         self.batches = self.num_batches = count
-        self.cursor = step.model._state.programs.cursor
+        self.cursor = step.model._model_state.programs.cursor
 
     def __call__(self, *batches: Batch) -> list[Any]:
         self.optimizer.zero_grad()

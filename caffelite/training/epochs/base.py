@@ -33,7 +33,7 @@ class Epochs(ABC):
 
     def __init__(self, step: Step) -> None:
         self.step, self.model, self.objective = step, step.model, step.objective
-        self.programs = self.model._state.programs
+        self.programs = self.model._model_state.programs
         self.cursor = self.programs.cursor
 
     @abstractmethod
