@@ -132,7 +132,7 @@ def test_a_model_of_ones_own_keeps_its_vocabularies_too_and_those_inside_it(tmp_
         ({"functions.0.bias": {"words": ["a"], "characters": False}}, r"attribute 'functions\.0\.bias'"),
         ({"functions.1.v": {"words": ["a"], "characters": False}}, r"attribute 'functions\.1\.v'"),
         ({"": {"words": ["a"], "characters": False}}, "attribute ''"),
-        ({"_state": {"words": ["a"], "characters": False}}, "attribute '_state'"),
+        ({"_model_state": {"words": ["a"], "characters": False}}, "attribute '_model_state'"),
         ({"a b": {"words": ["a"], "characters": False}}, "attribute 'a b'"),
         ({"v": ["a"]}, "words and characters of the vocabulary v"),
         ({"v": {"words": ["a"]}}, "words and characters of the vocabulary v"),
