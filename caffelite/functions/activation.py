@@ -47,7 +47,12 @@ class ReLU(Function, recordable=True, rowwise=True):
     V. Nair and G. Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
     """
 
-    forward, backward = keep_output(kernels.relu, kernels.relu_grad)
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.relu(x)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.relu_grad(dy, self.y)
 
 
 class LeakyReLU(Function, recordable=True, rowwise=True):

@@ -131,7 +131,7 @@ class ModelState:
         with _registration.lock:
             if self.is_registering:
                 return
-            functions, self.is_registering = tuple(model._descendants()), True
+            functions, self.is_registering = _find_functions(model), True
             try:
                 is_same = bool(self.guards) and are_same_objects(functions, self.functions)
                 if not (is_same and are_same_objects(Function.parameters(model), self.parameters)):
@@ -179,8 +179,8 @@ class ModelState:
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
             for m in reversed(models):  # inner models first: outer ones use what they found
-                if not (m._model_state.belongs_to(m) and m._model_state.is_up_to_date()):
-                    m._model_state.set_functions(m, tuple(m._descendants()))
+                if not _is_up_to_date(m):
+                    m._model_state.set_functions(m, _find_functions(m))
                     m._model_state.mark_registered(m._model_state.functions)
             self.dry_runs.clear()
             if not meta_init.is_on:
@@ -201,7 +201,7 @@ class ModelState:
             if not self.is_seeded:
                 m.all_functions()  # draws new parameters from its own seed, if it has one
             if id(m) in ids:  # it has already drawn or kept what it registered itself
-                ids.update(id(f) for f in m._descendants() if m._model_state.registered.get(id(f)) is f)
+                ids.update(id(f) for f in _find_functions(m) if m._model_state.registered.get(id(f)) is f)
         return ids
 
     # ---- memory -------------------------------------------------------------------------------------------------
@@ -216,6 +216,28 @@ def get_state(function: Any) -> ModelState | None:
     """Return what a Model, or a copy of one, owns; None for any other Function."""
     state = vars(function).get("_model_state")
     return state if type(state) is ModelState else None
+
+
+def _is_up_to_date(model: Any) -> bool:
+    """Return whether a model knows its Functions and is not a copy."""
+    return model._model_state.belongs_to(model) and model._model_state.is_up_to_date()
+
+
+def _find_functions(model: Any) -> tuple[Function, ...]:
+    """Return the descendants. A Model among them that knows its Functions is not searched again."""
+    functions: dict[int, Function] = {}
+
+    def search(function: Function) -> None:
+        for child in function.children():
+            if id(child) not in functions:
+                functions[id(child)] = child
+                if get_state(child) is not None and _is_up_to_date(child):
+                    functions.update({id(f): f for f in child._model_state.functions if id(f) not in functions})
+                else:
+                    search(child)
+
+    search(model)
+    return tuple(functions.values())
 
 
 def _get_structure(model: Any) -> tuple:

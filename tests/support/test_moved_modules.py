@@ -50,10 +50,15 @@ def test_a_model_and_its_optimizer_of_an_older_version_go_on_training_to_the_sam
     model.fit(X, Y, loss=loss, optimizer=optimizer, epochs=2, verbose=0)
     lines = {
         "caffelite.functions.combinators": "caffelite.functions.composition",
-        "caffelite.functions.losses.base": "caffelite.functions.loss",
+        "caffelite.functions.losses.classification": "caffelite.functions.loss",
         "ScheduleState": "Followed",
     }
-    attributes = {"_model_state": "_own", "_segments": "_runs", "_state_arrays": "_kept", "_schedule_state": "_followed"}
+    attributes = {
+        "_model_state": "_own",
+        "_segments": "_runs",
+        "_state_arrays": "_kept",
+        "_schedule_state": "_followed",
+    }
     others = pickle.loads(old_pickle((model, optimizer, loss), lines, attributes))
     for m, o, loss_function in ((model, optimizer, loss), others):
         m.fit(X, Y, loss=loss_function, optimizer=o, epochs=2, verbose=0)
