@@ -231,8 +231,9 @@ def _find_functions(model: Any) -> tuple[Function, ...]:
         for child in function.children():
             if id(child) not in functions:
                 functions[id(child)] = child
-                if get_state(child) is not None and _is_up_to_date(child):
-                    functions.update({id(f): f for f in child._model_state.functions if id(f) not in functions})
+                state = get_state(child)
+                if state is not None and _is_up_to_date(child):
+                    functions.update({id(f): f for f in state.functions if id(f) not in functions})
                 else:
                     search(child)
 
