@@ -1,4 +1,4 @@
-"""caffelite in some hundred lines of NumPy: how a framework trains a net, without what makes it fast.
+"""caffelite in two hundred lines of NumPy: how a framework trains a net, without what makes it fast.
 
 Start reading here. Each class has a namesake in caffelite that takes these arguments, and more. It computes the same
 numbers, up to rounding, with dtype=float64 and shuffle=False (caffelite shuffles by another rule). The last line of

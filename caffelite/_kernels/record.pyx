@@ -60,7 +60,7 @@ cdef class Recorder:
         Py_XDECREF(this_threads_recorder)
         this_threads_recorder = NULL
 
-    def raise_unrecordable(self, reason):
+    def refuse(self, reason):
         """Raise TypeError, because a replay would not repeat what the step does."""
         raise TypeError(reason)
 

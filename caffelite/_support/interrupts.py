@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Interrupts(Protocol):
-    """A signal that ends a training between two steps: Ctrl-C, or the `Stop` of many trainings."""
+    """A signal that ends a training between two steps: Ctrl-C, or the `StopFlag` of many trainings."""
 
     pending: np.ndarray  # its element is not 0: end after the current step
 

@@ -71,7 +71,7 @@ class PartialShard(Shard, ABC):
 
 
 WHOLE_BATCH = Shard()
-_current: ContextVar[Shard] = ContextVar("caffelite.rows.here", default=WHOLE_BATCH)
+_current: ContextVar[Shard] = ContextVar("caffelite.current_shard", default=WHOLE_BATCH)
 
 #: The rows that this thread computes. Every operation calls `current_shard()`, so for speed no function wraps it.
 current_shard = _current.get

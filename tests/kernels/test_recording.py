@@ -499,3 +499,9 @@ def test_a_recording_is_its_threads_own():
     thread.join()
     assert [kernel.name for kernel in recording.entries] == ["relu"]
     assert in_thread == ["negative"]
+
+
+def test_a_recorder_raises_for_what_a_replay_would_not_repeat():
+    x = np.ones(3).view(kernels.RecordedArray)
+    with kernels.Recorder(), pytest.raises(TypeError, match=r"numpy\.exp was used on an array of a step"):
+        np.exp(x)

@@ -302,7 +302,7 @@ class Resumption:
         if self.has_begun:
             return
         self._streams = _rng_states(model._model_state.rng)
-        self._model_state, self._columns, self._splits = (
+        self._state_dict, self._columns, self._splits = (
             model.state_dict(),
             model._model_state.column_names,
             dict(model._model_state.splits),
@@ -345,8 +345,8 @@ class Resumption:
             stream.state = state
         model._model_state.splits = self._splits
         inputs.remember_columns(model, self._columns)
-        if not _have_same_bits(model.state_dict(), self._model_state):
-            model.load_state_dict(self._model_state)
+        if not _have_same_bits(model.state_dict(), self._state_dict):
+            model.load_state_dict(self._state_dict)
         freeze(model, self._frozen)
         if not _have_same_bits(optimizer.state_dict(), self._optimizer_state):
             optimizer.load_state_dict(self._optimizer_state)

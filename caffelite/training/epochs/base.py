@@ -179,7 +179,7 @@ class EpochState(NamedTuple):
 
 
 def name_rows(outputs: Any, targets: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the outputs of a model, one or a tuple, and the targets by their names in a State."""
+    """Return the outputs of a model, one or a tuple, and the targets by their names in an EpochState."""
     output_tuple = outputs if isinstance(outputs, tuple) else (outputs,)
     return dict([*zip(_row_names("outputs"), output_tuple), *zip(_row_names("targets"), targets)])  # noqa: B905 (names never end)
 

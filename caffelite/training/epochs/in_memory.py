@@ -33,7 +33,7 @@ class InMemoryEpochs(Epochs):
     """Epochs over a DataGenerator's arrays.
 
     A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and
-    `held()`, see `Interrupts`.
+    `defer()`, see `Interrupts`.
     """
 
     def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
@@ -110,8 +110,8 @@ class InMemoryEpochs(Epochs):
 
     def _replay_steps(self, epochs: int, seconds: float, steps: float) -> None:
         """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
-        held = nullcontext() if self.interrupts is None else self.interrupts.defer()
-        with held, self.programs.lock_cursor(), annotate_step(self.position, [self.data], self.step):
+        deferral = nullcontext() if self.interrupts is None else self.interrupts.defer()
+        with deferral, self.programs.lock_cursor(), annotate_step(self.position, [self.data], self.step):
             programs = self._find_programs()
             current = [program for program in programs if program.is_current()]
             next_program = programs[-1 if self.is_at_last_batch() else 0]
