@@ -83,3 +83,7 @@ def format_bytes(count: float) -> str:
 def escape_tex(text: str) -> str:
     """Return a text that matplotlib draws unchanged. (It takes text between two dollar signs for TeX.)"""
     return text.replace("$", r"\$")
+
+
+def plural(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

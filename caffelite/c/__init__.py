@@ -3,8 +3,8 @@
 `trace_graph` finds which Functions a model applies, for ONNX and C alike. A net becomes a list of `Layer`s, C functions
 from arrays to an array, in the order in which they are called (`net`). One function of Python writes the C for each
 kind of Function. The tables `LAYERS` of these modules list them: `layers` for most Functions, `operators` for Tensor's
-operators, `sequences` for recurrent layers, attention and indices. `STACKS` lists the Functions that are several
-layers, such as attention. All write C for `float`; `in_double` makes C for `double` of that (`code`). `int8` rounds
+operators, `layers_sequence` for recurrent layers, attention and indices. `STACKS` lists the Functions that are several
+layers, such as attention. All write C for `float`; `to_double` makes C for `double` of that (`emit`). `int8` rounds
 weights to one byte. `exporting` puts the file together.
 """
 

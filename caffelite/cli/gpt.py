@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.terminal import echo
+from caffelite._support.text_table import plural
 from caffelite.cli import argtypes
 from caffelite.cli.options import add_training
-from caffelite.cli.output import draw, plural
+from caffelite.cli.output import draw
 from caffelite.cli.training import BATCH_SIZE, train
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import Embedding, LayerNorm, Linear, PositionalEncoding, SoftmaxLoss, TransformerBlock

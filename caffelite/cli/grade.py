@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from caffelite._support.terminal import make_writable, write
+from caffelite._support.text_table import plural
 from caffelite.cli import argtypes
 from caffelite.cli.options import add_command
-from caffelite.cli.output import UsageError, plural
+from caffelite.cli.output import UsageError
 from caffelite.exercises import EXERCISES
 
 TEXT = """\

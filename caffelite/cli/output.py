@@ -67,7 +67,3 @@ def write_file(output: Path, write: Callable[[], Any]) -> int:
         echo(f"caffelite: could not write {output}: {reason}", sys.stderr)
         return 1
     return 0
-
-
-def plural(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"

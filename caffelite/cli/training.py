@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from caffelite._support.terminal import echo, is_terminal
-from caffelite.cli.output import plural
+from caffelite._support.text_table import plural
 from caffelite.functions import SoftmaxLoss
 from caffelite.model.model import History, Model
 from caffelite.optimizers import Optimizer

@@ -128,13 +128,6 @@ def is_foreign_array(data: Any) -> bool:
     return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
 
-def memory_owner(array: np.ndarray) -> np.ndarray:
-    """Return the array that owns the memory of a view."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
 def positions_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
     """Return the positions of a view's elements in the array, which is in C order: int64, in the view's shape."""
     positions, scale = np.arange(array.size), 8 // array.itemsize
@@ -151,7 +144,7 @@ def make_rng(what: str, seed: Any) -> np.random.Generator:
 
 
 def find_outside(values: Any, min_value: int, max_value: int | None) -> tuple[int, Any]:
-    """Return the first row whose value is not an integer in least … most, and its value; (−1, None) without rows."""
+    """Return the first row whose value is not an integer in this range, and the value; (−1, None) without rows."""
     array = np.asarray(values, dtype=object).ravel()
     for row, value in enumerate(array):
         is_integer = isinstance(value, INTEGERS) and not isinstance(value, bool)
@@ -189,7 +182,7 @@ def normalize_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, 
 def check_integers(
     name: str, value: Any, count: int, min_value: int = 1, max_value: int = sys.maxsize
 ) -> tuple[int, ...]:
-    """Return the value as `count` integers; one is repeated. TypeError or ValueError unless all are least … most."""
+    """Return the value as `count` integers; one is repeated. TypeError or ValueError unless all are in range."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count:
         raise ValueError(f"{name} takes one integer{f' or {count}' if count > 1 else ''}, got {value!r}")
@@ -220,7 +213,7 @@ def check_bool(name: str, value: Any) -> bool:
 
 
 def check_positive_integer(name: str, value: Any, max_value: float = sys.maxsize) -> int:
-    """Return the value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … most."""
+    """Return the value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … max_value."""
     if type(value) is int and 1 <= value <= max_value:  # the usual case
         return value
     if isinstance(value, bool) or not isinstance(value, INTEGERS):

@@ -309,7 +309,7 @@ class Tensor(TensorMethods):
         `grad` is the gradient of a later result with respect to this Tensor, and has its shape. If the Tensor has a
         single element, you may leave it out: it is 1 then.
 
-        Raise ValueError if `grad` has another shape, or is missing for a Tensor of several elements. Raises
+        Raise ValueError if `grad` has another shape, or is missing for a Tensor of several elements. Raise
         RuntimeError if there is no graph, if an earlier call has freed it, or if a value that it needs has changed.
         """
         if not self.requires_grad:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import (
     FLOATS,
     as_real,
@@ -64,6 +65,7 @@ class augmentation_key:
         _key.reset(self.token)
 
 
+@rename_attributes(of_images="needs_images")
 class Augmentation:
     """A random change of images, `change(x, key, *arguments)`: a transform of a DataGenerator.
 
@@ -267,7 +269,7 @@ def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
 class Mixture(Augmentation):
     """An Augmentation that mixes each row with another one, and their targets.
 
-    `change(x, partners, shares, rng)` returns mixed rows and the shares (n,) that x has in them; others are x[others].
+    `change(x, partners, shares, rng)` returns mixed rows and the shares (n,) that x has in them.
     """
 
     def __init__(

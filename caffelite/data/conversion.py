@@ -20,7 +20,7 @@ def read(data: Any, what: str) -> Any:
     """Return the numbers of a frame or of its column as an array, and rows of a source; everything else as it is.
 
     A source that is larger than a buffer becomes a Source, which is read later. Raise TypeError for a sparse matrix,
-    because only inputs may be sparse. Raises what `frames.as_array` and `Source.read` raise.
+    because only inputs may be sparse. Raise what `frames.as_array` and `Source.read` raise.
     """
     if type(data) is np.ndarray or isinstance(data, Source):
         return data
@@ -167,7 +167,7 @@ def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np
     y : (n,) or (n, 1) integers or bool
         The labels of all rows of the training.
 
-    Raise ValueError for labels that do not occur in y, and for weights that are negative or not finite. Raises
+    Raise ValueError for labels that do not occur in y, and for weights that are negative or not finite. Raise
     TypeError for targets that are not labels.
     """
     return ClassWeights(class_weight, y).multiply(None, y)

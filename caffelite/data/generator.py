@@ -77,7 +77,7 @@ def unpack_single(arrays: tuple[Any, ...]) -> Any:
     return arrays[0] if len(arrays) == 1 else arrays
 
 
-@rename_attributes(_joins="_merges_last", _least="_min_rows")
+@rename_attributes(_joins="_merges_last", _least="_min_rows", in_dtype_of_model="has_model_dtype")
 class DataGenerator:
     """Mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
 

@@ -392,7 +392,7 @@ def one_hot(indices: Any, classes: int) -> np.ndarray:
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     """Return the parts of x along an axis, as a list of views.
 
-    `cl.split(x, 3)` returns three parts, and `cl.split(x, [2, 5])` returns `x[:2]`, `x[2:5]` and `x[5:]`. Raises
+    `cl.split(x, 3)` returns three parts, and `cl.split(x, [2, 5])` returns `x[:2]`, `x[2:5]` and `x[5:]`. Raise
     ValueError if the parts would not have the same length. Raise TypeError unless the number or the places are
     integers.
     """

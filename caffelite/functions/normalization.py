@@ -81,7 +81,7 @@ class RMSNorm(Function, recordable=True, rowwise=True):
         dx = (g − x̂ mean(g x̂)) / √(q + ε),  g = dy scale,  the mean over the row
 
     x and y (…, features), `scale` (features,) ones. With `eps` None, ε is the difference between 1 and the next number
-    of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same in training and in inference. Raises
+    of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same in training and in inference. Raise
     ValueError for x of another shape. Raise TypeError for another dtype than `scale` has.
 
     B. Zhang and R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.

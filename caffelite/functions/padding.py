@@ -133,7 +133,7 @@ class Pad(PadAxes, recordable=True, rowwise=True):
     - "reflect": the mirror image of x, without the element at the edge: 3 2 | 1 2 3 | 2 1,
     - "replicate": the element at the edge: 1 1 | 1 2 3 | 3 3.
 
-    dx is dy without the new elements. Elements that were copied get the gradients of their copies as well. Raises
+    dx is dy without the new elements. Elements that were copied get the gradients of their copies as well. Raise
     ValueError for another mode, a width below 0, another number of axes, and for nothing to copy along an axis of
     length 0.
     """

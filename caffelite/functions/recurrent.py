@@ -371,7 +371,7 @@ class RNN(Recurrent, recordable=True, rowwise=True):
     The first state is 0, or the h (n, hidden) that you give. `rnn(x, h)` returns (y, the last state), from which the
     next part of a long sequence continues. `rnn(x, lengths=…)` takes the number of steps of each row, (n,) integers in
     1 … length. The last state is then the state after the row's own last step. After this step y is 0, and x has no
-    influence and no gradient. Raise ValueError for other shapes and, with the first bad row, for other lengths. Raises
+    influence and no gradient. Raise ValueError for other shapes and, with the first bad row, for other lengths. Raise
     TypeError for other dtypes.
 
     In a stack of `layers`, each layer reads the states of the layer below. In training, `dropout` is the p of Dropout

@@ -87,7 +87,7 @@ def find_lr(
     low, high : float
         The rates of the first and the last step.
 
-    Raises the errors of `fit` for data that cannot be used, and ValueError unless 0 < low < high and steps > 1.
+    Raise the errors of `fit` for data that cannot be used, and ValueError unless 0 < low < high and steps > 1.
     """
     low, high, steps = check_positive("low", low), check_positive("high", high), check_positive_integer("steps", steps)
     if low >= high or steps < 2:

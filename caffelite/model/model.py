@@ -345,7 +345,7 @@ class Model(Container, recordable=True):
     ) -> dict[str, float]:
         """Return the loss and the metrics on x (n, …) and y (n, …), a DataGenerator or an iterable of batches.
 
-        Data, weights, metrics and precision are as in `fit`. `batch_size` is 1024 if it is None. Raises what `fit`
+        Data, weights, metrics and precision are as in `fit`. `batch_size` is 1024 if it is None. Raise what `fit`
         raises.
         """
         loss = as_loss(loss)

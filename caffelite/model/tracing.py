@@ -8,7 +8,7 @@ A `Trace` is a recording that notes kernel calls and applied Functions (`TraceSt
   outputs and, later, the outputs' gradients. A copy of a Function has the same class. So a trace also sees the copies
   that a call applies, and the Functions inside them.
 
-Summaries and inspections read the steps. `dataflow` makes a graph of them, which ONNX and C write.
+Summaries and inspections read the steps. `export_graph` makes a graph of them, which ONNX and C write.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Optimizer(ABC):
         comes twice. Raise TypeError for anything but Tensors, and for names that the rule does not have.
     lr : float or schedule
         The learning rate: a number, or a function of the step t = 0, 1 … with an attribute `steps`, such as
-        `schedules.cosine(…)`. Its values are tabulated for t = 0 … steps. Later steps have the last one. Raises
+        `schedules.cosine(…)`. Its values are tabulated for t = 0 … steps. Later steps have the last one. Raise
         ValueError if a rate is below 0 or not finite.
     **hyper : float
         Further hyper-parameters, checked like lr. Kernels read them from `self.hyper`, float64, which has a row for

@@ -91,7 +91,7 @@ class ProgramCache:
             return program
 
     def mark_used(self, programs: Iterable[Program]) -> None:
-        """Record that these Programs, which `find` returned, are used again."""
+        """Mark that these Programs, which `find` returned, are used again."""
         for program in programs:
             program.last_request = self._requests
 

@@ -172,7 +172,7 @@ class Program(Runner):
 
         Returns a matplotlib figure: `program.show().savefig("step.png")`. Needs the extra `plot`. Raise RuntimeError
         without a recording that is up to date, for a step that runs in Python, and for a Program that belongs to a
-        model. Raises the errors of the step.
+        model. Raise the errors of the step.
         """
         from caffelite.program.plot import plot_stages
 

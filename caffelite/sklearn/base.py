@@ -24,6 +24,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.losses.base import Loss
 from caffelite.model.lbfgs import minimize
@@ -77,6 +78,7 @@ def is_stochastic(estimator: Any) -> bool:
     return True
 
 
+@rename_attributes(_has_several="_is_multilabel", _made_with="_fitted_description")
 @dataclass(eq=False, repr=False)
 class Estimator(CallbackSupportMixin, BaseEstimator):
     """An estimator, but for its targets and its model: the parameters of training, and the training."""

@@ -1,4 +1,4 @@
-"""The estimators. `NetEstimator` and `Perceptron` make their models; `targets` has what they do with targets."""
+"""The estimators. `NetEstimator` and `Perceptron` make their models; `target_encoding` has the rest."""
 
 from __future__ import annotations
 

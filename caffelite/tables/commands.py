@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite._support.terminal import echo
-from caffelite._support.text_table import WIDTH
+from caffelite._support.text_table import WIDTH, plural
 from caffelite.files.atomic import replace_file
 from caffelite.model.load import load
 from caffelite.tables import report, schema
 from caffelite.tables.evaluation import TableEvaluation
-from caffelite.tables.reading import CSVTable, plural, read
+from caffelite.tables.reading import CSVTable, read
 from caffelite.tables.recipe import Recipe
 from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TrainedNets, predict_trees, split, train_linear, train_nets

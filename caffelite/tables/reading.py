@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.text_table import format_bytes
+from caffelite._support.text_table import format_bytes, plural
 
 DELIMITERS = (",", ";", "\t", "|")
 MISSING_WORDS = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case
@@ -102,7 +102,8 @@ class LimitedGzipFile(gzip.GzipFile):
         if self.tell() > self.max_size:
             raise ValueError(
                 f"{self.path}: the unpacked table is larger than {format_bytes(self.max_size)}, which is "
-                f"times the file and {format_bytes(MAX_EXTRA_BYTES)}; if this is right, unpack the file first"
+                f"{MAX_EXPANSION} times the file and {format_bytes(MAX_EXTRA_BYTES)}; if this is right, unpack the file "
+                "first"
             )
         return part
 
@@ -216,8 +217,3 @@ class ColumnParser:
         """Return the whole column."""
         values = np.concatenate(self.parts)
         return values if self.words is None else Words(values, list(self.words))
-
-
-def plural(n: int, what: str) -> str:
-    """Return a number of things: "1 row", "2 rows"."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -101,7 +101,7 @@ def train(
 
     `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out. Return the nets and their histories.
 
-    Raises what `fit_many` raises. KeyboardInterrupt has `nets` and `histories` of the nets that have completed an
+    Raise what `fit_many` raises. KeyboardInterrupt has `nets` and `histories` of the nets that have completed an
     epoch. Each is as in its best one.
     """
     used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))

@@ -54,7 +54,7 @@ def percent_text(share: float) -> str:
 def encode_target(table: CSVTable, name: str, task: str | None = None) -> Target:
     """Return the column to predict. `task` is "classification", "regression", or None to decide by its values.
 
-    Words are classes. So are integers, if there are at most MOST_CLASSES different ones.
+    Words are classes. So are integers, if there are at most MAX_CLASSES different ones.
     """
     column = table.columns[name]
     missing = column.codes < 0 if isinstance(column, Words) else np.isnan(column)

@@ -3,8 +3,8 @@
 The boxes are in rows: the Tensor itself in the lowest, the inputs of a box above it. An input that is used further down
 is one line through the rows between. The line has a place in each of these rows, as a box has.
 
-`graph` writes two lines of text into a box. `trace` (`trace.py`) draws the same boxes with more lines. Boxes in a row
-have their lower ends at the same height.
+`graph` writes two lines of text into a box. `trace` (`worked_example.py`) draws the same boxes with more lines. Boxes
+in a row have their lower ends at the same height.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
     The meanings are in words, for the common instructions of x86-64. `a ← b` means that register a gets b. `16 floats
     at [rax]` are the floats in memory from the address in register rax on.
 
-    Raise ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raises
+    Raise ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raise
     TypeError for another dtype. Raise RuntimeError without `objdump`: it is in Debian's package `binutils`, and on
     macOS in Xcode's tools.
 

@@ -47,8 +47,8 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
     The numbers are the same as in `predict`: Dropout passes everything, and BatchNorm uses its running statistics.
     `trace` uses a copy, so the model, its gradients, random streams and recordings do not change.
 
-    Returns SVG text, a `str`, which a notebook shows as the picture. `save("trace.svg")` writes it to a file. Raises
-    TypeError for anything but a Model, and ValueError for a target without a loss or the reverse. Raises the errors of
+    Returns SVG text, a `str`, which a notebook shows as the picture. `save("trace.svg")` writes it to a file. Raise
+    TypeError for anything but a Model, and ValueError for a target without a loss or the reverse. Raise the errors of
     `fit` for rows and targets.
     """
     if not isinstance(model, Model):

@@ -60,7 +60,7 @@ def test(wheel):
         tools = tools_but_compilers(Path(folder, "tools"))
         alone |= {"PATH": f"{environment / 'bin'}:{tools}", "OMP_WAIT_POLICY": "passive"}
         run(python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", f"{wheel}[test]", env=alone)
-        run(python, ROOT / "tests" / "installed.py", "-n", "auto", env=alone)
+        run(python, ROOT / "tests" / "tools" / "run_installed.py", "-n", "auto", env=alone)
 
 
 def main():

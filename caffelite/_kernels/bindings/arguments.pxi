@@ -128,12 +128,6 @@ def address(cnp.ndarray array not None):
     return <Py_ssize_t> cnp.PyArray_DATA(array)
 
 
-def is_same_type_and_shape(a, cnp.ndarray b not None):
-    """Whether a is an array of b's shape and dtype."""
-    return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
-            and cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr))
-
-
 cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
     """A new array for a kernel's output, uninitialized."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]

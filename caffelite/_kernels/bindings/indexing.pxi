@@ -59,7 +59,7 @@ cdef cnp.ndarray as_indices(object index):
 
 
 def raise_bad_index(lowest, length, index):
-    """Raise IndexError for the first index that is not in least … length − 1."""
+    """Raise IndexError for the first index that is not in lowest … length − 1."""
     bad = index[(index < lowest) | (index >= length)][0]
     raise IndexError(f"index {bad} is out of bounds for an axis of length {length}")
 

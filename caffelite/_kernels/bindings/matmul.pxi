@@ -63,7 +63,7 @@ cdef cnp.ndarray product(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, cnp.ndar
 
 
 def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None):
-    """y[i] = a[i] b[i]: a (n, M, K), b (n, K, N) → (n, M, N). Raises what `matmul` raises."""
+    """y[i] = a[i] b[i]: a (n, M, K), b (n, K, N) → (n, M, N). Raise what `matmul` raises."""
     cdef Call call
     cdef int real = real_type("matmul_stack", a), i
     cdef tuple shape

@@ -1,4 +1,4 @@
-"""Datasets to learn with: made or bundled (offline.py), in their authors' files (files.py), or images (images.py)."""
+"""Datasets to learn with: made or bundled (builtin.py), in their authors' files (files.py), or images (images.py)."""
 
 from caffelite.data.datasets.builtin import digits, spiral
 from caffelite.data.datasets.images import folder

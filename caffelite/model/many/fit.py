@@ -164,7 +164,7 @@ def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> 
     They have the bits of `model.predict(x)`. Models of the same structure share one recording, and x is converted once.
     `np.mean(predict_many(models, x), axis=0)` is the prediction of an ensemble.
 
-    Raises the errors of `predict`, before the first output. The message has the model's number. The data have to be in
+    Raise the errors of `predict`, before the first output. The message has the model's number. The data have to be in
     memory.
     """
     signatures = [Signature(Parts(model)) for model in _check_models(models)]

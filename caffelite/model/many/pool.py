@@ -49,7 +49,7 @@ class StopFlag:
 
 
 def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel | None], None], stop: StopFlag) -> None:
-    """Call `work(i, shared_model)` for the model of each Form, on `get_num_threads()` threads.
+    """Call `work(i, shared_model)` for the model of each Signature, on `get_num_threads()` threads.
 
     Models with the same key get their thread's SharedModel. A model that is like no other, or whose steps call Python,
     gets None and computes itself.

@@ -224,7 +224,7 @@ class CheckpointWriter:
 
 
 class CheckpointFile:
-    """The contents of a checkpoint. Raises the errors of `File`, and ValueError for a file with only a model."""
+    """The contents of a checkpoint. Raise the errors of `File`, and ValueError for a file with only a model."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)

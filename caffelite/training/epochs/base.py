@@ -38,7 +38,7 @@ class Epochs(ABC):
 
     @abstractmethod
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
-        """Take at most `steps` steps for a while, at most until `epochs` epochs are done.
+        """Take at most `steps` steps, until `epochs` epochs are done at the latest.
 
         Ctrl-C takes effect between two steps.
         """

@@ -20,7 +20,7 @@ class UploadedTable:
     """A CSV file with a header, and the column to predict, by default the last one.
 
     `inputs` are the other columns of numbers, and `left_out` are the columns of words. `classes` is the number of
-    classes, None if the target is a number. `rows` are the rows without a gap; only these can be used. Raises
+    classes, None if the target is a number. `rows` are the rows without a gap; only these can be used. Raise
     ValueError, with the place, for other files.
     """
 

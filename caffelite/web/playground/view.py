@@ -88,7 +88,7 @@ def grid(n: int, reach: float) -> np.ndarray:
 
 
 def curves(history: History) -> dict[str, Any]:
-    """Return the curves of a history by name: epochs and values, at most MOST_POINTS, with the first and the last."""
+    """Return the curves of a history by name: epochs and values, at most MAX_POINTS, with the first and the last."""
     epochs = history.epochs
     indices = np.unique(np.linspace(0, epochs - 1, min(epochs, MAX_POINTS)).astype(int))
     places = indices.tolist()
