@@ -226,19 +226,20 @@ def _is_up_to_date(model: Any) -> bool:
 def _find_functions(model: Any) -> tuple[Function, ...]:
     """Return the descendants. A Model among them that knows its Functions is not searched again."""
     functions: dict[int, Function] = {}
-
-    def search(function: Function) -> None:
-        for child in function.children():
-            if id(child) not in functions:
-                functions[id(child)] = child
-                state = get_state(child)
-                if state is not None and _is_up_to_date(child):
-                    functions.update({id(f): f for f in state.functions if id(f) not in functions})
-                else:
-                    search(child)
-
-    search(model)
+    _search(model, functions)
     return tuple(functions.values())
+
+
+def _search(function: Function, functions: dict[int, Function]) -> None:
+    """Add the descendants of a Function, by their ids."""
+    for child in function.children():
+        if id(child) not in functions:
+            functions[id(child)] = child
+            state = get_state(child)
+            if state is not None and _is_up_to_date(child):
+                functions.update({id(f): f for f in state.functions if id(f) not in functions})
+            else:
+                _search(child, functions)
 
 
 def _get_structure(model: Any) -> tuple:

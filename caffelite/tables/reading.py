@@ -102,8 +102,8 @@ class LimitedGzipFile(gzip.GzipFile):
         if self.tell() > self.max_size:
             raise ValueError(
                 f"{self.path}: the unpacked table is larger than {format_bytes(self.max_size)}, which is "
-                f"{MAX_EXPANSION} times the file and {format_bytes(MAX_EXTRA_BYTES)}; if this is right, unpack the file "
-                "first"
+                f"{MAX_EXPANSION} times the file and {format_bytes(MAX_EXTRA_BYTES)}; if this is right, unpack the "
+                "file first"
             )
         return part
 

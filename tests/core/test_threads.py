@@ -110,7 +110,7 @@ def test_a_prediction_depends_neither_on_the_rows_beside_it_nor_on_threads(isa, 
 
 
 def test_another_process_gives_the_same_weights():
-    program = f"import sys; sys.path.insert(0, {ROOT!r}); import tests.core.test_threads as t; print(t.trained())"
+    program = f"import sys; sys.path.insert(0, {ROOT!r}); import tests.core.test_threads as t; print(t.train_digest())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == train_digest()
 
@@ -354,7 +354,7 @@ def started(work):
     work()
     return len(os.listdir("/proc/self/task")) - before
 
-trained = test_threads.trained
+trained = test_threads.train_digest
 cl.set_num_threads(8)
 digests = set()
 with threadpool_limits(1):
@@ -647,7 +647,7 @@ import caffelite as cl
 from tests.core import test_threads
 child = os.fork()
 cl.set_num_threads(4)
-os.write(1, f"{cl._kernels.available_threads()} {test_threads.trained()}\\n".encode())
+os.write(1, f"{cl._kernels.available_threads()} {test_threads.train_digest()}\\n".encode())
 if child:
     os.waitpid(child, 0)
 """)
