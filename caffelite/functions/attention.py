@@ -68,13 +68,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     axis_names = ("n", "length")
 
     def __init__(
-        self,
-        size: int,
-        heads: int,
-        causal: bool = False,
-        dropout: float = 0.0,
-        bias: bool = True,
-        rotary: bool = False,
+        self, size: int, heads: int, causal: bool = False, dropout: float = 0.0, bias: bool = True, rotary: bool = False
     ) -> None:
         self.size, self.heads = (
             check_positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
