@@ -247,7 +247,7 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.attention.output_shape(*input_shapes)
 
-    def formula(self, x: Tensor, mask: Any = None, cache: KVCache | None = None) -> Tensor:
+    def formula(self, x: Tensor, mask: Any = None, cache: KVCache | None = None) -> Any:
         h = x + self.attention(self.attention_norm(x), mask=mask, cache=cache)
         return h + self.narrow(self.gelu(self.widen(self.mlp_norm(h))))
 
