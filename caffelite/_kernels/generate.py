@@ -33,6 +33,8 @@ TYPES = {
     "void": "None",
     "Op": "int",
     "elementwise_with_slope": "tuple[np.ndarray, Any]",
+    **dict.fromkeys(("extreme", "soft_loss"), "tuple[np.ndarray, np.ndarray]"),
+    **dict.fromkeys(("copy", "soft_loss_grad"), "np.ndarray"),
     **{name: name for name in ("str", "list", "tuple", "dict", "bool")},
 }
 

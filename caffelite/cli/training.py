@@ -17,12 +17,7 @@ BATCH_SIZE = 32
 
 
 def train(
-    model: Model,
-    row_shape: tuple[int, ...],
-    data: Any,
-    optimizer: Optimizer,
-    epochs: int,
-    validation_data: Any = None,
+    model: Model, row_shape: tuple[int, ...], data: Any, optimizer: Optimizer, epochs: int, validation_data: Any = None
 ) -> History:
     """Train, with a learning rate that falls to 0. Then print the model, for a row of this shape, and the speed."""
     lr = optimizer.lr

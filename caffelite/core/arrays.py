@@ -30,7 +30,8 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     Raise TypeError for anything else. Its message begins with `what`.
     """
     if type(data) in ARRAY_TYPES and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
-        return data
+        array: np.ndarray = data
+        return array
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         got = _describe_objects(array) if array.dtype.hasobject else str(array.dtype)

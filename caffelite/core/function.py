@@ -27,7 +27,9 @@ from caffelite.core.autograd import (
     is_parameter,
     matches_shape,
 )
-from caffelite.core.inputs import Shape, format_required_shape, format_shape
+from caffelite.core.inputs import Shape as Shape
+from caffelite.core.inputs import format_required_shape
+from caffelite.core.inputs import format_shape as format_shape
 from caffelite.core.modes import init_rng, initializing, meta_init, register_initialized
 from caffelite.core.python_callback import replay_in_python
 from caffelite.core.sparse import as_sparse, is_sparse
@@ -345,7 +347,7 @@ class Function(ABC):
         dtype = next((p.dtype for p in self.parameters()), None)
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
-    def _order_inputs(self, inputs: tuple, named: dict[str, Any]) -> tuple:
+    def _order_inputs(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the inputs of a call in the order of the parameters of `forward`, or of a model's `call`."""
         try:
             bound = inspect.signature(self.python_code()).bind(*inputs, **named)
@@ -356,7 +358,7 @@ class Function(ABC):
             raise TypeError(f"{self!r}: {min(left_out)} can only be given by name, so it can't be an input of a call")
         return bound.args
 
-    def _apply_tuples(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
+    def _apply_tuples(self, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> Any:
         """Return the result of a call if some of the inputs are tuples of Tensors."""
         function = TupleInputs(self, [len(x) if type(x) is tuple else None for x in inputs])
         return function.apply_once(*_flatten(inputs), parameters=parameters)
@@ -499,6 +501,6 @@ class TupleInputs(Function, recordable=True):
         return repr(self.function)
 
 
-def _flatten(values: Any) -> tuple:
+def _flatten(values: Any) -> tuple[Any, ...]:
     """Return the values, with the elements of tuples in the place of the tuples."""
     return tuple([x for value in values for x in (value if type(value) is tuple else (value,))])

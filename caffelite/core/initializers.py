@@ -71,7 +71,7 @@ def orthogonal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
     fans(shape)
     rows, columns = shape[0], math.prod(shape[1:])
     q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
-    q = q * np.copysign(1, r.diagonal())  # QR leaves the signs open; LAPACK's are not uniform
+    q *= np.copysign(1, r.diagonal())  # QR leaves the signs open; LAPACK's are not uniform
     return (q if rows >= columns else q.T).reshape(shape)
 
 

@@ -24,7 +24,9 @@ class PythonCallback:
     compute with them as it likes. During the call, gradients and modes are as they were at this place of the step.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], arguments: tuple, parameters: Iterable[Tensor]) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], parameters: Iterable[Tensor]
+    ) -> None:
         self.name, self.function = name, function
         self.arguments = _map_arrays(lambda x: x.view(np.ndarray), arguments)
         self.gradients = [(p, p._has_gradient) for p in parameters]
@@ -67,7 +69,7 @@ class PythonCallback:
         return f"{self.name}({shapes})"
 
 
-def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple) -> tuple:
+def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values, with f applied to every array, in tuples too."""
     return tuple([f(x) if isinstance(x, np.ndarray) else _map_arrays(f, x) if type(x) is tuple else x for x in values])
 

@@ -107,7 +107,8 @@ class SparseRows(SparseOperand):
     def _starts(self) -> np.ndarray:
         """Return the place of each row's first number among all numbers."""
         columns = self._numbers().columns
-        return (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
+        starts: np.ndarray = (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
+        return starts
 
     def __reduce__(self) -> Any:
         return as_sparse, (self.tocsr(),)
@@ -134,7 +135,8 @@ def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRow
 
 def to_row_array(x: Any) -> np.ndarray:
     """Return the array of rows: `x.rows` for SparseRows, otherwise x itself."""
-    return x.rows if type(x) is SparseRows else x
+    rows: np.ndarray = x.rows if type(x) is SparseRows else x
+    return rows
 
 
 def from_row_array(array: np.ndarray) -> Any:
@@ -145,9 +147,11 @@ def from_row_array(array: np.ndarray) -> Any:
 def finite_rows(x: Any) -> np.ndarray:
     """Whether all numbers of each row are finite: bool (n,), for arrays and SparseRows."""
     if type(x) is not SparseRows:
-        return np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+        finite: np.ndarray = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+        return finite
     row_numbers = np.repeat(np.arange(len(x)), x.rows["count"])
-    return np.bincount(row_numbers, ~np.isfinite(x.tocsr().data), minlength=len(x)) == 0
+    finite = np.bincount(row_numbers, ~np.isfinite(x.tocsr().data), minlength=len(x)) == 0
+    return finite
 
 
 def _from_matrix(x: Any, name: str) -> SparseRows:

@@ -114,7 +114,8 @@ class Tensor(TensorMethods):
 
     def item(self) -> float:
         """Return the value as a number. Raise ValueError if the Tensor does not have exactly one element."""
-        return self.data.item()
+        value: float = self.data.item()
+        return value
 
     def copy(self) -> Tensor:
         """Return a new leaf with a copy of the values, the same `requires_grad` and name, without gradient or graph."""
@@ -177,12 +178,12 @@ class Tensor(TensorMethods):
     def _description(self) -> str:
         return f"{self.name or 'Tensor'} {self.shape}"
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         if self.function is not None:
             raise TypeError("a Tensor that a graph made can't be pickled or deep-copied; take .detach() or .copy()")
         return {name: getattr(self, name) for name in _LEAF_ATTRIBUTES} | vars(self)
 
-    def __setstate__(self, state: dict) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
 

@@ -59,7 +59,7 @@ def set_num_threads(n: int) -> None:
 
 def get_num_threads() -> int:
     """Return how many threads kernels may use. A limit of the calling thread is not included; see `show_config`."""
-    return kernels.get_num_threads()
+    return int(kernels.get_num_threads())
 
 
 def show_config() -> None:

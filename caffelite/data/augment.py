@@ -33,19 +33,7 @@ from caffelite.core.arrays import (
     native_dtype,
 )
 
-__all__ = [
-    "brightness",
-    "contrast",
-    "crop",
-    "cutmix",
-    "cutout",
-    "flip",
-    "mixup",
-    "noise",
-    "rotate",
-    "shift",
-    "zoom",
-]
+__all__ = ["brightness", "contrast", "crop", "cutmix", "cutout", "flip", "mixup", "noise", "rotate", "shift", "zoom"]
 
 MAX_PIXELS = 2**31 - 1  # pixels
 # (seed, batch, number of augmentations of the batch so far), while a generator's transform is running

@@ -68,13 +68,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     axis_names = ("n", "length")
 
     def __init__(
-        self,
-        size: int,
-        heads: int,
-        causal: bool = False,
-        dropout: float = 0.0,
-        bias: bool = True,
-        rotary: bool = False,
+        self, size: int, heads: int, causal: bool = False, dropout: float = 0.0, bias: bool = True, rotary: bool = False
     ) -> None:
         self.size, self.heads = (
             check_positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
@@ -253,7 +247,7 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.attention.output_shape(*input_shapes)
 
-    def formula(self, x: Tensor, mask: Any = None, cache: KVCache | None = None) -> Tensor:
+    def formula(self, x: Tensor, mask: Any = None, cache: KVCache | None = None) -> Any:
         h = x + self.attention(self.attention_norm(x), mask=mask, cache=cache)
         return h + self.narrow(self.gelu(self.widen(self.mlp_norm(h))))
 

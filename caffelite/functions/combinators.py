@@ -42,7 +42,7 @@ class Residual(Function, recordable=True, rowwise=True):
             f"{self!r} got shape {format_shape(x)}, but the Function in it makes shape {format_shape(fx)} of it"
         )
 
-    def formula(self, x: Tensor) -> Tensor:
+    def formula(self, x: Tensor) -> Any:
         return x + self.function(x)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ class Parallel(Function, recordable=True, rowwise=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.concatenate.output_shape(*[function.output_shape(*input_shapes) for function in self.functions])
 
-    def formula(self, *xs: Tensor) -> Tensor:
+    def formula(self, *xs: Tensor) -> Any:
         return self.concatenate(*[function(*xs) for function in self.functions])
 
     def forward(self, *xs: np.ndarray) -> np.ndarray:

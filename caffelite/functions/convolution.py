@@ -101,7 +101,7 @@ class Convolution(Function):
         self.pads = self.pads_before(x.shape[2:])
         self.x = kernels.to_conv_layout(x, self.W, self.groups)
 
-    def _prepare_gradient(self, dy: np.ndarray) -> np.ndarray:
+    def _prepare_gradient(self, dy: np.ndarray) -> Any:
         """dy in the memory order in which the kernels read it; ValueError for another shape than y's."""
         if dy.shape != self.y_shape:
             raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-Compute = Callable[..., Any]
+Compute = Callable[..., np.ndarray]
 
 
 def keep_input(kernel: Compute, gradient: Compute) -> tuple[Compute, Compute]:
@@ -25,8 +25,8 @@ def keep_output(kernel: Compute, gradient: Compute) -> tuple[Compute, Compute]:
     """Return `forward` and `backward`:  y = kernel(x),  dx = gradient(dy, y)."""
 
     def forward(self: Any, x: np.ndarray) -> np.ndarray:
-        self.y = kernel(x)
-        return self.y
+        self.y = y = kernel(x)
+        return y
 
     def backward(self: Any, dy: np.ndarray) -> np.ndarray:
         return gradient(dy, self.y)

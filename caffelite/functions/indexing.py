@@ -125,7 +125,7 @@ def _slice_length(entry: slice, n: int | None) -> int | None:
     return None if n is None else len(range(n)[entry])
 
 
-def _split_index(index: tuple, shape: Shape) -> tuple[tuple, dict[int, IndexArray], bool]:
+def _split_index(index: tuple[Any, ...], shape: Shape) -> tuple[tuple[Any, ...], dict[int, IndexArray], bool]:
     """Split an index into slices, numbers, and whether the numbers are side by side.
 
     The slices, one for each axis of x, select a view. The numbers are by axes of this view. They are side by side if
@@ -283,7 +283,7 @@ class Split(Function, recordable=True):
                 kernels.add(dx[part], dy, dx[part])
         return dx
 
-    def indices(self, shape: tuple[int, ...]) -> list[tuple]:
+    def indices(self, shape: tuple[int, ...]) -> list[tuple[Any, ...]]:
         """Return the index of each part in an array of this shape."""
         (axis,) = normalize_axes((self.axis,), len(shape))
         return [(*[FULL_SLICE] * axis, slice(begin, end)) for begin, end in self.spans(shape[axis])]
@@ -328,7 +328,7 @@ class Concatenate(Function, recordable=True, rowwise=True):
     def backward(self, dy: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple([dy[part] for part in self.parts])
 
-    def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
+    def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple[Any, ...]]:
         """Return the part of y that each input is, for inputs of these shapes."""
         ends = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
         return [(*[FULL_SLICE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
@@ -348,7 +348,7 @@ class Stack(Concatenate, recordable=True):
             raise ValueError(f"stack got shapes {format_shapes(input_shapes)}; expected all the same") from None
         return (*shape[:axis], len(input_shapes), *shape[axis:])
 
-    def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
+    def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple[Any, ...]]:
         return [(*[FULL_SLICE] * axis, i, ...) for i in range(len(shapes))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class Mean(Sum, recordable=True):
     """y = the mean of x over `axis`; ValueError for a mean of no elements."""
 
     def scale(self, x: np.ndarray) -> float:
-        count = math.prod(x.shape[i] for i in self.axes(x.ndim))
+        count: int = math.prod(x.shape[i] for i in self.axes(x.ndim))
         if count == 0:
             raise ValueError(f"mean of no elements: shape {x.shape}, axis {self.axis}")
         return 1 / count
@@ -118,7 +119,7 @@ class Var(Reduction, recordable=True):
 
     def scale(self, x: Any) -> float:
         """1 / (n − ddof)."""
-        count = math.prod([x.shape[i] for i in self.axes(x.ndim)])
+        count: int = math.prod([x.shape[i] for i in self.axes(x.ndim)])
         if count == 0 or not count > self.ddof:
             what = type(self).__name__.lower()
             raise ValueError(f"{what} of {count} elements, with ddof={self.ddof:g}: shape {x.shape}, axis {self.axis}")
@@ -249,7 +250,9 @@ def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarra
     return _arg_extremum(kernels.smallest, "argmin", x, axis, keepdims)
 
 
-def _arg_extremum(kernel: Any, name: str, x: Any, axis: int | None, keepdims: bool) -> np.ndarray:
+def _arg_extremum(
+    kernel: Callable[..., tuple[np.ndarray, np.ndarray]], name: str, x: Any, axis: int | None, keepdims: bool
+) -> np.ndarray:
     if isinstance(axis, tuple):
         raise TypeError(f"{name} takes one axis or None, got {axis}")
     return kernel(as_tensor(x).data, axis, keepdims)[1]

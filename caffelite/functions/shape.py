@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ class ToShape(Function, recordable=True):
         count = math.prod(n for n in shape if n is not None)
         known_count = math.prod(n for n in self.shape if n != -1)
         rest = None if None in shape else count // max(known_count, 1)  # the length that −1 means
-        y: Any = tuple([rest if n == -1 else n for n in self.shape])
-        if None not in (*shape, *y) and math.prod(y) != count:
+        y = tuple([rest if n == -1 else n for n in self.shape])
+        if None not in (*shape, *y) and math.prod(n for n in y if n is not None) != count:
             raise ValueError(f"{self!r} got shape {shape}")
         return y
 
@@ -146,7 +147,7 @@ class Flip(Function, recordable=True):
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return dy[self.reversing_index(dy.ndim)]
 
-    def reversing_index(self, ndim: int) -> tuple:
+    def reversing_index(self, ndim: int) -> tuple[slice | EllipsisType, ...]:
         """Return the index that reverses the axes; of no axes, the whole array."""
         axes = normalize_axes(self.axis, ndim)
         return (*[slice(None, None, -1 if i in axes else None) for i in range(ndim)], ...)
@@ -305,23 +306,23 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
     Without an axis, x is one vector. `repeats` is an integer, or one for each element along the axis. Raise ValueError
     if there is another number of them, or one is negative. Raise TypeError unless they are integers.
     """
-    x = as_tensor(x)
+    tensor = as_tensor(x)
     if axis is None:
-        return repeat(x.reshape(-1), repeats, 0)
-    (axis,) = normalize_axes((axis,), x.ndim)
-    counts = to_integers("repeat", repeats)
-    if any(n < 0 for n in counts) or len(counts) not in (1, x.shape[axis]):
+        return repeat(tensor.reshape(-1), repeats, 0)
+    (axis,) = normalize_axes((axis,), tensor.ndim)
+    counts, length = to_integers("repeat", repeats), tensor.shape[axis]
+    if any(n < 0 for n in counts) or len(counts) not in (1, length):
         raise ValueError(
-            f"repeat takes an integer of 0 or more, or one for each of the {x.shape[axis]} elements along axis {axis}, "
+            f"repeat takes an integer of 0 or more, or one for each of the {length} elements along axis {axis}, "
             f"got {repeats}"
         )
     if len(counts) == 1:
-        return Repeat(counts[0], axis).apply_once(x)
+        return Repeat(counts[0], axis).apply_once(tensor)
     positions = [place for place, count in enumerate(counts) for _ in range(count)]
-    return x[(*[slice(None)] * axis, positions)]
+    return tensor[(*[slice(None)] * axis, positions)]
 
 
-def _as_integers(arguments: tuple) -> tuple[int, ...]:
+def _as_integers(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     """Integers that were given one by one or in one sequence."""
     if len(arguments) == 1 and isinstance(arguments[0], Sequence | np.ndarray):
         arguments = tuple(arguments[0])

@@ -72,7 +72,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
             state.register(self)
         return state.functions
 
-    def structure(self) -> tuple:
+    def structure(self) -> tuple[Any, ...]:
         """Return how the Functions follow and contain each other, as `all_functions` has last found it."""
         return self._model_state.structure
 
@@ -229,7 +229,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
         """
         load_state_dict(self, state)
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
 
         The new file replaces an older one when it is complete. `caffelite.load` makes the model again. Give it the
@@ -240,7 +240,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
         """
         save(self, path)
 
-    def load(self: Self, path: str | os.PathLike) -> Self:
+    def load(self: Self, path: str | os.PathLike[str]) -> Self:
         """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
 
         Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,

@@ -248,7 +248,7 @@ class _Flow:
         return Constant(np.array(array.view(np.ndarray)))
 
     @functools.cached_property
-    def _casts(self) -> dict[tuple, np.ndarray]:
+    def _casts(self) -> dict[tuple[Any, ...], np.ndarray]:
         """The integers and bools that a kernel made floats of outside of a Function, by the memory of the floats."""
         calls = [call for call in self.trace.entries if call.name == "convert"]
         return {memory_key(call.arrays[0]): call.arrays[1] for call in calls if call.arrays[0].dtype.kind == "f"}
@@ -287,7 +287,7 @@ def _is_mask(step: TraceStep, i: int) -> bool:
     return step.kind is functions.MultiHeadAttention and (i == 2 or (i == 1 and not function.has_context))
 
 
-def memory_key(array: np.ndarray) -> tuple:
+def memory_key(array: np.ndarray) -> tuple[Any, ...]:
     """Return a key for an array's memory, shape, strides and dtype."""
     return kernels.address(array), array.shape, array.strides, array.dtype
 
@@ -302,7 +302,8 @@ def _find_columns(array: np.ndarray, model_input: np.ndarray) -> np.ndarray:
     places, row = positions_in(model_input, array), model_input[0].size
     if len(places) != len(model_input) or any((places[i] != places[0] + i * row).any() for i in range(len(places))):
         raise ValueError(f"an array of shape {array.shape} that does not have one row for each row of an input")
-    return places[0].copy()
+    columns: np.ndarray = places[0].copy()
+    return columns
 
 
 def _leaves(applications: Iterable[Application]) -> Iterable[Application]:

@@ -14,7 +14,7 @@ from caffelite.model.model import Model
 from caffelite.training import inputs
 
 
-def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:
+def load(path: str | os.PathLike[str], custom: Mapping[str, Any] | None = None) -> Model:
     """Return the Model in a file that `Model.save` or a checkpoint has written.
 
     It has the file's parameters and buffers, and the vocabularies in its attributes. `custom` gives, by name, the

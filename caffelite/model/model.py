@@ -29,7 +29,7 @@ from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.fit import fit
-from caffelite.training.history import History
+from caffelite.training.history import History as History
 from caffelite.training.inputs import as_batches, as_loss
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
@@ -205,7 +205,7 @@ class Model(Container, recordable=True):
         class_weight: Mapping[int, float] | str | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
-        resume: str | os.PathLike | None = None,
+        resume: str | os.PathLike[str] | None = None,
         precision: str | None = None,
     ) -> History:
         """Train the model, starting from its present parameters.

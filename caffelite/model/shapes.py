@@ -136,7 +136,7 @@ def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
 
-def infer_once(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any:
+def infer_once(model: Any, key: tuple[Any, ...], find: Callable[[Any], Any]) -> Any:
     """Return `find(copy of the model)`. The result is kept by its key until the model's attributes change."""
     attributes, result = model._model_state.dry_runs.get(key, (None, None))
     if attributes is None or not kernels.are_unchanged([attributes]):
@@ -220,7 +220,8 @@ def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | 
         trace.model(*rows)
         return [_largest_indices(trace.all_steps(), array) for array in rows]
 
-    return infer_once(model, key, find)
+    limits: list[np.ndarray | None] = infer_once(model, key, find)
+    return limits
 
 
 def _largest_indices(steps: list[TraceStep], array: np.ndarray) -> np.ndarray | None:

@@ -70,12 +70,12 @@ class ModelState:
         self.batch_norms: list[BatchNorm] = []  # among them
         self.parameters: list[Tensor] = []
         self.last_parameter_count = -1  # how many existed in the process when these were listed
-        self.structure: tuple = ()  # how the Functions follow and contain each other
+        self.structure: tuple[Any, ...] = ()  # how the Functions follow and contain each other
         self.rowwise: bool | None = None  # the last result of is_rowwise, until a Function changes
         self.guards: list[kernels.AttributeGuard] = []  # the attributes in which the Functions were found
         self.is_registering = False
         self.registered: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all that ever were, by id
-        self.dry_runs: dict[tuple, tuple[kernels.AttributeGuard, Any]] = {}  # results of `infer_once`
+        self.dry_runs: dict[tuple[Any, ...], tuple[kernels.AttributeGuard, Any]] = {}  # results of `infer_once`
         reset_after_fork(self)
 
     def _after_fork(self) -> None:
@@ -84,7 +84,7 @@ class ModelState:
         if self.is_registering:
             self.is_registering, self.guards = False, []
 
-    def persistent_state(self) -> tuple:
+    def persistent_state(self) -> tuple[Any, ...]:
         """Return the state for pickles and deep copies, as arguments of `ModelState`."""
         return self.is_seeded, self.rng, self.splits, self.column_names, self.init_arguments
 
@@ -105,7 +105,7 @@ class ModelState:
         self.splits[rows] = copy.deepcopy(rng)
         return rng
 
-    def keep_dry_run(self, key: tuple, result: tuple[kernels.AttributeGuard, Any]) -> None:
+    def keep_dry_run(self, key: tuple[Any, ...], result: tuple[kernels.AttributeGuard, Any]) -> None:
         """Keep a result of `infer_once`, with the attributes that it depends on."""
         if len(self.dry_runs) >= MAX_DRY_RUNS:
             self.dry_runs.clear()
@@ -220,7 +220,8 @@ def get_state(function: Any) -> ModelState | None:
 
 def _is_up_to_date(model: Any) -> bool:
     """Return whether a model knows its Functions and is not a copy."""
-    return model._model_state.belongs_to(model) and model._model_state.is_up_to_date()
+    state: ModelState = model._model_state
+    return state.belongs_to(model) and state.is_up_to_date()
 
 
 def _find_functions(model: Any) -> tuple[Function, ...]:
@@ -242,7 +243,7 @@ def _search(function: Function, functions: dict[int, Function]) -> None:
                 _search(child, functions)
 
 
-def _get_structure(model: Any) -> tuple:
+def _get_structure(model: Any) -> tuple[Any, ...]:
     """Return how the Functions of a model follow and contain each other, by their ids."""
     return tuple([id(f) if get_state(f) is None else _get_structure(f) for f in model.functions])
 

@@ -11,16 +11,8 @@ from caffelite._support.text_table import TextTable, format_bytes, text_table
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
-from caffelite.model.shapes import (
-    dry_run,
-    fill_ellipsis,
-    find_extra_axes,
-    infer_shape,
-    input_dtypes,
-    to_list,
-    zeros,
-)
-from caffelite.model.tracing import Trace, TraceStep, unwrap_tensor
+from caffelite.model.shapes import dry_run, fill_ellipsis, find_extra_axes, infer_shape, input_dtypes, zeros
+from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
 
 
@@ -59,7 +51,7 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> TextTable
     return text_table(head, rows, "><<>>>>", cut=1)
 
 
-def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[TraceStep]) -> list[tuple]:
+def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[TraceStep]) -> list[tuple[Any, ...]]:
     """List each Function's name, Function, output and step."""
     remaining = [*steps]
     first_places = {id(function): name for name, function in model._named_children()}
@@ -72,7 +64,7 @@ def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[TraceStep]) ->
     return parts
 
 
-def _parts_of_call(model: Any, steps: list[TraceStep], is_known: bool) -> list[tuple]:
+def _parts_of_call(model: Any, steps: list[TraceStep], is_known: bool) -> list[tuple[Any, ...]]:
     """List each child's name, Function, output (if known) and steps."""
     parts = []
     for name, function in model._named_children():
@@ -85,7 +77,8 @@ def _parts_of_call(model: Any, steps: list[TraceStep], is_known: bool) -> list[t
 def _trace_row(model: Any, shapes: list[Shape]) -> Trace | None:
     """Trace the model on a row of zeros. Return None if a Function raises: it may not take zeros."""
     model.all_functions()
-    with dry_run(model), Trace(model, strict=False) as trace:
+    trace = Trace(model, strict=False)
+    with dry_run(model), trace:
         try:
             trace.model(*zeros([(1, *shape[1:]) for shape in shapes], input_dtypes(model, [False] * len(shapes))))
         except Exception:

@@ -79,7 +79,7 @@ class Trace(Recording):
     def guard_code(self, code: Any) -> None:
         """Ignore the code that decides what happens: nothing is replayed."""
 
-    def record_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
+    def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Note that a Function was applied to Tensors. A Function of the model has noted its arrays before."""
         step = self._latest.get(id(function))
         if step is not None:
@@ -91,7 +91,9 @@ class Trace(Recording):
     def _position(self) -> tuple[int, int]:
         return len(self.entries), len(self.steps)
 
-    def _add(self, name: str, kind: Any, function: Any, inputs: tuple, outputs: Any, start: tuple[int, int]) -> None:
+    def _add(
+        self, name: str, kind: Any, function: Any, inputs: tuple[Any, ...], outputs: Any, start: tuple[int, int]
+    ) -> None:
         """Add a step that began at position `start`. Everything recorded since then is part of it."""
         calls, steps = start
         step = TraceStep(name, kind, function, [*inputs], to_list(outputs), self.entries[calls:], self.steps[steps:])
@@ -118,7 +120,7 @@ class Trace(Recording):
 
         namespace = {method: apply, "backward": backward, "_traced": original}
         namespace |= {"__module__": original.__module__, "__qualname__": original.__qualname__}
-        subclass: Any = type(original)(original.__name__, (original,), namespace, recordable=True)
+        subclass: type[Any] = type(original)(original.__name__, (original,), namespace, recordable=True)
         subclass.recordable, subclass.runs_in_python = original.recordable, original.runs_in_python
         self._kinds[subclass] = original
         return subclass
@@ -126,7 +128,8 @@ class Trace(Recording):
 
 def original_class(function: Any) -> type:
     """Return the class of a Function. In a trace, it is not the tracing subclass."""
-    return vars(type(function)).get("_traced", type(function))
+    kind: type = vars(type(function)).get("_traced", type(function))
+    return kind
 
 
 def unwrap_tensor(x: Any) -> Any:

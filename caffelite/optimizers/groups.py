@@ -9,7 +9,7 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 
 
-class Parameters(tuple):
+class Parameters(tuple[Tensor, ...]):
     """An optimizer's parameters, which cannot be changed: methods that would change a list raise TypeError."""
 
     def _raise_immutable(self, *arguments: Any, **options: Any) -> NoReturn:
@@ -19,7 +19,7 @@ class Parameters(tuple):
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _raise_immutable
 
 
-class Group(Mapping):
+class Group(Mapping[str, Any]):
     """Parameters with their own hyper-parameters, by name: `group["lr"]`, and `group["parameters"]`.
 
     You may set hyper-parameters at any time; they are checked like the optimizer's. `group["lr"]` is the rate of the

@@ -45,10 +45,10 @@ class ProgramCache:
         self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
         self.cursor = self._memory.view(kernels.CURSOR)  # tells steps which batch is next, and where the sums are
         # The shapes and dtypes of the rows of outputs that a Program keeps for the metrics of an epoch.
-        self.output_specs: weakref.WeakKeyDictionary[Program, list[tuple]] = weakref.WeakKeyDictionary()
+        self.output_specs: weakref.WeakKeyDictionary[Program, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
         self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
         # The last request for a step of each name, and its Program: often it is repeated.
-        self._last: dict[str, tuple[tuple, tuple, str, Program | RowBuckets]] = {}
+        self._last: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], str, Program | RowBuckets]] = {}
 
     def _after_fork(self) -> None:
         """Make new locks in a forked child, where no other thread holds the old ones."""
@@ -58,7 +58,7 @@ class ProgramCache:
         """Lock the cursor and the Programs that use it for this thread. Afterwards the cursor is as it was before."""
         return LockedArray(self._memory, self._cursor_lock)
 
-    def find(self, kind: type[Any], dependencies: tuple, *key: Any) -> Any:
+    def find(self, kind: type[Any], dependencies: tuple[Any, ...], *key: Any) -> Any:
         """Return the Program, or RowBuckets, for this key of a step that uses these objects, in this thread's
         precision.
 

@@ -131,4 +131,5 @@ def spread_labels(places: np.ndarray, spacing: float, width: float) -> np.ndarra
             mean, count = (left * n + mean * count) / (n + count), n + count
         groups.append((mean, count))
     positions = np.repeat([mean for mean, _ in groups], [count for _, count in groups]) if groups else np.empty(0)
-    return np.clip(positions, 0, width - spacing * len(places)) + spacing * np.arange(len(places))
+    result: np.ndarray = np.clip(positions, 0, width - spacing * len(places)) + spacing * np.arange(len(places))
+    return result

@@ -111,7 +111,7 @@ class Recording(kernels.Recorder):
         reason = self._guards.find_change(self._written_ids)
         return None if reason is None else CaptureFailure(*reason)
 
-    def record_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
+    def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Note that a Function was applied to Tensors, arrays, numbers or None. Its kernels are noted already."""
 
     def record_optimizer(self, optimizer: Any) -> None:

@@ -85,7 +85,7 @@ def measure_stages(stages: list[Stage], step: RecordedStep, replays: int) -> lis
     return timelines
 
 
-def _measure(stage: Stage, memory: list, replays: int) -> Timeline:
+def _measure(stage: Stage, memory: list[np.ndarray], replays: int) -> Timeline:
     block, first = make_block(stage.size)
     addresses = {buffer: buffer.address for buffer in stage.offsets}
     try:

@@ -77,7 +77,7 @@ class TrainingRun:
         self.needs_checkpoints = bool(callback_list.callbacks) or start is not None or processes is not SINGLE_PROCESS
         self.streams = stream_states(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
-    def train(self, batches: Iterable, validation: Iterable | None, columns: Any) -> History:
+    def train(self, batches: Iterable[Any], validation: Iterable[Any] | None, columns: Any) -> History:
         """Train on `batches`, and evaluate `validation` after each epoch.
 
         `columns` are the column names of the data frames. The model remembers them.
@@ -130,7 +130,7 @@ class TrainingRun:
     def _make_objective(self) -> Objective:
         return Objective(self.options.loss, self.options.metrics, self.model._model_state.programs.warned_reasons)
 
-    def _count_steps(self, batches: Iterable) -> int | None:
+    def _count_steps(self, batches: Iterable[Any]) -> int | None:
         """Return the number of steps in an epoch, or None if it is not known."""
         try:
             return self.step.count_steps(len(batches))  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ class TrainingRun:
             return None
 
     def _open_checkpoints(
-        self, batches: Iterable, validation: Iterable | None, num_steps: int | None
+        self, batches: Iterable[Any], validation: Iterable[Any] | None, num_steps: int | None
     ) -> tuple[CheckpointWriter, EpochState | None]:
         """Return the writer of checkpoints, and the position in the data if the training continues from one."""
         options, data = self.options, (batches, validation)

@@ -20,7 +20,7 @@ LINE_STYLES: tuple[Any, ...] = (
 MAX_ROWS = 12  # of the table
 
 
-class History(dict):
+class History(dict[str, list[float]]):
     """The loss and metrics of a training: `history["loss"]` and so on, one number for each completed epoch.
 
     The loss is the mean over the rows of an epoch, without penalties (weight decay). Metrics use all rows of the epoch.

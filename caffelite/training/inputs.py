@@ -46,7 +46,7 @@ EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle
 
 def make_training_batches(
     model: Any, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
-) -> tuple[Iterable, Iterable | None, ColumnNames]:
+) -> tuple[Iterable[Any], Iterable[Any] | None, ColumnNames]:
     """Return the training batches, the validation batches (or None) and the column names of frames."""
     loss, validation_data = options.loss, options.validation_data
     if options.validation_split != 0 and validation_data is not None:
@@ -101,7 +101,7 @@ def _prepare_rows(
     return data, held_out, columns
 
 
-def make_validation_batches(model: Any, data: Any, loss: Function, columns: ColumnNames = None) -> Iterable:
+def make_validation_batches(model: Any, data: Any, loss: Function, columns: ColumnNames = None) -> Iterable[Any]:
     """Return the validation data as batches. Frames must have the columns of the training."""
     if isinstance(data, DataGenerator):
         check_columns(model, "validation_data", data.columns, columns)
@@ -134,7 +134,7 @@ def as_batches(
     *,
     columns: ColumnNames = None,
     **options: Any,
-) -> Iterable:
+) -> Iterable[Any]:
     """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
 
     Frames must have the columns `columns`. `options` are for rows in memory. `user_options` replace them
@@ -144,7 +144,8 @@ def as_batches(
         data, _ = prepare_data(model, name, x, y, weights, loss, columns)
         return make_batches(data, {**options, **_drop_none(user_options)})
     check_batches(model, name, x, y, weights, loss, user_options)
-    return x
+    batches: Iterable[Any] = x
+    return batches
 
 
 def are_rows(x: Any, y: Any) -> bool:

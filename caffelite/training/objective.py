@@ -381,8 +381,10 @@ def _means(sums: np.ndarray) -> np.ndarray:
     """Return the means, one row per epoch, of sums (epochs, sums, 2). A mean without weights is NaN."""
     totals, weights = sums[:, :, 0], sums[:, :, 1]
     if np.count_nonzero(weights) == weights.size:
-        return totals / weights
-    return np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
+        means: np.ndarray = totals / weights
+    else:
+        means = np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
+    return means
 
 
 def check_takes_weights(loss: Any) -> None:

@@ -63,11 +63,13 @@ class ProcessGroup:
         """Return the step of a training."""
         return Step(model, objective, optimizer, clip_norm)
 
-    def make_epochs(self, step: Step, batches: Iterable, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
+    def make_epochs(
+        self, step: Step, batches: Iterable[Any], epochs: int, interrupts: Interrupts | None = None
+    ) -> Epochs:
         """Return the epochs of a step over these batches."""
         return make_epochs(step, batches, epochs, interrupts)
 
-    def make_evaluation(self, model: Any, objective: Objective, batches: Iterable, times: int) -> Evaluation:
+    def make_evaluation(self, model: Any, objective: Objective, batches: Iterable[Any], times: int) -> Evaluation:
         """Return the evaluation of these batches, at most so many times."""
         return Evaluation(EvaluationStep(model, objective), batches, times)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ class Loss(Function, recordable=True):
         scores = as_real(outputs, None, f"{self!r}.rows")
         loss: Any = self.copy()
         labels = loss.convert_targets(targets, scores.shape, scores.dtype)
-        losses = loss.losses(scores, labels)
+        losses: np.ndarray = loss.losses(scores, labels)
         if losses.size == len(scores):
             return losses
         row_shape = len(scores), losses.size // len(scores)  # rows, and the labels of a row
@@ -149,7 +149,8 @@ class Penalized(Function, recordable=True):
             raise TypeError(f"Penalized takes a loss, such as SoftmaxLoss(), got {loss!r}")
         if hasattr(loss, "pair"):
             raise TypeError("Penalized takes one loss: put it around a loss in Losses, Losses([Penalized(l1, …), l2])")
-        self.loss, self.penalized_parameters = loss, list(parameters)
+        self.loss: Any = loss
+        self.penalized_parameters = list(parameters)
         if not self.penalized_parameters or not all(isinstance(p, Tensor) for p in self.penalized_parameters):
             raise TypeError(
                 f"Penalized takes a list of parameters, at least one Tensor, got {self.penalized_parameters!r}"
@@ -166,27 +167,29 @@ class Penalized(Function, recordable=True):
             self.loss.check_targets(targets, scores_shape)
 
     @property
-    def link(self) -> Callable[[Any], np.ndarray]:
+    def link(self) -> Any:
         """The `link` of the loss: it makes predictions of scores."""
-        return self.loss.link  # type: ignore[attr-defined]
+        return self.loss.link
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
         """Return the loss of each row, (n,), without the penalty."""
-        return self.loss.rows(outputs, targets)  # type: ignore[attr-defined]
+        row_losses: np.ndarray = self.loss.rows(outputs, targets)
+        return row_losses
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        return self.loss.output_shape(*input_shapes)
+        y_shape: Shape = self.loss.output_shape(*input_shapes)
+        return y_shape
 
     def forward(self, scores: np.ndarray, targets: Any, *weights: Any) -> np.ndarray:
         self.value = self.loss.forward(scores, targets, *weights)
         self.weight = None if self.loss.runs_in_python else getattr(self.loss, "weight", None)
-        y = self.value
+        y: np.ndarray = self.value
         for p in self.penalized_parameters:
             y = kernels.add(y, kernels.sum(kernels.penalty(p.data, self.l1, self.l2)))
         return y
 
     def backward(self, dy: Any = 1.0) -> np.ndarray:
-        dscores = self.loss.backward(dy)
+        dscores: np.ndarray = self.loss.backward(dy)
         for p in self.penalized_parameters:
             dvalue = kernels.full((), dy, p.dtype) if isinstance(dy, int | float | np.generic) else dy
             p.add_grad(kernels.penalty_grad(as_real(dvalue, p.dtype, f"{self!r}.backward"), p.data, self.l1, self.l2))

@@ -105,7 +105,8 @@ class Losses(Function, recordable=True):
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
         """Return the loss of each row, (n,): the weighted sum of the losses of its outputs."""
         row_losses = [loss.rows(scores, y) for loss, scores, y in self.pair(outputs, targets)]  # type: ignore[attr-defined]
-        return self.total.copy().forward(*row_losses)
+        total: np.ndarray = self.total.copy().forward(*row_losses)
+        return total
 
     def check_targets(self, targets: Any, scores_shape: Any) -> None:
         """Raise unless these targets go with outputs of these shapes. A target of None is not known yet.

@@ -89,7 +89,9 @@ def _label_type_error(loss: str, targets: Any, labels: np.ndarray, classes: int 
     return TypeError(f"{loss} takes {allowed}, got {labels.dtype}{where}{hint}")
 
 
-def _raise_bad_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtype, labels: np.ndarray) -> None:
+def _raise_bad_label(
+    classes: int, ignore: int | None, shape: tuple[Any, ...], dtype: np.dtype, labels: np.ndarray
+) -> None:
     """Raise ValueError for the first bad one of these labels, int64. They had this shape and dtype."""
     bad = ((labels < 0) | (labels >= classes)) & (True if ignore is None else labels != ignore)
     place = np.unravel_index(int(bad.argmax()), shape)
@@ -196,10 +198,10 @@ def _raise_bad_count(loss: str, targets: np.ndarray) -> None:
 
 def as_weights(loss: str, weights: Any, scores: np.ndarray) -> np.ndarray:
     """Return the weights of the rows, (n,), in the scores' dtype."""
-    weights = _as_real(loss, "weights", weights, scores.dtype)
-    if weights.shape != scores.shape[:1]:
-        raise ValueError(f"{loss} got weights of shape {weights.shape} for scores of shape {scores.shape}")
-    return weights
+    row_weights = _as_real(loss, "weights", weights, scores.dtype)
+    if row_weights.shape != scores.shape[:1]:
+        raise ValueError(f"{loss} got weights of shape {row_weights.shape} for scores of shape {scores.shape}")
+    return row_weights
 
 
 def raise_bad_weights(weights: np.ndarray) -> None:

@@ -333,8 +333,8 @@ class SharedData:
     def __init__(self, name: str, x: Any, y: Any = None, weights: Any = None, expected: ColumnNames = None) -> None:
         self.name, self.x, self.y, self.weights, self.expected = name, x, y, weights, expected
         self.names = column_names(x)
-        self._converted: dict[tuple, Batch] = {}
-        self._checked: set[tuple] = set()
+        self._converted: dict[tuple[Any, ...], Batch] = {}
+        self._checked: set[tuple[Any, ...]] = set()
 
     def convert(self, signature: Signature) -> Batch:
         """Return the rows as arrays that the model and its loss take."""

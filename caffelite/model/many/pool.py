@@ -59,7 +59,7 @@ def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel |
     counts = Counter(signature.key for signature in signatures)
 
     def run_worker() -> None:
-        shared_models: dict[tuple | None, SharedModel | None] = {None: None}
+        shared_models: dict[tuple[Any, ...] | None, SharedModel | None] = {None: None}
         with kernels.single_thread() if threads > 1 else nullcontext():
             for i, signature in jobs:
                 stop.check()

@@ -23,12 +23,7 @@ from caffelite.onnx.writing import Rule, Value, Writer, known_lengths
 
 
 def write_attention(
-    g: Writer,
-    a: Application,
-    x: Value,
-    context: Value | None = None,
-    mask: Value | None = None,
-    cache: None = None,
+    g: Writer, a: Application, x: Value, context: Value | None = None, mask: Value | None = None, cache: None = None
 ) -> str:
     """Softmax(q kᵀ / √d) v in every head. A key that a position does not see has the least score, and the weight 0."""
     f: Any = a.function
@@ -91,14 +86,7 @@ RULES: dict[type, Rule] = {
 
 
 def compute_attention(
-    node: Node,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
-    past_k: Any = None,
-    past_v: Any = None,
-    lengths: Any = None,
+    node: Node, q: Any, k: Any, v: Any, mask: Any = None, past_k: Any = None, past_v: Any = None, lengths: Any = None
 ) -> Any:
     """Softmax(q kᵀ scale + mask) v in every head, and 0 for a query that sees no key.
 

@@ -13,10 +13,7 @@ from typing import NamedTuple
 
 from caffelite._support.warnings import PACKAGE
 
-_LIBRARIES = (
-    PACKAGE,
-    *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")},
-)
+_LIBRARIES = (PACKAGE, *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 

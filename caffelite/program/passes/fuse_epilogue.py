@@ -55,7 +55,7 @@ def _variants(consumer: Instruction) -> list[Instruction]:
     return [consumer, Instruction(consumer.call, matrices, consumer.reads, consumer.writes)]
 
 
-def _find_producer(x: Operand | None, k: int, instructions: list, users: dict[Buffer, list[int]]) -> int | None:
+def _find_producer(x: Operand | None, k: int, instructions: list[Any], users: dict[Buffer, list[int]]) -> int | None:
     """Return the number of the call before k whose result is x, if it can have an epilogue, otherwise None."""
     if x is None:
         return None
@@ -67,7 +67,7 @@ def _find_producer(x: Operand | None, k: int, instructions: list, users: dict[Bu
     return None
 
 
-def _can_fuse(consumer: Instruction, x: Operand, i: int, k: int, instructions: list) -> bool:
+def _can_fuse(consumer: Instruction, x: Operand, i: int, k: int, instructions: list[Any]) -> bool:
     """Whether the call at k, `consumer`, can be done at i already, where x is made."""
     out, side_inputs = (
         consumer.operands[0],

@@ -96,7 +96,7 @@ class Monitor:
         if self.monitor in ("loss", "val_loss"):
             return False
         losses = history.get("val_loss", history["loss"])
-        return losses[epoch] < losses[self.best_epoch]
+        return self.best_epoch is not None and losses[epoch] < losses[self.best_epoch]
 
     def state_dict(self) -> dict[str, Any]:
         """Return `best`, `best_epoch` and `waited` by name."""

@@ -33,7 +33,7 @@ class CSVLog:
     def __call__(self, epoch: int, history: History) -> None:
         self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
 
-    def _write(self, mode: str, rows: list[tuple]) -> None:
+    def _write(self, mode: str, rows: list[tuple[Any, ...]]) -> None:
         if not self._leads:
             return
         text = io.StringIO()

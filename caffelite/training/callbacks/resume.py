@@ -78,12 +78,12 @@ class CheckpointWriter:
         """Return the mean loss of the current epoch, or NaN before its first step."""
         return math.nan if self.epochs is None else self.epochs.loss()
 
-    def write(self, path: str | os.PathLike) -> None:
+    def write(self, path: str | os.PathLike[str]) -> None:
         """Write the training as it is now; see `write_arrays`. All processes call this, and the first writes."""
         with self.callback_list.averaged_weights():
             self._write(path)
 
-    def _write(self, path: str | os.PathLike) -> None:
+    def _write(self, path: str | os.PathLike[str]) -> None:
         model, optimizer, _, history = self.training[:4]
         assert self.epochs is not None
         epoch, batch, arrays = self.epochs.state()
@@ -193,7 +193,8 @@ class CheckpointWriter:
 
     def _merge_schedules(self, saved: CheckpointFile, state: EpochState) -> dict[str, Any]:
         """Return the optimizer's state in a checkpoint, but with the schedules that the optimizer got since."""
-        optimizer, optimizer_state = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
+        optimizer = self.training.optimizer
+        optimizer_state: dict[str, Any] = saved.text["optimizer"] | saved.arrays("optimizer")
         old_schedules = saved.text.get("schedules", self._schedules)
         for i, (rates_name, t_name) in enumerate(optimizer._schedule_state.names()):
             if self._schedules[i] is None or self._schedules[i] == old_schedules[i]:
@@ -226,7 +227,7 @@ class CheckpointWriter:
 class CheckpointFile:
     """The contents of a checkpoint. Raise the errors of `File`, and ValueError for a file with only a model."""
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         with File(path) as file:
             self.specs = file.specs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from caffelite._support.interrupts import Interrupts
 from caffelite.data.generator import is_replayed
@@ -14,7 +15,7 @@ from caffelite.training.epochs.out_of_core import OutOfCoreEpochs
 from caffelite.training.step import Step
 
 
-def make_epochs(step: Step, batches: Iterable, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
+def make_epochs(step: Step, batches: Iterable[Any], epochs: int, interrupts: Interrupts | None = None) -> Epochs:
     """Return the epochs of a step over these batches."""
     if step.batches > 1:
         return AccumulationEpochs(step, batches, interrupts)

@@ -30,7 +30,7 @@ from caffelite.training.epochs.iterable import IterableEpochs
 from caffelite.training.step import Step
 
 
-def apply_accumulation(step: Step, batches: Iterable, count: int) -> tuple[Step, Iterable]:
+def apply_accumulation(step: Step, batches: Iterable[Any], count: int) -> tuple[Step, Iterable[Any]]:
     """Return the step on `count` batches, and the batches as it takes them.
 
     Raise ValueError for `Losses` that ignore labels, because each of them would need another weight for a batch.

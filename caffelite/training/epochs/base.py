@@ -102,7 +102,8 @@ class Epochs(ABC):
         dependencies = (*self.model.all_functions(), *self.step.dependencies())
         specs = [(column.shape[1:], column.dtype) for column in columns]
         key = (self.model.structure(), rows, layout, *self.step.key(), *specs)
-        return self.programs.find(Program, dependencies, name, *key)
+        program: Program = self.programs.find(Program, dependencies, name, *key)
+        return program
 
     def compute_results(self, sums: np.ndarray, epoch_rows: dict[str, np.ndarray]) -> np.ndarray:
         """Return loss and metrics, a row for each epoch in the sums. Metrics of the epoch take its rows so far."""
@@ -152,13 +153,13 @@ class EpochState(NamedTuple):
         names = [itertools.takewhile(self.arrays.__contains__, _row_names(kind)) for kind in ("outputs", "targets")]
         return {name: self.arrays[name] for name in itertools.chain(*names)}
 
-    def check(self, step: Step, batches: Iterable) -> None:
+    def check(self, step: Step, batches: Iterable[Any]) -> None:
         """Raise ValueError unless a training on these batches can be at this position."""
         epoch, batch, arrays = self
         if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0:
             raise ValueError(f"epoch {epoch!r} and batch {batch!r} are not counts of finished epochs and batches")
         sums, expected = arrays["sums"], (step.objective.num_sums, 2)
-        if (sums.shape, sums.dtype) != (expected, np.float64):
+        if sums.shape != expected or sums.dtype != np.float64:
             raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
         num_rows, epoch_rows = len(arrays.get("targets", ())), self.epoch_rows()
         outputs, targets = split_rows(epoch_rows)
@@ -232,7 +233,7 @@ class EpochAccumulator:
         self.pieces.append(rows)
 
 
-def _rows_text(shapes: list[tuple]) -> str:
+def _rows_text(shapes: list[tuple[Any, ...]]) -> str:
     return " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
 
 

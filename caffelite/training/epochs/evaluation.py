@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from typing import Any
 
 from caffelite import _kernels as kernels
 from caffelite.training.callbacks.base import Callback
@@ -23,9 +24,9 @@ class Evaluation(Callback):
     def __init__(
         self,
         step: EvaluationStep,
-        batches: Iterable,
+        batches: Iterable[Any],
         times: int = 1,
-        make_epochs: Callable[[EvaluationStep, Iterable, int], Epochs] = make_epochs,
+        make_epochs: Callable[[EvaluationStep, Iterable[Any], int], Epochs] = make_epochs,
     ) -> None:
         self.evaluation_step, self.batches, self.times, self.make_epochs = step, batches, times, make_epochs
         self.epochs: InMemoryEpochs | None = None
@@ -49,8 +50,9 @@ class Evaluation(Callback):
             return [self() for _ in range(n)]
         for _ in range(epochs.epoch - self.num_returned, n):
             epochs.run_epoch()
-        rows, self.num_returned = epochs.results(self.num_returned), epochs.epoch
-        return rows.tolist()
+        rows: list[list[float]] = epochs.results(self.num_returned).tolist()
+        self.num_returned = epochs.epoch
+        return rows
 
     def __call__(self) -> list[float]:
         """Evaluate once. Return the loss and the metrics."""
@@ -60,4 +62,5 @@ class Evaluation(Callback):
         if isinstance(epochs, InMemoryEpochs):
             self.epochs, self.num_returned = epochs, 1
         with closing(epochs):
-            return epochs.measure_epoch()[0].tolist()
+            row: list[float] = epochs.measure_epoch()[0].tolist()
+        return row

@@ -67,12 +67,12 @@ class InMemoryEpochs(Epochs):
     @property
     def epoch(self) -> int:  # type: ignore[override]
         """The number of finished epochs."""
-        return self.replay.epoch
+        return int(self.replay.epoch)
 
     @property
     def steps(self) -> int:  # type: ignore[override]
         """The number of finished steps."""
-        return self.replay.epoch * self.replay.batches + self.replay.batch
+        return int(self.replay.epoch * self.replay.batches + self.replay.batch)
 
     @property
     def has_native_calls(self) -> bool:  # type: ignore[override]
@@ -153,7 +153,7 @@ class InMemoryEpochs(Epochs):
 
     def is_at_last_batch(self) -> bool:
         """Return whether the next batch is a last batch that is shorter than the others."""
-        return self.replay.batch >= self.replay.full_batches
+        return bool(self.replay.batch >= self.replay.full_batches)
 
     def _record(self, program: Program) -> None:
         """Take the next step, and record it."""
@@ -185,7 +185,7 @@ class InMemoryEpochs(Epochs):
         else:
             program.record(fetch_and_step, *buffers)
 
-    def _allocate_rows(self, output_specs: list[tuple]) -> None:
+    def _allocate_rows(self, output_specs: list[tuple[Any, ...]]) -> None:
         """Allocate arrays for the epoch's outputs and targets. Raise ValueError if the batches' rows differ."""
         if not self.row_buffers:
             row_specs, rows = [output_specs, _row_specs(self.data.targets)], self.generator.rows
@@ -250,9 +250,10 @@ def _record_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
         return None
     with CallRecorder() as calls:
         kernels.shuffle(data._order, data._state)
-    return calls.entries[0]
+    call: kernels.RecordedCall = calls.entries[0]
+    return call
 
 
-def _row_specs(rows: Sequence[np.ndarray]) -> list[tuple]:
+def _row_specs(rows: Sequence[np.ndarray]) -> list[tuple[Any, ...]]:
     """Return the shapes and dtypes of rows."""
     return [(x.shape[1:], x.dtype) for x in rows]

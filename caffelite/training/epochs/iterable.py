@@ -31,7 +31,7 @@ class IterableEpochs(Epochs):
 
     returns_each_epoch = True
 
-    def __init__(self, step: Step, batches: Iterable, interrupts: Interrupts | None = None) -> None:
+    def __init__(self, step: Step, batches: Iterable[Any], interrupts: Interrupts | None = None) -> None:
         super().__init__(step)
         self.batches, self.interrupts = batches, interrupts
         self.epoch = self.batch = self.steps = 0

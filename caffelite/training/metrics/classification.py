@@ -298,10 +298,11 @@ def to_probabilities(outputs: np.ndarray, link: Any, multilabel: bool) -> np.nda
         return p
     with np.errstate(invalid="ignore"):
         p = np.exp(p - p.max(axis=1, keepdims=True))
-    return p / p.sum(axis=1, keepdims=True)
+    softmax: np.ndarray = p / p.sum(axis=1, keepdims=True)
+    return softmax
 
 
-def mean_over_classes(area: Any, p: np.ndarray, targets: np.ndarray) -> float:
+def mean_over_classes(area: Callable[..., float], p: np.ndarray, targets: np.ndarray) -> float:
     """Return the mean of area(scores of a class, whether rows are in it) over the classes; of two, class 1's alone."""
     if is_multilabel(p.shape, targets.shape):
         return float(np.mean([area(scores, is_one) for scores, is_one in label_columns(p, targets)]))
