@@ -142,10 +142,8 @@ def minimize(
             with interrupts.defer():
                 objective.restore()
     history.objective, history.converged = float(result.fun), bool(result.success)
-    history.message, history.evaluations = (
-        "a callback ended it" if is_stopped else str(result.message),
-        int(result.nfev),
-    )
+    history.message = "a callback ended it" if is_stopped else str(result.message)
+    history.evaluations = int(result.nfev)
     return history
 
 

@@ -244,7 +244,7 @@ MEASURES = {
     "model": Measure(330, 365, "lines of class Model, with docstrings", lines_of_model),
     "fit": Measure(45, 41, "lines of Model.fit, without docstring", lines_of_fit),
     "tests": Measure(0, 17, "test files above 900 lines", long_tests),
-    "lines": Measure(63516, 62937, "lines of the package", lines_of_package),
+    "lines": Measure(63502, 62937, "lines of the package", lines_of_package),
 }
 
 
