@@ -239,7 +239,7 @@ def caffelite_memory(net, few, batch):
         cl.capture(step, *[column[few] for column in data])
         arrays, programs = [column[batch] for column in data], []
         grown = harness.memory_growth(lambda: programs.append(cl.capture(step, *arrays)))
-        recorded, lives = programs[0]._step, {}
+        recorded, lives = programs[0].optimize(), {}
         for i, operand in recorded.operands():
             if operand.buffer.is_temporary:
                 lives.setdefault(operand.buffer, [i, i])[1] = i

@@ -46,12 +46,12 @@ class Program(Runner):
     """
 
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
-        self._step = RecordedStep([], [])
+        self._recorded = RecordedStep([], [])
+        self._optimized: RecordedStep | None = None  # after all passes, as soon as somebody needs it
         self._stages: list[Stage] = []  # for `show`: the step as recorded, and after each pass
         self.dependencies: Any = None  # objects that the Program keeps alive
         self.strict = strict
         self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
-        self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
         self.last_request = 0  # the number of the last request to the model for this Program
         self._changes = 0  # how many times in a row the step changed a value that it reads in Python
 
@@ -77,12 +77,8 @@ class Program(Runner):
         ]
         effects = _find_effects(captured, inputs)
         _mark_temporaries(captured)
-        n_external = len(captured.step.memory)
-        self._step = step = self._optimize(captured.step)
-        self.nbytes = sum(array.nbytes for array in (*inputs, *step.memory[n_external:]))
-        calls = [call.assign_addresses() if isinstance(call, Instruction) else call for call in step.instructions]
-        replay = kernels.Replay(calls, step.memory)
-        self.set_recording(replay, inputs, captured.result, guards, captured.attributes, effects)
+        self._recorded, self._optimized = captured.step, None
+        self.set_recording(inputs, captured.result, guards, captured.attributes, effects)
 
     def _trace(self, function: Callable[..., Any], inputs: list[np.ndarray]) -> CapturedStep | None:
         """Run the step, and return what it did; None if a replay would not do the same."""
@@ -100,15 +96,33 @@ class Program(Runner):
             return None
         return recording.finish(result)
 
-    def _optimize(self, step: RecordedStep) -> RecordedStep:
-        """Return the step after all passes. Every temporary then has its place."""
-        self._stages.clear()
-        self._add_stage("as recorded", step)
-        for run_pass in PASSES:
-            step = run_pass(step)
-            self._add_stage(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step)
-        _place_remaining(step)
-        return step
+    def optimize(self) -> RecordedStep:
+        """Return the recorded step after all passes. Every temporary has its place.
+
+        The passes run in the first call, at the latest before the first replay: many steps are never made again.
+        """
+        with self.lock:
+            if self._optimized is None:
+                step = self._recorded
+                self._stages.clear()
+                self._add_stage("as recorded", step)
+                for run_pass in PASSES:
+                    step = run_pass(step)
+                    self._add_stage(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step)
+                self._optimized = _place_remaining(step)
+            return self._optimized
+
+    def make_replay(self) -> kernels.Replay:
+        """Return the step's calls, ready to run."""
+        step = self.optimize()
+        calls = [call.assign_addresses() if isinstance(call, Instruction) else call for call in step.instructions]
+        return kernels.Replay(calls, step.memory)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its own memory: its inputs, and arrays between kernels."""
+        own_memory = self.optimize().memory[len(self._recorded.memory) :]
+        return sum(array.nbytes for array in (*self.inputs, *own_memory))
 
     def _add_stage(self, name: str, step: RecordedStep) -> None:
         if self.function is not None:  # a model's own Programs are never shown
@@ -127,7 +141,7 @@ class Program(Runner):
         warn(text, NotRecorded, line)
 
     def __len__(self) -> int:
-        return len(self._step.instructions)
+        return len(self.optimize().instructions)
 
     def __str__(self) -> str:
         return self._listing()
@@ -137,7 +151,7 @@ class Program(Runner):
 
     def _listing(self) -> TextTable:
         return text_table(
-            ["kernel", "shapes", "FLOP", "bytes"], [describe_call(call) for call in self._step.instructions], "<<>>"
+            ["kernel", "shapes", "FLOP", "bytes"], [describe_call(call) for call in self.optimize().instructions], "<<>>"
         )
 
     def profile(self, replays: int = 100) -> TextTable:
@@ -150,7 +164,7 @@ class Program(Runner):
             seconds = self.replay.seconds(replays)
             self.apply_effects()
         rows = []
-        for call, time in zip(self._step.instructions, seconds, strict=True):
+        for call, time in zip(self.optimize().instructions, seconds, strict=True):
             name, shapes, *amounts = describe_call(call)
             rates = [f"{float(x.replace(',', '')) / time / 1e9:.1f}" if x else "" for x in amounts]
             rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / seconds.sum():.0%}"])
@@ -178,11 +192,12 @@ class Program(Runner):
 
         replays = check_positive_integer("replays", replays)
         with self.lock:
-            if not self._stages:
+            if self.function is None or not self.is_recorded:
                 raise RuntimeError("show draws a Program that capture has recorded, and this one is not recorded")
             self._check_current("show")
-            timelines = measure_stages(self._stages, self._step, replays)
-            if any(isinstance(call, PythonCallback) for call in self._step.instructions):
+            step = self.optimize()
+            timelines = measure_stages(self._stages, step, replays)
+            if any(isinstance(call, PythonCallback) for call in step.instructions):
                 self.apply_effects()
         return plot_stages(timelines)
 
@@ -207,16 +222,19 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     """
     program = Program(function, strict=True)
     program(*example_arrays)
+    program.optimize()
     return program
 
 
-def _place_remaining(step: RecordedStep) -> None:
-    """Give memory of its own to every temporary that no pass has placed."""
+def _place_remaining(step: RecordedStep) -> RecordedStep:
+    """Return the step with memory for every temporary that no pass has placed."""
+    memory = list(step.memory)
     for _, operand in step.operands():
         if operand.buffer.address is None:
             block = np.full(operand.buffer.nbytes + 1, 0xFF, dtype=np.uint8)
             operand.buffer.address = kernels.address(block)
-            step.memory.append(block)
+            memory.append(block)
+    return RecordedStep(step.instructions, memory)
 
 
 def _find_obstacle(captured: CapturedStep, inputs: list[np.ndarray]) -> CaptureFailure | None:

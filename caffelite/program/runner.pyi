@@ -16,15 +16,15 @@ class SideEffect:
     def __init__(self, t: Tensor, has_gradient: bool | None, changed: bool) -> None: ...
 
 class Runner:
-    replay: kernels.Replay
     inputs: list[np.ndarray]
     lock: threading.RLock
     function: Callable[..., Any] | None
     runs_eagerly: bool
     is_recorded: bool
+    @property
+    def replay(self) -> kernels.Replay: ...
     def set_recording(
         self,
-        replay: kernels.Replay,
         inputs: list[np.ndarray],
         result: Any,
         guards: list[TensorGuard],

@@ -142,7 +142,7 @@ def unwrap_tensors(result):
 
 cdef class Runner:
     """Base class of Program: it holds the recording, and replays it."""
-    cdef public Replay replay
+    cdef Replay _replay                   # None: the step was not replayed yet
     cdef readonly list inputs             # the replay reads its arguments here
     cdef readonly object lock
     cdef readonly object _result          # the replay writes its results here
@@ -155,16 +155,26 @@ cdef class Runner:
 
     def __cinit__(self, function=None, *, strict=False):
         self.function, self.lock = function, threading.RLock()
-        self.replay, self.inputs = Replay([]), []
+        self.inputs = []
         reset_after_fork(self)
 
     def _after_fork(self):
         """Make a new lock in a forked child, where no other thread holds the old one."""
         self.lock = threading.RLock()
 
-    def set_recording(self, Replay replay not None, list inputs, result, list guards, list attributes, list effects):
-        """Keep a recording: the replay, its inputs and results, the state that it needs, and the changes it makes."""
-        self.replay, self.inputs, self._result = replay, inputs, tree_map(to_ndarray, result)
+    @property
+    def replay(self):
+        """The recorded calls, ready to run."""
+        return self.get_replay()
+
+    cdef Replay get_replay(self):
+        if self._replay is None:
+            self._replay = self.make_replay()
+        return self._replay
+
+    def set_recording(self, list inputs, result, list guards, list attributes, list effects):
+        """Keep a recording: its inputs and results, the state that it needs, and the changes that it makes."""
+        self._replay, self.inputs, self._result = None, inputs, tree_map(to_ndarray, result)
         self.guards, self.attributes, self.effects = guards, attributes, effects
         self.records_graph, self.is_training, self.rounds_products = records_graph(), is_training(), rounds_products()
         self.is_recorded = True
@@ -238,7 +248,7 @@ cdef class Runner:
     cdef int replay_inputs(self) except -1:
         """Replay on the contents of `inputs`. Raise the step's error if it stops."""
         try:
-            stopped = self.replay.run_once()
+            stopped = self.get_replay().run_once()
         finally:                          # even a replay that stopped may have changed anything
             self.apply_effects()
         if stopped is not None:

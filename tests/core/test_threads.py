@@ -83,7 +83,7 @@ def test_nearly_all_work_of_these_steps_is_cut_among_threads(net):
         loss(model(x), y).backward()
         optimizer.step()
 
-    work = np.array([entry.call.work for entry in cl.capture(step, x[:batch], y[:batch])._step.instructions])
+    work = np.array([entry.call.work for entry in cl.capture(step, x[:batch], y[:batch]).optimize().instructions])
     assert work[work >= kernels.PARALLEL_WORK].sum() > 0.9 * work.sum()
 
 

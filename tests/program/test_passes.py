@@ -47,7 +47,7 @@ def test_relu_is_not_fused_if_the_product_is_used_elsewhere(passes):
 def test_temporaries_lie_aligned_in_one_block():
     model = small_net()
     program = cl.capture(lambda x: model(x), batch(0)[0])
-    temporaries = {operand.buffer for _, operand in program._step.operands() if operand.buffer.is_temporary}
+    temporaries = {operand.buffer for _, operand in program.optimize().operands() if operand.buffer.is_temporary}
     assert len(temporaries) == 2  # the hidden layers; the result is seen from outside
     assert all(buffer.address % ALIGNMENT == 0 for buffer in temporaries)
 
@@ -261,11 +261,11 @@ def test_memory_that_nobody_reads_any_more_serves_again():
     step = training_step(model, cl.SGD(model.parameters(), lr=0.1))
     program = cl.capture(step, np.ones((50, 64), np.float32), np.arange(50) % 10)
     lives = {}
-    for i, operand in program._step.operands():
+    for i, operand in program.optimize().operands():
         if operand.buffer.is_temporary:
             lives.setdefault(operand.buffer, [i, i])[1] = i
     largest = max(sum(b.nbytes for b, (begin, end) in lives.items() if begin <= i <= end) for i in range(len(program)))
-    block = program._step.memory[-1].nbytes
+    block = program.optimize().memory[-1].nbytes
     assert largest < block <= 1.1 * largest
     assert block < 0.8 * sum(b.nbytes for b in lives)
     for one, (begin, end) in lives.items():

@@ -57,7 +57,7 @@ def state(model, rule):
 
 
 def timed(program, replays=5):
-    return measure_stages(program._stages, program._step, replays)
+    return measure_stages(program._stages, program.optimize(), replays)
 
 
 @pytest.mark.parametrize("make", [captured, convolutional], ids=["dense", "convolutional"])
@@ -83,7 +83,7 @@ def test_the_times_are_taken_from_the_profile():
 
 
 def calls(program):
-    return [instruction.call for instruction in program._step.instructions]
+    return [instruction.call for instruction in program.optimize().instructions]
 
 
 @pytest.mark.parametrize("make", [captured, convolutional], ids=["dense", "convolutional"])
@@ -133,13 +133,13 @@ def test_each_stage_makes_the_very_step(dtype):
     for stage in program._stages:
         for array, values in zip(arrays(program), before, strict=True):
             array[...] = values
-        _measure(stage, program._step.memory, 1)
+        _measure(stage, program.optimize().memory, 1)
         assert state(model, rule) == expected
 
 
 def arrays(program):
     """Return what the step writes and does not lose."""
-    buffers = {b for call in program._step.instructions for b in call.writes if not b.is_temporary}
+    buffers = {b for call in program.optimize().instructions for b in call.writes if not b.is_temporary}
     return [b.owner().view(np.ndarray) for b in sorted(buffers, key=lambda b: b.address)]
 
 
