@@ -151,7 +151,9 @@ class Program(Runner):
 
     def _listing(self) -> TextTable:
         return text_table(
-            ["kernel", "shapes", "FLOP", "bytes"], [describe_call(call) for call in self.optimize().instructions], "<<>>"
+            ["kernel", "shapes", "FLOP", "bytes"],
+            [describe_call(call) for call in self.optimize().instructions],
+            "<<>>",
         )
 
     def profile(self, replays: int = 100) -> TextTable:

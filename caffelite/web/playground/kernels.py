@@ -51,13 +51,13 @@ class NextStep:
             return value
 
         self.program: Program = capture(step, self.x, self.y)  # a real step, as is the next one
-        self.calls = [call for call in self.program._step.instructions if isinstance(call, Instruction)]
+        self.calls = [call for call in self.program.optimize().instructions if isinstance(call, Instruction)]
         self.callers = self._find_callers(step)
         self.model.load_state_dict(model.state_dict())
         self.optimizer.load_state_dict(optimizer.state_dict())
         self.at = 0
         self.names = self._name_arrays()
-        self._stages = measure_stages(self.program._stages, self.program._step, REPLAYS)
+        self._stages = measure_stages(self.program._stages, self.program.optimize(), REPLAYS)
 
     def timeline(self) -> dict[str, Any]:
         """Return the step as it was recorded and after each pass: kernels in time, temporaries in memory, to draw."""
@@ -81,7 +81,7 @@ class NextStep:
         call, number = self.calls[self.at], self.at
         operands = [x for x in call.operands if x is not None]
         before = [read_values(x) for x in operands]
-        kernels.Replay([call.assign_addresses()], self.program._step.memory).run()
+        kernels.Replay([call.assign_addresses()], self.program.optimize().memory).run()
         self.at += 1
         entries = []
         for operand, old in zip(operands, before, strict=True):
