@@ -164,7 +164,7 @@ cdef class EpochReplay:
     `after`, if it is not None, is called after each epoch that `run` ends.
     """
     cdef public Replay full, last
-    cdef public EpochHook after
+    cdef public EpochHook epoch_hook
     cdef public Py_ssize_t epoch, batch
     cdef readonly Py_ssize_t batches, full_batches
     cdef bint begun
@@ -303,7 +303,7 @@ cdef class EpochReplay:
                     return stop
             self.end_batch()
             steps -= 1
-            if self.batch == 0 and self.after is not None and not self.after.call_all():
+            if self.batch == 0 and self.epoch_hook is not None and not self.epoch_hook.call_all():
                 break
         return CONTINUE
 

@@ -16,12 +16,12 @@ from caffelite.distributed.mpi import Communicator
 SAMPLED_ROWS = 8  # of each batch made in Python
 
 
-def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
-    """Raise RuntimeError unless all ranks have the same facts. It names the first rank and fact that differ."""
-    all_facts = comm.all_gather_object({name: json.dumps(fact, default=str) for name, fact in facts.items()})
-    for rank, rank_facts in enumerate(all_facts):
-        for name in dict.fromkeys([*all_facts[0], *rank_facts]):
-            first, other = all_facts[0].get(name), rank_facts.get(name)
+def check_fingerprints(comm: Communicator, what: str, fingerprint: dict[str, Any]) -> None:
+    """Raise RuntimeError unless all ranks have the same fingerprint. It names the first rank and entry that differ."""
+    fingerprints = comm.all_gather_object({k: json.dumps(x, default=str) for k, x in fingerprint.items()})
+    for rank, rank_fingerprint in enumerate(fingerprints):
+        for name in dict.fromkeys([*fingerprints[0], *rank_fingerprint]):
+            first, other = fingerprints[0].get(name), rank_fingerprint.get(name)
             if first != other:
                 is_short = max(len(str(first)), len(str(other))) <= 50
                 raise RuntimeError(
@@ -33,11 +33,11 @@ def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
 def check_batch(comm: Communicator, location: str, batch: Batch | None) -> None:
     """Raise RuntimeError unless all ranks got the same batch, or None. It compares only some rows."""
     rows = 0 if batch is None else batch.rows
-    facts = {"number of rows in the batch": rows}
+    fingerprint = {"number of rows in the batch": rows}
     if batch is not None:
         sample = np.linspace(0, rows - 1, SAMPLED_ROWS).astype(int)
-        facts["checksum of the batch"] = checksum(column[sample] for column in batch.columns())
-    check_facts(comm, location, facts)
+        fingerprint["checksum of the batch"] = checksum(column[sample] for column in batch.columns())
+    check_fingerprints(comm, location, fingerprint)
 
 
 def checksum(values: Any) -> int:

@@ -11,13 +11,13 @@ import numpy as np
 from caffelite._support.interrupts import Interrupts, InterruptsBetweenSteps
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.distributed.allreduce import average_gradients
-from caffelite.distributed.consistency import check_facts, checksum
+from caffelite.distributed.consistency import check_fingerprints, checksum
 from caffelite.distributed.mpi import Communicator
 from caffelite.distributed.sharded_epochs import make_sharded_epochs
 from caffelite.distributed.sharded_step import ShardedEvaluationStep, ShardedStep
 from caffelite.distributed.stop_signal import StopSignal
 from caffelite.optimizers import Optimizer
-from caffelite.training.callbacks.base import Callback
+from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.epochs.base import Epochs
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
@@ -77,10 +77,10 @@ class RankGroup(ProcessGroup):
     def training_context(self) -> AbstractContextManager[None]:
         return self.comm.training_context()
 
-    def share_streams(self, *streams: np.random.Generator) -> None:
-        states = self.comm.broadcast_object([stream.bit_generator.state for stream in streams])
-        for stream, state in zip(streams, states, strict=True):
-            stream.bit_generator.state = state
+    def share_rngs(self, *rngs: np.random.Generator) -> None:
+        states = self.comm.broadcast_object([rng.bit_generator.state for rng in rngs])
+        for rng, state in zip(rngs, states, strict=True):
+            rng.bit_generator.state = state
 
     def call_on_main(self, make: Callable[[], Any]) -> Any:
         value = error = None
@@ -101,13 +101,13 @@ class RankGroup(ProcessGroup):
         )
 
     def sync_state(
-        self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]
+        self, model: Any, optimizer: Optimizer, data: Iterable[Any], fingerprint: Callable[[], dict[str, Any]]
     ) -> None:
         """Copy parameters, buffers, the optimizer's state and the orders of data from rank 0.
 
         So random values that were drawn without a seed are the same on all ranks.
         """
-        check_facts(self.comm, "fit", facts())
+        check_fingerprints(self.comm, "fit", fingerprint())
         for generator in data:
             while isinstance(generator, Prefetch):
                 generator = generator.batches
@@ -135,7 +135,7 @@ class RankGroup(ProcessGroup):
         return Evaluation(step, batches, times, self.make_epochs)
 
     def make_loop(
-        self, model: Any, max_epochs: int, callbacks: Sequence[Callback], history: History, interrupts: Interrupts
+        self, model: Any, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
     ) -> DistributedLoop:
         return DistributedLoop(model, self, max_epochs, callbacks, history, interrupts)
 

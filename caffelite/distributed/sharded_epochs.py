@@ -45,7 +45,7 @@ class ShardedEpochs(Epochs):
 class InMemoryShardedEpochs(ShardedEpochs, InMemoryEpochs):
     """Epochs over data in memory."""
 
-    has_native_calls = False
+    takes_epoch_hooks = False
 
     def stop_flag(self) -> np.ndarray:
         return self.stop.flag

@@ -29,7 +29,7 @@ from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.program.ir import Instruction, RecordedStep, get_owner
 from caffelite.program.labels import describe_call
 from caffelite.program.passes import PASSES
-from caffelite.program.recording import CapturedStep, CaptureFailure, Recording
+from caffelite.program.recording import CapturedStep, Obstacle, Recording
 from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
 
@@ -89,9 +89,9 @@ class Program(Runner):
             result = unwrap_tensors(function(*[from_row_array(x.view(kernels.RecordedArray)) for x in inputs]))
         change = recording.find_change()
         self._changes = 0 if change is None else self._changes + 1
-        if obstacle := recording.failure or change:
+        if obstacle := recording.obstacle or change:
             self.drop_recording(result)
-            if recording.failure or self.strict or self._changes > 1:
+            if recording.obstacle or self.strict or self._changes > 1:
                 self._fall_back(obstacle)
             return None
         return recording.finish(result)
@@ -128,7 +128,7 @@ class Program(Runner):
         if self.function is not None:  # a model's own Programs are never shown
             self._stages.append(Stage.from_step(name, step))
 
-    def _fall_back(self, obstacle: CaptureFailure) -> None:
+    def _fall_back(self, obstacle: Obstacle) -> None:
         """Run the step in Python from now on, because it can't be replayed. TypeError if the Program is strict."""
         reason, line = obstacle.reason, obstacle.line
         if self.strict:
@@ -239,7 +239,7 @@ def _place_remaining(step: RecordedStep) -> RecordedStep:
     return RecordedStep(step.instructions, memory)
 
 
-def _find_obstacle(captured: CapturedStep, inputs: list[np.ndarray]) -> CaptureFailure | None:
+def _find_obstacle(captured: CapturedStep, inputs: list[np.ndarray]) -> Obstacle | None:
     """Return why the captured step can't be replayed; None if it can."""
     known: list[np.ndarray | None] = [
         *inputs,
@@ -272,7 +272,7 @@ def _mark_temporaries(captured: CapturedStep) -> None:
             captured.step.memory.append(owner)
 
 
-def _find_foreign_result(captured: CapturedStep, known_arrays: list[np.ndarray | None]) -> CaptureFailure | None:
+def _find_foreign_result(captured: CapturedStep, known_arrays: list[np.ndarray | None]) -> Obstacle | None:
     """Return the obstacle that NumPy made an array in the result, which a replay would not make; None without one."""
     owners = {id(get_owner(array)) for array in known_arrays if array is not None}
     owners |= {id(buffer.owner()) for buffer in captured.buffers}
@@ -285,13 +285,13 @@ def _find_foreign_result(captured: CapturedStep, known_arrays: list[np.ndarray |
     tree_map(collect, captured.result)
     if not foreign:
         return None
-    return CaptureFailure(
+    return Obstacle(
         f"the recorded function returns an array of shape {foreign[0].shape} that NumPy made; a replay would not make "
         "it again. Compute it with caffelite's Functions or kernels"
     )
 
 
-def _find_early_read(captured: CapturedStep) -> CaptureFailure | None:
+def _find_early_read(captured: CapturedStep) -> Obstacle | None:
     """Return the obstacle that a kernel read a buffer before the step wrote it, and nobody keeps it or the step
     replaced it.
 
@@ -300,7 +300,7 @@ def _find_early_read(captured: CapturedStep) -> CaptureFailure | None:
     for buffer in captured.buffers:
         if buffer.early_read is not None and (buffer.owner() is None or id(buffer.owner()) in captured.replaced_ids):
             name, line = buffer.early_read
-            return CaptureFailure(
+            return Obstacle(
                 f"{name} reads an array that NumPy made inside the recorded function; a replay would not make it "
                 "again. Make it outside and keep it, or use caffelite's Functions or kernels",
                 line,

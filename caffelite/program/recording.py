@@ -21,7 +21,7 @@ from caffelite.core.tensor import Tensor
 from caffelite.program.ir import Buffer, RecordedStep, get_owner, lower_entries
 
 
-class CaptureFailure:
+class Obstacle:
     """Why a step can't be replayed, and, if known, the user's line that a replay would not repeat."""
 
     def __init__(self, reason: str, line: Line | None = None) -> None:
@@ -37,13 +37,13 @@ class Recording(kernels.Recorder):
     """Note what this thread does inside a `with`. Raise RuntimeError if this thread is recording already.
 
     A step may do something that a replay would not repeat. If the recording is `strict`, this raises TypeError.
-    Otherwise the recording notes it as the `failure`, and the step goes on. Its results are right; only a replay is
+    Otherwise the recording notes it as the `obstacle`, and the step goes on. Its results are right; only a replay is
     not possible.
     """
 
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
-        self.failure: CaptureFailure | None = None
+        self.obstacle: Obstacle | None = None
         self._guards: Any = None  # the values that the user's code reads to decide; None without such code
         self.entries: list[kernels.RecordedCall | PythonCallback] = []
         self._snapshots: dict[int, TensorSnapshot] = {}
@@ -66,10 +66,10 @@ class Recording(kernels.Recorder):
 
     def refuse(self, reason: str) -> None:
         """Note the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
-        failure = CaptureFailure(reason, user_line())
+        obstacle = Obstacle(reason, user_line())
         if self.strict:
-            raise TypeError(reason if failure.line is None else f"{reason} ({failure.line})")
-        self.failure = self.failure or failure
+            raise TypeError(reason if obstacle.line is None else f"{reason} ({obstacle.line})")
+        self.obstacle = self.obstacle or obstacle
 
     def line(self) -> Line | None:
         """Return the user's line that is running, or None if no code of the user takes part in the step."""
@@ -104,12 +104,12 @@ class Recording(kernels.Recorder):
         calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
         return {id(get_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
 
-    def find_change(self) -> CaptureFailure | None:
+    def find_change(self) -> Obstacle | None:
         """Return the obstacle that the step changes a value which it also reads to decide; None if it does not."""
         if self._guards is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
             return None
         reason = self._guards.find_change(self._written_ids)
-        return None if reason is None else CaptureFailure(*reason)
+        return None if reason is None else Obstacle(*reason)
 
     def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Note that a Function was applied to Tensors, arrays, numbers or None. Its kernels are noted already."""

@@ -13,13 +13,14 @@ from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.tracebacks import short_traceback
 from caffelite.core.arrays import make_rng
 from caffelite.core.modes import model_precision
+from caffelite.data.frames import ColumnNames
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training import inputs, step
-from caffelite.training.callbacks.averaging import AveragingCallback, AveragingStep
-from caffelite.training.callbacks.base import Callback, Training
+from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
+from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.progress import Progress
-from caffelite.training.callbacks.resume import CheckpointWriter, Resumption, stream_states
+from caffelite.training.callbacks.resume import CheckpointWriter, Resumption, rng_states
 from caffelite.training.epochs.accumulation import apply_accumulation
 from caffelite.training.epochs.base import Epochs, EpochState
 from caffelite.training.history import History
@@ -40,12 +41,11 @@ def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
         options.loss = inputs.as_loss(options.loss)
         inputs.check_optimizer(model, options.optimizer)
         rng = model._model_state.rng if options.seed is None else make_rng("seed", options.seed)
-        processes.share_streams(model._model_state.rng, rng)
+        processes.share_rngs(model._model_state.rng, rng)
         if start is not None:
             start.read(processes, rng)
         run = TrainingRun(model, options, callbacks, processes, start, rng)
-        batches, validation, columns = inputs.make_training_batches(model, options, x, y, rng)
-        history = run.train(batches, validation, columns)
+        history = run.train(*inputs.make_training_batches(model, options, x, y, rng))
     inputs.warn_of_overflow(model)
     return history
 
@@ -75,33 +75,25 @@ class TrainingRun:
         self.processes, self.start = processes, start
         self.step = processes.make_step(model, self._make_objective(), options.optimizer, options.clip_norm)
         self.needs_checkpoints = bool(callback_list.callbacks) or start is not None or processes is not SINGLE_PROCESS
-        self.streams = stream_states(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
+        self.rng_states = rng_states(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
-    def train(self, batches: Iterable[Any], validation: Iterable[Any] | None, columns: Any) -> History:
+    def train(self, batches: Iterable[Any], validation: Iterable[Any] | None, column_names: ColumnNames) -> History:
         """Train on `batches`, and evaluate `validation` after each epoch.
 
-        `columns` are the column names of the data frames. The model remembers them.
+        `column_names` are those of the data frames. The model remembers them.
         """
-        model, options, processes, average = self.model, self.options, self.processes, self.callback_list.average
+        options, processes, average = self.options, self.processes, self.callback_list.average
         if options.accumulate > 1:
             processes.check_accumulate(options.accumulate)
             self.step, batches = apply_accumulation(self.step, batches, options.accumulate)
         if average is not None:
             self.step = AveragingStep(self.step, average)
         self.history = History.empty(self.step.objective.names, validation is not None)
-        callbacks: list[Callback] = [] if average is None else [AveragingCallback(average)]
-        if validation is not None:
-            callbacks.append(processes.make_evaluation(model, self._make_objective(), validation, options.epochs))
-        num_steps = self._count_steps(batches)
         checkpoints = position = None
         if self.needs_checkpoints:
-            checkpoints, position = self._open_checkpoints(batches, validation, num_steps)
-        callbacks += self._make_reports(num_steps, position) if processes.is_main else []
-        inputs.remember_columns(model, columns)
-        if checkpoints is not None:
-            training = checkpoints.training._replace(write=checkpoints.write, loss_so_far=checkpoints.loss_so_far)
-            restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
-            callbacks.append(self.callback_list.attach(training, restore))
+            checkpoints, position = self._open_checkpoints(batches, validation)
+        hooks = self._make_hooks(batches, validation, checkpoints, position)
+        inputs.remember_columns(self.model, column_names)
 
         def make_epochs() -> Epochs:
             epochs = processes.make_epochs(self.step, batches, options.epochs, interrupts)
@@ -117,18 +109,67 @@ class TrainingRun:
                 InterruptsBetweenSteps() as interrupts,
                 processes.defer_interrupts(interrupts),
             ):
-                processes.make_loop(model, options.epochs, callbacks, self.history, interrupts).run(make_epochs)
+                processes.make_loop(self.model, options.epochs, hooks, self.history, interrupts).run(make_epochs)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = self.history  # type: ignore[union-attr]
             raise
         finally:
-            callbacks.clear()  # so the data are free at once, also after an exception
+            hooks.clear()  # so the data are free at once, also after an exception
             if checkpoints is not None:
                 checkpoints.epochs = None
         return self.history
 
     def _make_objective(self) -> Objective:
         return Objective(self.options.loss, self.options.metrics, self.model._model_state.programs.warned_reasons)
+
+    def _open_checkpoints(
+        self, batches: Iterable[Any], validation: Iterable[Any] | None
+    ) -> tuple[CheckpointWriter, EpochState | None]:
+        """Return the writer of checkpoints, and the position in the data if the training continues from one."""
+        checkpoints = CheckpointWriter(
+            self.step, self.history, batches, validation, self.callback_list, self.processes.is_main, self.rng_states
+        )
+        if self.start is not None:
+            self.start.save_data_states(batches, validation)
+        fingerprint = functools.partial(checkpoints.fit_fingerprint, self.options.epochs, self.start is not None)
+        self.processes.sync_state(self.model, self.options.optimizer, (batches, validation), fingerprint)
+        return checkpoints, None if self.start is None else self.start.restore(checkpoints)
+
+    def _make_hooks(
+        self,
+        batches: Iterable[Any],
+        validation: Iterable[Any] | None,
+        checkpoints: CheckpointWriter | None,
+        position: EpochState | None,
+    ) -> list[LoopHook]:
+        """Return the hooks of the training loop: averaging, validation, reports and the user's callbacks."""
+        options, average = self.options, self.callback_list.average
+        hooks: list[LoopHook] = [] if average is None else [AveragingHook(average)]
+        if validation is not None:
+            evaluation = self.processes.make_evaluation(self.model, self._make_objective(), validation, options.epochs)
+            hooks.append(evaluation)
+        num_steps = self._count_steps(batches)
+        hooks += self._make_reports(num_steps, position) if self.processes.is_main else []
+        if checkpoints is not None:
+            training = Training(
+                self.model,
+                options.optimizer,
+                options.loss,
+                self.history,
+                write=checkpoints.write,
+                processes=self.processes,
+                metrics=options.metrics,
+                batches=batches,
+                epochs=options.epochs,
+                validation=validation,
+                loss_so_far=checkpoints.loss_so_far,
+                steps_per_epoch=num_steps,
+                exclude_time=self._exclude_time,
+                averaged_weights=self.callback_list.averaged_weights,
+            )
+            restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
+            hooks.append(self.callback_list.attach(training, restore))
+        return hooks
 
     def _count_steps(self, batches: Iterable[Any]) -> int | None:
         """Return the number of steps in an epoch, or None if it is not known."""
@@ -137,35 +178,9 @@ class TrainingRun:
         except TypeError:  # it has no length, or wraps an iterable without one
             return None
 
-    def _open_checkpoints(
-        self, batches: Iterable[Any], validation: Iterable[Any] | None, num_steps: int | None
-    ) -> tuple[CheckpointWriter, EpochState | None]:
-        """Return the writer of checkpoints, and the position in the data if the training continues from one."""
-        options, data = self.options, (batches, validation)
-        training = Training(
-            self.model,
-            options.optimizer,
-            options.loss,
-            self.history,
-            processes=self.processes,
-            metrics=options.metrics,
-            batches=batches,
-            epochs=options.epochs,
-            validation=validation,
-            steps_per_epoch=num_steps,
-            exclude_time=self._exclude_time,
-            averaged_weights=self.callback_list.averaged_weights,
-        )
-        checkpoints = CheckpointWriter(training, self.step, self.callback_list, self.streams)
-        if self.start is not None:
-            self.start.save_data_states(*data)
-        facts = functools.partial(checkpoints.fit_facts, self.start is not None)
-        self.processes.sync_state(self.model, options.optimizer, data, facts)
-        return checkpoints, None if self.start is None else self.start.restore(checkpoints)
-
-    def _make_reports(self, num_steps: int | None, position: EpochState | None) -> list[Callback]:
+    def _make_reports(self, num_steps: int | None, position: EpochState | None) -> list[LoopHook]:
         """Return what shows the progress and warns of a schedule that ends early. Warn now if that is known now."""
-        options, schedules, reports = self.options, self.options.optimizer._schedule_state, list[Callback]()
+        options, schedules, reports = self.options, self.options.optimizer._schedule_state, list[LoopHook]()
         epoch, first_step = (0, 0) if position is None else (position.epoch, self.step.count_steps(position.batch))
         schedules.warn_if_short(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
         if options.verbose != 0:
@@ -180,7 +195,7 @@ class TrainingRun:
             self.progress.exclude_time(seconds)
 
 
-class ScheduleWarning(Callback):
+class ScheduleWarning(LoopHook):
     """Warns when a schedule has ended, if the number of steps is not known before."""
 
     def __init__(self, warn_at_end: Callable[[], None]) -> None:

@@ -52,7 +52,7 @@ def make_training_batches(
     if options.validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
     if are_rows(x, y):
-        data, held_out, columns = _prepare_rows(model, options, x, y, rng)
+        data, held_out, column_names = _prepare_rows(model, options, x, y, rng)
         training: Any = DataGenerator.from_batch(data, seed=rng, **_drop_none(options.batch_options()))
     else:
         if options.class_weight is not None:
@@ -60,13 +60,15 @@ def make_training_batches(
         if options.validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
         check_batches(model, "x", x, y, options.sample_weight, loss, options.batch_options())
-        columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
+        column_names, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
         training = merge_single_rows(training)
     if held_out is not None:
-        return training, make_batches(held_out, EVAL_OPTIONS), columns
-    validation = None if validation_data is None else make_validation_batches(model, validation_data, loss, columns)
-    return training, validation, columns
+        return training, make_batches(held_out, EVAL_OPTIONS), column_names
+    validation = (
+        None if validation_data is None else make_validation_batches(model, validation_data, loss, column_names)
+    )
+    return training, validation, column_names
 
 
 def _prepare_rows(
@@ -88,26 +90,26 @@ def _prepare_rows(
     has_split = options.validation_split != 0
     if class_weights is not None and not has_split:
         weights = class_weights.multiply(weights, y)
-    data, columns = prepare_data(model, "x", x, y, weights, loss)
+    data, column_names = prepare_data(model, "x", x, y, weights, loss)
     if not has_split:
-        return data, None, columns
-    split_rng = model._model_state.split_stream(data.rows, rng, reseed=options.seed is not None)
+        return data, None, column_names
+    split_rng = model._model_state.split_rng(data.rows, rng, reseed=options.seed is not None)
     data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
         weights = class_weights.multiply(data.weights, data.targets[0])
         data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
     for subset in (data, held_out):
         check_weights(loss, subset.weights)
-    return data, held_out, columns
+    return data, held_out, column_names
 
 
-def make_validation_batches(model: Any, data: Any, loss: Function, columns: ColumnNames = None) -> Iterable[Any]:
+def make_validation_batches(model: Any, data: Any, loss: Function, column_names: ColumnNames = None) -> Iterable[Any]:
     """Return the validation data as batches. Frames must have the columns of the training."""
     if isinstance(data, DataGenerator):
-        check_columns(model, "validation_data", data.columns, columns)
+        check_columns(model, "validation_data", data.columns, column_names)
         return as_batches(model, "validation_data", data, None, None, loss)
     x, y, weights = unpack_validation_data(data, "(x, y), (x, y, weights) or a DataGenerator")
-    return as_batches(model, "validation_data's x", x, y, weights, loss, columns=columns, **EVAL_OPTIONS)
+    return as_batches(model, "validation_data's x", x, y, weights, loss, column_names=column_names, **EVAL_OPTIONS)
 
 
 def unpack_validation_data(data: Any, expected: str) -> tuple[Any, Any, Any]:
@@ -132,16 +134,16 @@ def as_batches(
     loss: Function,
     user_options: Mapping[str, Any] = NO_OPTIONS,
     *,
-    columns: ColumnNames = None,
+    column_names: ColumnNames = None,
     **options: Any,
 ) -> Iterable[Any]:
     """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
 
-    Frames must have the columns `columns`. `options` are for rows in memory. `user_options` replace them
+    Frames must have the columns `column_names`. `options` are for rows in memory. `user_options` replace them
     if they are not None. Raise ValueError if x is batches that do not follow `user_options`.
     """
     if are_rows(x, y):
-        data, _ = prepare_data(model, name, x, y, weights, loss, columns)
+        data, _ = prepare_data(model, name, x, y, weights, loss, column_names)
         return make_batches(data, {**options, **_drop_none(user_options)})
     check_batches(model, name, x, y, weights, loss, user_options)
     batches: Iterable[Any] = x
@@ -222,8 +224,8 @@ def _fixed_stream() -> _FixedStream:
 def prepare_data(
     model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: ColumnNames = None
 ) -> tuple[Batch, ColumnNames]:
-    """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
-    inputs, columns = model_inputs(model, name, x, expected)
+    """Return all rows as arrays, or Sources, that the model and the loss take, and the names of `model_inputs`."""
+    inputs, column_names = model_inputs(model, name, x, expected)
     targets = {target_name: read_array(a, target_name) for target_name, a in loss_targets(loss, y)}
     shape, rows = check_rows(model, name, inputs), len(inputs[0])
     check_indices(model, name, inputs)
@@ -235,7 +237,7 @@ def prepare_data(
     check_weights(loss, weights)
     return Batch(
         inputs, tuple([as_targets(a, model.dtype, target_name) for target_name, a in targets.items()]), weights
-    ), columns
+    ), column_names
 
 
 def prepare_batch(model: Any, batch: Any, loss: Function) -> tuple[Batch, ColumnNames]:
@@ -243,7 +245,7 @@ def prepare_batch(model: Any, batch: Any, loss: Function) -> tuple[Batch, Column
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
         kind = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
         raise TypeError(f"without y, x must give batches (x, y) or (x, y, weights), got a batch that is {kind}")
-    inputs, columns = model_inputs(model, "a batch's x", batch[0])
+    inputs, column_names = model_inputs(model, "a batch's x", batch[0])
     y = tuple([as_targets(a, model.dtype, name) for name, a in loss_targets(loss, batch[1])])
     rows = len(y[0]) if y[0].ndim > 0 else 0
     if rows == 0 or any(a.shape[:1] != (rows,) for a in (*inputs, *y)):
@@ -255,9 +257,9 @@ def prepare_batch(model: Any, batch: Any, loss: Function) -> tuple[Batch, Column
     check_indices(model, "a batch's x", inputs)
     check_targets(loss, model.shape_for(inputs, rows), y)
     if len(batch) == 2:
-        return Batch(inputs, y), columns
+        return Batch(inputs, y), column_names
     check_takes_weights(loss)
-    return Batch(inputs, y, as_weights(batch[2], rows, model.dtype, "a batch's weights")), columns
+    return Batch(inputs, y, as_weights(batch[2], rows, model.dtype, "a batch's weights")), column_names
 
 
 def convert_generator(model: Any, data: DataGenerator) -> Batch:
@@ -359,11 +361,11 @@ def check_weights(loss: Function, weights: np.ndarray | None) -> None:
 # ---- columns of frames -----------------------------------------------------------------------------------------------
 
 
-def check_columns(model: Any, name: str, columns: ColumnNames, expected: ColumnNames = None) -> None:
+def check_columns(model: Any, name: str, column_names: ColumnNames, expected: ColumnNames = None) -> None:
     """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
     known = known_columns(model, expected)
     if known is not None:
-        check_names(known, columns, name)
+        check_names(known, column_names, name)
 
 
 def known_columns(model: Any, expected: ColumnNames = None) -> ColumnNames:

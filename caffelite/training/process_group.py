@@ -14,7 +14,7 @@ import numpy as np
 
 from caffelite._support.interrupts import Interrupts, InterruptsBetweenSteps
 from caffelite.optimizers import Optimizer
-from caffelite.training.callbacks.base import Callback
+from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.epochs import make_epochs
 from caffelite.training.epochs.base import Epochs
 from caffelite.training.epochs.evaluation import Evaluation
@@ -38,7 +38,7 @@ class ProcessGroup:
         """Return a context in which all processes train. If one leaves by an exception, no other waits for it."""
         return NO_CONTEXT
 
-    def share_streams(self, *streams: np.random.Generator) -> None:
+    def share_rngs(self, *rngs: np.random.Generator) -> None:
         """Make the random streams equal on all processes."""
 
     def call_on_main(self, make: Callable[[], Any]) -> Any:
@@ -49,9 +49,9 @@ class ProcessGroup:
         """Raise ValueError if no step can be made of `count` batches, more than one."""
 
     def sync_state(
-        self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]
+        self, model: Any, optimizer: Optimizer, data: Iterable[Any], fingerprint: Callable[[], dict[str, Any]]
     ) -> None:
-        """Make all processes begin with the same state. Raise RuntimeError if a fact differs."""
+        """Make all processes begin with the same state. Raise RuntimeError if their fingerprints differ."""
 
     def defer_interrupts(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
         """Return a context in which Ctrl-C takes effect on all processes after the same step."""
@@ -74,7 +74,7 @@ class ProcessGroup:
         return Evaluation(EvaluationStep(model, objective), batches, times)
 
     def make_loop(
-        self, model: Any, max_epochs: int, callbacks: Sequence[Callback], history: History, interrupts: Interrupts
+        self, model: Any, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
     ) -> Loop:
         """Return the loop of a training."""
         return Loop(max_epochs, callbacks, history, interrupts)

@@ -42,7 +42,7 @@ class Step:
         """Return the number of steps on this many batches of an epoch."""
         return -(-batches // self.batches)
 
-    def facts(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, Any]:
         """Return what must be equal when a training continues from a checkpoint, by name."""
         return {"clip_norm": self.clip_norm}
 

@@ -29,7 +29,7 @@ from caffelite.model.many.pool import StopFlag, run_jobs
 from caffelite.model.many.shared_programs import Parts, SharedModel, Signature
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
-from caffelite.training.callbacks.base import Callback, Training
+from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.callbacks.progress import Progress
@@ -255,7 +255,7 @@ class Fit:
         )
         batches, validation = self._batches()
         step = Step(model, Objective(loss, metrics, warned_reasons), optimizer)
-        callbacks: list[Callback] = []
+        callbacks: list[LoopHook] = []
         if validation is not None:
             evaluation_step = EvaluationStep(model, Objective(loss, metrics, warned_reasons))
             callbacks.append(Evaluation(evaluation_step, validation, epochs))
@@ -274,7 +274,7 @@ class Fit:
         plan, state, rows, validation = self.plan, self.model._model_state, self.rows, self.validation
         rng = state.rng if plan.seed is None else make_rng("seed", plan.seed)
         if self.held_out:
-            drawn_from = state.split_stream(len(rows), rng, reseed=plan.seed is not None)
+            drawn_from = state.split_rng(len(rows), rng, reseed=plan.seed is not None)
             training, held_out = draw_split(len(rows), self.held_out, drawn_from)
             for part in (training, held_out):
                 self.check_weights("validation_split", rows[part])
@@ -284,7 +284,7 @@ class Fit:
         return (merge_single_rows(batches) if trains_batch_norm(self.model) else batches), validation
 
 
-class SharedProgress(Callback):
+class SharedProgress(LoopHook):
     """Shows the progress of one of several trainings, which have a Progress and its lock in common.
 
     `progress.epochs` counts the epochs of all trainings.
@@ -293,8 +293,8 @@ class SharedProgress(Callback):
     def __init__(self, progress: Progress, lock: threading.Lock, max_epochs: int) -> None:
         self.progress, self.lock, self.epochs_left = progress, lock, max_epochs
 
-    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
-        return self.progress.next_python_epoch(done, native_calls)
+    def next_python_epoch(self, done: int, epoch_hooks: list[EpochHook] | None) -> float:
+        return self.progress.next_python_epoch(done, epoch_hooks)
 
     def step(self, count: int, loss: Callable[[], float]) -> None:
         with self.lock:

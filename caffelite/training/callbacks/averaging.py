@@ -15,7 +15,7 @@ from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import check_nonnegative
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
-from caffelite.training.callbacks.base import Callback
+from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.history import History
 from caffelite.training.step import Step
 
@@ -135,7 +135,7 @@ class AverageWeights:
         return self.__dict__ | {"_model": None, "_is_shown": False, "_swap_buffers": {}}
 
 
-class AveragingCallback(Callback):
+class AveragingHook(LoopHook):
     """Gives the model its average weights after an epoch and at the end, and takes them back before further steps.
 
     It is the first callback, so validation and all others see the average.
@@ -144,10 +144,10 @@ class AveragingCallback(Callback):
     def __init__(self, average: AverageWeights) -> None:
         self.average = average
 
-    def next_python_epoch(self, done: int, native_calls: list[kernels.EpochHook] | None) -> float:
+    def next_python_epoch(self, done: int, epoch_hooks: list[kernels.EpochHook] | None) -> float:
         return done + 1
 
-    def measure(self, epochs: int) -> Sequence[Sequence[float]]:
+    def results(self, epochs: int) -> Sequence[Sequence[float]]:
         self.average.apply_average()
         return ()
 
@@ -174,8 +174,8 @@ class AveragingStep(Step):
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
         self.step.measure(cursor, outputs, batch)
 
-    def facts(self) -> dict[str, Any]:
-        return self.step.facts()
+    def fingerprint(self) -> dict[str, Any]:
+        return self.step.fingerprint()
 
     def key(self) -> tuple[Any, ...]:
         return (*self.step.key(), self.average.decay)

@@ -1,4 +1,4 @@
-"""The protocol for what happens beside the steps of a training, and what the callbacks of a user get."""
+"""Hooks of the training loop, and the Training that the callbacks of a user get."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from caffelite.training.history import History
 from caffelite.training.metrics.base import Metric, OutputMetric
 
 
-class Callback:
-    """Work beside the steps of a training. A method that is not overridden does nothing.
+class LoopHook:
+    """Work between the steps of a training. A method that is not overridden does nothing.
 
-    The training loop runs epochs without Python until `next_python_epoch` or `steps_until_due` of a callback says that
-    Python is needed. Then it calls all callbacks: `step`, `epoch` if epochs were completed, and `between_steps`.
+    The training loop runs epochs without Python until `next_python_epoch` or `steps_until_due` of a hook says that
+    Python is needed. Then it calls all hooks: `step`, `epoch` if epochs were completed, and `between_steps`. The
+    callbacks of a user are one LoopHook, `CallbackList`.
     """
 
     def begin(self) -> bool | None:
         """Act before the first step. Return True to end the training there."""
 
-    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
+    def next_python_epoch(self, done: int, epoch_hooks: list[EpochHook] | None) -> float:
         """Return the epoch after which it needs Python next, if `done` epochs are done.
 
-        It may need none after each epoch, if it adds a call that does its work without Python to `native_calls`, which
-        has the calls of the callbacks before it. They are None if the epochs make no such calls.
+        `epoch_hooks` has the compiled calls that follow each epoch. If this hook appends one that does its work, it
+        needs no Python. None means that the epochs make no such calls.
         """
         return math.inf
 
@@ -38,7 +39,7 @@ class Callback:
     def step(self, count: int, loss: Callable[[], float]) -> None:
         """Act when `count` more steps are done. `loss()` is the epoch's mean loss so far, NaN before its first step."""
 
-    def measure(self, epochs: int) -> Sequence[Sequence[float]]:
+    def results(self, epochs: int) -> Sequence[Sequence[float]]:
         """Return its numbers for the history: for each quantity, one number for each of the last `epochs` epochs."""
         return ()
 
@@ -54,7 +55,7 @@ class Callback:
     def end(self) -> None:
         """Act when the training is over, also if an exception ended it."""
 
-    def __enter__(self) -> Callback:
+    def __enter__(self) -> LoopHook:
         self.begin()
         return self
 

@@ -1,4 +1,4 @@
-"""The callbacks that a user gives to a training, as one Callback."""
+"""The callbacks that a user gives to a training, as one hook of the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caffelite._kernels import EpochHook
 from caffelite._support.tracebacks import error_note
 from caffelite._support.warnings import warn
 from caffelite.training.callbacks.averaging import AverageWeights
-from caffelite.training.callbacks.base import Callback, Training
+from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.checkpoint import Checkpoint
 from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.history import History
@@ -26,8 +26,8 @@ FOREIGN_METHODS = [
 ]
 
 
-class CallbackList(Callback):
-    """Makes one Callback of users' callables (epoch, history), which may have the methods that the package describes.
+class CallbackList(LoopHook):
+    """The hook that calls a user's callbacks (epoch, history), and those methods that they have.
 
     Each that has begun is ended, in their order, even if another one raises. Raise TypeError if one cannot be called.
     """
@@ -68,17 +68,17 @@ class CallbackList(Callback):
             stack.pop_all()
         return self.should_stop
 
-    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
-        """Return the epoch after which a callback needs Python. Only a single EarlyStopping has a native call."""
+    def next_python_epoch(self, done: int, epoch_hooks: list[EpochHook] | None) -> float:
+        """Return the epoch after which a callback needs Python. Only a single EarlyStopping has an epoch hook."""
         epochs = [callback.due(done) if hasattr(callback, "due") else done + 1 for callback in self.callbacks]
         due_now = [callback for callback, epoch in zip(self.callbacks, epochs, strict=True) if epoch <= done + 1]
         later = min([epoch for epoch in epochs if epoch > done + 1], default=math.inf)
         if not due_now:
             return later
-        if native_calls is not None and len(due_now) == 1 and type(due_now[0]) is EarlyStopping:
-            call = due_now[0].native_call(native_calls)
-            if call is not None:
-                native_calls.append(call)
+        if epoch_hooks is not None and len(due_now) == 1 and type(due_now[0]) is EarlyStopping:
+            epoch_hook = due_now[0].make_epoch_hook(epoch_hooks)
+            if epoch_hook is not None:
+                epoch_hooks.append(epoch_hook)
                 return later
         return done + 1
 

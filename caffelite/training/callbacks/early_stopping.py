@@ -113,7 +113,7 @@ class Monitor:
         self.best, self.best_epoch, self.waited = None if best is None else float(best), epoch, waited
 
 
-@rename_attributes(_named="_named_state")
+@rename_attributes(_call="_epoch_hook", _named="_named_state")
 class EarlyStopping(Monitor):
     """Ends the training after `patience` epochs in a row that are not better than the best by more than `min_delta`.
 
@@ -154,7 +154,7 @@ class EarlyStopping(Monitor):
         self._model: Any = None
         self._named_state: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
         self._best_state: dict[str, np.ndarray] = {}
-        self._call: BestHook | None = None  # which may have looked at the last epochs,
+        self._epoch_hook: BestHook | None = None  # which may have looked at the last epochs,
         self._copies: dict[str, np.ndarray] = {}  # and has copied the state of the best of them
 
     def begin(self, training: Training) -> None:
@@ -162,16 +162,16 @@ class EarlyStopping(Monitor):
         self._model, self._named_state = training.model, named_state(training.model)
 
     def __call__(self, epoch: int, history: History) -> bool:
-        calls = 0 if self._call is None else self._call.calls
+        calls = 0 if self._epoch_hook is None else self._epoch_hook.calls
         is_best = [self.update(i, history) for i in range(epoch + 1 - max(calls, 1), epoch + 1)]
         if any(is_best) and self.restore_best:
             self._best_state = self._copies if calls else {name: x.copy() for name, x in self._state().items()}
-        self._call = None
+        self._epoch_hook = None
         return self.waited >= self.patience
 
-    def native_call(self, earlier_calls: Sequence[EpochHook]) -> EpochHook | None:
-        """Return what `__call__` does after each epoch as a call without Python, None if there is none."""
-        evaluation = next((call for call in earlier_calls if isinstance(call, EvaluationHook)), None)
+    def make_epoch_hook(self, earlier_hooks: Sequence[EpochHook]) -> EpochHook | None:
+        """Return a hook that does what `__call__` does after each epoch, None if that needs Python."""
+        evaluation = next((hook for hook in earlier_hooks if isinstance(hook, EvaluationHook)), None)
         if evaluation is None or not evaluation.has_loss_first or (self.monitor, self._mode) != ("val_loss", "min"):
             return None
         state = self._state() if self.restore_best else {}
@@ -180,8 +180,8 @@ class EarlyStopping(Monitor):
         self._copies = self._best_state or {name: np.empty_like(array) for name, array in state.items()}
         best = math.inf if self.best is None else self.best
         pairs = [(array, self._copies[name]) for name, array in state.items()]
-        self._call = BestHook(evaluation.replay, best, self.waited, self.patience, self.min_delta, pairs)
-        return self._call
+        self._epoch_hook = BestHook(evaluation.replay, best, self.waited, self.patience, self.min_delta, pairs)
+        return self._epoch_hook
 
     def _state(self) -> dict[str, np.ndarray]:
         """Return the arrays of the parameters and buffers by name."""
@@ -192,7 +192,7 @@ class EarlyStopping(Monitor):
         """Restore the best parameters and buffers: all of them, or none if Ctrl-C comes first."""
         model, state = self._model, self._best_state
         self._model, self._named_state, self._best_state = None, ({}, {}), {}
-        self._call, self._copies = None, {}
+        self._epoch_hook, self._copies = None, {}
         if state:
             with InterruptsBetweenSteps() as interrupts, interrupts.defer():
                 model.load_state_dict(state)

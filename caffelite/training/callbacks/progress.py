@@ -10,7 +10,7 @@ from typing import Any
 
 from caffelite._kernels import EpochHook
 from caffelite._support.terminal import echo, is_terminal, make_writable
-from caffelite.training.callbacks.base import Callback
+from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.history import History
 
 QUIET_SECONDS = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
@@ -18,7 +18,7 @@ REFRESH_INTERVAL = 0.05  # seconds between two looks at the bar
 BAR_FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves room for the numbers
 
 
-class Progress(Callback):
+class Progress(LoopHook):
     """Shows a training. `verbose` is 0 for nothing, 1 for a bar, 2 for one line per epoch, or "auto".
 
     "auto" shows a bar on a terminal, and elsewhere at most two lines a second and one for the last epoch. It shows
@@ -52,12 +52,12 @@ class Progress(Callback):
         self.steps_before = steps_before
         self.steps_done = 0
         self.last_printed = 0  # the epoch in the last printed line
-        self.results: dict[str, float] = {}
+        self.last_results: dict[str, float] = {}
 
     def begin(self) -> None:
         self.start_time = self.last_refresh = self.last_line_time = time.perf_counter()
 
-    def next_python_epoch(self, done: int, native_calls: list[EpochHook] | None) -> float:
+    def next_python_epoch(self, done: int, epoch_hooks: list[EpochHook] | None) -> float:
         return done + 1 if self.needs_every_epoch else math.inf
 
     def end(self) -> None:
@@ -78,12 +78,12 @@ class Progress(Callback):
         if self.has_bar and self.is_on_terminal and self._bar_is_due(now := time.perf_counter()):
             mean_loss = loss()
             if not math.isnan(mean_loss):
-                self.results = {**self.results, "loss": mean_loss}
+                self.last_results = {**self.last_results, "loss": mean_loss}
             self._draw_bar(now, self._time_left(now))
 
     def epoch(self, count: int, history: History) -> None:
         self.epochs_done += count
-        self.results = {name: values[-1] for name, values in history.items()}
+        self.last_results = {name: values[-1] for name, values in history.items()}
         now = time.perf_counter()
         if self.has_bar and not self.is_on_terminal and self._bar_is_due(now):
             self._draw_bar(now, self._time_left(now))
@@ -102,7 +102,7 @@ class Progress(Callback):
 
     def _line(self, now: float) -> str:
         rate = self.steps_done / max(now - self.start_time, 1e-9)
-        results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
+        results = "  ".join(f"{name} {value:.4g}" for name, value in self.last_results.items())
         return f"{self.unit} {self.epochs_done}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
 
     def _counts(self) -> tuple[int, int]:

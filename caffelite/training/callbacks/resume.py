@@ -2,7 +2,8 @@
 
 The file has the model, arrays whose names begin with `training:`, and a JSON text, `caffelite.training`. The arrays and
 the text hold the position in the data, the sums of the current epoch, the optimizer, the history, random streams and
-the states of callbacks. They also hold facts, such as the batch size. These must be equal when a training continues.
+the states of callbacks. They also hold a fingerprint: the batch size, hashes of the data,
+and so on, which must be equal when a training continues.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from caffelite.files.safetensors import TRAINING_PREFIX, File, file_error, stric
 from caffelite.files.state import freeze, make_texts, read_frozen, state_arrays, state_specs
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs
-from caffelite.training.callbacks.base import Training
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.epochs.base import Epochs, EpochState
+from caffelite.training.history import History
 from caffelite.training.process_group import ProcessGroup
 from caffelite.training.step import Step
 
@@ -38,41 +39,51 @@ TEXT = "caffelite.training"
 BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 
 
-def stream_states(model: Any, rng: np.random.Generator) -> dict[str, Any]:
+def rng_states(model: Any, rng: np.random.Generator) -> dict[str, Any]:
     """Return the states of a training's random streams: the model's, and the one of the seed given to `fit`.
 
     Also those from which the model's validation splits were drawn, with the number of rows of each split.
     """
-    splits = [[rows, stream.bit_generator.state] for rows, stream in model._model_state.splits.items()]
+    splits = [[rows, split_rng.bit_generator.state] for rows, split_rng in model._model_state.split_rngs.items()]
     return {"model": model._model_state.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
 
 
-def _read_splits(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
-    """Return the streams of splits, by the number of rows. Raise ValueError for an unknown stream."""
-    splits = {}
-    for rows, state in streams.get("splits", []):
+def _read_split_rngs(states: dict[str, Any]) -> dict[int, np.random.Generator]:
+    """Return the random streams of splits, by the number of rows. Raise ValueError for an unknown stream."""
+    split_rngs = {}
+    for rows, state in states.get("splits", []):
         if type(rows) is not int or state["bit_generator"] not in BIT_GENERATORS:
             raise ValueError("the split of a validation has an unknown random stream")
         bits = getattr(np.random, state["bit_generator"])(0)
         bits.state = state
-        splits[rows] = np.random.Generator(bits)
-    return splits
+        split_rngs[rows] = np.random.Generator(bits)
+    return split_rngs
 
 
 class CheckpointWriter:
     """Writes a training to a file, at any time between two steps, and restores it.
 
-    `streams` are the states before the training drew any random number.
+    `first_rng_states` are the states before the training drew any random number.
     """
 
-    def __init__(self, training: Training, step: Step, callback_list: CallbackList, streams: dict[str, Any]) -> None:
-        self.training, self.step, self.callback_list, self.streams = training, step, callback_list, streams
-        self.batches, self.validation = training.batches, training.validation
+    def __init__(
+        self,
+        step: Step,
+        history: History,
+        batches: Any,
+        validation: Any,
+        callback_list: CallbackList,
+        is_main: bool,
+        first_rng_states: dict[str, Any],
+    ) -> None:
+        self.step, self.history, self.batches, self.validation = step, history, batches, validation
+        self.callback_list, self.is_main, self.first_rng_states = callback_list, is_main, first_rng_states
+        self.model, self.optimizer = step.model, step.optimizer
         self.epochs: Epochs | None = None  # of the running training
-        self._facts: dict[str, Any] | None = None
+        self._fingerprint: dict[str, Any] | None = None
         # Callbacks may change these later.
-        self._frozen = [p for p in training.model.parameters() if not p.requires_grad]
-        self._schedules = _schedule_digests(training.optimizer)
+        self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        self._schedules = _schedule_digests(self.optimizer)
 
     def loss_so_far(self) -> float:
         """Return the mean loss of the current epoch, or NaN before its first step."""
@@ -84,27 +95,27 @@ class CheckpointWriter:
             self._write(path)
 
     def _write(self, path: str | os.PathLike[str]) -> None:
-        model, optimizer, _, history = self.training[:4]
+        model, optimizer = self.model, self.optimizer
         assert self.epochs is not None
         epoch, batch, arrays = self.epochs.state()
-        if not self.training.is_main:  # all processes must call `state` before this
+        if not self.is_main:  # all processes must call `state` before this
             return
         optimizer_state = optimizer.state_dict()
         callbacks = self.callback_list.states()
-        self._facts = self._facts or self.facts()
+        self._fingerprint = self._fingerprint or self.fingerprint()
         parts = {
             "run": arrays,
             "validation": self.validation.state() if isinstance(self.validation, DataGenerator) else {},
             "optimizer": _arrays(optimizer_state),
-            "history": {name: np.array(values, np.float64) for name, values in history.items()},
+            "history": {name: np.array(values, np.float64) for name, values in self.history.items()},
             **{f"callbacks.{i}": _arrays(state) for i, (_, state) in enumerate(callbacks)},
         }
         text = {
-            "facts": self._facts,
+            "facts": self._fingerprint,
             "done": {"epoch": epoch, "batch": batch},
             "optimizer": _plain_values(optimizer_state),
             "schedules": self._schedules,
-            "streams": self.streams,
+            "streams": self.first_rng_states,
             "stream": model._model_state.rng.bit_generator.state,  # now: a callback may have drawn from it
             "callbacks": [[name, _plain_values(state)] for name, state in callbacks],
             "ended": self.callback_list.should_stop,
@@ -113,44 +124,43 @@ class CheckpointWriter:
         texts = make_texts(model) | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
         write_arrays(path, {**state_arrays(model), **training_arrays}, texts)
 
-    def facts(self) -> dict[str, Any]:
-        """Return the facts that must be equal when the training continues, by name."""
-        model, optimizer, loss, history = self.training[:4]
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what must be equal when the training continues, by name."""
+        model, optimizer = self.model, self.optimizer
         names = {p: name for name, p in model.named_parameters().items()}
         groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_indices, strict=True)]
-        facts: dict[str, Any] = {
+        fingerprint: dict[str, Any] = {
             "dtype": str(model.dtype),
             "precision": current_precision(),
             "optimizer": type(optimizer).__name__,
             "order of the optimizer's parameters": groups,
-            "loss": repr(loss),
-            "list of metrics": list(history),
+            "loss": repr(self.step.objective.loss),
+            "list of metrics": list(self.history),
             "list of frozen parameters": [names[p] for p in self._frozen],
-            **self.step.facts(),
+            **self.step.fingerprint(),
         }
         if isinstance(self.batches, DataGenerator):
             data = self.batches
             blocks = [] if data.blocks is None else [data.blocks.block, data.blocks.buffer]
-            facts |= {
+            fingerprint |= {
                 "batch size": data.batch_size,
                 "number of rows": data.rows,
                 "way of shuffling": [data.shuffle, data.drop_last, *blocks],
                 "data": _data_digests(data),
             }
-        return facts
+        return fingerprint
 
-    def fit_facts(self, resumes: bool) -> dict[str, Any]:
-        """Return the facts that must be equal on all processes in a call of `fit`."""
-        model = self.training.model
-        fit_facts = {
-            "model": [repr(model), make_texts(model)],
-            "number of epochs": self.training.epochs,
+    def fit_fingerprint(self, epochs: int, resumes: bool) -> dict[str, Any]:
+        """Return what must be equal on all processes in a call of `fit`, by name."""
+        fit_fingerprint = {
+            "model": [repr(self.model), make_texts(self.model)],
+            "number of epochs": epochs,
             "resume": resumes,
         }
-        return fit_facts | self.facts() | self._callback_and_validation_facts()
+        return fit_fingerprint | self.fingerprint() | self._callback_fingerprint()
 
-    def _callback_and_validation_facts(self) -> dict[str, Any]:
-        """Return further facts that must be equal on all processes: the callbacks and the validation data."""
+    def _callback_fingerprint(self) -> dict[str, Any]:
+        """Return the names of the callbacks and hashes of the validation data."""
         data, callbacks = self.validation, [type(callback).__name__ for callback in self.callback_list.callbacks]
         digests = {"validation data": _data_digests(data)} if isinstance(data, DataGenerator) else {}
         return {"list of callbacks": callbacks, **digests}
@@ -161,23 +171,22 @@ class CheckpointWriter:
         Raise ValueError, before any change, unless `saved` is of the same training. If the optimizer has a new
         schedule, it follows it from the step at which the checkpoint was written.
         """
-        model, optimizer, _, history = self.training[:4]
+        model, optimizer, history = self.model, self.optimizer, self.history
         saved.check_model(model)
-        self._facts = self.facts()
-        facts = saved.text["facts"]
-        for name in (*self._facts, *[name for name in facts if name not in self._facts]):
-            if (saved_fact := facts.get(name)) != (fact := self._facts.get(name)):
-                raise saved.refuse(
-                    f"is of a training with another {name}: {_shorten(saved_fact)}, now {_shorten(fact)}"
-                )
+        self._fingerprint = self.fingerprint()
+        saved_fingerprint = saved.text["facts"]
+        for name in dict.fromkeys([*self._fingerprint, *saved_fingerprint]):
+            old, new = saved_fingerprint.get(name), self._fingerprint.get(name)
+            if old != new:
+                raise saved.error(f"is of a training with another {name}: {_shorten(old)}, now {_shorten(new)}")
         state = EpochState(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
         state.check(self.step, self.batches)
         measured = saved.arrays("history")
         if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.epoch,)):
-            raise saved.refuse("has a history of other epochs than the training")
+            raise saved.error("has a history of other epochs than the training")
         names = [type(callback).__name__ for callback in self.callback_list.stateful_callbacks()]
         if [name for name, _ in saved.text["callbacks"]] != names:
-            raise saved.refuse(f"has states of the callbacks {saved.text['callbacks']}; expected states of {names}")
+            raise saved.error(f"has states of the callbacks {saved.text['callbacks']}; expected states of {names}")
         if isinstance(self.validation, DataGenerator):
             self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
@@ -193,11 +202,12 @@ class CheckpointWriter:
 
     def _merge_schedules(self, saved: CheckpointFile, state: EpochState) -> dict[str, Any]:
         """Return the optimizer's state in a checkpoint, but with the schedules that the optimizer got since."""
-        optimizer = self.training.optimizer
+        optimizer = self.optimizer
         optimizer_state: dict[str, Any] = saved.text["optimizer"] | saved.arrays("optimizer")
         old_schedules = saved.text.get("schedules", self._schedules)
         for i, (rates_name, t_name) in enumerate(optimizer._schedule_state.names()):
-            if self._schedules[i] is None or self._schedules[i] == old_schedules[i]:
+            schedule = optimizer._schedule_state[i]
+            if schedule is None or self._schedules[i] == old_schedules[i]:
                 continue
             if t_name not in optimizer_state and not isinstance(self.batches, Sized):
                 raise ValueError(
@@ -210,7 +220,7 @@ class CheckpointWriter:
                 if t_name in optimizer_state
                 else state.epoch * steps(len(self.batches)) + steps(state.batch)
             )
-            rates = optimizer._schedule_state[i][0]
+            rates = schedule[0]
             optimizer_state[rates_name], optimizer_state[t_name] = rates.copy(), t
             lr = np.array(optimizer_state["lr"], np.float64)
             lr[i if lr.ndim else ()] = rates[min(t, len(rates) - 1)]
@@ -239,9 +249,9 @@ class CheckpointFile:
                 self._all_arrays = file.arrays(file.specs)
         self.model_arrays = {k: x for k, x in self._all_arrays.items() if not k.startswith(TRAINING_PREFIX)}
 
-    def refuse(self, why: Any) -> ValueError:
+    def error(self, message: str) -> ValueError:
         """Return the error to raise for a file with this fault."""
-        return file_error(self.path, why)
+        return file_error(self.path, message)
 
     @contextmanager
     def wrap_errors(self) -> Iterator[None]:
@@ -249,11 +259,11 @@ class CheckpointFile:
         try:
             yield
         except ValueError as error:
-            if str(error).startswith(str(self.refuse(""))):
+            if str(error).startswith(str(self.error(""))):
                 raise
-            raise self.refuse(f"is not a checkpoint of this training: {error}") from error
+            raise self.error(f"is not a checkpoint of this training: {error}") from error
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-            raise self.refuse(f"is not a checkpoint of this training: {type(error).__name__} {error}") from error
+            raise self.error(f"is not a checkpoint of this training: {type(error).__name__} {error}") from error
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """Return the arrays of a part of the training, by name."""
@@ -262,30 +272,28 @@ class CheckpointFile:
 
     def check_model(self, model: Any) -> None:
         """Raise ValueError unless the checkpoint is of a model with this structure and dtype."""
-        structure, forms = make_texts(model).get("caffelite.structure"), state_specs(model)
+        structure, specs = make_texts(model).get("caffelite.structure"), state_specs(model)
         saved_specs = {name: self.specs[name] for name in self.model_arrays}
         other_dtypes = {
-            str(form.dtype)
-            for name, form in saved_specs.items()
-            if form.dtype in FLOATS and name in forms and forms[name].dtype == model.dtype
+            str(spec.dtype)
+            for name, spec in saved_specs.items()
+            if spec.dtype in FLOATS and name in specs and specs[name].dtype == model.dtype
         } - {str(model.dtype)}
         if other_dtypes:
-            raise self.refuse(f"is of a training with another dtype: {min(other_dtypes)}, now {model.dtype}")
-        if structure != self.texts.get("caffelite.structure") or saved_specs != forms:
-            raise self.refuse(f"is of a training with another model; now it is {_shorten(repr(model))}")
+            raise self.error(f"is of a training with another dtype: {min(other_dtypes)}, now {model.dtype}")
+        if structure != self.texts.get("caffelite.structure") or saved_specs != specs:
+            raise self.error(f"is of a training with another model; now it is {_shorten(repr(model))}")
 
-    def restore_streams(self, model: Any, rng: np.random.Generator) -> None:
+    def restore_rngs(self, model: Any, rng: np.random.Generator) -> None:
         """Restore the random streams as they were when the training began."""
         with self.wrap_errors():
             training_state, model_state = self.text["streams"]["training"], self.text["streams"]["model"]
-            splits = _read_splits(self.text["streams"])
-            own = model._model_state
-            for state, stream in ((training_state, rng), (model_state, own.rng), (self.text.get("stream"), own.rng)):
-                if state is not None:
-                    copy.deepcopy(stream.bit_generator).state = state  # raises if it is not a state
-            rng.bit_generator.state = training_state
-            model._model_state.rng.bit_generator.state = model_state
-            model._model_state.splits = splits
+            split_rngs, state = _read_split_rngs(self.text["streams"]), model._model_state
+            for target, x in ((rng, training_state), (state.rng, model_state), (state.rng, self.text.get("stream"))):
+                if x is not None:
+                    copy.deepcopy(target.bit_generator).state = x  # raises if it is not a state
+            rng.bit_generator.state, state.rng.bit_generator.state = training_state, model_state
+            state.split_rngs = split_rngs
 
 
 class Resumption:
@@ -302,12 +310,9 @@ class Resumption:
         self.has_begun = not isinstance(optimizer, Optimizer)  # then `fit` refuses it before anything changes
         if self.has_begun:
             return
-        self._streams = _rng_states(model._model_state.rng)
-        self._state_dict, self._columns, self._splits = (
-            model.state_dict(),
-            model._model_state.column_names,
-            dict(model._model_state.splits),
-        )
+        self._rng_states = [_rng_state(model._model_state.rng)]
+        self._state_dict, self._column_names = model.state_dict(), model._model_state.column_names
+        self._split_rngs = dict(model._model_state.split_rngs)
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._optimizer_state = optimizer.state_dict()
         self._data_states: list[tuple[DataGenerator, dict[str, np.ndarray]]] = []
@@ -318,9 +323,9 @@ class Resumption:
 
     def read(self, processes: ProcessGroup, rng: np.random.Generator) -> None:
         """Read the checkpoint, and restore the random streams as they were when its training began."""
-        self._streams += _rng_states(rng)
+        self._rng_states.append(_rng_state(rng))
         self.saved = processes.call_on_main(lambda: CheckpointFile(self.path))
-        self.saved.restore_streams(self.model, rng)
+        self.saved.restore_rngs(self.model, rng)
 
     def save_data_states(self, *batches: Any) -> None:
         """Keep the states of these DataGenerators, for the case that the training does not begin."""
@@ -342,10 +347,10 @@ class Resumption:
         if error is None or self.has_begun:
             return
         model, optimizer = self.model, self.optimizer
-        for stream, state in self._streams:
-            stream.state = state
-        model._model_state.splits = self._splits
-        inputs.remember_columns(model, self._columns)
+        for bit_generator, state in self._rng_states:
+            bit_generator.state = state
+        model._model_state.split_rngs = self._split_rngs
+        inputs.remember_columns(model, self._column_names)
         if not _have_same_bits(model.state_dict(), self._state_dict):
             model.load_state_dict(self._state_dict)
         freeze(model, self._frozen)
@@ -358,8 +363,8 @@ class Resumption:
             vars(callback).update(attributes)
 
 
-def _rng_states(rng: np.random.Generator) -> list[tuple[np.random.BitGenerator, Any]]:
-    return [(rng.bit_generator, rng.bit_generator.state)]
+def _rng_state(rng: np.random.Generator) -> tuple[np.random.BitGenerator, Any]:
+    return rng.bit_generator, rng.bit_generator.state
 
 
 def _have_same_bits(state: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -89,8 +89,8 @@ class AccumulationStep(Step):
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
         """Do nothing, because the step has measured each batch."""
 
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "number of batches in a step": self.num_batches}
+    def fingerprint(self) -> dict[str, Any]:
+        return {**super().fingerprint(), "number of batches in a step": self.num_batches}
 
 
 class MicroBatchStep(AccumulationStep):

@@ -29,7 +29,7 @@ class Epochs(ABC):
     batch: int
     steps: int
     returns_each_epoch = False  # whether callbacks get each epoch's results before the next epoch begins
-    has_native_calls = False  # whether they can make calls after each epoch without Python, see `set_native_calls`
+    takes_epoch_hooks = False  # whether they can make calls after each epoch without Python, see `set_epoch_hooks`
 
     def __init__(self, step: Step) -> None:
         self.step, self.model, self.objective = step, step.model, step.objective
@@ -62,9 +62,9 @@ class Epochs(ABC):
     def close(self) -> None:  # noqa: B027 (most have nothing to close)
         """Leave the current epoch."""
 
-    def set_native_calls(self, calls: Sequence[kernels.EpochHook]) -> None:
-        """Make these calls after each epoch that is replayed. They may be none."""
-        assert not calls
+    def set_epoch_hooks(self, hooks: Sequence[kernels.EpochHook]) -> None:
+        """Call these hooks, or none, after each epoch that is replayed."""
+        assert not hooks
 
     def last_epoch(self, done: int) -> int:
         """Return the epoch by which the caller must ask for results. `done` epochs are done."""

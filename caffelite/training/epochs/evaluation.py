@@ -8,15 +8,15 @@ from contextlib import closing
 from typing import Any
 
 from caffelite import _kernels as kernels
-from caffelite.training.callbacks.base import Callback
+from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.epochs import make_epochs
 from caffelite.training.epochs.base import Epochs
 from caffelite.training.epochs.in_memory import InMemoryEpochs
 from caffelite.training.step import EvaluationStep
 
 
-class Evaluation(Callback):
-    """Evaluates the same batches, `times` times at most; as a Callback, after each epoch of a training.
+class Evaluation(LoopHook):
+    """Evaluates the same batches, `times` times at most; as a hook, after each epoch of a training.
 
     Data in memory is prepared only the first time.
     """
@@ -32,19 +32,19 @@ class Evaluation(Callback):
         self.epochs: InMemoryEpochs | None = None
         self.num_returned = 0  # how many evaluations of `epochs` have been returned
 
-    def next_python_epoch(self, done: int, native_calls: list[kernels.EpochHook] | None) -> float:
-        if native_calls is not None and self.epochs is not None:
-            call = self.epochs.native_call()
-            if call is not None:
-                native_calls.append(call)
+    def next_python_epoch(self, done: int, epoch_hooks: list[kernels.EpochHook] | None) -> float:
+        if epoch_hooks is not None and self.epochs is not None:
+            epoch_hook = self.epochs.make_epoch_hook()
+            if epoch_hook is not None:
+                epoch_hooks.append(epoch_hook)
                 return math.inf
         return done + 1
 
-    def measure(self, epochs: int) -> Sequence[Sequence[float]]:
-        return list(zip(*self.results(epochs), strict=True))
+    def results(self, epochs: int) -> Sequence[Sequence[float]]:
+        return list(zip(*self._evaluate(epochs), strict=True))
 
-    def results(self, n: int) -> list[list[float]]:
-        """Return the loss and the metrics of the last n evaluations. It makes those that no native call has made."""
+    def _evaluate(self, n: int) -> list[list[float]]:
+        """Return the loss and the metrics of the last n evaluations. Make those that no epoch hook has made."""
         epochs = self.epochs
         if epochs is None:
             return [self() for _ in range(n)]
@@ -57,7 +57,7 @@ class Evaluation(Callback):
     def __call__(self) -> list[float]:
         """Evaluate once. Return the loss and the metrics."""
         if self.epochs is not None:
-            return self.results(1)[0]
+            return self._evaluate(1)[0]
         epochs = self.make_epochs(self.evaluation_step, self.batches, self.times)
         if isinstance(epochs, InMemoryEpochs):
             self.epochs, self.num_returned = epochs, 1

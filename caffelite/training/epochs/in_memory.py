@@ -75,18 +75,18 @@ class InMemoryEpochs(Epochs):
         return int(self.replay.epoch * self.replay.batches + self.replay.batch)
 
     @property
-    def has_native_calls(self) -> bool:  # type: ignore[override]
+    def takes_epoch_hooks(self) -> bool:  # type: ignore[override]
         return not self.objective.epoch_metrics
 
-    def set_native_calls(self, calls: Sequence[kernels.EpochHook]) -> None:
-        chain: list[Any] = [*calls, None]
-        for call, following in itertools.pairwise(chain):
-            call.next = following
-        self.replay.after = calls[0] if calls else None
+    def set_epoch_hooks(self, hooks: Sequence[kernels.EpochHook]) -> None:
+        chain: list[Any] = [*hooks, None]
+        for hook, next_hook in itertools.pairwise(chain):
+            hook.next = next_hook
+        self.replay.epoch_hook = chain[0]
 
-    def native_call(self) -> kernels.EvaluationHook | None:
-        """Return a call that runs the next epoch, for other epochs to make. None if it needs Python now."""
-        programs = self._find_programs() if self.has_native_calls else []
+    def make_epoch_hook(self) -> kernels.EvaluationHook | None:
+        """Return a hook that runs the next epoch after an epoch of a training. None if it needs Python now."""
+        programs = self._find_programs() if self.takes_epoch_hooks else []
         if not programs or not all(program.is_current() for program in programs):
             return None
         self._set_programs(programs, programs)
