@@ -1,6 +1,6 @@
-"""Recording: note what a step does while it runs. A Program can then run the step again.
+"""Recording: write down what a step does while it runs. A Program can then run the step again.
 
-A thread inside a `Recording` notes three things there. Kernels note their calls (`_kernels/record.pyx`). Tensors note
+A thread inside a `Recording` records three things. Kernels record their calls (`_kernels/record.pyx`). Tensors record
 that their arrays or gradients are read. Functions and Optimizers that are not declared recordable become a
 `PythonCallback`.
 """
@@ -34,10 +34,10 @@ def is_internal(code: Any) -> bool:
 
 
 class Recording(kernels.Recorder):
-    """Note what this thread does inside a `with`. Raise RuntimeError if this thread is recording already.
+    """Record what this thread does inside a `with`. Raise RuntimeError if this thread is recording already.
 
     A step may do something that a replay would not repeat. If the recording is `strict`, this raises TypeError.
-    Otherwise the recording notes it as the `obstacle`, and the step goes on. Its results are right; only a replay is
+    Otherwise the recording keeps it as the `obstacle`, and the step goes on. Its results are right; only a replay is
     not possible.
     """
 
@@ -52,7 +52,7 @@ class Recording(kernels.Recorder):
         self._unrepeatable = False
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
-        """Note that a Tensor's array is read, and return its snapshot, which has the state from before the step."""
+        """Record that a Tensor's array is read, and return its snapshot, which has the state from before the step."""
         snapshot = self._snapshots.get(id(tensor))
         if snapshot is None or snapshot.tensor() is not tensor:
             snapshot = self._snapshots[id(tensor)] = TensorSnapshot(tensor)
@@ -65,7 +65,7 @@ class Recording(kernels.Recorder):
                 snapshot.data = tensor._data.view(kernels.RecordedArray)
 
     def refuse(self, reason: str) -> None:
-        """Note the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
+        """Record the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
         obstacle = Obstacle(reason, user_line())
         if self.strict:
             raise TypeError(reason if obstacle.line is None else f"{reason} ({obstacle.line})")
@@ -76,9 +76,9 @@ class Recording(kernels.Recorder):
         return None if self._guards is None else user_line(max_depth=8)  # the line that calls a kernel, not `fit`
 
     def record_copy(self, copy: Any, original: Any) -> None:
-        """Note that a copy of a Function is applied, so the step depends on the Function's attributes.
+        """Record that a copy of a Function is applied, so the step depends on the Function's attributes.
 
-        If the original is a copy itself, the Function that it was copied from is noted.
+        If the original is a copy itself, the Function that it was copied from is recorded.
         """
         first = self.original(original)
         original = original if first is None else first
@@ -87,9 +87,9 @@ class Recording(kernels.Recorder):
             self.guard_code(original.python_code())
 
     def guard_code(self, code: Any) -> None:
-        """Note that this code decides in Python what the step does. Call this before the code runs.
+        """Guard the values that this code reads to decide what the step does. Call this before the code runs.
 
-        caffelite's own code is not noted.
+        caffelite's own code needs no guard.
         """
         if is_internal(code):
             return
@@ -112,16 +112,16 @@ class Recording(kernels.Recorder):
         return None if reason is None else Obstacle(*reason)
 
     def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
-        """Note that a Function was applied to Tensors, arrays, numbers or None. Its kernels are noted already."""
+        """Record that a Function was applied to Tensors, arrays, numbers or None. Its kernels are recorded already."""
 
     def record_optimizer(self, optimizer: Any) -> None:
-        """Note that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""
+        """Record that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""
         self._optimizers[id(optimizer)] = optimizer
         if not is_internal(type(optimizer)):
             self.guard_code(types.MethodType(inspect.unwrap(type(optimizer).step), optimizer))
 
     def mark_unrepeatable(self) -> None:
-        """Note that Python decides in every step what comes next: the step must be recorded again each time."""
+        """Record that Python decides in every step what comes next: the step must be recorded again each time."""
         self._unrepeatable = True
 
     def original(self, copy: Any) -> Any:
@@ -175,7 +175,7 @@ class TensorSnapshot:
         self.data = tensor._data.view(kernels.RecordedArray)
 
     def record_gradient_read(self, tensor: Tensor) -> None:
-        """Note that the step depends on whether the Tensor has a gradient now."""
+        """Record that the step depends on whether the Tensor has a gradient now."""
         if not self.changes_gradient and self.had_gradient is None:
             self.had_gradient = tensor._has_gradient
 

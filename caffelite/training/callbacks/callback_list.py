@@ -43,12 +43,16 @@ class CallbackList(LoopHook):
             raise ValueError("callbacks: expected one AverageWeights, because a model can end with one average only")
         self.average = averages[0] if averages else None
         self._call_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
-        self._step_counters = [callback for callback in self.callbacks if hasattr(callback, "steps_done")]
-        self._step_timers = [callback for callback in self.callbacks if hasattr(callback, "steps_until_due")]
-        counters_first = sorted(self.callbacks, key=lambda callback: not hasattr(callback, "steps_done"))
-        self._called_between_steps = [callback for callback in counters_first if hasattr(callback, "between_steps")]
+        self._step_counters, self._step_timers = self._select("steps_done"), self._select("steps_until_due")
+        self._between_steps = sorted(
+            self._select("between_steps"), key=lambda callback: not hasattr(callback, "steps_done")
+        )
         self._begun_callbacks: list[Any] = []
         self.should_stop = False  # whether one of them has ended the training
+
+    def _select(self, method: str) -> list[Any]:
+        """Return the callbacks that have this method."""
+        return [callback for callback in self.callbacks if hasattr(callback, method)]
 
     def attach(self, training: Training, restore: Callable[[], None] | None = None) -> CallbackList:
         """Set the training, and what restores a checkpoint's states when the callbacks have begun. Return self."""
@@ -109,7 +113,7 @@ class CallbackList(LoopHook):
 
     def between_steps(self) -> bool:
         """Call all that have such a method; those that count steps come first."""
-        for callback in self._called_between_steps:
+        for callback in self._between_steps:
             self.should_stop |= callback.between_steps() is True
         return self.should_stop
 
@@ -126,7 +130,7 @@ class CallbackList(LoopHook):
 
     def stateful_callbacks(self) -> list[Any]:
         """Return the callbacks that have a state that is not empty."""
-        return [callback for callback in self.callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
+        return [callback for callback in self._select("state_dict") if callback.state_dict()]
 
     def states(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the class names and the states of the callbacks that have a state."""
