@@ -64,9 +64,8 @@ class ModelState:
             {} if split_rngs is None else split_rngs
         )  # the streams of validation split_rngs, by the number of rows
         self.column_names = column_names  # of each input, if the model was fitted on frames
-        self.init_arguments = (
-            {} if init_arguments is None else init_arguments
-        )  # arguments of `__init__` that are in no attribute of the same name
+        # Arguments of `__init__` that are in no attribute of the same name.
+        self.init_arguments = {} if init_arguments is None else init_arguments
         self.programs = ProgramCache()
         self.functions: tuple[Function, ...] = ()  # all Functions in the model, at any depth
         self.batch_norms: list[BatchNorm] = []  # among them

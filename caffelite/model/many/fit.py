@@ -142,9 +142,9 @@ def fit_many(
 
     def train(i: int, shared_model: SharedModel | None) -> None:
         signature = fits[i].signature
-        callbacks = [SharedProgress(progress, lock, plan.epochs)] if is_shown else []
+        hooks = [SharedProgress(progress, lock, plan.epochs)] if is_shown else []
         with nullcontext(signature.parts) if shared_model is None else shared_model.borrow_values(signature) as parts:
-            fits[i].train(parts, callbacks, stop)
+            fits[i].train(parts, hooks, stop)
 
     try:
         with progress:
@@ -248,22 +248,19 @@ class Fit:
     def train(self, parts: Any, progress: list[SharedProgress], stop: StopFlag) -> None:
         """Train the model, or the SharedModel that has its values, as `Model.fit` does."""
         model, optimizer, loss = parts
-        epochs, metrics, warned_reasons = (
-            self.plan.epochs,
-            self.plan.metrics,
-            model._model_state.programs.warned_reasons,
-        )
+        epochs, metrics = self.plan.epochs, self.plan.metrics
+        warned_reasons = model._model_state.programs.warned_reasons
         batches, validation = self._batches()
         step = Step(model, Objective(loss, metrics, warned_reasons), optimizer)
-        callbacks: list[LoopHook] = []
+        hooks: list[LoopHook] = []
         if validation is not None:
             evaluation_step = EvaluationStep(model, Objective(loss, metrics, warned_reasons))
-            callbacks.append(Evaluation(evaluation_step, validation, epochs))
-        callbacks += progress
+            hooks.append(Evaluation(evaluation_step, validation, epochs))
+        hooks += progress
         if self.plan.patience is not None:
             early_stopping = CallbackList([EarlyStopping(patience=self.plan.patience)])
-            callbacks.append(early_stopping.attach(Training(model, optimizer, loss, self.history, metrics=metrics)))
-        loop = Loop(epochs, callbacks, self.history, stop)
+            hooks.append(early_stopping.attach(Training(model, optimizer, loss, self.history, metrics=metrics)))
+        loop = Loop(epochs, hooks, self.history, stop)
         try:
             loop.run(lambda: make_epochs(step, batches, epochs, stop))
         except TrainingDiverged as error:

@@ -69,14 +69,9 @@ def _find_producer(x: Operand | None, k: int, instructions: list[Any], users: di
 
 def _can_fuse(consumer: Instruction, x: Operand, i: int, k: int, instructions: list[Any]) -> bool:
     """Whether the call at k, `consumer`, can be done at i already, where x is made."""
-    out, side_inputs = (
-        consumer.operands[0],
-        [side_input for side_input in consumer.operands[1:] if side_input is not None and side_input != x],
-    )
-    producer, between = (
-        instructions[i],
-        [instruction for instruction in instructions[i + 1 : k] if instruction is not None],
-    )
+    out, producer = consumer.operands[0], instructions[i]
+    side_inputs = [operand for operand in consumer.operands[1:] if operand is not None and operand != x]
+    between = [instruction for instruction in instructions[i + 1 : k] if instruction is not None]
     read, written = {buffer for buffer in consumer.reads if buffer is not x.buffer}, set(consumer.writes)
     assert out is not None
     if out.shape != x.shape or (out.buffer is x.buffer and out != x):
