@@ -60,9 +60,8 @@ class ModelState:
     ) -> None:
         self.model = ref(model)  # weak: a model is freed with its last reference
         self.is_seeded, self.rng = is_seeded, rng
-        self.split_rngs = (
-            {} if split_rngs is None else split_rngs
-        )  # the streams of validation split_rngs, by the number of rows
+        # The random streams of validation splits, by the number of rows.
+        self.split_rngs = {} if split_rngs is None else split_rngs
         self.column_names = column_names  # of each input, if the model was fitted on frames
         # Arguments of `__init__` that are in no attribute of the same name.
         self.init_arguments = {} if init_arguments is None else init_arguments
