@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 Kind = TypeVar("Kind", bound=type)
 
 MODULES = {
+    "caffelite.core.tables": "caffelite._support.text_table",
     "caffelite.core.own_loss": "caffelite.functions.losses.function_loss",
     "caffelite.data.columns": "caffelite.tables.column_types",
     "caffelite.data.dates": "caffelite.tables.dates",
@@ -24,6 +25,9 @@ MODULES = {
     "caffelite.functions.selection": "caffelite.functions.comparison",
     "caffelite.functions.several": "caffelite.functions.losses.multi_output",
     "caffelite.functions.splines": "caffelite.tables.splines",
+    "caffelite.look": "caffelite.visualize",
+    "caffelite.look.inspection": "caffelite.visualize.inspection",
+    "caffelite.model.minimize": "caffelite.model.lbfgs",
     "caffelite.model.table": "caffelite.tables.table_model",
     "caffelite.sklearn.objective": "caffelite.sklearn.penalized_loss",
     "caffelite.sklearn.rows": "caffelite.sklearn.frame_rows",
@@ -33,19 +37,27 @@ MODULES = {
     "caffelite.training.each": "caffelite.training.callbacks.every_n_steps",
     "caffelite.training.logs": "caffelite.training.callbacks.loggers",
 }
+CLASSES = {
+    ("caffelite.core.tables", "Table"): "TextTable",
+    ("caffelite.look.inspection", "Layer"): "LayerStatistics",
+    ("caffelite.look.inspection", "Parameter"): "ParameterStatistics",
+    ("caffelite.sklearn.objective", "Objective"): "PenalizedLoss",
+    ("caffelite.sklearn.objective", "PoissonLoss"): "PoissonDeviance",
+}
 
 
 class MovedModules:
     """The last of Python's finders of modules: a module of an old name offers what is in the one that it became."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in MODULES else None  # type: ignore[arg-type]
+        return ModuleSpec(name, self, is_package=True) if name in MODULES else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let Python make an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__getattr__"] = import_module(MODULES[module.__name__]).__getattribute__
+        new, old = import_module(MODULES[module.__name__]), module.__name__
+        vars(module)["__getattr__"] = lambda name: getattr(new, CLASSES.get((old, name), name))
 
 
 def rename_attributes(**names: str) -> Callable[[Kind], Kind]:

@@ -24,6 +24,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.function import Function
 from caffelite.data import frames
 from caffelite.functions import MSELoss, SoftmaxLoss
@@ -38,6 +39,7 @@ __all__ = ["TableClassifier", "TableRegressor"]
 COLUMN_NAME = "x{}"  # the name of a column of an array
 
 
+@rename_attributes(_side_by_side="_nets")
 @dataclass(eq=False, repr=False)
 class TableEstimator(BaseEstimator):
     """The base of both estimators: the nets, their training, and their outputs."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
+from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.terminal import make_writable
 from caffelite._support.text_table import TextTable, shorten, text_table
 from caffelite.core.function import Function
@@ -48,6 +49,7 @@ BLOCK = 2**14  # numbers of a histogram at a time; they stay in the cache
 RANGES = {Tanh: (-1, 1), Sigmoid: (0, 1)}  # of Functions that saturate
 
 
+@rename_attributes(least="min", most="max")
 class Statistics:
     """Statistics of the finite numbers in an array: mean, deviation, extremes, norm, share of zeros, histogram."""
 

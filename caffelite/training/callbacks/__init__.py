@@ -27,6 +27,7 @@ from typing import Any
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.callbacks.base import Training
 from caffelite.training.callbacks.checkpoint import Checkpoint
+from caffelite.training.callbacks.checkpoint import CheckpointMonitor as _MonitorOfCheckpoint  # noqa: F401 (in old pickles)
 from caffelite.training.callbacks.early_stopping import EarlyStopping, Monitor, ReduceLROnPlateau
 from caffelite.training.callbacks.every_n_steps import Each
 from caffelite.training.callbacks.loggers import CSVLog, TensorBoard

@@ -17,7 +17,7 @@ from caffelite.training.callbacks.early_stopping import Monitor
 from caffelite.training.history import History
 
 
-class _CheckpointMonitor(Monitor):
+class CheckpointMonitor(Monitor):
     _name = "Checkpoint"
 
 
@@ -57,7 +57,7 @@ class Checkpoint:
         self.path = Path(path).absolute()
         self.every = check_positive_integer("every", every)
         self.seconds = None if seconds is None else check_nonnegative("seconds", seconds)
-        self._monitor = None if monitor is None else _CheckpointMonitor(monitor, 1, mode=mode)
+        self._monitor = None if monitor is None else CheckpointMonitor(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
             raise ValueError("Checkpoint takes a monitor, which compares epochs, or seconds, but not both")
         if monitor is None and mode != "auto":

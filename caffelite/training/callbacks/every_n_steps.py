@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import check_positive_integer
 from caffelite.training.history import History
 
 
+@rename_attributes(_done="_step")
 class Each:
     """Calls `f(step, training)` after every `steps` steps: `Each(100, lambda step, training: print(step))`.
 
