@@ -49,7 +49,7 @@ def test_a_class_of_an_old_name_is_the_new_one(module, name):
 
 def test_estimators_of_an_older_version_predict():
     estimators = pytest.importorskip("caffelite.sklearn")
-    net = estimators.MLPClassifier((4,), max_iter=20, random_state=0).fit(X, Y)
+    net = estimators.MLPClassifier((4,), solver="lbfgs", random_state=0).fit(X, Y)
     lines = {
         "caffelite.sklearn.penalized_loss": "caffelite.sklearn.objective",
         "PenalizedLoss": "Objective",
