@@ -57,7 +57,11 @@ class MovedModules:
 
     def exec_module(self, module: ModuleType) -> None:
         new, old = import_module(MODULES[module.__name__]), module.__name__
-        vars(module)["__getattr__"] = lambda name: getattr(new, CLASSES.get((old, name), name))
+
+        def find(name: str) -> Any:
+            return getattr(new, CLASSES.get((old, name), name))
+
+        vars(module)["__getattr__"] = find
 
 
 def rename_attributes(**names: str) -> Callable[[Kind], Kind]:

@@ -109,7 +109,7 @@ def source(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     return render(model, path, input_shape, quantize)[0]
 
 
-def render(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
+def render(model: Model, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
     """Return the text of a file at this path, and how far int8 weights move the outputs; see `export`."""
     if not isinstance(model, Model):
         hint = ": an estimator's is its `model_`" if hasattr(model, "get_params") else ""

@@ -39,14 +39,15 @@ def is_training() -> bool:
     return mode.training
 
 
-def model_precision(model: Any, name: str | None) -> AbstractContextManager[None]:
-    """Return the context in which a model trains or predicts with `precision=name`. None keeps the precision of this
-    thread.
+def model_precision(dtype: np.dtype, name: str | None) -> AbstractContextManager[None]:
+    """Return the context in which a model of this dtype trains or predicts with `precision=name`.
+
+    None keeps the precision of this thread.
 
     Raise ValueError for an unknown name, and TypeError for "bfloat16" with a float64 model.
     """
-    if name == "bfloat16" and model.dtype != np.float32:
-        raise TypeError(f'precision="bfloat16" is for models of float32; this one has dtype {model.dtype}')
+    if name == "bfloat16" and dtype != np.float32:
+        raise TypeError(f'precision="bfloat16" is for models of float32; this one has dtype {dtype}')
     return UNCHANGED if name is None else precision(name)
 
 

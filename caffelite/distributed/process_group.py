@@ -16,6 +16,7 @@ from caffelite.distributed.mpi import Communicator
 from caffelite.distributed.sharded_epochs import make_sharded_epochs
 from caffelite.distributed.sharded_step import ShardedEvaluationStep, ShardedStep
 from caffelite.distributed.stop_signal import StopSignal
+from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer
 from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.epochs.base import Epochs
@@ -30,7 +31,7 @@ from caffelite.training.step import Step
 class DistributedLoop(Loop):
     """The training loop on several ranks. All continue and end after the same epochs."""
 
-    def __init__(self, model: Any, processes: RankGroup, *args: Any) -> None:
+    def __init__(self, model: BaseModel, processes: RankGroup, *args: Any) -> None:
         super().__init__(*args)
         self.model, self.processes, self.comm = model, processes, processes.comm
 
@@ -101,7 +102,7 @@ class RankGroup(ProcessGroup):
         )
 
     def sync_state(
-        self, model: Any, optimizer: Optimizer, data: Iterable[Any], fingerprint: Callable[[], dict[str, Any]]
+        self, model: BaseModel, optimizer: Optimizer, data: Iterable[Any], fingerprint: Callable[[], dict[str, Any]]
     ) -> None:
         """Copy parameters, buffers, the optimizer's state and the orders of data from rank 0.
 
@@ -124,18 +125,18 @@ class RankGroup(ProcessGroup):
 
     # ---- its parts ----------------------------------------------------------------------------------------------
 
-    def make_step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
+    def make_step(self, model: BaseModel, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
         return ShardedStep(model, objective, optimizer, clip_norm, self.comm, self.stop)
 
     def make_epochs(self, step: Step, batches: Any, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
         return make_sharded_epochs(self.comm, self.stop, step, batches, epochs, interrupts)
 
-    def make_evaluation(self, model: Any, objective: Objective, batches: Iterable, times: int) -> Evaluation:
+    def make_evaluation(self, model: BaseModel, objective: Objective, batches: Iterable, times: int) -> Evaluation:
         step = ShardedEvaluationStep(model, objective, self.comm)
         return Evaluation(step, batches, times, self.make_epochs)
 
     def make_loop(
-        self, model: Any, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
+        self, model: BaseModel, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
     ) -> DistributedLoop:
         return DistributedLoop(model, self, max_epochs, callbacks, history, interrupts)
 

@@ -16,6 +16,7 @@ from caffelite.data.generator import Batch
 from caffelite.distributed.allreduce import AllReduce
 from caffelite.distributed.mpi import Communicator, RankShard
 from caffelite.distributed.stop_signal import StopSignal
+from caffelite.files.state import BaseModel
 from caffelite.functions.losses.base import Loss
 from caffelite.functions.losses.multi_output import Losses
 from caffelite.optimizers import Optimizer
@@ -28,7 +29,7 @@ class ShardedStep(Step):
 
     def __init__(
         self,
-        model: Any,
+        model: BaseModel,
         objective: Objective,
         optimizer: Optimizer,
         clip_norm: float | None,
@@ -72,7 +73,7 @@ class ShardedStep(Step):
 class ShardedEvaluationStep(EvaluationStep):
     """An evaluation step on this rank's rows of a batch."""
 
-    def __init__(self, model: Any, objective: Objective, comm: Communicator) -> None:
+    def __init__(self, model: BaseModel, objective: Objective, comm: Communicator) -> None:
         super().__init__(model, ShardedObjective.from_objective(objective))
         self.comm = comm
 

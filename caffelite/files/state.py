@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,8 +18,84 @@ from caffelite.data.vocabulary import Vocabulary
 from caffelite.files import structure
 from caffelite.files.safetensors import TRAINING_PREFIX, File, TensorSpec, strict_json, write_arrays
 
+Self = TypeVar("Self", bound="BaseModel")
 
-def named_state(model: Any) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
+
+class BaseModel(Function, recordable=True):
+    """A model as files and trainings see it: a Function with one dtype and a state. `Container` has the rest."""
+
+    functions: list[Function]  # of a sequence, in order
+    dtype: np.dtype
+    _model_state: Any  # a `ModelState`: its random streams, column names, Programs and memory
+
+    @property
+    @abstractmethod
+    def input_dtype(self) -> np.dtype:
+        """The dtype of inputs that are floats."""
+
+    @abstractmethod
+    def is_sequence(self) -> bool:
+        """Return whether it applies `functions` one after the other."""
+
+    @abstractmethod
+    def all_functions(self) -> tuple[Function, ...]:
+        """Return the Functions in it and in its Functions, each once. New ones become its own."""
+
+    def structure(self) -> tuple[Any, ...]:
+        """Return how the Functions follow and contain each other, as `all_functions` has last found it."""
+        return self._model_state.structure
+
+    @abstractmethod
+    def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
+        """Return `output_shape` for n rows like these. A model that writes `call` is called with masks for masks."""
+
+    @abstractmethod
+    def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        """Return, for each input, the largest index that the model takes at each place of a row; None for no limit."""
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return copies of the parameters (`0.weight`, `0.bias`, `2.weight` …) and of the buffers, by name."""
+        return state_dict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set parameters and buffers to the values of a `state_dict`.
+
+        Parameters are converted to the model's dtype, buffers to their own. Raise ValueError if names or shapes are
+        not this model's, or if a buffer of integers can't hold a value. Raise TypeError for anything but numbers.
+        After an error, nothing has changed.
+        """
+        load_state_dict(self, state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
+
+        The new file replaces an older one when it is complete. `caffelite.load` makes the model again. Give it the
+        classes that are not caffelite's. Their `arguments()` return how to make them. If a Function can't return that,
+        `save` warns with the reason, and saves the values for `Model.load`.
+
+        Raise OSError naming the path if the file can't be written, and leaves an older one as it was.
+        """
+        texts = make_texts(self)
+        write_arrays(path, state_arrays(self), texts)
+        if reason := texts.get("caffelite.unwritten"):
+            message = f"{path} has values for `model.load`; caffelite.load can't make the model from it: {reason}"
+            warn(message, UserWarning)
+
+    def load(self: Self, path: str | os.PathLike[str]) -> Self:
+        """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
+
+        Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
+        so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
+
+        Raise OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
+        kinds of numbers. After a ValueError, nothing has changed.
+        """
+        with File(path) as file:
+            self.load_state_dict(file.arrays(match_specs(file, state_specs(self), exactly=False)))
+        return self
+
+
+def named_state(model: Function) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
     """Return the parameters and the buffers by name. ValueError if a parameter and a buffer have the same name."""
     parameters, buffers = model.named_parameters(), model.buffers()
     if not parameters.keys().isdisjoint(buffers):
@@ -26,13 +103,13 @@ def named_state(model: Any) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
     return parameters, buffers
 
 
-def state_dict(model: Any) -> dict[str, np.ndarray]:
+def state_dict(model: Function) -> dict[str, np.ndarray]:
     """Return copies of parameters and buffers by name; see `Model.state_dict`."""
     parameters, buffers = named_state(model)
     return {name: p.data.copy() for name, p in parameters.items()} | {k: x.copy() for k, x in buffers.items()}
 
 
-def load_state_dict(model: Any, state: dict[str, Any]) -> None:
+def load_state_dict(model: Function, state: dict[str, Any]) -> None:
     """Set the model's values from a `state_dict`; see `Model.load_state_dict`."""
     parameters, buffers = named_state(model)
     if not isinstance(state, Mapping):
@@ -59,22 +136,7 @@ def load_state_dict(model: Any, state: dict[str, Any]) -> None:
         array[...] = new[name]
 
 
-def save(model: Any, path: str | os.PathLike) -> None:
-    """Write the model to a safetensors file; see `Model.save`."""
-    texts = make_texts(model)
-    write_arrays(path, state_arrays(model), texts)
-    if reason := texts.get("caffelite.unwritten"):
-        warn(f"{path} has values for `model.load`; caffelite.load can't make the model from it: {reason}", UserWarning)
-
-
-def load(model: Any, path: str | os.PathLike) -> None:
-    """Set parameters and buffers from a file; see `Model.load`."""
-    with File(path) as file:
-        specs = match_specs(file, state_specs(model), exactly=False)
-        model.load_state_dict(file.arrays(specs))
-
-
-def fill(model: Any, file: File) -> None:
+def fill(model: BaseModel, file: File) -> None:
     """Set all values from a file, in a model that was made inside `meta_init()`."""
     parameters, buffers = named_state(model)
     expected, exact = _specs(model, parameters | buffers), float64_buffers(model._descendants())
@@ -92,19 +154,19 @@ def fill(model: Any, file: File) -> None:
         p._bump_version()
 
 
-def state_arrays(model: Any) -> dict[str, np.ndarray]:
+def state_arrays(model: Function) -> dict[str, np.ndarray]:
     """Return the arrays of parameters and buffers by name, not copied."""
     parameters, buffers = named_state(model)
     return {name: p.data for name, p in parameters.items()} | buffers
 
 
-def state_specs(model: Any) -> dict[str, TensorSpec]:
+def state_specs(model: BaseModel) -> dict[str, TensorSpec]:
     """Shape and dtype of parameters and buffers, by name. Also for a model made inside `meta_init()`."""
     parameters, buffers = named_state(model)
     return _specs(model, parameters | buffers)
 
 
-def _specs(model: Any, state: dict[str, Any]) -> dict[str, TensorSpec]:
+def _specs(model: BaseModel, state: dict[str, Any]) -> dict[str, TensorSpec]:
     """Shape and dtype that these parameters and buffers have in a file."""
     exact = float64_buffers(model._descendants())
     return {
@@ -126,7 +188,7 @@ def float64_buffers(functions: Iterable[Function]) -> set[int]:
     return {id(a) for f in functions if f.frame_reader is f for a in f.buffers().values()}
 
 
-def make_texts(model: Any) -> dict[str, str]:
+def make_texts(model: BaseModel) -> dict[str, str]:
     """Return the texts of a file: structure, or why it can't be written, frozen parameters, columns, vocabularies."""
     frozen = [name for name, p in model.named_parameters().items() if not p.requires_grad]
     texts = {"caffelite.frozen": structure.to_json(frozen)} if frozen else {}
@@ -142,7 +204,7 @@ def make_texts(model: Any) -> dict[str, str]:
         return {"caffelite.unwritten": str(error), **texts}
 
 
-def read_frozen(model: Any, texts: Mapping[str, str]) -> set[str]:
+def read_frozen(model: Function, texts: Mapping[str, str]) -> set[str]:
     """Return the names of frozen parameters in the texts of a file. ValueError if the model lacks one of them."""
     frozen = strict_json(texts.get("caffelite.frozen", "[]"))
     if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
@@ -163,7 +225,7 @@ def read_columns(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
     return columns
 
 
-def find_vocabularies(model: Any) -> dict[str, Vocabulary]:
+def find_vocabularies(model: Function) -> dict[str, Vocabulary]:
     """Return the vocabularies in attributes of a model and the Functions in it: `vocabulary`, `reader.vocabulary`."""
     return {
         f"{path}{name}": x
@@ -173,7 +235,7 @@ def find_vocabularies(model: Any) -> dict[str, Vocabulary]:
     }
 
 
-def read_vocabularies(model: Any, texts: Mapping[str, str]) -> list[tuple[Function, str, Vocabulary]]:
+def read_vocabularies(model: Function, texts: Mapping[str, str]) -> list[tuple[Function, str, Vocabulary]]:
     """Return the vocabularies in the texts of a file, each with the Function and the attribute that it belongs to.
 
     ValueError if they can't be the model's.
@@ -199,12 +261,12 @@ def read_vocabularies(model: Any, texts: Mapping[str, str]) -> list[tuple[Functi
     return result
 
 
-def _functions_by_path(model: Any) -> dict[str, Function]:
+def _functions_by_path(model: Function) -> dict[str, Function]:
     """Return the model and all Functions in it, each once, by the prefix of their attributes: "", "blocks.2."."""
     return {"": model, **{f"{path}.": function for path, function in model._walk()}}
 
 
-def freeze(model: Any, names: set[str]) -> None:
+def freeze(model: Function, names: set[str]) -> None:
     """Freeze the parameters with these names, and unfreeze all others."""
     for name, p in model.named_parameters().items():
         p.requires_grad = name not in names

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import inspect
 import operator
-import os
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +20,11 @@ from caffelite.core.function import Function, Shape
 from caffelite.core.modes import init_scope
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
-from caffelite.files.state import load, load_state_dict, save, state_dict
+from caffelite.files.state import BaseModel
 from caffelite.model import shapes
 from caffelite.model.state import ModelState
 
 FLOAT64 = np.dtype(np.float64)
-Self = TypeVar("Self", bound="Container")
 
 
 class _ContainerMeta(ABCMeta):
@@ -49,32 +47,21 @@ class _ContainerMeta(ABCMeta):
 
 
 @rename_attributes(_own="_model_state")
-class Container(Function, recordable=True, metaclass=_ContainerMeta):
+class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     """A Function made of Functions: `functions` in sequence, or Functions in attributes.
 
     In a sequence, the first Function says what inputs the container takes. All of them together give its output.
     """
 
-    functions: list[Function]
-    dtype: np.dtype
     _model_state: ModelState
-
-    @abstractmethod
-    def is_sequence(self) -> bool:
-        """Return whether it applies `functions` one after the other."""
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
     def all_functions(self) -> tuple[Function, ...]:
-        """Return the Functions in it and in its Functions, each once. New ones become its own."""
         state = self._model_state
         if not state.guards or not kernels.are_unchanged(state.guards):
             state.register(self)
         return state.functions
-
-    def structure(self) -> tuple[Any, ...]:
-        """Return how the Functions follow and contain each other, as `all_functions` has last found it."""
-        return self._model_state.structure
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters in order, W₁, b₁, W₂, b₂ …, each once; see `Function.parameters`."""
@@ -161,7 +148,6 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
 
     @property
     def input_dtype(self) -> np.dtype:
-        """The dtype of inputs that are floats."""
         functions = self.functions
         return FLOAT64 if functions and functions[0].takes_float64 else self.dtype
 
@@ -204,53 +190,13 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
         return shapes.output_shape(self, input_shapes)
 
     def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
-        """Return `output_shape` for n rows like these. A model that writes `call` is called with masks for masks."""
         input_shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
         if self.is_sequence() or type(self).output_shape is not Container.output_shape:
             return self.output_shape(*input_shapes)
         return shapes.infer_call_shape(self, tuple(input_shapes), shapes.dtypes_like(self, inputs))
 
     def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """Return, for each input, the largest index that the model takes at each place of a row; None for no limit."""
         return shapes.index_limits(self, inputs)
-
-    # ---- state --------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters (`0.weight`, `0.bias`, `2.weight` …) and of the buffers, by name."""
-        return state_dict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set parameters and buffers to the values of a `state_dict`.
-
-        Parameters are converted to the model's dtype, buffers to their own. Raise ValueError if names or shapes are
-        not this model's, or if a buffer of integers can't hold a value. Raise TypeError for anything but numbers.
-        After an error, nothing has changed.
-        """
-        load_state_dict(self, state)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
-
-        The new file replaces an older one when it is complete. `caffelite.load` makes the model again. Give it the
-        classes that are not caffelite's. Their `arguments()` return how to make them. If a Function can't return that,
-        `save` warns with the reason, and saves the values for `Model.load`.
-
-        Raise OSError naming the path if the file can't be written, and leaves an older one as it was.
-        """
-        save(self, path)
-
-    def load(self: Self, path: str | os.PathLike[str]) -> Self:
-        """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
-
-        Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
-        so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
-
-        Raise OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
-        kinds of numbers. After a ValueError, nothing has changed.
-        """
-        load(self, path)
-        return self
 
     # ---- copies -------------------------------------------------------------------------------------------------
 

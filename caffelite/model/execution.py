@@ -13,13 +13,14 @@ from caffelite.core.autograd import has_tensors, propagate
 from caffelite.core.modes import mode
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
+from caffelite.model.container import Container
 from caffelite.model.tracing import to_list
 
 
 class SequentialExecution:
     """Copies of a sequence's Functions, which keep what `backward` needs. The originals keep nothing."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Container) -> None:
         self.functions = [function.copy() for function in model.functions]
 
     def forward(self, *inputs: Any) -> Any:
@@ -44,7 +45,7 @@ class SequentialExecution:
 class GraphExecution:
     """The graph of Tensors that a model's `call` makes."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Container) -> None:
         self.model = ref(model)  # weak, since the model keeps this graph
         self.inputs: list[Any] = []
         self.outputs: Any = ()
@@ -84,7 +85,7 @@ class GraphExecution:
         return dxs[0] if len(dxs) == 1 else tuple(dxs)
 
 
-def as_input(model: Any, x: Any) -> Any:
+def as_input(model: Container, x: Any) -> Any:
     """Return x as `call` gets it: floats as a Tensor, everything else as it is."""
     if is_sparse(x):
         return as_sparse(x)
@@ -95,7 +96,7 @@ def as_input(model: Any, x: Any) -> Any:
     return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
-def check_outputs(model: Any, outputs: Any) -> Any:
+def check_outputs(model: Container, outputs: Any) -> Any:
     """Return the outputs of `call`. TypeError unless they are a Tensor or a tuple of Tensors."""
     tensors = to_list(outputs)
     if not tensors or not all(isinstance(y, Tensor) for y in tensors):

@@ -329,7 +329,7 @@ class Model(Container, recordable=True):
         batch_size = check_positive_integer("batch_size", batch_size)
         if precision is None:  # a context that changes nothing would take 4 % of the time of a row
             return predicting.predict(self, x, batch_size)
-        with model_precision(self, precision):
+        with model_precision(self.dtype, precision):
             return predicting.predict(self, x, batch_size)
 
     def evaluate(
@@ -353,7 +353,7 @@ class Model(Container, recordable=True):
         options = {"batch_size": batch_size}
         batches = as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
         step = EvaluationStep(self, Objective(loss, measures, self._model_state.programs.warned_reasons))
-        with model_precision(self, precision):
+        with model_precision(self.dtype, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 
     def summary(self, input_shape: tuple[Any, ...] | None = None) -> TextTable:

@@ -11,6 +11,7 @@ from caffelite.core.modes import inference
 from caffelite.data.conversion import count_rows
 from caffelite.data.generator import DataGenerator
 from caffelite.data.out_of_core import Source
+from caffelite.model.container import Container
 from caffelite.model.tracing import to_list
 from caffelite.program.buckets import RowBuckets
 from caffelite.program.program import Program
@@ -18,13 +19,13 @@ from caffelite.program.runner import row_specs
 from caffelite.training.inputs import check_indices, check_rows, model_inputs
 
 
-def predict(model: Any, x: Any, batch_size: int) -> Any:
+def predict(model: Container, x: Any, batch_size: int) -> Any:
     """Return the outputs for all rows of what `predict` was given."""
     inputs, _ = model_inputs(model, "predict", x)
     return predict_arrays(model, inputs, batch_size)
 
 
-def predict_arrays(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
+def predict_arrays(model: Container, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """Return the outputs for all rows of the inputs, computed in batches of `batch_size` rows."""
     rows = count_rows("predict", inputs)
     if Source in map(type, inputs):
@@ -43,7 +44,7 @@ def predict_arrays(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     return np.concatenate(outputs)
 
 
-def _predict_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
+def _predict_source(model: Container, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """Return the outputs for rows that are read, a buffer at a time. Some inputs may be in memory."""
     outputs: Any = None
     generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
@@ -63,7 +64,7 @@ def _predict_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any
     return tuple(outputs) if isinstance(part_outputs, tuple) else outputs[0]
 
 
-def _predict_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> Any:
+def _predict_batch(model: Container, inputs: tuple[np.ndarray, ...], rows: int) -> Any:
     """Return the outputs for one batch. The first batch of a shape is checked and recorded; later ones are replayed.
 
     If the rows are known not to depend on each other, the same RowBuckets serve any number of rows.

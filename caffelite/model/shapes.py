@@ -15,6 +15,7 @@ from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import inference, shape_inference
 from caffelite.core.sparse import from_row_array, is_sparse, to_row_array
+from caffelite.files.state import BaseModel
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
 from caffelite.program.recording import is_internal
@@ -71,7 +72,7 @@ def fill_ellipsis(shape: Any, extra_axes: int = 0) -> Any:
     return shape and tuple([n for m in shape for n in ((None,) * extra_axes if m is ... else (m,))])
 
 
-def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
+def output_shape(model: BaseModel, input_shapes: tuple[Shape, ...]) -> Any:
     """Return the shape of each output; see `Model.output_shape`."""
     if model.is_sequence():
         count = len(input_shapes)
@@ -88,7 +89,7 @@ def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
     return infer_call_shape(model, input_shapes, input_dtypes(model, [False] * len(input_shapes)))
 
 
-def infer_call_shape(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
+def infer_call_shape(model: BaseModel, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
     """Return the output shapes of a model that writes `call`, by calling it on zeros of these dtypes."""
     model.all_functions()
     rows = tuple([shape[1:] for shape in input_shapes])
@@ -98,7 +99,7 @@ def infer_call_shape(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[
     return tuple(output_shapes) if shapes and isinstance(shapes[0], tuple) else output_shapes[0]
 
 
-def call_on_zeros(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
+def call_on_zeros(model: BaseModel, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
     """Return the output shapes for rows of these shapes, with None for the number of rows."""
     if any(None in shape for shape in rows):
         raise UnknownLengthError(
@@ -119,7 +120,7 @@ def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
     ]
 
 
-def input_dtypes(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
+def input_dtypes(model: BaseModel, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
     """Return the dtype in which the model gets each input. `are_masks` says which inputs are bool; see `as_inputs`."""
     n, flags = len(are_masks), model.takes_indices
     flags = flags if isinstance(flags, tuple) else (flags,) * n
@@ -129,14 +130,14 @@ def input_dtypes(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
     return tuple([INT64 if indices else BOOL if mask and n > 1 else model.input_dtype for indices, mask in kinds])
 
 
-def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
+def dtypes_like(model: BaseModel, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
     """Return the dtype in which the model gets each of these inputs; for sparse inputs, the dtype of a row."""
     dtypes = input_dtypes(model, [to_row_array(x).dtype == np.bool_ for x in inputs])
     pairs = zip(inputs, dtypes, strict=True)
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
 
-def infer_once(model: Any, key: tuple[Any, ...], find: Callable[[Any], Any]) -> Any:
+def infer_once(model: BaseModel, key: tuple[Any, ...], find: Callable[[Any], Any]) -> Any:
     """Return `find(copy of the model)`. The result is kept by its key until the model's attributes change."""
     attributes, result = model._model_state.inference_cache.get(key, (None, None))
     if attributes is None or not kernels.are_unchanged([attributes]):
@@ -149,7 +150,7 @@ def infer_once(model: Any, key: tuple[Any, ...], find: Callable[[Any], Any]) -> 
 
 
 @contextmanager
-def dry_run(model: Any) -> Iterator[None]:
+def dry_run(model: BaseModel) -> Iterator[None]:
     """Let the body apply the model without any effect that lasts.
 
     It makes no graph, records nothing and warns of nothing. At the end, the counters and random streams of a user's
@@ -165,7 +166,7 @@ def dry_run(model: Any) -> Iterator[None]:
         yield
 
 
-def _restore_user_state(model: Any) -> AbstractContextManager[None]:
+def _restore_user_state(model: BaseModel) -> AbstractContextManager[None]:
     """Reset at the end the counters and random streams of the user's Functions in the model."""
     users = [f for f in (model, *model._model_state.functions) if not is_internal(f.python_code())]
     if not users:
@@ -175,7 +176,7 @@ def _restore_user_state(model: Any) -> AbstractContextManager[None]:
     return preserve_state(users)
 
 
-def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
+def row_shapes(model: BaseModel, input_shape: Any) -> list[tuple[int, ...]]:
     """Return the shape of a row of each input of an export; ValueError or TypeError if a length is missing or wrong."""
     if input_shape is None:
         model.all_functions()
@@ -208,14 +209,14 @@ def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
     return rows
 
 
-def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+def index_limits(model: BaseModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """Return, for each input, the largest index allowed at each place of a row; None for no limit."""
     if not any(f.index_count is not None for f in model.all_functions()):
         return [None] * len(inputs)
     dtypes = dtypes_like(model, inputs)
     key = "largest indices", tuple([x.shape[1:] for x in inputs]), dtypes
 
-    def find(model: Any) -> list[np.ndarray | None]:
+    def find(model: BaseModel) -> list[np.ndarray | None]:
         rows, trace = zeros([(2, *x.shape[1:]) for x in inputs], dtypes), Trace(model)
         trace.model(*rows)
         return [_largest_indices(trace.all_steps(), array) for array in rows]

@@ -7,7 +7,7 @@ import operator
 import threading
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -19,7 +19,7 @@ from caffelite.core.autograd import is_parameter, parameter_count
 from caffelite.core.function import Function
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
-from caffelite.files.state import float64_buffers
+from caffelite.files.state import BaseModel, float64_buffers
 from caffelite.functions import BatchNorm
 from caffelite.optimizers.segments import join_views
 from caffelite.program.cache import ProgramCache, are_same_objects
@@ -51,7 +51,7 @@ class ModelState:
 
     def __init__(
         self,
-        model: Any,
+        model: BaseModel,
         is_seeded: bool,
         rng: np.random.Generator,
         split_rngs: dict[int, np.random.Generator] | None = None,
@@ -63,8 +63,7 @@ class ModelState:
         # The random streams of validation splits, by the number of rows.
         self.split_rngs = {} if split_rngs is None else split_rngs
         self.column_names = column_names  # of each input, if the model was fitted on frames
-        # Arguments of `__init__` that are in no attribute of the same name.
-        self.init_arguments = {} if init_arguments is None else init_arguments
+        self.init_arguments = init_arguments or {}  # of `__init__`, if no attribute has the same name
         self.programs = ProgramCache()
         self.functions: tuple[Function, ...] = ()  # all Functions in the model, at any depth
         self.batch_norms: list[BatchNorm] = []  # among them
@@ -113,15 +112,15 @@ class ModelState:
 
     # ---- registration -------------------------------------------------------------------------------------------
 
-    def belongs_to(self, model: Any) -> bool:
+    def belongs_to(self, model: Function) -> bool:
         """Return whether this model is the owner, not a copy of it."""
         return self.model() is model
 
-    def is_up_to_date(self) -> bool:
-        """Return whether the Functions are known, and none of their attributes has changed since."""
-        return bool(self.guards) and kernels.are_unchanged(self.guards)
+    def is_up_to_date(self, model: Function) -> bool:
+        """Return whether this model is the owner, and no attribute of its Functions has changed since it knows them."""
+        return self.belongs_to(model) and bool(self.guards) and kernels.are_unchanged(self.guards)
 
-    def register(self, model: Any) -> None:
+    def register(self, model: BaseModel) -> None:
         """Make all Functions in the model its own: convert them, move their parameters, draw new ones from its seed.
 
         For a copy of the model this does nothing.
@@ -140,11 +139,11 @@ class ModelState:
             finally:
                 self.is_registering = False
 
-    def has_parameters(self, model: Any) -> bool:
+    def has_parameters(self, model: BaseModel) -> bool:
         """Return whether `parameters` is up to date for this model. For a copy it never is."""
         return not self.is_registering and self.last_parameter_count == parameter_count() and self.belongs_to(model)
 
-    def set_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
+    def set_functions(self, model: BaseModel, functions: tuple[Function, ...]) -> None:
         """Note that these are the model's own, until one of their attributes changes."""
         self.last_parameter_count = parameter_count()
         self.functions, self.parameters = functions, Function.parameters(model)
@@ -153,7 +152,7 @@ class ModelState:
         self.rowwise = None
         self.guards = [_guard_attributes(f) for f in (model, *functions)]
 
-    def is_rowwise(self, model: Any) -> bool:
+    def is_rowwise(self, model: BaseModel) -> bool:
         """Whether each row of the outputs is known to depend on the same row of the inputs only."""
         if self.rowwise is None:
             self.rowwise = all(f.is_rowwise() for f in (model, *self.functions))
@@ -167,19 +166,19 @@ class ModelState:
         """Note that this Function may be drawn again."""
         self.registered.pop(id(function), None)
 
-    def _register_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
+    def _register_functions(self, model: BaseModel, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
         if recording is not None and recording.entries:  # its kernel calls are bound to the parameters' old memory
             recording.refuse(f"{type(model).__name__} got Functions inside a recorded step; add them before it")
         with kernels.pause_recording():
-            models: list[Any] = [f for f in functions if get_state(f) is not None]
+            models = [f for f in functions if is_model(f)]
             drawn_ids = self._find_registered(functions, models)
             for m in models:
                 m._model_state.inference_cache.clear()
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
             for m in reversed(models):  # inner models first: outer ones use what they found
-                if not _is_up_to_date(m):
+                if not m._model_state.is_up_to_date(m):
                     m._model_state.set_functions(m, _find_functions(m))
                     m._model_state.mark_registered(m._model_state.functions)
             self.inference_cache.clear()
@@ -194,7 +193,7 @@ class ModelState:
         if recording is not None:
             recording.refresh_arrays()
 
-    def _find_registered(self, functions: tuple[Function, ...], models: list[Any]) -> set[int]:
+    def _find_registered(self, functions: tuple[Function, ...], models: list[BaseModel]) -> set[int]:
         """Return the ids of the Functions that the model, or a model in it, has registered before."""
         ids = {id(f) for f in functions if self.registered.get(id(f)) is f}
         for m in models:
@@ -206,25 +205,18 @@ class ModelState:
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
-    def allocate(self, model: Any, functions: Iterable[Function]) -> None:
+    def allocate(self, model: BaseModel, functions: Iterable[Function]) -> None:
         """Move parameters and buffers to memory of the model's dtype. They may have been made `meta_init`."""
         _convert_buffers(model, [model, *functions])
         _flatten_parameters(model)
 
 
-def get_state(function: Any) -> ModelState | None:
-    """Return what a Model, or a copy of one, owns; None for any other Function."""
-    state = vars(function).get("_model_state")
-    return state if type(state) is ModelState else None
+def is_model(function: Function) -> TypeGuard[BaseModel]:
+    """Return whether it is a model, or a copy of one. Before `__init__` of a Model, it is not."""
+    return type(vars(function).get("_model_state")) is ModelState
 
 
-def _is_up_to_date(model: Any) -> bool:
-    """Return whether a model knows its Functions and is not a copy."""
-    state: ModelState = model._model_state
-    return state.belongs_to(model) and state.is_up_to_date()
-
-
-def _find_functions(model: Any) -> tuple[Function, ...]:
+def _find_functions(model: BaseModel) -> tuple[Function, ...]:
     """Return the descendants. A Model among them that knows its Functions is not searched again."""
     functions: dict[int, Function] = {}
     _search(model, functions)
@@ -236,16 +228,15 @@ def _search(function: Function, functions: dict[int, Function]) -> None:
     for child in function.children():
         if id(child) not in functions:
             functions[id(child)] = child
-            state = get_state(child)
-            if state is not None and _is_up_to_date(child):
-                functions.update({id(f): f for f in state.functions if id(f) not in functions})
+            if is_model(child) and child._model_state.is_up_to_date(child):
+                functions.update({id(f): f for f in child._model_state.functions if id(f) not in functions})
             else:
                 _search(child, functions)
 
 
-def _get_structure(model: Any) -> tuple[Any, ...]:
+def _get_structure(model: BaseModel) -> tuple[Any, ...]:
     """Return how the Functions of a model follow and contain each other, by their ids."""
-    return tuple([id(f) if get_state(f) is None else _get_structure(f) for f in model.functions])
+    return tuple([_get_structure(f) if is_model(f) else id(f) for f in model.functions])
 
 
 def _guard_attributes(function: Function) -> kernels.AttributeGuard:
@@ -260,7 +251,7 @@ def _guard_attributes(function: Function) -> kernels.AttributeGuard:
     return kernels.AttributeGuard(function, attributes, count=len(vars(function)))
 
 
-def _convert_buffers(model: Any, functions: list[Function]) -> None:
+def _convert_buffers(model: BaseModel, functions: list[Function]) -> None:
     """Convert float buffers to the model's dtype, and copy buffers that are read-only."""
     for function in model._descendants():
         if function.frame_reader is function:
@@ -307,7 +298,7 @@ def _are_flat(parameters: list[Tensor], dtype: np.dtype) -> bool:
     return all(join_views(a, b) is not None for vectors in (values, gradients) for a, b in pairwise(vectors))
 
 
-def _flatten_parameters(model: Any) -> None:
+def _flatten_parameters(model: BaseModel) -> None:
     """Move the parameters into one vector of the model's dtype, and their gradients into another.
 
     The parameters of a slice of another model stay where they are, side by side in that model's vector.

@@ -11,12 +11,13 @@ from caffelite._support.text_table import TextTable, format_bytes, text_table
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
+from caffelite.model.container import Container
 from caffelite.model.shapes import dry_run, fill_ellipsis, find_extra_axes, infer_shape, input_dtypes, zeros
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
 
 
-def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> TextTable:
+def summary(model: Container, input_shape: tuple[Any, ...] | None = None) -> TextTable:
     """Return the table of the Functions, their shapes and costs; see `Model.summary`."""
     if input_shape is not None and not isinstance(input_shape, tuple | list):
         raise TypeError(f"summary: expected the shape of a row, such as (64,), got {input_shape!r}")
@@ -51,7 +52,7 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> TextTable
     return text_table(head, rows, "><<>>>>", cut=1)
 
 
-def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[TraceStep]) -> list[tuple[Any, ...]]:
+def _parts_in_sequence(model: Container, shapes: list[Any], steps: list[TraceStep]) -> list[tuple[Any, ...]]:
     """List each Function's name, Function, output and step."""
     remaining = [*steps]
     first_places = {id(function): name for name, function in model._named_children()}
@@ -64,7 +65,7 @@ def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[TraceStep]) ->
     return parts
 
 
-def _parts_of_call(model: Any, steps: list[TraceStep], is_known: bool) -> list[tuple[Any, ...]]:
+def _parts_of_call(model: Container, steps: list[TraceStep], is_known: bool) -> list[tuple[Any, ...]]:
     """List each child's name, Function, output (if known) and steps."""
     parts = []
     for name, function in model._named_children():
@@ -74,7 +75,7 @@ def _parts_of_call(model: Any, steps: list[TraceStep], is_known: bool) -> list[t
     return parts
 
 
-def _trace_row(model: Any, shapes: list[Shape]) -> Trace | None:
+def _trace_row(model: Container, shapes: list[Shape]) -> Trace | None:
     """Trace the model on a row of zeros. Return None if a Function raises: it may not take zeros."""
     model.all_functions()
     trace = Trace(model, strict=False)

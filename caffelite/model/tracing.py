@@ -63,7 +63,7 @@ class Trace(Recording):
         self._starts: dict[int, tuple[int, int]] = {}  # the position when each copy was made, by the copy's id
         self._latest: dict[int, TraceStep] = {}  # the last step of each copy, by the copy's id
         self._kinds: dict[type, type] = {}  # the original class of each tracing subclass
-        self.model: Any = model.copy()
+        self.model = model.copy()
         for name, function in list(self.model._walk()):
             function.__class__ = self._make_tracing_class(type(function), name)
 

@@ -74,7 +74,7 @@ def _attribute(function: Any, path: str) -> Any:
     return function
 
 
-def load_state_dict(model: Any, state: Mapping[str, Any]) -> None:
+def load_state_dict(model: Function, state: Mapping[str, Any]) -> None:
     """Set parameters and buffers from a state dict of PyTorch, for a model of the same structure.
 
     Names are PyTorch's: numbers in a sequence, `0.weight`, and attributes of a model that writes `call`. If the state

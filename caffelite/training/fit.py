@@ -14,6 +14,7 @@ from caffelite._support.tracebacks import short_traceback
 from caffelite.core.arrays import make_rng
 from caffelite.core.modes import model_precision
 from caffelite.data.frames import ColumnNames
+from caffelite.files.state import BaseModel
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training import inputs, step
 from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
@@ -29,11 +30,11 @@ from caffelite.training.options import FitOptions
 from caffelite.training.process_group import SINGLE_PROCESS, ProcessGroup, unwrap_optimizer
 
 
-def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
+def fit(model: BaseModel, x: Any, y: Any, options: FitOptions) -> History:
     """Train a model, see `Model.fit`. If the training does not begin, all is as it was before."""
     options.optimizer, processes = unwrap_optimizer(options.optimizer)
     with (
-        model_precision(model, options.precision),
+        model_precision(model.dtype, options.precision),
         processes.training_context(),
         _resume(model, options, callbacks := CallbackList(options.callbacks)) as start,
     ):
@@ -50,7 +51,9 @@ def fit(model: Any, x: Any, y: Any, options: FitOptions) -> History:
     return history
 
 
-def _resume(model: Any, options: FitOptions, callbacks: CallbackList) -> AbstractContextManager[Resumption | None]:
+def _resume(
+    model: BaseModel, options: FitOptions, callbacks: CallbackList
+) -> AbstractContextManager[Resumption | None]:
     """Return a context with the start from a checkpoint, or None at the beginning."""
     if options.resume is None:
         return nullcontext()
@@ -64,7 +67,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        model: Any,
+        model: BaseModel,
         options: FitOptions,
         callback_list: CallbackList,
         processes: ProcessGroup,

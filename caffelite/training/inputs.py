@@ -30,6 +30,7 @@ from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed
 from caffelite.data.out_of_core import Source
 from caffelite.data.split import split_data
 from caffelite.data.windows import Windows
+from caffelite.files.state import BaseModel
 from caffelite.functions import Losses, Penalized
 from caffelite.functions.losses.base import Loss
 from caffelite.functions.losses.function_loss import as_loss as as_single_loss
@@ -45,7 +46,7 @@ EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle
 
 
 def make_training_batches(
-    model: Any, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
+    model: BaseModel, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
 ) -> tuple[Iterable[Any], Iterable[Any] | None, ColumnNames]:
     """Return the training batches, the validation batches (or None) and the column names of frames."""
     loss, validation_data = options.loss, options.validation_data
@@ -72,7 +73,7 @@ def make_training_batches(
 
 
 def _prepare_rows(
-    model: Any, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
+    model: BaseModel, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
 ) -> tuple[Batch, Batch | None, ColumnNames]:
     """Return the training rows, the held-out validation rows (or None) and the column names of frames.
 
@@ -103,7 +104,9 @@ def _prepare_rows(
     return data, held_out, column_names
 
 
-def make_validation_batches(model: Any, data: Any, loss: Function, column_names: ColumnNames = None) -> Iterable[Any]:
+def make_validation_batches(
+    model: BaseModel, data: Any, loss: Function, column_names: ColumnNames = None
+) -> Iterable[Any]:
     """Return the validation data as batches. Frames must have the columns of the training."""
     if isinstance(data, DataGenerator):
         check_columns(model, "validation_data", data.columns, column_names)
@@ -126,7 +129,7 @@ def unpack_validation_data(data: Any, expected: str) -> tuple[Any, Any, Any]:
 
 
 def as_batches(
-    model: Any,
+    model: BaseModel,
     name: str,
     x: Any,
     y: Any,
@@ -161,7 +164,7 @@ def make_batches(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
 
 
 def check_batches(
-    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, options: Mapping[str, Any] = NO_OPTIONS
+    model: BaseModel, name: str, x: Any, y: Any, weights: Any, loss: Function, options: Mapping[str, Any] = NO_OPTIONS
 ) -> None:
     """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `options`."""
     if weights is not None:
@@ -222,7 +225,7 @@ def _fixed_stream() -> _FixedStream:
 
 
 def prepare_data(
-    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: ColumnNames = None
+    model: BaseModel, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: ColumnNames = None
 ) -> tuple[Batch, ColumnNames]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the names of `model_inputs`."""
     inputs, column_names = model_inputs(model, name, x, expected)
@@ -240,7 +243,7 @@ def prepare_data(
     ), column_names
 
 
-def prepare_batch(model: Any, batch: Any, loss: Function) -> tuple[Batch, ColumnNames]:
+def prepare_batch(model: BaseModel, batch: Any, loss: Function) -> tuple[Batch, ColumnNames]:
     """Return a batch (x, y) or (x, y, weights) of an iterable as `prepare_data` returns all rows."""
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
         kind = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
@@ -262,12 +265,11 @@ def prepare_batch(model: Any, batch: Any, loss: Function) -> tuple[Batch, Column
     return Batch(inputs, y, as_weights(batch[2], rows, model.dtype, "a batch's weights")), column_names
 
 
-def convert_generator(model: Any, data: DataGenerator) -> Batch:
+def convert_generator(model: BaseModel, data: DataGenerator) -> Batch:
     """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype. They have been checked."""
     if data.has_model_dtype:
         return Batch(data._inputs(), data._targets(), data.sample_weight)
-    input_dtype, takes_indices = getattr(model, "input_dtype", model.dtype), getattr(model, "takes_indices", False)
-    inputs, _ = as_inputs(data.x, input_dtype, takes_indices, "x")
+    inputs, _ = as_inputs(data.x, model.input_dtype, model.takes_indices, "x")
     targets = tuple([as_targets(y, model.dtype, name) for name, y in name_targets(data.y)])
     return Batch(inputs, targets, data._weights(model.dtype))
 
@@ -280,7 +282,7 @@ def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
 
 
 def model_inputs(
-    model: Any, name: str, x: Any, expected: ColumnNames = None
+    model: BaseModel, name: str, x: Any, expected: ColumnNames = None
 ) -> tuple[tuple[np.ndarray, ...], ColumnNames]:
     """Return x as arrays that the model takes, and the column names of its frames, unless a `frame_reader` reads them.
 
@@ -295,15 +297,15 @@ def model_inputs(
     return as_inputs(x, model.input_dtype, takes_indices, name, reader, known)
 
 
-def _min_inputs(model: Any) -> int:
+def _min_inputs(model: BaseModel) -> int:
     """Return the smallest number of inputs that the model takes."""
     if model.is_sequence():
         return 1
-    inputs = inspect.signature(model.call).parameters.values()
+    inputs = inspect.signature(model.python_code()).parameters.values()
     return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
 
 
-def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
+def check_rows(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
     """Return the shape of the outputs. Raise ValueError if there are no rows or the model does not take them."""
     rows = count_rows(name, inputs)
     if model.is_sequence() and not model.functions:
@@ -318,7 +320,7 @@ def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
     return model.shape_for(inputs, rows)
 
 
-def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None:
+def check_indices(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -> None:
     """Raise IndexError naming the first row with an index that a Function in the model does not take.
 
     The model runs on two rows of zeros, which shows the Functions that get the input or a view of it. If an index
@@ -361,20 +363,20 @@ def check_weights(loss: Function, weights: np.ndarray | None) -> None:
 # ---- columns of frames -----------------------------------------------------------------------------------------------
 
 
-def check_columns(model: Any, name: str, column_names: ColumnNames, expected: ColumnNames = None) -> None:
+def check_columns(model: BaseModel, name: str, column_names: ColumnNames, expected: ColumnNames = None) -> None:
     """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
     known = known_columns(model, expected)
     if known is not None:
         check_names(known, column_names, name)
 
 
-def known_columns(model: Any, expected: ColumnNames = None) -> ColumnNames:
+def known_columns(model: BaseModel, expected: ColumnNames = None) -> ColumnNames:
     """Return the column names that frames must have, for each input: the model's, or else the expected ones."""
     reader = model.frame_reader
     return (model._model_state.column_names or expected) if reader is None else reader.names
 
 
-def remember_columns(model: Any, names: ColumnNames) -> None:
+def remember_columns(model: BaseModel, names: ColumnNames) -> None:
     """Let the model expect frames with these columns, unless it, or its `frame_reader`, has column names already."""
     if names is not None and model._model_state.column_names is None and model.frame_reader is None:
         model._model_state.column_names = names
@@ -391,7 +393,7 @@ def as_loss(loss: Any) -> Function:
     return Losses.get_cached(loss) if isinstance(loss, tuple | list) else as_single_loss(loss)
 
 
-def check_optimizer(model: Any, optimizer: Any) -> None:
+def check_optimizer(model: BaseModel, optimizer: Any) -> None:
     """Raise TypeError unless it is an Optimizer, and ValueError if it cannot train the model.
 
     It has to have all parameters of the model that require a gradient, and one of its own has to require a gradient.
@@ -411,7 +413,7 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
             )
 
 
-def trains_batch_norm(model: Any) -> bool:
+def trains_batch_norm(model: BaseModel) -> bool:
     """Whether a training uses the mean and variance of each batch, which needs more than one row.
 
     Call `check_optimizer` before: it looks for new Functions.
@@ -419,7 +421,7 @@ def trains_batch_norm(model: Any) -> bool:
     return any(function.requires_grad for function in model._model_state.batch_norms)
 
 
-def warn_of_overflow(model: Any) -> None:
+def warn_of_overflow(model: BaseModel) -> None:
     """Warn of a BatchNorm if its running variance is too large for its dtype: `predict` then uses a smaller one."""
     for function in model._model_state.batch_norms:
         overflows = function.variance == np.finfo(function.variance.dtype).max

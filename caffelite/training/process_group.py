@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.interrupts import Interrupts, InterruptsBetweenSteps
+from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer
 from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.epochs import make_epochs
@@ -49,7 +50,7 @@ class ProcessGroup:
         """Raise ValueError if no step can be made of `count` batches, more than one."""
 
     def sync_state(
-        self, model: Any, optimizer: Optimizer, data: Iterable[Any], fingerprint: Callable[[], dict[str, Any]]
+        self, model: BaseModel, optimizer: Optimizer, data: Iterable[Any], fingerprint: Callable[[], dict[str, Any]]
     ) -> None:
         """Make all processes begin with the same state. Raise RuntimeError if their fingerprints differ."""
 
@@ -59,7 +60,7 @@ class ProcessGroup:
 
     # ---- its parts ----------------------------------------------------------------------------------------------
 
-    def make_step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
+    def make_step(self, model: BaseModel, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
         """Return the step of a training."""
         return Step(model, objective, optimizer, clip_norm)
 
@@ -69,12 +70,12 @@ class ProcessGroup:
         """Return the epochs of a step over these batches."""
         return make_epochs(step, batches, epochs, interrupts)
 
-    def make_evaluation(self, model: Any, objective: Objective, batches: Iterable[Any], times: int) -> Evaluation:
+    def make_evaluation(self, model: BaseModel, objective: Objective, batches: Iterable[Any], times: int) -> Evaluation:
         """Return the evaluation of these batches, at most so many times."""
         return Evaluation(EvaluationStep(model, objective), batches, times)
 
     def make_loop(
-        self, model: Any, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
+        self, model: BaseModel, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
     ) -> Loop:
         """Return the loop of a training."""
         return Loop(max_epochs, callbacks, history, interrupts)
@@ -105,8 +106,6 @@ class DistributedOptimizer:
 
 def unwrap_optimizer(optimizer: Any) -> tuple[Any, ProcessGroup]:
     """Return the optimizer without its wrapper, and its process group."""
-    return (
-        (optimizer.optimizer, optimizer.processes)
-        if isinstance(optimizer, DistributedOptimizer)
-        else (optimizer, SINGLE_PROCESS)
-    )
+    if isinstance(optimizer, DistributedOptimizer):
+        return optimizer.optimizer, optimizer.processes
+    return optimizer, SINGLE_PROCESS

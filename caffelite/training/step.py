@@ -8,6 +8,7 @@ import numpy as np
 
 from caffelite.core.modes import inference
 from caffelite.data.generator import Batch
+from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import Objective
 
@@ -19,7 +20,9 @@ class Step:
     batches = 1  # how many batches of the data make a step
     unit = "batch"  # the name of a step's data in messages
 
-    def __init__(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None = None) -> None:
+    def __init__(
+        self, model: BaseModel, objective: Objective, optimizer: Optimizer, clip_norm: float | None = None
+    ) -> None:
         self.model, self.objective, self.optimizer, self.clip_norm = model, objective, optimizer, clip_norm
 
     def __call__(self, batch: Batch) -> Any:
@@ -60,7 +63,7 @@ class EvaluationStep(Step):
 
     is_training = False
 
-    def __init__(self, model: Any, objective: Objective) -> None:
+    def __init__(self, model: BaseModel, objective: Objective) -> None:
         self.model, self.objective, self.clip_norm = model, objective, None
 
     def __call__(self, batch: Batch) -> Any:

@@ -112,7 +112,7 @@ class Reference(SphinxDirective):
         lines += [f"   {name}" for name in names]
         for name in names:
             lines += ["", f".. {directive_for(module, name)}:: {name}"]
-            if name == "Model":  # with what it inherits from Container, which is on no page
+            if name == "Model":  # with what it inherits from Container and BaseModel, which are on no page
                 lines.append("   :inherited-members: Function")
             if (f"{module}.{name}" in EXAMPLES) == (f"{module}.{name}" in NO_EXAMPLE):
                 logger.warning("%s.%s has no example, or one and is in NO_EXAMPLE", module, name)

@@ -720,8 +720,8 @@ def test_arguments_that_cannot_be_raise(bad, path):
         cl.callbacks.Checkpoint(path, **bad)
 
 
-def test_nobody_is_called_between_steps_who_does_not_want_it():
-    assert CallbackList([lambda epoch, history: None])._called_between_steps == []
+def test_nobody_is_between_steps_who_does_not_want_it():
+    assert CallbackList([lambda epoch, history: None])._between_steps == []
 
 
 # ---- kills ----------------------------------------------------------------------------------------------------------

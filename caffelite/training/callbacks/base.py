@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from caffelite._kernels import EpochHook
 from caffelite.core.function import Function
+from caffelite.files.state import BaseModel
 from caffelite.training.history import History
 from caffelite.training.metrics.base import Metric, OutputMetric
 
@@ -66,7 +67,7 @@ class LoopHook:
 class Training(NamedTuple):
     """The training, as a callback's `begin` gets it."""
 
-    model: Any  #: The model to train.
+    model: BaseModel  #: The model to train.
     optimizer: Any  #: The optimizer that updates the model; None in `caffelite.minimize`.
     loss: Function  #: The loss to minimize.
     history: History  #: Loss and metrics, epoch by epoch.
@@ -79,9 +80,7 @@ class Training(NamedTuple):
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
     steps_per_epoch: int | None = None  #: None: it is not known.
     exclude_time: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
-    averaged_weights: Callable[[], AbstractContextManager[None]] = (
-        nullcontext  #: Inside, the model has averaged weights.
-    )
+    averaged_weights: Callable[[], AbstractContextManager[None]] = nullcontext  #: Inside, the weights are averages.
 
     @property
     def is_main(self) -> bool:

@@ -14,7 +14,7 @@ from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.warnings import warn
 from caffelite.core.arrays import NUMBERS, check_nonnegative, check_positive, check_positive_integer
 from caffelite.core.tensor import Tensor
-from caffelite.files.state import named_state
+from caffelite.files.state import BaseModel, named_state
 from caffelite.training.callbacks.base import Training
 from caffelite.training.history import History
 from caffelite.training.metrics.base import find_mode
@@ -151,7 +151,7 @@ class EarlyStopping(Monitor):
 
     def _reset(self) -> None:
         super()._reset()
-        self._model: Any = None
+        self._model: BaseModel | None = None
         self._named_state: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
         self._best_state: dict[str, np.ndarray] = {}
         self._epoch_hook: BestHook | None = None  # which may have looked at the last epochs,
@@ -193,7 +193,7 @@ class EarlyStopping(Monitor):
         model, state = self._model, self._best_state
         self._model, self._named_state, self._best_state = None, ({}, {}), {}
         self._epoch_hook, self._copies = None, {}
-        if state:
+        if model is not None and state:
             with InterruptsBetweenSteps() as interrupts, interrupts.defer():
                 model.load_state_dict(state)
 
@@ -205,7 +205,7 @@ class EarlyStopping(Monitor):
         """Load a `state_dict`. Raise ValueError before any change if it is impossible, or not of this model."""
         best = {name.removeprefix("model."): array for name, array in state.items() if name.startswith("model.")}
         shapes = {name: np.shape(array) for name, array in best.items()}
-        expected = {name: array.shape for name, array in self._model.state_dict().items()}
+        expected = {name: array.shape for name, array in self._state().items()}
         if not (self.restore_best and state.get("best") is not None):
             expected = {}
         if shapes != expected:

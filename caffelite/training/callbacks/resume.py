@@ -26,7 +26,7 @@ from caffelite.core.sparse import SparseRows
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.data.out_of_core import Source
 from caffelite.files.safetensors import TRAINING_PREFIX, File, file_error, strict_json, write_arrays
-from caffelite.files.state import freeze, make_texts, read_frozen, state_arrays, state_specs
+from caffelite.files.state import BaseModel, freeze, make_texts, read_frozen, state_arrays, state_specs
 from caffelite.optimizers import Optimizer
 from caffelite.training import inputs
 from caffelite.training.callbacks.callback_list import CallbackList
@@ -39,7 +39,7 @@ TEXT = "caffelite.training"
 BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 
 
-def rng_states(model: Any, rng: np.random.Generator) -> dict[str, Any]:
+def rng_states(model: BaseModel, rng: np.random.Generator) -> dict[str, Any]:
     """Return the states of a training's random streams: the model's, and the one of the seed given to `fit`.
 
     Also those from which the model's validation splits were drawn, with the number of rows of each split.
@@ -270,7 +270,7 @@ class CheckpointFile:
         prefix = f"{TRAINING_PREFIX}{part}."
         return {name.removeprefix(prefix): x for name, x in self._all_arrays.items() if name.startswith(prefix)}
 
-    def check_model(self, model: Any) -> None:
+    def check_model(self, model: BaseModel) -> None:
         """Raise ValueError unless the checkpoint is of a model with this structure and dtype."""
         structure, specs = make_texts(model).get("caffelite.structure"), state_specs(model)
         saved_specs = {name: self.specs[name] for name in self.model_arrays}
@@ -284,7 +284,7 @@ class CheckpointFile:
         if structure != self.texts.get("caffelite.structure") or saved_specs != specs:
             raise self.error(f"is of a training with another model; now it is {_shorten(repr(model))}")
 
-    def restore_rngs(self, model: Any, rng: np.random.Generator) -> None:
+    def restore_rngs(self, model: BaseModel, rng: np.random.Generator) -> None:
         """Restore the random streams as they were when the training began."""
         with self.wrap_errors():
             training_state, model_state = self.text["streams"]["training"], self.text["streams"]["model"]
@@ -305,14 +305,14 @@ class Resumption:
 
     saved: CheckpointFile  # the result of `read`
 
-    def __init__(self, path: Any, model: Any, optimizer: Any, callback_list: CallbackList) -> None:
+    def __init__(self, path: Any, model: BaseModel, optimizer: Any, callback_list: CallbackList) -> None:
         self.path, self.model, self.optimizer = path, model, optimizer
         self.has_begun = not isinstance(optimizer, Optimizer)  # then `fit` refuses it before anything changes
         if self.has_begun:
             return
-        self._rng_states = [_rng_state(model._model_state.rng)]
-        self._state_dict, self._column_names = model.state_dict(), model._model_state.column_names
-        self._split_rngs = dict(model._model_state.split_rngs)
+        state = model._model_state
+        self._rng_states, self._state_dict = [_rng_state(state.rng)], model.state_dict()
+        self._column_names, self._split_rngs = state.column_names, dict(state.split_rngs)
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._optimizer_state = optimizer.state_dict()
         self._data_states: list[tuple[DataGenerator, dict[str, np.ndarray]]] = []

@@ -11,6 +11,7 @@ from caffelite._support.tracebacks import error_note
 from caffelite.core.sparse import finite_rows
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
+from caffelite.files.state import BaseModel
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.step import Step
 
@@ -63,13 +64,13 @@ def describe_nonfinite(data: Batch) -> str:
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
 
 
-def describe_nonfinite_parameter(model: Any) -> str:
+def describe_nonfinite_parameter(model: BaseModel) -> str:
     """Return text that names the first parameter that is not finite, or "". It was so before the step."""
     names = [name for name, p in _named_parameters(model) if not np.isfinite(p._data).all()]
     return f"; the parameter {names[0]} is not finite" if names else ""
 
 
-def first_nonfinite_gradient(model: Any) -> str | None:
+def first_nonfinite_gradient(model: BaseModel) -> str | None:
     """Return the parameter with the first gradient in the backward pass that is not finite, or None.
 
     The backward pass goes through the layers from the last to the first.
@@ -84,7 +85,7 @@ def first_nonfinite_gradient(model: Any) -> str | None:
     return None
 
 
-def _named_parameters(model: Any) -> list[tuple[str, Tensor]]:
+def _named_parameters(model: BaseModel) -> list[tuple[str, Tensor]]:
     """Return the parameters with their names, or [] if two have the same name."""
     try:
         return list(model.named_parameters().items())

@@ -26,9 +26,9 @@ class Evaluation(LoopHook):
         step: EvaluationStep,
         batches: Iterable[Any],
         times: int = 1,
-        make_epochs: Callable[[EvaluationStep, Iterable[Any], int], Epochs] = make_epochs,
+        epochs_factory: Callable[[EvaluationStep, Iterable[Any], int], Epochs] = make_epochs,
     ) -> None:
-        self.evaluation_step, self.batches, self.times, self.make_epochs = step, batches, times, make_epochs
+        self.evaluation_step, self.batches, self.times, self.epochs_factory = step, batches, times, epochs_factory
         self.epochs: InMemoryEpochs | None = None
         self.num_returned = 0  # how many evaluations of `epochs` have been returned
 
@@ -58,7 +58,7 @@ class Evaluation(LoopHook):
         """Evaluate once. Return the loss and the metrics."""
         if self.epochs is not None:
             return self._evaluate(1)[0]
-        epochs = self.make_epochs(self.evaluation_step, self.batches, self.times)
+        epochs = self.epochs_factory(self.evaluation_step, self.batches, self.times)
         if isinstance(epochs, InMemoryEpochs):
             self.epochs, self.num_returned = epochs, 1
         with closing(epochs):

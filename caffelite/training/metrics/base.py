@@ -165,8 +165,8 @@ def _resolve_list(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
     return result
 
 
-def _metric_name(metric: Metric) -> str:
-    return getattr(metric, "__name__", type(metric).__name__)
+def _metric_name(function: Metric) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _find_metric(name: str) -> Metric:
