@@ -250,7 +250,7 @@ class Model(Container, recordable=True):
         metrics : iterable of names or callables (outputs, targets) -> float
             "accuracy", "top_k(3)", "f1", "auc", "log_loss", "mse", "mae", "r2" and others (see
             `caffelite.metrics`). A callable is called once an epoch, with the outputs and the targets of all rows. The
-            outputs are those that the steps computed. If outputs are (n, 1), targets (n,) come as (n, 1). If the model
+            outputs are those that the steps computed. Targets have the shape in which you give them. If the model
             has several outputs, a callable gets tuples. Or give a list for each output: (["accuracy"], ["mae"]). Their
             names in the history are `accuracy_0` and `mae_1`.
         verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"

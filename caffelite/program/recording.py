@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ class Recording(kernels.Recorder):
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals
         self._optimizers: dict[int, Any] = {}
         self._unrepeatable = False
+        self.observer: Callable[[Any, tuple[Any, ...]], None] | None = None  # gets each Function and its inputs
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
         """Record that a Tensor's array is read, and return its snapshot, which has the state from before the step."""
@@ -113,6 +114,8 @@ class Recording(kernels.Recorder):
 
     def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Record that a Function was applied to Tensors, arrays, numbers or None. Its kernels are recorded already."""
+        if self.observer is not None:
+            self.observer(function, inputs)
 
     def record_optimizer(self, optimizer: Any) -> None:
         """Record that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""

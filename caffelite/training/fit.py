@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,11 +12,12 @@ import numpy as np
 
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.tracebacks import short_traceback
+from caffelite._support.warnings import warn
 from caffelite.core.arrays import make_rng
 from caffelite.core.modes import model_precision
 from caffelite.data.frames import ColumnNames
 from caffelite.files.state import BaseModel
-from caffelite.optimizers import TrainingDiverged
+from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
 from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
 from caffelite.training.callbacks.base import LoopHook, Training
@@ -186,6 +188,7 @@ class TrainingRun:
         options, schedules, reports = self.options, self.options.optimizer._schedule_state, list[LoopHook]()
         epoch, first_step = (0, 0) if position is None else (position.epoch, self.step.count_steps(position.batch))
         schedules.warn_if_short(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
+        reports.append(GradientWarning(self.model, options.optimizer))
         if options.verbose != 0:
             self.progress = Progress(options.verbose, options.epochs, num_steps, epoch, first_step)
             reports.append(self.progress)
@@ -196,6 +199,25 @@ class TrainingRun:
     def _exclude_time(self, seconds: float) -> None:
         if self.progress is not None:
             self.progress.exclude_time(seconds)
+
+
+class GradientWarning(LoopHook):
+    """Warns, after the first step, of parameters to be trained that have no part in the loss."""
+
+    def __init__(self, model: BaseModel, optimizer: Optimizer) -> None:
+        self.model, self.suspects = model, [p for p in optimizer.parameters if p.requires_grad and not p._has_gradient]
+
+    def steps_until_due(self) -> float:
+        return 1 if self.suspects else math.inf
+
+    def step(self, count: int, loss: Callable[[], float]) -> None:
+        if not self.suspects or count == 0 or math.isnan(loss()):  # no batch has counted so far
+            return
+        names = {p: name for name, p in self.model.named_parameters().items()}
+        suspects, self.suspects = self.suspects, []
+        for p in suspects:
+            if p.requires_grad and not p._has_gradient:
+                warn(f"{names.get(p, p.name or repr(p))} gets no gradient: it has no part in the loss")
 
 
 class ScheduleWarning(LoopHook):

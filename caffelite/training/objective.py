@@ -5,34 +5,37 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import flat_int64, match_shape, reshape_array
+from caffelite.core.arrays import flat_int64, reshape_array
 from caffelite.core.python_callback import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch, unpack_single
 from caffelite.functions.activation import Sigmoid, Softmax
+from caffelite.functions.arithmetic import BroadcastFunction
 from caffelite.functions.losses.base import Loss, Penalized
 from caffelite.functions.losses.classification import FocalLoss, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.multi_output import Losses
 from caffelite.optimizers import TrainingDiverged
+from caffelite.program.recording import Recording
 from caffelite.training.metrics.base import EpochMetric, Metric, OutputMetric, to_number
 from caffelite.training.metrics.classification import (
+    PROBABILITIES_WARNING,
     ClassificationMetric,
     ThresholdMetric,
     accuracy,
     find_threshold,
     guess_threshold,
     is_multilabel,
-    warn_of_probabilities,
 )
 
 PER_OUTPUT_HINT = ": give a list for each output, such as metrics=(['accuracy'], ['mae'])"
+COLUMN_HINT = "For outputs o (n, 1) and targets y (n,), write o[:, 0] - y or o - y[:, None]"
 
 
 class Objective:
@@ -55,7 +58,9 @@ class Objective:
         self.loss, self.metrics, self.warned_reasons = loss, metrics, warned_reasons
         self.parts = loss.losses if isinstance(loss, Losses) else ()
         self.terms = [Term(part, self.warn_once) for part in self.parts or (loss,)]
-        self.metric_groups = groups = _group_metrics(metrics, [term.loss for term in self.terms], len(self.parts))
+        self.metric_groups = groups = _group_metrics(
+            metrics, [term.loss for term in self.terms], len(self.parts), self.warn_once
+        )
         losses = ("loss", *[f"loss_{i}" for i in range(len(self.parts))])
         if reserved := [name for name in losses if name in metrics]:
             raise ValueError(f"metrics: the name {reserved[0]!r} is taken")
@@ -167,17 +172,10 @@ class Term:
     def _call_user_loss(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
         """Return the value of a user's loss. Raise TypeError or ValueError unless it is a Tensor with one element.
 
-        The loss gets targets (n,) as (n, 1) if the outputs are (n, 1). This warns if NumPy would broadcast outputs
-        and targets to a larger array.
+        Warn of an operation in it that broadcasts (n, 1) with (n,).
         """
-        if isinstance(outputs, Tensor) and not isinstance(targets, tuple):
-            targets = match_shape(targets, outputs.shape)
-            if targets.dtype.kind == "f" and _would_grow(outputs.shape, targets.shape):
-                self.warn_once(
-                    f"the loss {self.loss!r} gets outputs of shape {outputs.shape} and targets of shape "
-                    f"{targets.shape}: their difference is larger than either. Give the targets the outputs' shape"
-                )
-        value = self.loss(outputs, targets, *weights)
+        with self._watch_broadcasts():
+            value = self.loss(outputs, targets, *weights)
         if not isinstance(value, Tensor):
             raise TypeError(
                 f"the loss {self.loss!r} has to return a Tensor, computed from the outputs by caffelite's functions; "
@@ -186,6 +184,26 @@ class Term:
         if value.size != 1:
             raise ValueError(f"the loss {self.loss!r} has to return a single element, got shape {value.shape}")
         return value
+
+    @contextlib.contextmanager
+    def _watch_broadcasts(self) -> Iterator[None]:
+        """Warn of operations inside, in a step that is recorded, that broadcast (n, 1) with (n,)."""
+        recording = kernels.recorder()
+        if not isinstance(recording, Recording):
+            yield
+            return
+        recording.observer = self._check_broadcast
+        try:
+            yield
+        finally:
+            recording.observer = None
+
+    def _check_broadcast(self, function: Any, inputs: tuple[Any, ...]) -> None:
+        if isinstance(function, BroadcastFunction) and are_column_and_vector(inputs):
+            self.warn_once(
+                f"the loss {self.loss!r} broadcasts (n, 1) with (n,), so each row meets the target of every row. "
+                + COLUMN_HINT
+            )
 
     def _warn_of_two_links(self, outputs: Any) -> None:
         """Warn if the model ends with the softmax or sigmoid that its loss applies too: it would learn little."""
@@ -224,14 +242,21 @@ class MetricGroup:
         The first of the sums at which accuracy is added up.
     """
 
-    def __init__(self, metrics: dict[str, Metric], loss: Any, selection: tuple[int, ...], slot: int) -> None:
+    def __init__(
+        self,
+        metrics: dict[str, Metric],
+        loss: Any,
+        selection: tuple[int, ...],
+        slot: int,
+        warn_once: Callable[[str], None],
+    ) -> None:
         self.metrics, self.loss, self.slot = metrics, loss, slot
         self.num_outputs = selection[1] if selection else None
         self.selection = slice(selection[0], selection[0] + 1) if selection else slice(None)
         self.accuracy = next((name for name, metric in metrics.items() if metric is accuracy), None)
         self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
         self.link, self.threshold = find_threshold(loss)  # with one score per row, class 1 is link(score) > threshold
-        self.has_warned = False  # whether it has warned that it took scores for probabilities
+        self.warn_once = warn_once
         # If the threshold is not known, accuracy has three sums: with threshold 0, with ½, and how far scores are
         # outside 0 … 1.
         self.num_sums = 0 if self.accuracy is None else 1 if self.threshold is not None else 3
@@ -335,12 +360,13 @@ class MetricGroup:
 
     def _warn_of_probabilities(self, matters: bool) -> None:
         """Warn once that scores were taken for probabilities, if this matters."""
-        if matters and not self.has_warned:
-            self.has_warned = True
-            warn_of_probabilities()
+        if matters:
+            self.warn_once(PROBABILITIES_WARNING)
 
 
-def _group_metrics(metrics: dict[str, Any], losses: list[Any], num_losses: int) -> list[MetricGroup]:
+def _group_metrics(
+    metrics: dict[str, Any], losses: list[Any], num_losses: int, warn_once: Callable[[str], None]
+) -> list[MetricGroup]:
     """Return the metrics, grouped by output. `losses` are for `num_losses` outputs, or one for all of them (0)."""
     groups: dict[tuple[int, ...], dict[str, Metric]] = {}
     for name, entry in metrics.items():
@@ -353,7 +379,7 @@ def _group_metrics(metrics: dict[str, Any], losses: list[Any], num_losses: int) 
         if selection and num_losses and count != num_losses:
             raise ValueError(f"metrics: expected a list for each of {num_losses} losses, got {count} lists")
         loss = losses[i] if len(losses) == count else None
-        metric_groups.append(MetricGroup(own_metrics, loss, selection, slot))
+        metric_groups.append(MetricGroup(own_metrics, loss, selection, slot, warn_once))
         slot += metric_groups[-1].num_sums
     return metric_groups
 
@@ -362,10 +388,21 @@ def _compute_user_metric(
     name: str, metric: Metric, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
 ) -> float:
     """Return a user's metric of all rows. It gets copies, so it may change them."""
-    if len(outputs) == len(targets) == 1:
-        targets = [match_shape(targets[0], outputs[0].shape)]
-    copies = [unpack_single(tuple([x.copy() for x in arrays])) for arrays in (outputs, targets)]
-    return to_number(name, metric(*copies))
+    outputs, targets = [[x.copy() for x in arrays] for arrays in (outputs, targets)]
+    if len(targets) == 1 and are_column_and_vector((outputs[0], targets[0])):
+        outputs = [outputs[0].view(Column)]
+    return to_number(name, metric(unpack_single(tuple(outputs)), unpack_single(tuple(targets))))
+
+
+class Column(np.ndarray):
+    """Outputs (n, 1) for a user's metric with targets (n,): warns if NumPy broadcasts both to (n, n)."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if are_column_and_vector(inputs):
+            warn(f"a metric broadcasts (n, 1) with (n,), so each row meets the target of every row. {COLUMN_HINT}")
+        arrays = [x.view(np.ndarray) if isinstance(x, Column) else x for x in inputs]
+        out = tuple([x.view(np.ndarray) if isinstance(x, Column) else x for x in options.pop("out", ())])
+        return getattr(ufunc, method)(*arrays, **options, **({"out": out} if out else {}))
 
 
 def check_finite(value: np.ndarray) -> None:
@@ -404,11 +441,10 @@ def _as_tuple(outputs: Any) -> tuple[Any, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _would_grow(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether NumPy would broadcast arrays of these shapes to a shape larger than both."""
-    with contextlib.suppress(ValueError):
-        return np.broadcast_shapes(a, b) not in (a, b)
-    return False
+def are_column_and_vector(inputs: Sequence[Any]) -> bool:
+    """Return whether these are two, of shapes (n, 1) and (n,) with n > 1, in any order."""
+    shapes: list[Any] = sorted([getattr(x, "shape", ()) for x in inputs], key=len)
+    return len(shapes) == 2 and len(shapes[0]) == 1 and shapes[0] != (1,) and shapes[1] == (*shapes[0], 1)
 
 
 def _batch_accuracy(threshold: float, outputs: np.ndarray, targets: np.ndarray) -> np.float64:

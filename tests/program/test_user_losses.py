@@ -110,29 +110,61 @@ def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
 # ---- the shapes of targets ----
 
 
-def test_a_users_loss_gets_targets_in_the_shape_of_the_outputs():
-    losses = {}
-    for y in (VALUES, VALUES[:, 0]):
-        for loss in (cl.MSELoss(), lambda o, y: ((o - y) ** 2).mean()):
-            model = net(1)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", cl.NotRecorded)
-                history = model.fit(
-                    X, y, loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.01), shuffle=False, verbose=0
-                )  # fmt: skip
-            losses[y.ndim, type(loss)] = history["loss"][0]
-    first, *others = losses.values()
-    assert others == pytest.approx([first] * 3, rel=1e-6)
+LOSSES_OF_A_VECTOR = {
+    "o[:, 0]": lambda o, y: ((o[:, 0] - y) ** 2).mean(),
+    "reshape": lambda o, y: ((o.reshape(-1) - y) ** 2).mean(),
+    "y[:, None]": lambda o, y: ((o - y[:, None]) ** 2).mean(),
+}
 
 
-def test_targets_that_arithmetic_would_broadcast_are_a_warning():
+@pytest.mark.parametrize("loss", LOSSES_OF_A_VECTOR.values(), ids=LOSSES_OF_A_VECTOR)
+def test_a_users_loss_is_trained_as_written(loss):
+    models = [net(1), net(1)]
+    for model, f, y in zip(models, (loss, cl.MSELoss()), (VALUES[:, 0], VALUES), strict=True):
+        optimizer = cl.SGD(model.parameters(), lr=0.01)
+        model.fit(X, y, loss=f, optimizer=optimizer, epochs=3, shuffle=False, verbose=0)
+    for p, q in zip(*[model.parameters() for model in models], strict=True):
+        np.testing.assert_allclose(p.data, q.data, rtol=1e-5, atol=1e-7)
+
+
+def test_an_operation_in_a_loss_that_broadcasts_a_column_with_a_vector_is_named_once_with_its_line():
     model, loss = net(1), lambda o, y: ((o - y) ** 2).mean()
-    with pytest.warns(
-        cl.TrainingWarning, match=r"outputs of shape \(32, 1\) and targets of shape \(32, 2\)|larger than"
-    ):
-        model.fit(
-            X, np.ones((48, 1, 2), np.float32), loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.01), verbose=0
-        )  # fmt: skip
+    optimizer = cl.SGD(model.parameters(), lr=0.01)
+    with pytest.warns(cl.TrainingWarning, match=r"\(n, 1\) with \(n,\).*o\[:, 0\] - y or o - y\[:, None\]") as warned:
+        model.fit(X, VALUES[:, 0], loss=loss, optimizer=optimizer, epochs=3, verbose=0)
+    assert len(warned) == 1
+    assert (warned[0].filename, warned[0].lineno) == (__file__, loss.__code__.co_firstlineno)
+
+
+class Cut(cl.Model):
+    """A net whose first layer has no part in the loss."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.a, self.b = cl.Linear(6, 4), cl.Linear(4, 1)
+
+    def call(self, x):
+        return self.b(cl.Tensor(self.a(x).data))
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
+def test_parameters_without_a_gradient_are_named_once_in_each_training():
+    model = Cut()
+    for _ in range(2):
+        optimizer = cl.SGD(model.parameters(), lr=0.01)
+        with pytest.warns(cl.TrainingWarning, match="gets no gradient: it has no part in the loss") as warned:
+            model.fit(X, VALUES, loss=cl.MSELoss(), optimizer=optimizer, epochs=3, verbose=0)
+        assert [str(w.message).split()[0] for w in warned] == ["a.weight", "a.bias"]
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded", "error::caffelite.TrainingWarning")
+def test_a_warning_of_a_missing_gradient_that_is_an_error_comes_after_one_step():
+    model = Cut()
+    optimizer, steps = cl.SGD(model.parameters(), lr=0.01), []
+    with pytest.raises(cl.TrainingWarning, match=r"a\.weight"):
+        model.fit(X, VALUES, loss=cl.MSELoss(), optimizer=optimizer, epochs=50, batch_size=8, verbose=0,
+                  callbacks=[cl.callbacks.Each(1, lambda step, training: steps.append(step))])  # fmt: skip
+    assert len(steps) <= 1
 
 
 def test_a_model_whose_code_belongs_to_no_module_is_trained():

@@ -494,7 +494,7 @@ def test_a_metric_may_write_to_what_it_gets():
     assert histories[0]["f1"] == histories[1]["f1"]
 
 
-def test_a_metric_of_ones_own_gets_targets_in_the_shape_of_the_outputs():
+def test_a_metric_of_ones_own_gets_targets_as_they_were_given():
     def shapes(outputs, targets):
         seen.append((outputs.shape, targets.shape))
         return 0
@@ -504,7 +504,25 @@ def test_a_metric_of_ones_own_gets_targets_in_the_shape_of_the_outputs():
     for targets in (np.zeros(4), np.zeros((4, 1))):
         model.evaluate(np.zeros((4, 1)), targets, loss=cl.MSELoss(), metrics=[shapes])
     cl.Model([cl.Linear(1, 4)]).evaluate(np.zeros((4, 1)), np.zeros(4, int), loss=cl.SoftmaxLoss(), metrics=[shapes])
-    assert seen == [((4, 1), (4, 1)), ((4, 1), (4, 1)), ((4, 4), (4,))]
+    assert seen == [((4, 1), (4,)), ((4, 1), (4, 1)), ((4, 4), (4,))]
+
+
+def test_a_metric_of_ones_own_that_broadcasts_a_column_with_a_vector_warns():
+    def mse(outputs, targets):
+        return ((outputs - targets) ** 2).mean()
+
+    def right(outputs, targets):
+        difference = outputs[:, 0] - targets
+        difference *= difference
+        return np.mean(difference)
+
+    model, targets = cl.Model([cl.Linear(1, 1)], seed=0), np.arange(4.0)
+    x = np.array([[0.0], [1.0], [2.0], [4.0]])
+    with pytest.warns(cl.TrainingWarning, match=r"\(n, 1\) with \(n,\).*o\[:, 0\] - y"):
+        result = model.evaluate(x, targets, loss=cl.MSELoss(), metrics=[mse])
+    assert result["mse"] == pytest.approx(np.mean((model.predict(x) - targets) ** 2))
+    result = model.evaluate(x, targets, loss=cl.MSELoss(), metrics=[right])
+    assert result["right"] == pytest.approx(result["loss"])
 
 
 @pytest.mark.parametrize("value", [None, "0.5", [1, 2], np.zeros(2), 1j, {}])

@@ -51,8 +51,9 @@ class annotate_step(error_note):
             in_forward = str(error).startswith("the loss")  # then the gradients are still from the step before
             gradient = None if in_forward else first_nonfinite_gradient(self.model)
             first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
-            reason = "".join(map(describe_nonfinite, self.batches)) or describe_nonfinite_parameter(self.model)
-            reason = reason or "; try a smaller learning rate"
+            reason = "".join(map(describe_nonfinite, self.batches))
+            if not reason:
+                reason = f"{describe_nonfinite_parameter(self.model)}; try a smaller learning rate"
             raise TrainingDiverged(f"{location}: {error}{first}{reason}") from None
 
 

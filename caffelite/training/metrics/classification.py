@@ -19,6 +19,11 @@ from caffelite.core.arrays import check_positive_integer
 from caffelite.functions.losses.base import Penalized
 from caffelite.training.metrics.base import FACTORIES, EpochMetric, register
 
+PROBABILITIES_WARNING = (
+    "metrics: all outputs are within 0 … 1, so they count as probabilities: class 1 is output > 0.5. If they are "
+    "scores, use SigmoidLoss, or give your loss a method `link` that makes probabilities of scores"
+)
+
 
 class ClassificationMetric(EpochMetric):
     """A metric of outputs and labels. `multilabel` is whether a row may have several labels."""
@@ -58,7 +63,7 @@ class ThresholdMetric(ClassificationMetric):
         if threshold is None and outputs.size == targets.size:
             threshold, matters = guess_threshold(outputs.reshape(-1))
             if matters:
-                warn_of_probabilities()
+                warn(PROBABILITIES_WARNING)
         return self._function(outputs, targets, threshold or 0.0)
 
 
@@ -97,14 +102,6 @@ def find_threshold(loss: Any) -> tuple[Any, float | None]:
         if "link" in vars(owner):
             return loss.link, 0.5
     return None, None
-
-
-def warn_of_probabilities() -> None:
-    """Warn that a metric of classes has taken outputs for probabilities."""
-    warn(
-        "metrics: all outputs are within 0 … 1, so they count as probabilities: class 1 is output > 0.5. If they "
-        "are scores, use SigmoidLoss, or give your loss a method `link` that makes probabilities of scores"
-    )
 
 
 def guess_threshold(scores: np.ndarray) -> tuple[float, bool]:
