@@ -20,12 +20,15 @@ from caffelite import _kernels as kernels
 from caffelite._kernels import SparseMatrix
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import Node, propagate, set_tensor_class
-from caffelite.core.modes import init_dtype, initializing, meta_init
+from caffelite.core.modes import init_dtype, initializing, meta_init, mode
 
 if TYPE_CHECKING:
     from caffelite.core.tensor_methods import TensorMethods  # _kernels/generate.py writes what functions/ add
 else:
     TensorMethods = Node
+
+CAFFELITES_FUNCTIONS = "caffelite's functions, such as cl.concatenate, cl.where and cl.matmul"
+SHAPE_FUNCTIONS = (np.shape, np.ndim, np.size)  # NumPy's functions that look at no values
 
 
 class Tensor(TensorMethods):
@@ -56,6 +59,8 @@ class Tensor(TensorMethods):
     _initial_version = 0  # the version, a count of changes, of the values that `initialize` set last
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
+        if isinstance(data, Tensor) and data.function is not None:
+            data._check_outside_graph("the Tensor itself")
         array = data._recorded_data() if isinstance(data, Tensor) else data
         self._data = as_real(array, dtype, "Tensor")
         self._version = data._version if isinstance(data, Tensor) and self._data is array else [0]
@@ -129,7 +134,26 @@ class Tensor(TensorMethods):
         tensor._version = self._version
         return tensor
 
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        """Apply a function of NumPy's to the values. Raise RuntimeError if the Tensor takes part in a graph."""
+        if function in SHAPE_FUNCTIONS:
+            return function(_unwrap(arguments[0]))
+        name = function.__name__
+        candidates = (sys.modules.get("caffelite"), f"cl.{name}"), (Tensor, f"t.{name}(…)")
+        ways_out = [way_out for owner, way_out in candidates if callable(getattr(owner, name, None))]
+        self._check_outside_graph(f"{ways_out[0]} instead of np.{name}" if ways_out else CAFFELITES_FUNCTIONS)
+        return function(*_unwrap(arguments), **_unwrap(options))
+
+    def _check_outside_graph(self, way_out: str) -> None:
+        """Raise RuntimeError if NumPy would cut the graph here."""
+        if self._requires_grad and mode.records_graph:
+            raise RuntimeError(
+                "a Tensor that takes part in a graph can't become an array, because no gradient would come through it: "
+                f"use {way_out}, or t.data for the values alone"
+            )
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self._check_outside_graph(CAFFELITES_FUNCTIONS)
         if kernels.recorder() is not None:
             kernels.raise_unrecordable("a Tensor as an array of NumPy's")
         return np.array(self._data, dtype=dtype, copy=copy)
@@ -405,3 +429,12 @@ def _empty_row_list(rows: int) -> np.ndarray:
 def empty_array(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
     """Return a new array, whose values are not set yet. Inside `meta_init()` it takes no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape) if meta_init.is_on else np.empty(shape, dtype)
+
+
+def _unwrap(x: Any) -> Any:
+    """Return arguments of a function of NumPy's with arrays instead of Tensors."""
+    if isinstance(x, list | tuple):
+        return type(x)([_unwrap(item) for item in x])
+    if isinstance(x, dict):
+        return {name: _unwrap(item) for name, item in x.items()}
+    return x.data if isinstance(x, Tensor) else x
