@@ -32,7 +32,7 @@ import caffelite
 logger = logging.getLogger(__name__)
 #: The modules in which caffelite has more.
 MODULES = {"augment", "callbacks", "datasets", "initializers", "metrics", "plots", "schedules", "sources"}
-#: Public methods that caffelite's rooms have for each other.
+#: Public methods that caffelite's subpackages have for each other.
 INTERNAL = frozenset(
     {
         "DataGenerator.begin",
