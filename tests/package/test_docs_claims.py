@@ -54,3 +54,12 @@ def test_files_and_folders_that_pages_and_sources_name_exist():
     in_sources = {name for name in in_sources if "/" in name}
     assert len(in_sources) > 50
     assert sorted(in_sources - HEADERS_OF_OTHERS - present) == []
+
+
+def test_names_that_extensions_of_the_site_import_from_each_other_exist():
+    sources = {path.stem: path.read_text() for path in (ROOT / "docs" / "_extensions").glob("*.py")}
+    imports = re.findall(r"^from (\w+) import (.+)$", "\n".join(sources.values()), re.MULTILINE)
+    names = [(module, name) for module, listed in imports if module in sources for name in listed.split(", ")]
+    assert names
+    for module, name in names:
+        assert re.search(rf"^(def |class )?{name}\b", sources[module], re.MULTILINE), (module, name)
