@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import caffelite as cl
+
 ROOT = Path(__file__).parents[2]
 PROMISES = (ROOT / "docs" / "promises.md").read_text()
 HOW_IT_IS_FAST = (ROOT / "docs" / "how-it-is-fast.md").read_text()
@@ -63,3 +65,8 @@ def test_names_that_extensions_of_the_site_import_from_each_other_exist():
     assert names
     for module, name in names:
         assert re.search(rf"^(def |class )?{name}\b", sources[module], re.MULTILINE), (module, name)
+
+
+def test_every_metric_is_on_its_page():
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    assert [name for name in cl.metrics.__all__ if not re.search(rf"`(cl\.metrics\.)?{name}\b", page)] == []
