@@ -273,11 +273,11 @@ def test_mixup_helps_against_wrong_labels():
     assert mixed > plain + 0.005
 
 
-def test_a_loss_that_forgives_learns_fewer_wrong_labels_by_heart():
+def test_a_loss_that_forgives_memorizes_fewer_wrong_labels():
     output = run("label_noise.py").stdout
     usual, forgiving = numbers_after("test accuracy", output)
     assert forgiving > usual
-    repeated, fewer = numbers_after("by heart", output)
+    repeated, fewer = numbers_after("memorized", output)
     assert fewer < 0.8 * repeated
 
 
