@@ -27,7 +27,7 @@ from caffelite._support.reprs import init_arguments, init_signature
 from caffelite.core import initializers
 from caffelite.core.function import Function
 
-#: The classes and functions of caffelite's own names. Rooms above this one `register` theirs.
+#: The classes and functions of caffelite's own names. Subpackages that import this one `register` theirs.
 NAMES: dict[str, Any] = {
     **{name: x for name, x in vars(functions).items() if isinstance(x, type) and issubclass(x, Function)},
     **{name: getattr(initializers, name) for name in ("he_normal", "he_uniform", "xavier_normal", "xavier_uniform")},

@@ -11,7 +11,7 @@ import caffelite
 
 PACKAGE = Path(caffelite.__file__).parent
 
-# A module imports from its own layer and from those above it in this table. Other rooms have no place yet.
+# A module imports from its own layer and from those above it in this table. Other subpackages have no place yet.
 LAYERS = [
     {"_kernels", "_support", "textbook"},
     {"core"},

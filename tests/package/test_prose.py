@@ -70,7 +70,7 @@ def test_plain_sentences_are_left_alone(sentence):
         "A wrong shape is refused.",
         "The step is recorded anew.",
         "Beside it stands the loss.",
-        "The heart of the house has two doors.",
+        "Every room imports the heart of the house.",
         "It is nothing but a loop.",
         "A callback of one's own.",
         "A second thread pays from 5 µs on.",

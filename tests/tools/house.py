@@ -21,7 +21,7 @@ from tests.tools.names import CYTHON, Definition, definitions, is_participle, pa
 
 SOURCES = {".py", ".pyi", *CYTHON, ".h", ".js", ".css", ".html"}
 
-#: Files and folders that have a better name now, by the room that they were in.
+#: Files and folders that have a better name now, by the folder that they were in.
 OLD_FILES = {
     "": "look parallel tabular",
     "_kernels": "border spinning watch",
@@ -42,7 +42,7 @@ OLD_FILES = {
     "web/playground": "follow setting wishes",
     "web/static": "said",
 }
-#: Names of files that no room should have.
+#: Names that no file should have.
 PRIVATE_WORDS = word_set(
     """alike applied at_once buffered cautions choosing door elsewhere film kept own_loss predicting said saying
     several spinning streamed surroundings weighing wishes"""
@@ -74,7 +74,7 @@ class House:
         self.package = root / "caffelite"
 
     def files(self, folder: str = "", deep: bool = True) -> list[Path]:
-        """Return the sources of a room, without what Cython makes of them."""
+        """Return the sources of a folder, without what Cython makes of them."""
         room = self.package / folder
         paths = room.rglob("*") if deep else room.glob("*")
         return sorted(path for path in paths if path.suffix in SOURCES and path.is_file() and not is_generated(path))

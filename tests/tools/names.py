@@ -50,7 +50,7 @@ NO_NOUNS = word_set(
     Least Like Most My No None Not Of Off On Only Other Others Our Own Several Some Such That The Their These
     They This Those To Until We What When Where Which While Who Whose With Without"""
 )
-#: Public names, which stay, and a name that two rooms have for the same idea.
+#: Public names, which stay, and a name that two subpackages have for the same idea.
 ALLOWED = word_set("Each NotRecorded Penalized ToShape Where add_grad_of")
 ALLOWED_TWICE = word_set("Node")
 #: Terms of the field that begin like a pronoun or a preposition.

@@ -44,7 +44,7 @@ HABITS = {
     r"\b(is|are) said\b|\b(say|says) (so|of)\b": "write “returns”, “names”, “declares”, …",
     r"\b(anew|thereby|whereby|therein|thereof|besides|likewise|hence|beforehand)\b": "use a word of today, or none",
     r"\b(stands?|stood|lies) (?!for\b)": "write “is”",
-    r"\b(house|doors?|hearts?)\b": "name the part: package, subpackage, interface, core",
+    r"\b(house|doors?|hearts?|rooms|(a|the|each|every|all|which) room)\b": "name the part: package, interface, core",
     r"\b(is|are) such as\b": "name them, and then write “such as”",
     r"\bnothing but\b|\b(all|any|none) but\b": "write “only” or “except”",
     r"\bone's( own)?\b": "write “your”",
