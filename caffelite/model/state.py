@@ -87,7 +87,7 @@ class ModelState:
         """Return the state for pickles and deep copies, as arguments of `ModelState`."""
         return self.is_seeded, self.rng, self.split_rngs, self.column_names, self.init_arguments
 
-    def reseed(self, seed: Any) -> np.random.Generator:
+    def set_seed(self, seed: Any) -> np.random.Generator:
         """Return the random stream of a seed, which is now the model's. A Generator is returned unchanged."""
         rng = make_rng("seed", seed)
         if rng is not seed:
