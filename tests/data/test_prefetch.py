@@ -22,7 +22,7 @@ def small_buffers(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left():
+def thread_leak_check():
     yield
     assert [thread.name for thread in threading.enumerate() if "prefetch" in thread.name] == []
 
@@ -79,11 +79,13 @@ def test_a_prefetched_training_is_resumed(tmp_path):
     assert_same(fit_classifier(data(), resume=path), fit_classifier(data()))
 
 
-class Own(BaseException):
+class UserException(BaseException):
     pass
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), KeyError("mine"), Own("mine"), KeyboardInterrupt("mine")])
+@pytest.mark.parametrize(
+    "error", [ValueError("mine"), KeyError("mine"), UserException("mine"), KeyboardInterrupt("mine")]
+)
 @pytest.mark.parametrize("at", [0, 3])
 def test_an_exception_is_raised_at_the_batch_that_caused_it(error, at):
     def batches():

@@ -125,7 +125,7 @@ def test_a_copy_from_any_order_to_any_other_has_the_same_elements(shape, dtype):
     assert (out[..., shape[3] :] == 77).all()
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_a_copy_in_another_order_that_threads_share_is_whole(threads):
     cl.set_num_threads(threads)
@@ -139,7 +139,7 @@ def test_a_copy_in_another_order_that_threads_share_is_whole(threads):
 @every_order
 @both_dtypes
 @pytest.mark.parametrize("shape", [(5, 3, 7), (70, 66, 3, 5), (3, 130, 2, 2), (1, 4, 3, 3), (6, 1, 2, 9), (9, 4, 1, 1)])
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_batch_norm_has_the_same_bits_and_keeps_the_order_in_every_order_of_memory(shape, order, dtype):
     x, dy = 10 + uniform(*shape, dtype=dtype), uniform(*shape, dtype=dtype, seed=1)
     scale, shift = uniform(shape[1], dtype=dtype), uniform(shape[1], dtype=dtype, seed=2)

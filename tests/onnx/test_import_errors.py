@@ -140,10 +140,10 @@ def test_a_mistake_of_caffelites_is_not_blamed_on_the_file(path, monkeypatch):
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, IndexError, ZeroDivisionError, MemoryError])
 def test_an_error_inside_caffelite_is_not_blamed_on_the_file(error, path, monkeypatch):
-    def broken(g, node):
+    def raise_error(g, node):
         raise error("a mistake")
 
-    monkeypatch.setitem(layers.SINGLE_NODES, "MatMul", [broken])
+    monkeypatch.setitem(layers.SINGLE_NODES, "MatMul", [raise_error])
     with pytest.raises(error, match=r"^a mistake$"):
         load_graph(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 

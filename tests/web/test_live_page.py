@@ -19,7 +19,7 @@ from tests.web.live_training import command, fit
 
 
 @pytest.fixture(autouse=True)
-def generous(monkeypatch):
+def long_timeouts(monkeypatch):
     """Parts of the page may take long: a machine that does other things, too, takes long for all."""
     monkeypatch.setattr(updates, "FIRST_SHARE", 60.0)
     monkeypatch.setattr(live_module, "SECONDS_AT_END", 60.0)

@@ -105,16 +105,16 @@ def decode_in_javascript(content):
     start = 4 + length
     assert start % 8 == 0
 
-    def filled(value):
+    def fill(value):
         if isinstance(value, dict) and "$array" in value:
             count = int(np.prod(value["$array"]))
             found = np.frombuffer(content, value["type"], count, start + value["at"])
             return found.reshape(value["$array"])
         if isinstance(value, dict):
-            return {name: filled(x) for name, x in value.items()}
-        return [filled(x) for x in value] if isinstance(value, list) else value
+            return {name: fill(x) for name, x in value.items()}
+        return [fill(x) for x in value] if isinstance(value, list) else value
 
-    return filled(json.loads(content[4:start]))
+    return fill(json.loads(content[4:start]))
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------
