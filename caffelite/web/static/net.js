@@ -2,7 +2,7 @@
 
 import { colour } from "./charts.js";
 import { rgb } from "./pictures.js";
-import { drawPixels, classColour, pixels, signedColour } from "./said.js";
+import { drawPixels, classColour, pixels, signedColour } from "./predictions.js";
 
 const UNIT = 34, TALL = 44; // pixels of a unit, and of its place
 const MAX_INPUTS = 16; // that are drawn one by one

@@ -5,7 +5,7 @@ import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
 import { Net, weightName } from "./net.js";
 import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeightKernels } from "./program.js";
-import { drawPredictions } from "./said.js";
+import { drawPredictions } from "./predictions.js";
 
 const $ = (id) => document.getElementById(id);
 const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];

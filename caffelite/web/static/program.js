@@ -3,7 +3,7 @@
 
 import { colour, formatNumber } from "./charts.js";
 import { mix, rgb } from "./pictures.js";
-import { classColour, signedColour } from "./said.js";
+import { classColour, signedColour } from "./predictions.js";
 
 const $ = (id) => document.getElementById(id);
 const BAND = 30, MEMORY = 130, GAP = 8; // pixels of the kernels, of the memory, and between them
