@@ -65,7 +65,7 @@ class Playground:
                 **CHOICES,
                 "data": [*DATA, *[TABLE] * (table is not None)],
                 "loss": list(setting.losses),
-                "target": [] if table is None else table.columns,
+                "target": [] if table is None else table.column_names,
             },
             "limits": {"layers": choices.MAX_LAYERS, "units": choices.MAX_UNITS, "points": setting.rows},
             "table": None if table is None else {"name": table.name, "rows": table.rows, "left_out": table.left_out},
