@@ -162,11 +162,6 @@ def _quote_names(names: list[Any]) -> str:
     return ", ".join(map(repr, names)) if names else "none"
 
 
-def from_frame(data: Any, what: Any) -> Any:
-    """Return the numbers of a frame or of its column as an array; everything else as it is."""
-    return as_array(data, what) if is_series(data) or is_frame(data) else data
-
-
 def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
     """Return the numbers and bools of a frame, (n, columns), or of a column, (n,), in the dtype that holds them all.
 

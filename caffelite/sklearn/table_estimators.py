@@ -33,8 +33,6 @@ from caffelite.sklearn.frame_rows import is_frame
 from caffelite.tables.columns import mean_and_deviation
 from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, train
 
-__all__ = ["TableClassifier", "TableRegressor"]
-
 COLUMN_NAME = "x{}"  # the name of a column of an array
 
 

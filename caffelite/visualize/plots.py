@@ -348,7 +348,7 @@ def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) ->
 
 
 def _style_axes(axes: Any, title: str, grid: str | None = None) -> None:
-    """Write the title. Draw lines through the numbers of these axes, "x", "y" or "both", behind the picture, and no box."""
+    """Write the title, and draw no box. Behind the picture are the lines of a grid: "x", "y", "both" or none."""
     if grid is not None:
         axes.grid(axis=grid, color=FAINT, linewidth=0.8)
         axes.set_axisbelow(True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,8 @@ class UploadedTable:
         target = numbers(cells[self.target])
         whole = np.isfinite(np.array([numbers(cells[name]) for name in self.inputs])).all(axis=0).tolist()
         values = cells[self.target] if target is None else target.tolist()
-        labels = {
-            value
-            for value, is_complete_row in zip(values, whole, strict=True)
-            if is_complete_row and value != "" and value == value
-        }
+        complete_rows = itertools.compress(values, whole)
+        labels = {value for value in complete_rows if value != "" and value == value}
         return [value if isinstance(value, str) else f"{value:g}" for value in sorted(labels)]
 
     def with_target(self, target: Any) -> UploadedTable:
