@@ -84,9 +84,8 @@ def _check_different(names: list[Any], what: Any) -> None:
 
 def join_names(names: list[Any], max_names: int = 8) -> str:
     """Write the first names, and how many more there are."""
-    return ", ".join(
-        [*map(str, names[:max_names]), *([f"… {len(names) - max_names} more"] if len(names) > max_names else [])]
-    )
+    rest = [f"… {len(names) - max_names} more"] if len(names) > max_names else []
+    return ", ".join([*map(str, names[:max_names]), *rest])
 
 
 def _infer_dtype(column: Any) -> Any:

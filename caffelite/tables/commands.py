@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from collections.abc import Collection, Sequence
 from importlib import import_module
@@ -108,13 +106,6 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
         raise ValueError(f"{path} gives no probabilities: train it again")
     classes = np.array(model.classes)[outputs.argmax(axis=1)]
     return [names, *np.column_stack([classes, outputs.astype(str)]).tolist()], remarks
-
-
-def as_csv(lines: list[list[str]]) -> str:
-    """Cells as comma-separated values."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
 
 
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:

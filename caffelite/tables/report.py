@@ -35,9 +35,8 @@ def describe_target(target: Target, parts: TableSplit, other_task: str | None) -
             f"{shorten(target.classes[i], MAX_NAME_LENGTH)} {percent_text(counts[i] / len(values))}"
             for i in by_frequency
         ]
-        class_texts[MAX_LISTED_CLASSES:] = (
-            [f"{len(class_texts) - MAX_LISTED_CLASSES:,} more"] if len(class_texts) > MAX_LISTED_CLASSES else []
-        )
+        if len(class_texts) > MAX_LISTED_CLASSES:
+            class_texts[MAX_LISTED_CLASSES:] = [f"{len(class_texts) - MAX_LISTED_CLASSES:,} more"]
         text = f"{target.name}: classification, {len(by_frequency):,} classes: {', '.join(class_texts)}"
     text += f"; or --task {other_task}" if other_task else ""
     uses = [f"{np.count_nonzero(rows):,} for the {name}" for name, rows in parts._asdict().items()]

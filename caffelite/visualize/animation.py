@@ -18,6 +18,7 @@ import numpy as np
 
 from caffelite._support.colours import FAINT, INK, PALETTE
 from caffelite.core.arrays import check_positive, check_positive_integer
+from caffelite.core.function import format_shape
 from caffelite.model.model import Model
 from caffelite.training.history import History
 from caffelite.visualize.regions import Plane
@@ -178,7 +179,7 @@ class _Regions:
         if len(shape) != 2 or shape[1] < 2:
             raise ValueError(
                 "film draws the regions of a classifier with a column of outputs for each class, (n, classes); this "
-                f"model's outputs are {('n', *shape[1:])}".replace("'", "")
+                f"model's outputs are {format_shape((None, *shape[1:]))}"
             )
 
     def draw(self, axes: Any, outputs: np.ndarray, predictions: np.ndarray) -> str:
@@ -201,7 +202,7 @@ class _Curve:
         if shape not in ((1,), (1, 1)):
             raise ValueError(
                 "film draws the curve of a regression with one output, (n, 1) or (n,); this model's outputs are "
-                f"{('n', *shape[1:])}".replace("'", "")
+                f"{format_shape((None, *shape[1:]))}"
             )
 
     def draw(self, axes: Any, outputs: np.ndarray, predictions: np.ndarray) -> str:

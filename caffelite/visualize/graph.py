@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.text_table import FIT_STYLE
+from caffelite._support.text_table import FIT_STYLE, shorten
 from caffelite.core.autograd import topological_order
 from caffelite.core.modes import mode
 from caffelite.core.tensor import Tensor
@@ -238,6 +238,5 @@ def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
 
 def _label(text: str) -> str:
     """In one line, of limited length, of letters that XML allows."""
-    line = " ".join(text.split())
-    line = line if len(line) <= MAX_LABEL else line[: MAX_LABEL - 1] + "…"
+    line = shorten(text, MAX_LABEL)
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

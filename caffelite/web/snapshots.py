@@ -224,17 +224,14 @@ def filters(view: TrainingView) -> dict[str, Any] | None:
     for function in view.model.all_functions():
         if isinstance(function, Conv2d) and function.weight.shape[1] in (1, 3):
             values = function.weight.data[:FILTERS]
-            return {"of": repr(function), "filters": _to_channels_last(values)}
-        if isinstance(function, Linear) and function.weight.shape[0] == math.prod(shape):
+        elif isinstance(function, Linear) and function.weight.shape[0] == math.prod(shape):
             values = function.weight.data[:, :FILTERS].T.reshape(-1, *shape)
-            return {"of": repr(function), "filters": _to_channels_last(values)}
-        if isinstance(function, Conv2d | Linear):
+        elif isinstance(function, Conv2d | Linear):
             return None
+        else:
+            continue
+        return {"of": repr(function), "filters": np.ascontiguousarray(np.moveaxis(values, 1, -1), np.float32)}
     return None
-
-
-def _to_channels_last(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(values, 1, -1), np.float32)
 
 
 def mistakes(view: TrainingView) -> dict[str, Any] | None:

@@ -21,7 +21,6 @@ from caffelite.web.server import Channel, Server, encode_message
 
 MAX_NAME = 100  # of a kernel's name
 CHOICES = {
-    "data": list(DATA),
     "activation": list(choices.ACTIVATIONS),
     "norm": list(choices.NORMS),
     "optimizer": list(choices.OPTIMIZERS),

@@ -1,7 +1,7 @@
 // Line charts on a canvas: linear or logarithmic, smoothed, with values under the pointer or the arrow keys, and all of
 // it in words for who does not see the canvas.
 
-import { drawNextFrame, make } from "./page.js";
+import { clearCanvas, drawNextFrame, make } from "./page.js";
 
 /** The value of a CSS variable, such as "--ink". */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -126,15 +126,8 @@ export class LineChart {
 
   draw() {
     const { width, height } = this.canvas.getBoundingClientRect();
-    const scale = window.devicePixelRatio || 1;
     if (width === 0) return;
-    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
-      this.canvas.width = Math.round(width * scale);
-      this.canvas.height = Math.round(height * scale);
-    }
-    const pen = this.canvas.getContext("2d");
-    pen.setTransform(scale, 0, 0, scale, 0, 0);
-    pen.clearRect(0, 0, width, height);
+    const pen = clearCanvas(this.canvas, width, height);
     this.lines = this.series.map((line, i) => ({
       ...line,
       y: line.faint ? line.y : smooth(line.y, this.smoothing),

@@ -1,7 +1,7 @@
 // The drawing of the net: units with their pictures, links with their weights. Layers can be dragged, links clicked.
 
 import { colour } from "./charts.js";
-import { make } from "./page.js";
+import { clearCanvas, make } from "./page.js";
 import { classColour, drawPixels, rgb, signedColour } from "./pictures.js";
 import { pixels } from "./predictions.js";
 
@@ -120,13 +120,10 @@ export class Net {
 
   draw(config, frame) {
     Object.assign(this, { config, frame });
-    const { canvas } = this, ratio = devicePixelRatio || 1;
+    const { canvas } = this;
     const { sizes, count, height, width, across, up } = (this.layout = computeLayout(config, this.width));
-    canvas.width = width * ratio;
-    canvas.height = height * ratio;
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
-    const pen = canvas.getContext("2d"), page = rgb(colour("--card"));
-    pen.scale(ratio, ratio);
+    const pen = clearCanvas(canvas, width, height), page = rgb(colour("--card"));
     this.links = [];
     frame.weights.forEach((weights, layer) => {
       const isSummary = layer === 0 && sizes[0] !== count, [from, to] = isSummary ? [1, weights.shape[1]] : weights.shape;

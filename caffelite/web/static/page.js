@@ -13,6 +13,15 @@ export function make(tag, properties = {}, ...content) {
   return element;
 }
 
+/** Give a canvas this size in pixels of the page. Return a pen that draws on it in these; the canvas is empty. */
+export function clearCanvas(canvas, width, height) {
+  const ratio = devicePixelRatio || 1, pen = canvas.getContext("2d");
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  pen.scale(ratio, ratio);
+  return pen;
+}
+
 /** Return a function that calls `draw` in the next frame: once, also if it is called several times before. */
 export function drawNextFrame(draw) {
   let isRequested = false;

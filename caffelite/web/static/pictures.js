@@ -1,7 +1,7 @@
 // Pictures of numbers: the plane, images, histograms.
 
 import { colour } from "./charts.js";
-import { make } from "./page.js";
+import { clearCanvas, make } from "./page.js";
 
 // M. Okabe and K. Ito, "Color Universal Design", 2008; the order is that of caffelite's figures.
 export const CLASSES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#888888"];
@@ -95,14 +95,13 @@ function makeFigure(pixelAt, height, width, words, label) {
 
 /** A canvas with the bars of a histogram. */
 export function histogram(counts, label) {
-  const ratio = devicePixelRatio || 1;
-  const canvas = make("canvas", { width: 120 * ratio, height: 24 * ratio, role: "img", "aria-label": label });
-  const pen = canvas.getContext("2d"), largest = Math.log1p(counts.reduce((a, b) => Math.max(a, b), 1));
+  const canvas = make("canvas", { role: "img", "aria-label": label }), wide = 120, tall = 24;
+  const pen = clearCanvas(canvas, wide, tall), largest = Math.log1p(counts.reduce((a, b) => Math.max(a, b), 1));
   pen.fillStyle = colour("--strong");
-  const width = canvas.width / counts.length;
+  const width = wide / counts.length;
   counts.forEach((count, i) => {
-    const height = (Math.log1p(count) / largest) * canvas.height;
-    pen.fillRect(i * width, canvas.height - height, Math.max(1, width - ratio), height);
+    const height = (Math.log1p(count) / largest) * tall;
+    pen.fillRect(i * width, tall - height, Math.max(1, width - 1), height);
   });
   return canvas;
 }

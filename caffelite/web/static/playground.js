@@ -137,9 +137,7 @@ $("kernel").onclick = () => {
   ask({ ask: "kernel" });
 };
 $("measure").onclick = () => ask({ ask: "kernels" });
-$("step").onclick = () => ask({ ask: "step" });
-$("epoch").onclick = () => ask({ ask: "epoch" });
-$("again").onclick = () => ask({ ask: "again" });
+for (const name of ["step", "epoch", "again"]) $(name).onclick = () => ask({ ask: name });
 $("speed").onchange = () => ask({ ask: "speed", value: $("speed").value === "" ? null : Number($("speed").value) });
 $("file").onchange = async () => {
   const [file] = $("file").files;

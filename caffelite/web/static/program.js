@@ -2,7 +2,7 @@
 // what one kernel has read and written.
 
 import { colour, formatNumber } from "./charts.js";
-import { $, make } from "./page.js";
+import { $, clearCanvas, make } from "./page.js";
 import { classColour, mix, rgb, signedColour } from "./pictures.js";
 
 const BAND = 30, MEMORY = 130, GAP = 8; // pixels of the kernels, of the memory, and between them
@@ -51,14 +51,12 @@ function buttonCell(kernel, showLoop) {
 export function drawBars() {
   const canvas = $("bars");
   if (timeline === null || canvas.clientWidth === 0) return;
-  const ratio = devicePixelRatio || 1, width = canvas.clientWidth, page = rgb(colour("--card"));
+  const width = canvas.clientWidth, page = rgb(colour("--card"));
   const { microseconds, writes, calls, bars: temporaries, size } = timeline.stages[stage];
   const largest = Math.max(...timeline.stages.map((s) => sum(s.microseconds))), highest = Math.max(1, ...timeline.stages.map((s) => s.size));
-  canvas.width = width * ratio;
-  canvas.height = (BAND + GAP + MEMORY) * ratio;
   canvas.style.height = `${BAND + GAP + MEMORY}px`;
-  const pen = canvas.getContext("2d"), across = (t) => (t / largest) * width, paint = (b) => `rgb(${mix(page, rgb(classColour(b % 7)), 0.55)})`;
-  pen.scale(ratio, ratio);
+  const pen = clearCanvas(canvas, width, BAND + GAP + MEMORY);
+  const across = (t) => (t / largest) * width, paint = (b) => `rgb(${mix(page, rgb(classColour(b % 7)), 0.55)})`;
   const ends = [];
   let end = 0;
   for (const t of microseconds) ends.push((end += t));
