@@ -22,6 +22,7 @@ from caffelite.core.modes import no_grad
 from caffelite.functions import Conv2d
 from caffelite.model.model import History, Model
 from caffelite.visualize.animation import film as film
+from caffelite.visualize.regions import TINT as TINT
 from caffelite.visualize.regions import Plane
 
 MAX_CHARACTERS = 48 * 20  # of a text, beside curves

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 import caffelite as cl
 from caffelite._support.colours import PALETTE
 from caffelite.visualize import animation as films
-from caffelite.visualize.regions import TINT
+from caffelite.visualize.plots import TINT
 
 Image = pytest.importorskip("PIL.Image")
 
