@@ -23,17 +23,7 @@ h5py = pytest.importorskip("h5py")
 NUMBERED = np.repeat(np.arange(N, dtype=np.float32)[:, None], 4, axis=1)
 
 
-@pytest.fixture(autouse=True)
-def small_buffers(monkeypatch):
-    """Buffers of some hundreds of rows, in blocks of a few."""
-    monkeypatch.setattr(sources, "BUFFER", 2**15)
-    monkeypatch.setattr(sources, "BLOCK", 2**10)
-
-
-@pytest.fixture(autouse=True)
-def thread_leak_check():
-    yield
-    assert [thread.name for thread in threading.enumerate() if "prefetch" in thread.name] == []
+pytestmark = pytest.mark.usefixtures("small_buffers", "thread_leak_check")
 
 
 class SlicedArray:

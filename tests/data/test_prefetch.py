@@ -8,23 +8,12 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite import sources
 from tests.data.sources import FEATURES, N, Stopping, X, Y, assert_same, classifier, fit_classifier
 
 h5py = pytest.importorskip("h5py")
 
 
-@pytest.fixture(autouse=True)
-def small_buffers(monkeypatch):
-    """Buffers of some hundreds of rows, in blocks of a few."""
-    monkeypatch.setattr(sources, "BUFFER", 2**15)
-    monkeypatch.setattr(sources, "BLOCK", 2**10)
-
-
-@pytest.fixture(autouse=True)
-def thread_leak_check():
-    yield
-    assert [thread.name for thread in threading.enumerate() if "prefetch" in thread.name] == []
+pytestmark = pytest.mark.usefixtures("small_buffers", "thread_leak_check")
 
 
 def test_prefetch_gives_the_batches_in_order_each_time_and_their_number():

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -132,6 +133,17 @@ def test_messages_keep_arrays_numbers_and_words():
 
 
 # ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+def test_scripts_import_only_files_and_names_that_exist():
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in web.STATIC.glob("*.js")}
+    imports = re.compile(r'^import \{ (.+) \} from "\./(.+)";$', re.MULTILINE)
+    for name, text in scripts.items():
+        found = imports.findall(text)
+        assert len(found) == text.count('from "./'), name
+        for names, file in found:
+            exported = set(re.findall(r"^export (?:const|function|class) ([$\w]+)", scripts[file], re.MULTILINE))
+            assert set(names.split(", ")) <= exported, (name, file)
 
 
 def test_the_page_needs_the_token_and_has_a_strict_policy(server):
