@@ -23,14 +23,16 @@ from caffelite.files.atomic import NotAFileError, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import find_extra_axes
-from caffelite.onnx.constraints import SUPPORTED_VALUES, UNSUPPORTED_ATTRIBUTES
+from caffelite.onnx.constraints import MULTI_OUTPUT, OPTION_INPUTS, find_unsupported_attribute
+from caffelite.onnx.families import OPERATORS, dense, normalization
 from caffelite.onnx.layers import LayerGraph
 from caffelite.onnx.nodes import Node, UnsupportedGraph, is_plain
-from caffelite.onnx.operators import ATTRIBUTE_CHECKS, MULTI_OUTPUT, OPERATORS, OPTION_INPUTS
 from caffelite.onnx.opsets import convert_opset, opset_version
 
 MAX_MESSAGE = 500  # characters of what is wrong with a file
 DOMAINS = {"": 0, "ai.onnx": 0, "ai.onnx.ml": 1}
+#: Checks of attributes if a list of their values is not enough.
+ATTRIBUTE_CHECKS = {"Einsum": dense.einsum_terms, "LRN": normalization.check_response_norm}
 LABEL_OPERATORS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer"}  # without a gradient
 
 
@@ -276,20 +278,12 @@ def check_operator(node: Node) -> None:
         return
     if node.operator in LABEL_OPERATORS:
         raise node.error("makes labels, and other nodes compute with them, which caffelite does not have")
-    check_attributes(node)
-    if node.operator not in OPERATORS:
-        raise node.error("is an operator that caffelite does not have")
-
-
-def check_attributes(node: Node) -> None:
-    for name, values in SUPPORTED_VALUES.get(node.operator, {}).items():
-        if name in node.attributes and node.attributes[name] not in values:
-            raise node.error(f"has {name} = {node.attributes[name]!r}, which caffelite does not have")
-    for name in UNSUPPORTED_ATTRIBUTES.get(node.operator, ()):
-        if name in node.attributes:
-            raise node.error(f"has {name}, which caffelite does not have")
+    if (unsupported := find_unsupported_attribute(node)) is not None:
+        raise node.error(f"has {unsupported}, which caffelite does not have")
     if node.operator in ATTRIBUTE_CHECKS:
         ATTRIBUTE_CHECKS[node.operator](node)
+    if node.operator not in OPERATORS:
+        raise node.error("is an operator that caffelite does not have")
 
 
 def first_line(error: Exception) -> str:

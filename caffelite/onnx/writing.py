@@ -77,6 +77,7 @@ class Writer:
         self._names = set(self._model_arrays)  # that are taken
         self._numbers: Counter[str] = Counter()  # behind the names that would be taken
         self._made: dict[Any, str] = {}  # constants, and what is computed of inputs alone
+        self.application: Application  # the one that is being written
         self.inputs = [
             Value(self._new(name), shape, self.dtype if dtype.kind == "f" else dtype)
             for name, shape, dtype in zip(_input_names(graph), graph.shapes, graph.dtypes, strict=True)
@@ -97,7 +98,8 @@ class Writer:
         if rule is None:
             raise _no_rule_error(application)
         inputs = [self._value(source, self.dtype) for source in application.inputs]
-        names = rule(self, application, *inputs)
+        self.application = application
+        names = rule(self, application.function, *inputs)
         names = names if isinstance(names, tuple) else (names,)
         return tuple(
             [Value(value_name(x), shape, self.dtype) for x, shape in zip(names, application.shapes, strict=True)]
@@ -265,10 +267,8 @@ class Writer:
 def node_rule(operator: str, **attributes: str) -> Rule:
     """Return the rule for a Function that is one node. `attributes` has the Function's name of each ONNX attribute."""
 
-    def rule(g: Writer, a: Application, *inputs: Value) -> str:
-        return g.node(
-            operator, *inputs, **{name: getattr(a.function, attribute) for name, attribute in attributes.items()}
-        )
+    def rule(g: Writer, f: Any, *inputs: Value) -> str:
+        return g.node(operator, *inputs, **{name: getattr(f, attribute) for name, attribute in attributes.items()})
 
     return rule
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application, N
+from caffelite.model.export_graph import N
 from caffelite.onnx.families.dense import write_linear_nodes
 from caffelite.onnx.families.elementwise import as_bool, piecewise_constant_op
 from caffelite.onnx.families.indexing import take
@@ -23,10 +23,9 @@ from caffelite.onnx.writing import Rule, Value, Writer, known_lengths
 
 
 def write_attention(
-    g: Writer, a: Application, x: Value, context: Value | None = None, mask: Value | None = None, cache: None = None
+    g: Writer, f: Any, x: Value, context: Value | None = None, mask: Value | None = None, cache: None = None
 ) -> str:
     """Softmax(q kᵀ / √d) v in every head. A key that a position does not see has the least score, and the weight 0."""
-    f: Any = a.function
     if not f.has_context:
         context, mask = None, mask or context
     source, d = context or x, f.size // f.heads

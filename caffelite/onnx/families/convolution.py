@@ -12,7 +12,6 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.families.shape import pad_axis
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, constant_integers
@@ -61,21 +60,19 @@ def _ceil_pads(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_convolution(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_convolution(g: Writer, f: Any, x: Value) -> str:
     if f.padding == "same" and set(f.stride) != {1} and set(f.dilation) == {1}:
         return _convolution(g, "Conv", f, x, auto_pad="SAME_UPPER")
     lengths: Any = x.shape[2:]
     before = after = f.pads_before(lengths)
     if isinstance(f.padding, str):
-        positions: Any = a.shapes[0][2:]
+        positions: Any = g.application.shapes[0][2:]
         along = zip(lengths, positions, before, f.kernel_size, f.stride, f.dilation, strict=True)
         after = [max((m - 1) * s + d * (k - 1) + 1 - first - n, 0) for n, m, first, k, s, d in along]
     return _convolution(g, "Conv", f, x, pads=[*before, *after])
 
 
-def write_transposed_convolution(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_transposed_convolution(g: Writer, f: Any, x: Value) -> str:
     after, extra = list(f.padding), list(f.output_padding)
     for i, stride in enumerate(f.stride):
         if extra[i] >= stride:  # which onnxruntime refuses; to cut less from the end is the same
@@ -90,11 +87,10 @@ def _convolution(g: Writer, operator: str, f: Any, x: Value, **attributes: Any) 
 
 
 def pool_rule(operator: str, **attributes: int) -> Rule:
-    def rule(g: Writer, a: Application, x: Value) -> str:
-        f: Any = a.function
+    def rule(g: Writer, f: Any, x: Value) -> str:
         window: dict[str, Any] = {"kernel_shape": [*f.kernel_size], "strides": [*f.stride], "pads": [*f.padding] * 2}
         if f.ceil:
-            window |= _last_windows(f, x.shape[2:], a.shapes[0][2:])
+            window |= _last_windows(f, x.shape[2:], g.application.shapes[0][2:])
         return g.node(operator, x, **window, **attributes)
 
     return rule
@@ -112,7 +108,7 @@ def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
 
 
 def global_pool_rule(operator: str) -> Rule:
-    return lambda g, a, x: g.node("Flatten", g.node(operator, x))
+    return lambda g, f, x: g.node("Flatten", g.node(operator, x))
 
 
 RULES: dict[type, Rule] = {

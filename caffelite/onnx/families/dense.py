@@ -9,7 +9,6 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, is_plain, shortest_decimal
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule, type_code
 from caffelite.tables import Columns, Splines
@@ -17,8 +16,8 @@ from caffelite.tables import Columns, Splines
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_linear(g: Writer, a: Application, x: Value) -> str:
-    return write_linear_nodes(g, a.function, x)
+def write_linear(g: Writer, f: Any, x: Value) -> str:
+    return write_linear_nodes(g, f, x)
 
 
 def write_linear_nodes(g: Writer, f: Any, x: Value) -> str:
@@ -29,19 +28,16 @@ def write_linear_nodes(g: Writer, f: Any, x: Value) -> str:
     return g.node("Add", g.node("MatMul", x, g.initializer(f.weight)), g.initializer(f.bias))
 
 
-def write_embedding(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_embedding(g: Writer, f: Any, x: Value) -> str:
     return g.node("Gather", g.initializer(f.weight), x, axis=0)
 
 
-def write_positional_encoding(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_positional_encoding(g: Writer, f: Any, x: Value) -> str:
     return g.node("Add", x, g.constant(f.table(g.dtype)[: x.shape[1]]))
 
 
-def write_columns(g: Writer, a: Application, *inputs: Value) -> str:
+def write_columns(g: Writer, f: Any, *inputs: Value) -> str:
     """Write the numbers, 0 where they are missing, where these are, and the vectors of the categories."""
-    f: Any = a.function
     parts = []
     if f.numbers:
         center, scale = map(g.constant, f.moments(g.dtype))
@@ -71,9 +67,8 @@ def write_bins(g: Writer, f: Any, x: Value, missing: str) -> str:
     return g.node("Where", is_missing, g.number(0), g.node("Clip", share, g.number(0), g.number(1)))
 
 
-def write_splines(g: Writer, a: Application, *inputs: Value) -> str:
+def write_splines(g: Writer, f: Any, *inputs: Value) -> str:
     """Write a product of the codes of the numbers, and the vectors of the categories, each with its column's scale."""
-    f: Any = a.function
     k, y = len(f.numbers), g.initializer(f.bias).name
     weight, scale = g.initializer(f.weight), g.initializer(f.column_scale)
 
@@ -117,7 +112,7 @@ RULES: dict[type, Rule] = {
     functions.MatMul: node_rule("MatMul"),
     functions.Embedding: write_embedding,
     functions.PositionalEncoding: write_positional_encoding,
-    functions.Dropout: lambda g, a, x: g.node("Dropout", x, g.constant(np.float32(a.function.p))),
+    functions.Dropout: lambda g, f, x: g.node("Dropout", x, g.constant(np.float32(f.p))),
 }
 
 

@@ -17,7 +17,6 @@ from caffelite._kernels.operations import OPERATIONS, by_function
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule, type_code
 
@@ -94,12 +93,11 @@ def numpy_or_tensor(numpy_function: Callable[..., Any], tensor_function: Callabl
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_clip(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_clip(g: Writer, f: Any, x: Value) -> str:
     return g.node("Clip", x, *[None if bound is None else g.number(bound) for bound in (f.low, f.high)])
 
 
-def write_where(g: Writer, a: Application, x: Value, y: Value, condition: Value) -> str:
+def write_where(g: Writer, f: Any, x: Value, y: Value, condition: Value) -> str:
     return g.node("Where", as_bool(g, condition), x, y)
 
 
@@ -107,9 +105,8 @@ def as_bool(g: Writer, condition: Value) -> Any:
     return condition if condition.dtype == np.bool_ else g.node("Cast", condition, to=TensorProto.BOOL)
 
 
-def write_piecewise_constant(g: Writer, a: Application, *inputs: Value) -> str:
+def write_piecewise_constant(g: Writer, f: Any, *inputs: Value) -> str:
     """Write an operator of a loaded graph. True and false are numbers of the model's dtype, 1 and 0."""
-    f: Any = a.function
     if f.operator in ("Not", "And", "Or", "Xor"):
         arguments = [as_bool(g, x) for x in inputs]
     elif len({x.dtype for x in inputs}) > 1:
@@ -124,11 +121,11 @@ def write_piecewise_constant(g: Writer, a: Application, *inputs: Value) -> str:
 
 def elementwise_rule(entry: Any) -> Rule:
     """Return the rule of a row of the table: one node, or what the row's function writes."""
-    return node_rule(entry) if isinstance(entry, str) else lambda g, a, x: entry(g, x)
+    return node_rule(entry) if isinstance(entry, str) else lambda g, f, x: entry(g, x)
 
 
-def write_elementwise(g: Writer, a: Application, x: Value) -> str:
-    return g.node(a.function.operator, x)
+def write_elementwise(g: Writer, f: Any, x: Value) -> str:
+    return g.node(f.operator, x)
 
 
 RULES: dict[type, Rule] = {

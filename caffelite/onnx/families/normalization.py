@@ -9,7 +9,6 @@ import numpy as np
 from caffelite import functions
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.families.shape import pad_axis
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, shortest_decimal
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -17,20 +16,17 @@ from caffelite.onnx.writing import Rule, Value, Writer
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_layer_norm(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_layer_norm(g: Writer, f: Any, x: Value) -> str:
     shift = None if f.shift is None else g.initializer(f.shift)
     return g.node("LayerNormalization", x, g.initializer(f.scale), shift, axis=-1, epsilon=f.eps)
 
 
-def write_batch_norm(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_batch_norm(g: Writer, f: Any, x: Value) -> str:
     moments = [g.initializer(y) for y in (f.scale, f.shift, f.mean, f.variance)]
     return g.node("BatchNormalization", x, *moments, epsilon=f.eps, momentum=1 - f.momentum)
 
 
-def write_instance_norm(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_instance_norm(g: Writer, f: Any, x: Value) -> str:
     return g.node("InstanceNormalization", x, g.initializer(f.scale), g.initializer(f.shift), epsilon=f.eps)
 
 

@@ -10,9 +10,8 @@ from onnx import TensorProto
 from caffelite import functions
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
-from caffelite.model.export_graph import Application
 from caffelite.model.model import Model
-from caffelite.onnx.constraints import has_unsupported_attribute
+from caffelite.onnx.constraints import find_unsupported_attribute
 from caffelite.onnx.nodes import ConstantCache, Finder, Node, NodeGraph, constant_integers
 from caffelite.onnx.writing import Rule, Value, Writer
 
@@ -30,8 +29,7 @@ RECURRENT: dict[str, tuple[Any, list[int]]] = {
 def recurrent_rule(operator: str, **attributes: int) -> Rule:
     """Return the rule for a layer that is this operator: a node for each layer of a stack."""
 
-    def rule(g: Writer, a: Application, x: Value, *optional: Value | None) -> Any:
-        f: Any = a.function
+    def rule(g: Writer, f: Any, x: Value, *optional: Value | None) -> Any:
         count = len(f.state_names)
         padded: list[Any] = [*optional, *[None] * (count + 1 - len(optional))]
         states, lengths = padded[:-1], padded[-1]
@@ -57,7 +55,7 @@ def recurrent_rule(operator: str, **attributes: int) -> Rule:
         last = [g.node("Concat", *parts, axis=0) if f.layers > 1 else parts[0] for parts in zip(*ends, strict=True)]
         if f.layers * f.directions == 1:
             last = [g.node("Squeeze", h, g.integers((0,))) for h in last]
-        return (y, *last) if len(a.shapes) > 1 else y
+        return (y, *last) if len(g.application.shapes) > 1 else y
 
     return rule
 
@@ -214,7 +212,7 @@ def _find_forward_layer(g: NodeGraph, name: str, output: int) -> tuple[Node, Any
     before it puts the steps first.
     """
     node = g.producers.get(name)
-    if node is None or node.operator not in RECURRENT or has_unsupported_attribute(node) or not g.is_used_once(name):
+    if node is None or node.operator not in RECURRENT or find_unsupported_attribute(node) or not g.is_used_once(name):
         return None
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
         return None

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.model.export_graph import Application
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, check_size
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -17,8 +16,7 @@ from caffelite.onnx.writing import Rule, Value, Writer
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_upsample(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_upsample(g: Writer, f: Any, x: Value) -> str:
     scales = np.array([1, 1, *f.scale[: x.ndim - 2]], np.float32)
     return g.node(
         *("Resize", x, None, g.constant(scales)),

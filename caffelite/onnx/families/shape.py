@@ -12,7 +12,7 @@ from caffelite import functions
 from caffelite.core.arrays import normalize_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application, SymbolicLength
+from caffelite.model.export_graph import SymbolicLength
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.nodes import (
     Finder,
@@ -29,35 +29,35 @@ from caffelite.onnx.writing import Rule, Value, Writer
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_reshape(g: Writer, a: Application, x: Value) -> str:
-    return g.node("Reshape", x, g.shape(a.shapes[0]))
+def write_reshape(g: Writer, f: Any, x: Value) -> str:
+    return g.node("Reshape", x, g.shape(g.application.shapes[0]))
 
 
-def write_reshape_rows(g: Writer, a: Application, x: Value) -> str:
-    return g.node("Reshape", x, g.integers((0, *a.shapes[0][1:])))
+def write_reshape_rows(g: Writer, f: Any, x: Value) -> str:
+    return g.node("Reshape", x, g.integers((0, *g.application.shapes[0][1:])))
 
 
-def write_flatten(g: Writer, a: Application, x: Value) -> str:
+def write_flatten(g: Writer, f: Any, x: Value) -> str:
     return g.node("Flatten", x, axis=1)
 
 
-def write_transpose(g: Writer, a: Application, x: Value) -> str:
-    axes = a.function.axes or range(x.ndim)[::-1]
+def write_transpose(g: Writer, f: Any, x: Value) -> str:
+    axes = f.axes or range(x.ndim)[::-1]
     return g.node("Transpose", x, perm=[axis % x.ndim for axis in axes])
 
 
-def write_concatenate(g: Writer, a: Application, *inputs: Value) -> str:
-    return g.node("Concat", *inputs, axis=a.function.axis)
+def write_concatenate(g: Writer, f: Any, *inputs: Value) -> str:
+    return g.node("Concat", *inputs, axis=f.axis)
 
 
-def write_stack(g: Writer, a: Application, *inputs: Value) -> str:
-    axis = a.function.axis % (inputs[0].ndim + 1)
+def write_stack(g: Writer, f: Any, *inputs: Value) -> str:
+    axis = f.axis % (inputs[0].ndim + 1)
     return g.node("Concat", *[g.node("Unsqueeze", x, g.integers((axis,))) for x in inputs], axis=axis)
 
 
-def write_pad(g: Writer, a: Application, x: Value) -> str:
+def write_pad(g: Writer, f: Any, x: Value) -> str:
     """Return a node, or one for each axis if a border is longer than its mirror image, which ONNX does not continue."""
-    f, pairs = a.function, a.function.pairs(x.ndim)
+    pairs = f.pairs(x.ndim)
     mode = f.modes[f.mode]
     if mode == "reflect":
         if isinstance(x.shape[0], SymbolicLength) and any(pairs[0]):
