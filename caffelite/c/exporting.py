@@ -104,11 +104,6 @@ DEFINITION = """
 ELEMENT_NAMES = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
 
-def source(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> str:
-    """Return the text of a file at this path; see `export`."""
-    return render(model, path, input_shape, quantize)[0]
-
-
 def render(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
     """Return the text of a file at this path, and how far int8 weights move the outputs; see `export`."""
     if not isinstance(model, Model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,10 +73,10 @@ def from_torch(module: nn.Module) -> cl.Model:
     pairs, frozen = [], []
     for path, m, function in converted.values():
         if not named_parts(m):
-            state = m.state_dict(keep_vars=True)
-            matches = match_state(torch_arrays(function), state, f"from_torch: {_describe(path, m)}: ")
-            pairs += matches
-            frozen += [p for p, value in _parameter_pairs(torch_arrays(function), state) if not value.requires_grad]
+            arrays, state = torch_arrays(function), m.state_dict(keep_vars=True)
+            pairs += match_state(arrays, state, f"from_torch: {_describe(path, m)}: ")
+            frozen_arrays = [array for name, array in arrays.items() if not state[name].requires_grad]
+            frozen += [p for array in frozen_arrays for p in array.arrays if isinstance(p, Tensor)]
     store(model, pairs)
     for p in frozen:
         p.requires_grad = False
@@ -218,12 +217,6 @@ def _canonical(option: Any) -> Any:
     if isinstance(option, nn.GELU) and option.approximate == "none":
         return nn.functional.gelu
     return 0 if option == "valid" else option
-
-
-def _parameter_pairs(arrays: dict[str, TorchArray], state: Mapping[str, Any]) -> Iterator[tuple[Tensor, Any]]:
-    """Yield the parameters, each with the one of PyTorch's that it is in."""
-    for name, array in arrays.items():
-        yield from [(parameter, state[name]) for parameter in array.arrays if isinstance(parameter, Tensor)]
 
 
 def _join_path(path: str, name: str) -> str:

@@ -8,13 +8,12 @@ import pytest
 
 import caffelite as cl
 from caffelite import c, functions
-from caffelite.c.exporting import source
 from caffelite.c.layers import IDENTITIES
 from caffelite.c.net import LAYERS, STACKS
 from tests.c.models import F32, F64, Calling, Sequences, needs_compiler, rows
 from tests.conftest import run
 from tests.reference import special_values
-from tests.tools.fuzz_c_export import CC, CHANGES, SANITIZED, STRICT, Drawn, Several, differing, outputs_in_c
+from tests.tools.fuzz_c_export import CC, CHANGES, SANITIZED, STRICT, Drawn, Several, differing, outputs_in_c, source
 
 PUBLIC = [vars(functions.activation)[name] for name in functions.activation.__all__]
 ELEMENTWISE = [
