@@ -31,7 +31,7 @@ from caffelite.c.emit import (
     wrap_items,
 )
 from caffelite.c.int8 import Rounding, measure_rounding
-from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Part, copy_layer
+from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Part, elementwise
 from caffelite.core.function import Function, format_shape
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
@@ -55,18 +55,13 @@ from caffelite.model.tracing import original_class, unwrap_tensor
 MAX_REPR = 80  # characters of a Function's `repr`
 MAX_INT = 2**31 - 1  # the largest `int`
 
-
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
 LAYERS: dict[type, Callable[..., CLayer]] = layers.LAYERS | layers_sequence.LAYERS | operators.LAYERS
 
 #: Functions that write the calls of a Function that is several layers, and return what it makes.
 STACKS: dict[type, Callable[..., list[Part]]] = layers_sequence.STACKS | operators.STACKS
 
-C_TYPES = {
-    "f": "float",
-    "i": layers_sequence.INDEX_TYPE,
-    "b": layers_sequence.MASK_TYPE,
-}
+C_TYPES = {"f": "float", "i": layers_sequence.INDEX_TYPE, "b": layers_sequence.MASK_TYPE}
 
 
 @dataclass(eq=False)
@@ -138,9 +133,8 @@ class CModel:
             raise TypeError(f"export: an output of {model!r} does not depend on the row")
         value, shape = self.parts[source]
         if value.pointer:  # an input, or an output before
-            value, *_ = self.add_call(
-                functions.ToShape(-1, *shape), (number,), copy_layer(shape), [(value, shape)], shape
-            )
+            copy = elementwise(shape, "x[]", "x")
+            value, *_ = self.add_call(functions.ToShape(-1, *shape), (number,), copy, [(value, shape)], shape)
         return value, shape
 
     def add_result(self, source: Any, part: Part) -> None:
@@ -182,7 +176,7 @@ class CModel:
         elif self.is_needed(a):
             if any(0 in shape for shape in a.shapes):
                 raise ValueError(f"export: {a.function!r} makes an array without elements, as it is used in {parent!r}")
-            if not all(map(_is_rowwise, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
+            if not all(map(_has_row_axis, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {parent!r}")
             if a.kind in STACKS:
                 self.write_stack(a, path, parent)
@@ -270,10 +264,8 @@ class CModel:
             self.constants[key] = name = f"constant_{len(self.constants)}"
             comment = as_comment(shorten(what, MAX_REPR))
             self.definitions.append(f"/* {comment}: {format_shape(shape)} */\n{self.define_constant(name, array)}\n")
-        name = self.constants[key]
-        return CArray(
-            array.size, layers_sequence.MASK_TYPE if array.dtype == np.uint8 else "float", pointer=name
-        ), shape
+        kind = layers_sequence.MASK_TYPE if array.dtype == np.uint8 else "float"
+        return CArray(array.size, kind, pointer=self.constants[key]), shape
 
     def _values(self, source: Any, a: Application) -> Any:
         """Return the values that a Function gets from there for each row. They are the same for all rows.
@@ -284,14 +276,13 @@ class CModel:
             source = Constant(state_arrays(self.graph.model)[source.name])
         elif isinstance(source, Result):
             steps = self.leaves[source.application].steps
+            results = [unwrap_tensor(step.outputs[source.place]) for step in steps]
             try:
-                source = merge_constants(
-                    [unwrap_tensor(step.outputs[source.place]) for step in steps], repr(steps[0].function)
-                )
+                source = merge_constants(results, repr(steps[0].function))
             except ValueError as error:
                 raise ValueError(f"export: {error}") from error
         if source.shape is not None:
-            return source.values[0] if _is_rowwise(source.shape) else N
+            return source.values[0] if _has_row_axis(source.shape) else N
         axes = max(len(a.shapes[0]), 1 + 2 * (a.kind is functions.MatMul))  # a matrix has no axis of rows
         if np.ndim(source.values) < axes:
             return source.values
@@ -312,9 +303,8 @@ class CModel:
                 raise TypeError(f"export: there is no C for {function!r} of {x.type} as {name}")
         size = _size(y_shape)
         reshaped = [x for name, x in arrays.items() if layer.inputs[name] != layer.y]  # not seen as y is
-        free = [
-            x for x in inputs if layer.in_place and x.size == size and not x.pointer and x not in self.live + reshaped
-        ]
+        kept = self.live + reshaped
+        free = [x for x in inputs if layer.in_place and x.size == size and not x.pointer and x not in kept]
         scratch = [CArray(_size(shape), first=len(self.calls)) for shape in layer.scratch.values()]
         y = free[0] if free else CArray(size, first=len(self.calls))
         self.values += scratch if free else [*scratch, y]
@@ -344,17 +334,14 @@ class CModel:
             if views[name] == views[other]:
                 body = re.sub(rf"\b{name}\[", f"{other}[", body)
             else:
-                pointers.append(
-                    f"const {as_pointer(name, views[name])} = (const {as_pointer('', views[name])}){other};"
-                )
+                kind = as_pointer("", views[name])
+                pointers.append(f"const {as_pointer(name, views[name])} = (const {kind}){other};")
         body = "\n".join([*pointers, body])
         for name in layer.constants:
             body = re.sub(rf"\b{name}\[", f"{name}{first}[", body)
-        inputs = [
-            f"const {parameter(name, layer.inputs[name], layer.types.get(name, 'float'))}"
-            for name in aliases
-            if aliases[name] == name
-        ]
+        own_inputs = {name: layer.inputs[name] for name, other in aliases.items() if other == name}
+        types = {name: layer.types.get(name, "float") for name in own_inputs}
+        inputs = [f"const {parameter(name, view, types[name])}" for name, view in own_inputs.items()]
         inputs += [parameter(name, view) for name, view in layer.scratch.items()]
         head = f"{type(function).__name__.lower()}{suffix}"
         what = f"{'.'.join(map(str, path))}: {shorten(repr(function), MAX_REPR)}"
@@ -362,9 +349,7 @@ class CModel:
         over = ", in place" if "y" in aliases.values() else ""
         self.definitions.append(f"/* {as_comment(what)}: {sizes}{over} */")
         if first == suffix:
-            self.definitions += [
-                self.define_constant(f"{name}{first}", array) for name, array in layer.constants.items()
-            ]
+            self.definitions += [self.define_constant(f"{name}{first}", a) for name, a in layer.constants.items()]
         signature = wrap_items(f"static void {head}(", [*inputs, parameter("y", layer.y)], ")")
         self.definitions.append(self.convert_code(f"{signature}\n{{\n{indent(body)}\n}}\n"))
         tables = [line for line in layer.body if line.startswith("static const int ")]
@@ -396,7 +381,7 @@ def _trace(model: Model, shapes: Sequence[Shape]) -> ExportGraph:
         raise kind(f"export: {model!r} can't be followed{how}: {error}") from error
 
 
-def _is_rowwise(shape: Lengths) -> bool:
+def _has_row_axis(shape: Lengths) -> bool:
     """Return True if an array of this shape has one part for each row."""
     return shape[:1] == (N,) and not any(isinstance(n, SymbolicLength) for n in shape[1:])
 

@@ -114,9 +114,9 @@ def _specs(model: Any, state: dict[str, Any]) -> dict[str, TensorSpec]:
 
 
 def match_specs(file: File, expected: dict[str, TensorSpec], exactly: bool) -> dict[str, TensorSpec]:
-    """Return the names and forms of the model's arrays in a file. ValueError unless the file has all of the model's."""
+    """Return the names and specs of the model's arrays in a file. ValueError unless the file has all of the model's."""
     file.check_not_pytorch()
-    specs_in_file = {name: form for name, form in file.specs.items() if not name.startswith(TRAINING_PREFIX)}
+    specs_in_file = {name: spec for name, spec in file.specs.items() if not name.startswith(TRAINING_PREFIX)}
     file.check(expected, specs_in_file, exactly)
     return specs_in_file
 

@@ -28,10 +28,8 @@ from caffelite.onnx.nodes import Finder, Node, NodeGraph
 #: The types of floats that models have.
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
-
 #: Operators of indices, which are int64 in models.
 INTEGER_TYPES = (TensorProto.INT32, TensorProto.INT64)
-
 
 #: Operators whose results are not larger than their inputs.
 NON_GROWING = {

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,16 @@ def check_size(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
     return [int(n) for n in shape]
 
 
+def select_needed(nodes: list[Node], outputs: Iterable[str]) -> tuple[list[Node], set[str]]:
+    """Return the nodes on which the outputs depend, and the names of the outputs and of all inputs of these nodes."""
+    needed, needed_nodes = set(outputs), []
+    for node in reversed(nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            needed_nodes.append(node)
+    return needed_nodes[::-1], needed
+
+
 class NodeGraph:
     """The nodes of a graph, its layers by name, and the producer and the number of uses of each value.
 
@@ -175,12 +185,7 @@ class NodeGraph:
 
     def remove_unused(self) -> None:
         """Leave out nodes that nothing needs any more."""
-        needed, nodes = set(self.reader.outputs), []
-        for node in reversed(self.nodes):
-            if needed.intersection(node.outputs):
-                needed.update(node.inputs)
-                nodes.append(node)
-        self.nodes = nodes[::-1]
+        self.nodes, _ = select_needed(self.nodes, self.reader.outputs)
         self.index()
 
     # ---- layers -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -134,9 +135,10 @@ class Writer:
     def _columns(self, source: InputColumns) -> Value:
         """Take the elements in these columns of each row of an input."""
         x, columns = self.inputs[source.place], source.columns
+        row: Any = x.shape[1:]
         shape = (N, *columns.shape)
         flat = self.node("Reshape", x, self.integers((0, -1)))
-        if not np.array_equal(columns.ravel(), np.arange(_size(x.shape[1:]))):
+        if not np.array_equal(columns.ravel(), np.arange(math.prod(row))):
             flat = self.node("Gather", flat, self.constant(columns.ravel()), axis=1)
         return Value(self.node("Reshape", flat, self.shape(shape)), shape, x.dtype)
 
@@ -308,8 +310,6 @@ def _input_names(graph: ExportGraph) -> list[str]:
     """`input`, or what `call` calls its inputs if there are several."""
     if len(graph.shapes) == 1:
         return ["input"]
-    import inspect
-
     taken = [
         name
         for name, parameter in inspect.signature(graph.model.call).parameters.items()
@@ -321,7 +321,3 @@ def _input_names(graph: ExportGraph) -> list[str]:
 def _dims(shape: Lengths) -> list[Any]:
     """Return a shape as a file says it."""
     return [BATCH if n == N else None if isinstance(n, SymbolicLength) else int(n) for n in shape]
-
-
-def _size(shape: Any) -> int:
-    return math.prod(shape)

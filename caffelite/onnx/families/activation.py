@@ -177,7 +177,6 @@ GROUPS: dict[str, list[Finder]] = {
     "Mul": [find_silu, find_gelu],
 }
 
-
 SINGLE_NODES: dict[str, list[Finder]] = {
     "Relu": [simple_finder(lambda node: functions.ReLU())],
     "PRelu": [find_leaky_relu, find_prelu],

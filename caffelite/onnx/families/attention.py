@@ -12,7 +12,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import N
-from caffelite.onnx.families.dense import write_linear_nodes
+from caffelite.onnx.families.dense import write_linear
 from caffelite.onnx.families.elementwise import as_bool, piecewise_constant_op
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.families.shape import concatenate, pad_axis
@@ -32,7 +32,7 @@ def write_attention(
     length, keys = (known_lengths(value.shape)[1] for value in (x, source))
 
     def heads(part: Any, value: Value) -> str:
-        part = g.node("Reshape", write_linear_nodes(g, part, value), g.integers((0, 0, f.heads, d)))
+        part = g.node("Reshape", write_linear(g, part, value), g.integers((0, 0, f.heads, d)))
         return g.node("Transpose", part, perm=[0, 2, 1, 3])
 
     q, k, v = heads(f.query, x), heads(f.key, source), heads(f.value, source)
@@ -53,7 +53,7 @@ def write_attention(
         p = g.node("Where", visible, p, g.number(0))
     h = g.node("Transpose", g.node("MatMul", p, v), perm=[0, 2, 1, 3])
     h = g.node("Reshape", h, g.integers((0, 0, f.size)))
-    return write_linear_nodes(g, f.output, Value(h, x.shape, x.dtype))
+    return write_linear(g, f.output, Value(h, x.shape, x.dtype))
 
 
 def _expand_mask(g: Writer, mask: Value) -> str:

@@ -107,21 +107,13 @@ def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
     return {"pads": [*f.padding, *[max(p, (m - 1) * s + k - n - p) for n, m, k, s, p in along]]}
 
 
-def global_pool_rule(operator: str) -> Rule:
-    return lambda g, f, x: g.node("Flatten", g.node(operator, x))
-
-
 RULES: dict[type, Rule] = {
-    functions.Conv1d: write_convolution,
-    functions.Conv2d: write_convolution,
-    functions.ConvTranspose1d: write_transposed_convolution,
-    functions.ConvTranspose2d: write_transposed_convolution,
-    functions.MaxPool1d: pool_rule("MaxPool"),
-    functions.MaxPool2d: pool_rule("MaxPool"),
-    functions.AvgPool1d: pool_rule("AveragePool", count_include_pad=1),
-    functions.AvgPool2d: pool_rule("AveragePool", count_include_pad=1),
-    functions.GlobalAvgPool: global_pool_rule("GlobalAveragePool"),
-    functions.GlobalMaxPool: global_pool_rule("GlobalMaxPool"),
+    **dict.fromkeys((functions.Conv1d, functions.Conv2d), write_convolution),
+    **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), write_transposed_convolution),
+    **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), pool_rule("MaxPool")),
+    **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), pool_rule("AveragePool", count_include_pad=1)),
+    functions.GlobalAvgPool: lambda g, f, x: g.node("Flatten", g.node("GlobalAveragePool", x)),
+    functions.GlobalMaxPool: lambda g, f, x: g.node("Flatten", g.node("GlobalMaxPool", x)),
 }
 
 
@@ -239,12 +231,7 @@ def find_global_pool(g: NodeGraph, node: Node) -> Node | None:
     return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops else None
 
 
-GROUPS: dict[str, list[Finder]] = {
-    "Flatten": [find_global_pool],
-    "Reshape": [find_global_pool],
-    "Squeeze": [find_global_pool],
-}
-
+GROUPS: dict[str, list[Finder]] = {operator: [find_global_pool] for operator in ("Flatten", "Reshape", "Squeeze")}
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "Conv": [find_convolution],

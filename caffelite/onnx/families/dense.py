@@ -17,23 +17,11 @@ from caffelite.tables import Columns, Splines
 
 
 def write_linear(g: Writer, f: Any, x: Value) -> str:
-    return write_linear_nodes(g, f, x)
-
-
-def write_linear_nodes(g: Writer, f: Any, x: Value) -> str:
     if f.bias is None:
         return g.node("MatMul", x, g.initializer(f.weight))
     if x.ndim == 2:
         return g.node("Gemm", x, g.initializer(f.weight), g.initializer(f.bias))
     return g.node("Add", g.node("MatMul", x, g.initializer(f.weight)), g.initializer(f.bias))
-
-
-def write_embedding(g: Writer, f: Any, x: Value) -> str:
-    return g.node("Gather", g.initializer(f.weight), x, axis=0)
-
-
-def write_positional_encoding(g: Writer, f: Any, x: Value) -> str:
-    return g.node("Add", x, g.constant(f.table(g.dtype)[: x.shape[1]]))
 
 
 def write_columns(g: Writer, f: Any, *inputs: Value) -> str:
@@ -110,8 +98,8 @@ RULES: dict[type, Rule] = {
     Splines: write_splines,
     functions.DropConnect: write_linear,
     functions.MatMul: node_rule("MatMul"),
-    functions.Embedding: write_embedding,
-    functions.PositionalEncoding: write_positional_encoding,
+    functions.Embedding: lambda g, f, x: g.node("Gather", g.initializer(f.weight), x, axis=0),
+    functions.PositionalEncoding: lambda g, f, x: g.node("Add", x, g.constant(f.table(g.dtype)[: x.shape[1]])),
     functions.Dropout: lambda g, f, x: g.node("Dropout", x, g.constant(np.float32(f.p))),
 }
 
@@ -205,7 +193,6 @@ def find_dropout(g: NodeGraph, node: Node) -> Node | None:
 GROUPS: dict[str, list[Finder]] = {
     "Add": [find_matmul_add, find_positional_encoding],
 }
-
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "MatMul": [find_matmul],

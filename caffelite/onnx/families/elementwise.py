@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite._kernels.operations import OPERATIONS, by_function
 from caffelite.core.function import Function
@@ -97,10 +95,6 @@ def write_clip(g: Writer, f: Any, x: Value) -> str:
     return g.node("Clip", x, *[None if bound is None else g.number(bound) for bound in (f.low, f.high)])
 
 
-def write_where(g: Writer, f: Any, x: Value, y: Value, condition: Value) -> str:
-    return g.node("Where", as_bool(g, condition), x, y)
-
-
 def as_bool(g: Writer, condition: Value) -> Any:
     return condition if condition.dtype == np.bool_ else g.node("Cast", condition, to=TensorProto.BOOL)
 
@@ -124,16 +118,12 @@ def elementwise_rule(entry: Any) -> Rule:
     return node_rule(entry) if isinstance(entry, str) else lambda g, f, x: entry(g, x)
 
 
-def write_elementwise(g: Writer, f: Any, x: Value) -> str:
-    return g.node(f.operator, x)
-
-
 RULES: dict[type, Rule] = {
     **{getattr(functions, name): elementwise_rule(entry) for name, entry in by_function("onnx").items()},
     functions.Clip: write_clip,
-    functions.Where: write_where,
+    functions.Where: lambda g, f, x, y, condition: g.node("Where", as_bool(g, condition), x, y),
     PiecewiseConstant: write_piecewise_constant,
-    Elementwise: write_elementwise,
+    Elementwise: lambda g, f, x: g.node(f.operator, x),
 }
 
 
@@ -164,13 +154,13 @@ def variadic_op(numpy_function: Callable[..., Any], tensor_function: Callable[..
     return lambda node, *values: functools.reduce(functools.partial(compute, node), values)
 
 
+def add_all(values: Sequence[Any]) -> Any:
+    return functools.reduce(lambda a, b: a + b, values)
+
+
 def compute_clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
     low, high = node.argument("min", low), node.argument("max", high)
     return functions.clip(x, low, high) if isinstance(x, Tensor) else np.clip(x, low, high).astype(x.dtype)
-
-
-def compute_where(node: Node, condition: Any, a: Any, b: Any) -> Any:
-    return np.where(condition, a, b) if is_plain(condition, a, b) else functions.where(condition, a, b)
 
 
 def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
@@ -179,29 +169,20 @@ def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
         except (KeyError, TypeError):
             raise node.error(f"casts to type {node.get('to')} that there is not") from None
-    if isinstance(x, Tensor):
-        if dtype.kind == "f":
-            if dtype != x.dtype:
-                raise node.error(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
-            return x
-        return PiecewiseConstant(
-            "Cast", np.trunc if dtype.kind in "iu" else np.bool_, x.dtype, helper.np_dtype_to_tensor_dtype(dtype)
-        )(x)
-    if isinstance(x, kernels.RecordedArray):
-        if dtype == x.dtype or dtype.kind in "iu":
-            return x
-        return PiecewiseConstant("Cast", lambda a: a.astype(dtype), node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(
-            x
-        )
-    return x.astype(dtype)
+    if is_plain(x):
+        return x.astype(dtype)
+    if dtype == x.dtype or (dtype.kind in "iu" and not isinstance(x, Tensor)):
+        return x
+    if isinstance(x, Tensor) and dtype.kind == "f":
+        raise node.error(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
+    compute = np.trunc if dtype.kind in "iu" else dtype.type
+    return PiecewiseConstant("Cast", compute, node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(x)
 
 
 def compute_cast_like(node: Node, x: Any, like: Any) -> Any:
     dtype = node.dtype if isinstance(like, Tensor) else like.dtype
     return compute_cast(node, x, dtype)
 
-
-compute_total = variadic_op(operator.add, operator.add)
 
 OPERATORS: dict[str, Operator] = {
     "Identity": lambda node, x: x,
@@ -216,8 +197,8 @@ OPERATORS: dict[str, Operator] = {
     "Neg": lambda node, x: -x,
     "Mod": compute_mod,
     "Reciprocal": lambda node, x: 1 / x,
-    "Sum": compute_total,
-    "Mean": lambda node, *values: compute_total(node, *values) / float(len(values)),
+    "Sum": lambda node, *values: add_all(values),
+    "Mean": lambda node, *values: add_all(values) / float(len(values)),
     "Max": variadic_op(np.maximum, functions.maximum),
     "Min": variadic_op(np.minimum, functions.minimum),
     **{
@@ -249,6 +230,6 @@ OPERATORS: dict[str, Operator] = {
     "And": piecewise_constant_op(np.logical_and),
     "Or": piecewise_constant_op(np.logical_or),
     "Xor": piecewise_constant_op(np.logical_xor),
-    "Where": compute_where,
+    "Where": numpy_or_tensor(np.where, functions.where),
     "Clip": compute_clip,
 }

@@ -79,20 +79,7 @@ def compute_scaler(node: Node, x: Any) -> Any:
     return (x - node.cache(offset)) * node.cache(scale)
 
 
-def compute_normalizer(node: Node, x: Any) -> Any:
-    """x / its norm in each row. A row of norm 0 stays as it is."""
-    x = as_tensor(x)
-    norms = {
-        "MAX": lambda: x.max(-1, True),
-        "L1": lambda: x.abs().sum(-1, True),
-        "L2": lambda: (x * x).sum(-1, True).sqrt(),
-    }
-    norm = norms[node.get("norm", "MAX")]()
-    return x / functions.where(norm, norm, 1.0)
-
-
 OPERATORS: dict[str, Operator] = {
     "Scaler": compute_scaler,
     "ZipMap": lambda node, x: x,  # to words, of what are probabilities
-    "Normalizer": compute_normalizer,
 }

@@ -276,9 +276,4 @@ GROUPS: dict[str, list[Finder]] = {
     "Squeeze": [find_last_state],
 }
 
-
-SINGLE_NODES: dict[str, list[Finder]] = {
-    "RNN": [find_recurrence],
-    "GRU": [find_recurrence],
-    "LSTM": [find_recurrence],
-}
+SINGLE_NODES: dict[str, list[Finder]] = {operator: [find_recurrence] for operator in RECURRENT}

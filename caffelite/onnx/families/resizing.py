@@ -48,10 +48,7 @@ def find_upsample(g: NodeGraph, node: Node) -> Node | None:
     return g.layer(node, lambda: functions.Upsample(factors if len(factors) == 2 else factors[0]), node.inputs[:1])
 
 
-SINGLE_NODES: dict[str, list[Finder]] = {
-    "Resize": [find_upsample],
-    "Upsample": [find_upsample],
-}
+SINGLE_NODES: dict[str, list[Finder]] = {operator: [find_upsample] for operator in ("Resize", "Upsample")}
 
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
@@ -112,7 +109,4 @@ def _interpolate(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
     return take(x, axis, before.tolist()) * node.cache(1 - share) + take(x, axis, after.tolist()) * share
 
 
-OPERATORS: dict[str, Operator] = {
-    "Resize": compute_resize,
-    "Upsample": compute_resize,
-}
+OPERATORS: dict[str, Operator] = dict.fromkeys(("Resize", "Upsample"), compute_resize)
