@@ -22,10 +22,8 @@ HELPERS = {
     "relu": """\
 /* max(x, 0); NaN stays NaN */
 static float relu(float x) { return x < 0 ? 0 : x; }""",
-    "leaky_relu": """\
-static float leaky_relu(float x, float slope) { return x > 0 ? x : slope * x; }""",
-    "elu": """\
-static float elu(float x, float alpha) { return x > 0 ? x : alpha * expm1f(x); }""",
+    "leaky_relu": "static float leaky_relu(float x, float slope) { return x > 0 ? x : slope * x; }",
+    "elu": "static float elu(float x, float alpha) { return x > 0 ? x : alpha * expm1f(x); }",
     "gelu": """\
 /* x P(X < x) for a standard normal X */
 static float gelu(float x) { return 0.5f * x * erfcf(-0.7071067811865476f * x); }""",
@@ -34,10 +32,8 @@ static float gelu_tanh(float x)
 {
     return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }""",
-    "sigmoid": """\
-static float sigmoid(float x) { return 1 / (1 + expf(-x)); }""",
-    "silu": """\
-static float silu(float x) { return x / (1 + expf(-x)); }""",
+    "sigmoid": "static float sigmoid(float x) { return 1 / (1 + expf(-x)); }",
+    "silu": "static float silu(float x) { return x / (1 + expf(-x)); }",
     "softplus": """\
 /* log(1 + exp(x)), where exp(x) may overflow */
 static float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }""",

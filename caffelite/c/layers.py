@@ -37,10 +37,10 @@ class CLayer:
     types: Mapping[str, str] = field(default_factory=dict)
 
 
-Part = tuple[Any, Any]  # a value and its shape; or None and a number
+Operand = tuple[Any, Any]  # a value and its shape; or None and a number
 
 #: Writes one call of a layer, of a Function and its inputs. Returns what it makes, and then the arrays of its own.
-WriteCall = Callable[..., list[Part]]
+WriteCall = Callable[..., list[Operand]]
 
 
 def elementwise(shape: Shape, y: str, *inputs: str) -> CLayer:
@@ -262,10 +262,6 @@ def batch_norm(f: functions.BatchNorm, x: Shape, y: Shape) -> CLayer:
     return CLayer({"x": dims(counts)}, dims(counts), body, constants, in_place=True)
 
 
-def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> CLayer:
-    return normalization(f, axes(r=math.prod(x[:-1])), {"j": f.features}, "[j]", (f.features,))
-
-
 def rms_norm(f: functions.RMSNorm, x: Shape, y: Shape) -> CLayer:
     rows, n = axes(r=math.prod(x[:-1])), f.features
     counts = rows | {"j": n}
@@ -340,7 +336,9 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
     functions.GlobalMaxPool: global_max_pool,
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
-    functions.LayerNorm: layer_norm,
+    functions.LayerNorm: lambda f, x, y: normalization(
+        f, axes(r=math.prod(x[:-1])), {"j": f.features}, "[j]", (f.features,)
+    ),
     functions.RMSNorm: rms_norm,
     **dict.fromkeys((functions.GroupNorm, functions.InstanceNorm), group_norm),
     functions.PReLU: prelu,

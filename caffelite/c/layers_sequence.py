@@ -10,7 +10,7 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.c.emit import Shape, axes, dims, indent, literal, loop, loops, subscript
-from caffelite.c.layers import CLayer, Part, WriteCall
+from caffelite.c.layers import CLayer, Operand, WriteCall
 from caffelite.functions.recurrent import PARAMETER_NAMES
 from caffelite.model.tracing import original_class
 from caffelite.tables import Columns, Splines
@@ -166,13 +166,13 @@ def recurrent_pass(f: Any, x: Shape, *shapes: Shape) -> CLayer:
     return CLayer(inputs, y, [loop("j", m, *starts), loop(index, length, *step)], constants, scratch=scratch)
 
 
-def recurrent(f: Any, write: WriteCall, x: Part, *options: Part) -> list[Part]:
+def recurrent(f: Any, write: WriteCall, x: Operand, *options: Operand) -> list[Operand]:
     """Return a call for each layer in each direction, and one that puts both directions side by side."""
     states, lengths = options[: len(f.state_names)], options[len(f.state_names) :]
     if any(part != NOTHING for part in lengths):
         raise TypeError(f"export: there is no C for the lengths that {f!r} gets: each row has all steps")
     first = [state for state in states if state != NOTHING]
-    last: list[Part] = []
+    last: list[Operand] = []
     for layer in range(f.layers):
         sequences = f.sequences or layer < f.layers - 1
         shape = (x[1][0], f.hidden) if sequences else (f.hidden,)
@@ -206,12 +206,12 @@ def _single_layer(f: Any, suffix: str, sequences: bool) -> Any:
 # ---- attention ------------------------------------------------------------------------------------------------------
 
 
-NOTHING: Part = (None, None)  # in the place of an input that is left out
+NOTHING: Operand = (None, None)  # in the place of an input that is left out
 
 
 def attention(
-    f: Any, write: WriteCall, x: Part, context: Part = NOTHING, mask: Part = NOTHING, cache: Part = NOTHING
-) -> list[Part]:
+    f: Any, write: WriteCall, x: Operand, context: Operand = NOTHING, mask: Operand = NOTHING, cache: Operand = NOTHING
+) -> list[Operand]:
     """Return a call for each of the four Linears, one for rotary positions, and one for the weighted means."""
     if not f.has_context:
         context, mask = x, (mask if mask[0] is not None else context)
@@ -285,7 +285,7 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
 }
 
 #: Functions that write the calls of a Function that is several layers, and return what it makes.
-STACKS: dict[type, Callable[..., list[Part]]] = {
+STACKS: dict[type, Callable[..., list[Operand]]] = {
     **dict.fromkeys((functions.RNN, functions.GRU, functions.LSTM), recurrent),
     functions.MultiHeadAttention: attention,
 }

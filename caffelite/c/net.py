@@ -31,7 +31,7 @@ from caffelite.c.emit import (
     wrap_items,
 )
 from caffelite.c.int8 import Rounding, measure_rounding
-from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Part, elementwise
+from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Operand, elementwise
 from caffelite.core.function import Function, format_shape
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
@@ -59,7 +59,7 @@ MAX_INT = 2**31 - 1  # the largest `int`
 LAYERS: dict[type, Callable[..., CLayer]] = layers.LAYERS | layers_sequence.LAYERS | operators.LAYERS
 
 #: Functions that write the calls of a Function that is several layers, and return what it makes.
-STACKS: dict[type, Callable[..., list[Part]]] = layers_sequence.STACKS | operators.STACKS
+STACKS: dict[type, Callable[..., list[Operand]]] = layers_sequence.STACKS | operators.STACKS
 
 C_TYPES = {"f": "float", "i": layers_sequence.INDEX_TYPE, "b": layers_sequence.MASK_TYPE}
 
@@ -110,16 +110,16 @@ class CModel:
         self.needed = _row_dependent(self.leaves) & _reachable(self.leaves, outputs)
         used = [*outputs, *[x for a in self.leaves if a.number in self.needed for x in a.inputs]]
         self.uses = Counter([source for source in used if _depends_on_row(source)])
-        self.parts: dict[Any, Part] = {}  # values, by where they come from
+        self.results: dict[Any, Operand] = {}  # values, by where they come from
         self.live: list[CArray] = []  # values that will be read, each as often as it will be
         self.is_single = len(shapes) == len(outputs) == 1
-        self.inputs: list[Part] = []
+        self.inputs: list[Operand] = []
         for i, (shape, size, dtype) in enumerate(zip(shapes, sizes, self.graph.dtypes, strict=True)):
             value = CArray(size, C_TYPES[dtype.kind], pointer="x" if self.is_single else f"in_{i + 1}")
             self.inputs.append((value, shape))
             self.add_result(ModelInput(i), self.inputs[-1])
         self.write_applications(self.graph.applications, (), model)
-        self.outputs: list[Part] = []
+        self.outputs: list[Operand] = []
         for i, source in enumerate(outputs):
             self.outputs.append(self.make_output(source, model, i))
             self.outputs[-1][0].pointer = "y" if self.is_single else f"out_{i + 1}"
@@ -127,19 +127,19 @@ class CModel:
         self.memory = _assign_offsets([value for value in self.values if value not in output_values])
         self.rounding: Rounding | None = measure_rounding(self.graph) if quantize else None
 
-    def make_output(self, source: Any, model: Model, number: int) -> Part:
+    def make_output(self, source: Any, model: Model, number: int) -> Operand:
         """Return the value from this source, in an array of its own."""
-        if not _depends_on_row(source) or source not in self.parts:
+        if not _depends_on_row(source) or source not in self.results:
             raise TypeError(f"export: an output of {model!r} does not depend on the row")
-        value, shape = self.parts[source]
+        value, shape = self.results[source]
         if value.pointer:  # an input, or an output before
             copy = elementwise(shape, "x[]", "x")
             value, *_ = self.add_call(functions.ToShape(-1, *shape), (number,), copy, [(value, shape)], shape)
         return value, shape
 
-    def add_result(self, source: Any, part: Part) -> None:
+    def add_result(self, source: Any, part: Operand) -> None:
         """Note what comes from there. It is kept as long as it is read."""
-        self.parts[source] = part
+        self.results[source] = part
         self.live += [part[0]] * self.uses[source]
 
     # ---- applications -------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class CModel:
         """Write an application, in a Function that is followed."""
         if a.inner is not None and a.kind in COMPOSITES:
             *branches, last = a.inner
-            pinned = [self.parts[source][0] for source in a.inputs if _depends_on_row(source)]
+            pinned = [self.results[source][0] for source in a.inputs if _depends_on_row(source)]
             self.live += pinned
             for i, branch in enumerate(branches):
                 self.write_application(branch, (*path, i), parent)
@@ -187,7 +187,7 @@ class CModel:
             else:
                 raise TypeError(f"export: there is no C for {a.function!r}")
 
-    def write_layer(self, a: Application, step: Application, writer: Any, path: Shape, operands: list[Part]) -> None:
+    def write_layer(self, a: Application, step: Application, writer: Any, path: Shape, operands: list[Operand]) -> None:
         """Write a call of the layer of a Function, which has the result of application `a`."""
         shape: Any = a.shapes[0][1:]
         layer = writer(step.function, *[input_shape for _, input_shape in operands], shape)
@@ -197,7 +197,7 @@ class CModel:
     def write_stack(self, a: Application, path: Shape, parent: Function) -> None:
         """Write the calls of a Function that is several layers."""
 
-        def write_call(f: Any, *parts: Part, shape: Shape, writer: Any = None, index: Shape = ()) -> list[Part]:
+        def write_call(f: Any, *parts: Operand, shape: Shape, writer: Any = None, index: Shape = ()) -> list[Operand]:
             make_layer = writer or self.layers.get(original_class(f))
             if make_layer is None:
                 raise TypeError(f"export: there is no C for {f!r}")
@@ -213,22 +213,22 @@ class CModel:
         for value in pinned:
             self.live.remove(value)
 
-    def operands(self, a: Application, parent: Function) -> list[Part]:
+    def operands(self, a: Application, parent: Function) -> list[Operand]:
         """Return the inputs of a Function. They are read now, and no longer kept for it."""
-        parts = [self.get_part(source, a, parent) for source in a.inputs]
+        parts = [self.get_operand(source, a, parent) for source in a.inputs]
         for source, (value, _) in zip(a.inputs, parts, strict=True):
-            if _depends_on_row(source) and source in self.parts:
+            if _depends_on_row(source) and source in self.results:
                 self.live.remove(value)
         return parts
 
-    def get_part(self, source: Any, a: Application, parent: Function) -> Part:
+    def get_operand(self, source: Any, a: Application, parent: Function) -> Operand:
         """Return the value or number that comes from there; TypeError for a number that follows the number of rows."""
         if source is None:
             return None, None
-        if _depends_on_row(source) and source in self.parts:
-            return self.parts[source]
+        if _depends_on_row(source) and source in self.results:
+            return self.results[source]
         if isinstance(source, Cast):
-            value, shape = self.get_part(source.source, a, parent)
+            value, shape = self.get_operand(source.source, a, parent)
             floats = operators.FloatCast(value.type)
             return self.add_call(floats, (len(self.calls),), floats.layer(shape), [(value, shape)], shape)[0], shape
         if isinstance(source, InputColumns):
@@ -243,7 +243,7 @@ class CModel:
         name = source.name if isinstance(source, StoredArray) else f"a constant of {parent!r}"
         return self.make_constant(name, np.asarray(values))
 
-    def get_columns(self, source: InputColumns, a: Application, parent: Function) -> Part:
+    def get_columns(self, source: InputColumns, a: Application, parent: Function) -> Operand:
         """Return the elements of an input that follow one another in each row; TypeError for others."""
         value, _ = self.inputs[source.place]
         indices = source.columns.reshape(-1)
@@ -254,7 +254,7 @@ class CModel:
         pointer = f"{value.pointer} + {indices[0]}" if indices[0] else value.pointer
         return CArray(indices.size, value.type, pointer=pointer), source.columns.shape
 
-    def make_constant(self, what: str, array: np.ndarray) -> Part:
+    def make_constant(self, what: str, array: np.ndarray) -> Operand:
         """Return an array that is the same for each row."""
         shape = array.shape
         _size(shape)
@@ -293,7 +293,7 @@ class CModel:
     # ---- calls --------------------------------------------------------------------------------------------------
 
     def add_call(
-        self, function: Function, path: Shape, layer: CLayer, parts: list[Part], y_shape: Shape
+        self, function: Function, path: Shape, layer: CLayer, parts: list[Operand], y_shape: Shape
     ) -> tuple[CArray, ...]:
         """Note a call of a layer; its y, a new value or in the place of an input, and the arrays of its own."""
         inputs, shapes = [x for x, _ in parts], [*[shape for _, shape in parts], y_shape]
@@ -303,8 +303,8 @@ class CModel:
                 raise TypeError(f"export: there is no C for {function!r} of {x.type} as {name}")
         size = _size(y_shape)
         reshaped = [x for name, x in arrays.items() if layer.inputs[name] != layer.y]  # not seen as y is
-        kept = self.live + reshaped
-        free = [x for x in inputs if layer.in_place and x.size == size and not x.pointer and x not in kept]
+        needed = self.live + reshaped
+        free = [x for x in inputs if layer.in_place and x.size == size and not x.pointer and x not in needed]
         scratch = [CArray(_size(shape), first=len(self.calls)) for shape in layer.scratch.values()]
         y = free[0] if free else CArray(size, first=len(self.calls))
         self.values += scratch if free else [*scratch, y]

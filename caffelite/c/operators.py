@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import functions
 from caffelite._kernels.operations import by_function
 from caffelite.c.emit import INDICES, Shape, axes, dims, index_axes, literal, loop, loops, subscript
-from caffelite.c.layers import CLayer, Part, WriteCall, elementwise
+from caffelite.c.layers import CLayer, Operand, WriteCall, elementwise
 from caffelite.core.arrays import normalize_axes
 from caffelite.core.function import Function
 
@@ -138,9 +138,9 @@ def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> CLayer:
     return CLayer({"a": a, "b": b}, dims(stack | lengths), body)
 
 
-def split(f: functions.Split, write: WriteCall, x: Part) -> list[Part]:
+def split(f: functions.Split, write: WriteCall, x: Operand) -> list[Operand]:
     """Return a call for each part."""
-    parts: list[Part] = []
+    parts: list[Operand] = []
     for i, index in enumerate(f.indices((1, *x[1]))):
         shape = np.empty((1, *x[1]))[index].shape[1:]
         parts += write(functions.Index(index), x, shape=shape, index=(i,))
@@ -161,4 +161,4 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
 }
 
 #: Functions that write the calls of a Function that is several layers, as those in `sequences.STACKS`.
-STACKS: dict[type, Callable[..., list[Part]]] = {functions.Split: split}
+STACKS: dict[type, Callable[..., list[Operand]]] = {functions.Split: split}

@@ -21,17 +21,8 @@ from caffelite._support.text_table import shorten
 from caffelite.files.atomic import NotAFileError, as_bytes, open_file, replace_file
 
 #: The dtypes of arrays, by their names in the format.
-DTYPES = {
-    name: np.dtype(dtype)
-    for name, dtype in {
-        "F64": "f8",
-        "F32": "f4",
-        "F16": "f2",
-        "BOOL": "?",
-        **{f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
-    }.items()
-}
-
+DTYPES = {name: np.dtype(code) for name, code in {"F64": "f8", "F32": "f4", "F16": "f2", "BOOL": "?"}.items()}
+DTYPES |= {f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)}
 
 MAX_MESSAGE = 500  # characters of a message about a file
 TRAINING_PREFIX = "training:"  # in a checkpoint, names of arrays that are not the model's begin with this

@@ -28,8 +28,7 @@ def named_state(model: Any) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
 
 def state_dict(model: Any) -> dict[str, np.ndarray]:
     """Return copies of parameters and buffers by name; see `Model.state_dict`."""
-    parameters, buffers = named_state(model)
-    return {name: p.data.copy() for name, p in parameters.items()} | {k: x.copy() for k, x in buffers.items()}
+    return {name: array.copy() for name, array in state_arrays(model).items()}
 
 
 def load_state_dict(model: Any, state: dict[str, Any]) -> None:
@@ -77,7 +76,7 @@ def load(model: Any, path: str | os.PathLike) -> None:
 def fill(model: Any, file: File) -> None:
     """Set all values from a file, in a model that was made inside `meta_init()`."""
     parameters, buffers = named_state(model)
-    expected, exact = _specs(model, parameters | buffers), float64_buffers(model._descendants())
+    expected, exact = state_specs(model), float64_buffers(model._descendants())
     exact_names = {name for name, x in buffers.items() if id(x) in exact}
     older = {name for name in exact_names if name in file.specs and file.specs[name].dtype == model.dtype}
     expected.update({name: expected[name]._replace(dtype=model.dtype) for name in older})
@@ -99,17 +98,12 @@ def state_arrays(model: Any) -> dict[str, np.ndarray]:
 
 
 def state_specs(model: Any) -> dict[str, TensorSpec]:
-    """Shape and dtype of parameters and buffers, by name. Also for a model made inside `meta_init()`."""
+    """Return shape and dtype in a file of parameters and buffers, by name; of a model of `meta_init()`, too."""
     parameters, buffers = named_state(model)
-    return _specs(model, parameters | buffers)
-
-
-def _specs(model: Any, state: dict[str, Any]) -> dict[str, TensorSpec]:
-    """Shape and dtype that these parameters and buffers have in a file."""
     exact = float64_buffers(model._descendants())
     return {
         name: TensorSpec(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
-        for name, x in state.items()
+        for name, x in (parameters | buffers).items()
     }
 
 

@@ -18,8 +18,6 @@ SUPPORTED_VALUES: dict[str, dict[str, tuple]] = {
     "CumSum": {"exclusive": (0,), "reverse": (0,)},
     "GatherND": {"batch_dims": (0,)},
     "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
-    "LayerNormalization": {"stash_type": (1,)},
-    "RMSNormalization": {"stash_type": (1,)},
     "MaxPool": {"storage_order": (0,)},
     "AveragePool": {"dilations": ([1], [1, 1])},
     "LSTM": {
@@ -31,7 +29,7 @@ SUPPORTED_VALUES: dict[str, dict[str, tuple]] = {
     "RNN": {"activations": (["Tanh"], ["Tanh"] * 2), "layout": (0,)},
     "BatchNormalization": {"training_mode": (0,), "spatial": (1,)},
     "ConvTranspose": {"auto_pad": ("NOTSET", "VALID"), "output_shape": ()},
-    "GroupNormalization": {"stash_type": (1,)},
+    **{f"{kind}Normalization": {"stash_type": (1,)} for kind in ("Layer", "RMS", "Group")},
     "Reshape": {"allowzero": (0, 1)},
     "Attention": {"qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)},
     "LinearClassifier": {"post_transform": ("NONE", "LOGISTIC", "SOFTMAX")},

@@ -33,17 +33,8 @@ INTEGER_TYPES = (TensorProto.INT32, TensorProto.INT64)
 
 #: Operators whose results are not larger than their inputs.
 NON_GROWING = {
-    "Identity",
-    "Cast",
-    "Transpose",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Flatten",
-    "Slice",
-    "Split",
-    "Concat",
-    "TopK",
+    *("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"),
+    *("Slice", "Split", "Concat", "TopK"),
 }
 
 

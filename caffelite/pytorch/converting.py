@@ -17,14 +17,7 @@ from caffelite.pytorch.state import BATCH_COUNT, TorchArray, match_state, store,
 
 #: Attributes of modules that are not options, or that a row of the table checks itself.
 UNCHECKED_ATTRIBUTES = {
-    "training",
-    "inplace",
-    "init",
-    "name",
-    "threshold",
-    "sequences",
-    "causal",
-    "activation_relu_or_gelu",
+    *("training", "inplace", "init", "name", "threshold", "sequences", "causal", "activation_relu_or_gelu"),
 }
 HARMLESS_METHODS = {"extra_repr", "reset_parameters", "_reset_parameters"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

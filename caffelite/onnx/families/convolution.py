@@ -124,14 +124,10 @@ def _find_weights(g: NodeGraph, node: Node) -> tuple[np.ndarray, dict[str, str]]
     """Return the weights of a convolution of images or series, and the names of its parameters."""
     _, w, *biases = node.inputs
     a = g.constants.get(w)
-    if (
-        a is None
-        or a.ndim not in (3, 4)
-        or a.dtype != g.reader.dtype
-        or (any(biases) and g.array(biases[0], 1) is None)
-    ):
+    has_bias = any(biases)
+    if a is None or a.ndim not in (3, 4) or a.dtype != g.reader.dtype or (has_bias and g.array(biases[0], 1) is None):
         raise node.error("has weights that are not constants, or has no images or series")
-    return a, {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
+    return a, {"weight": w, **({"bias": biases[0]} if has_bias else {})}
 
 
 def find_convolution(g: NodeGraph, node: Node) -> Node | None:
@@ -141,20 +137,14 @@ def find_convolution(g: NodeGraph, node: Node) -> Node | None:
     node.attributes["kernel_shape"] = k
     stride, dilation, pads = window_attributes(node, len(k))
     before, after = pads[: len(k)], pads[len(k) :]
-    padding: Any = before
     total = [d * (n - 1) for d, n in zip(dilation, k, strict=True)]
     auto = node.get("auto_pad", "NOTSET")
+    padding: Any = {"NOTSET": before, "SAME_UPPER": "same", "VALID": 0}.get(auto)
     if auto == "NOTSET" and before != after:
         same = all(p == n // 2 and q == n - n // 2 for p, q, n in zip(before, after, total, strict=True))
         padding = "same" if same and set(stride) == {1} else None
         if len(k) == 1 and (before, after) == (total, [0]):
             padding = "causal"
-    elif auto == "SAME_UPPER":
-        padding = "same"
-    elif auto == "VALID":
-        padding = 0
-    elif auto != "NOTSET":
-        padding = None
     if padding is None:
         padded_name = f"{node.outputs[0]} padded"
         pad = Node("PadWindows", node.name, [x], [padded_name], dict(node.attributes), node.version, node.dtype)
@@ -194,21 +184,17 @@ def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
         window = node.get("kernel_shape") or []
         strides, dilations, pads = window_attributes(node, len(window))
         before, after = pads[: len(window)], pads[len(window) :]
-        counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
+        is_max = node.operator == "MaxPool"
+        counts = is_max or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
-        if len(window) not in (1, 2) and (len(window) != 3 or node.operator != "MaxPool"):
+        if len(window) not in ((1, 2, 3) if is_max else (1, 2)):
             raise node.error("is not a pool of images or series")
         if min(*window, *strides, *dilations) < 1:
             raise node.error(f"has windows {window}, strides {strides} and dilations {dilations}")
         ceil, auto = {"ceil": True} if node.get("ceil_mode", 0) else {}, node.get("auto_pad", "NOTSET")
-        if (
-            not counts
-            or not fits
-            or (ceil and (node.operator != "MaxPool" or auto != "NOTSET"))
-            or auto not in ("NOTSET", "VALID")
-            or set(dilations) != {1}
-            or len(window) == 3
-        ):
+        if ceil and not (is_max and auto == "NOTSET"):
+            return None
+        if not (counts and fits and auto in ("NOTSET", "VALID") and set(dilations) == {1} and len(window) < 3):
             return None
         kind = kinds[len(window) - 1]
         return g.layer(node, lambda: kind(window, strides, before, **ceil), node.inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -111,42 +110,40 @@ def find_matmul_add(g: NodeGraph, node: Node) -> Node | None:
     """x W + b."""
     for product, bias in (node.inputs, node.inputs[::-1]):
         b, matmul = g.row(bias), g.producer(product, "MatMul")
-        if b is None or matmul is None:
-            continue
-        x, w = matmul.inputs
-        weight = g.array(w, 2)
-        if weight is not None and x not in g.constants and b.shape == weight.shape[1:]:
-            return g.layer(node, functools.partial(functions.Linear, *weight.shape), [x], {"weight": w, "bias": bias})
+        if b is not None and matmul is not None:
+            x, w = matmul.inputs
+            if (linear := _find_linear(g, node, x, w, bias)) is not None:
+                return linear
     return None
 
 
 def find_matmul(g: NodeGraph, node: Node) -> Node | None:
     """x W."""
     x, w = node.inputs
-    weight = g.array(w, 2)
-    if weight is None or x in g.constants:
-        return None
-    rows, columns = weight.shape
-    return g.layer(node, lambda: functions.Linear(rows, columns, False), [x], {"weight": w})
+    return _find_linear(g, node, x, w)
 
 
 def find_gemm(g: NodeGraph, node: Node) -> Node | None:
     """x W + b, or with Wᵀ."""
     x, w, *biases = node.inputs
-    weight = g.array(w, 2)
-    bias = g.array(biases[0], 1) if any(biases) else None
-    if weight is None or x in g.constants or node.get("transA", 0) or (bias is None and any(biases)):
+    bias = biases[0] if any(biases) else None
+    if node.get("transA", 0) or node.get("alpha", 1.0) != 1 or (bias is not None and node.get("beta", 1.0) != 1):
         return None
-    if node.get("alpha", 1.0) != 1 or (bias is not None and node.get("beta", 1.0) != 1):
+    return _find_linear(g, node, x, w, bias, bool(node.get("transB", 0)))
+
+
+def _find_linear(
+    g: NodeGraph, node: Node, x: str, w: str, bias: str | None = None, transposed: bool = False
+) -> Node | None:
+    """Return a Linear; None if x is a constant, or if the weights are not constants of shapes that fit."""
+    weight, b = g.array(w, 2), None if bias is None else g.array(bias, 1)
+    if weight is None or x in g.constants:
         return None
-    transposed = bool(node.get("transB", 0))
     rows, columns = weight.shape[::-1] if transposed else weight.shape
-    if bias is not None and bias.shape != (columns,):
+    if bias is not None and (b is None or b.shape != (columns,)):
         return None
-    weights: dict[str, Any] = {"weight": (w,) if transposed else w}
-    if bias is not None:
-        weights["bias"] = biases[0]
-    return g.layer(node, lambda: functions.Linear(rows, columns, bias is not None), [x], weights)
+    weights = {"weight": w} | ({} if bias is None else {"bias": bias})
+    return g.layer(node, lambda: functions.Linear(rows, columns, bias is not None), [x], weights, transposed)
 
 
 def find_embedding(g: NodeGraph, node: Node) -> Node | None:

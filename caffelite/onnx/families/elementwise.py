@@ -91,10 +91,6 @@ def numpy_or_tensor(numpy_function: Callable[..., Any], tensor_function: Callabl
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_clip(g: Writer, f: Any, x: Value) -> str:
-    return g.node("Clip", x, *[None if bound is None else g.number(bound) for bound in (f.low, f.high)])
-
-
 def as_bool(g: Writer, condition: Value) -> Any:
     return condition if condition.dtype == np.bool_ else g.node("Cast", condition, to=TensorProto.BOOL)
 
@@ -120,7 +116,7 @@ def elementwise_rule(entry: Any) -> Rule:
 
 RULES: dict[type, Rule] = {
     **{getattr(functions, name): elementwise_rule(entry) for name, entry in by_function("onnx").items()},
-    functions.Clip: write_clip,
+    functions.Clip: lambda g, f, x: g.node("Clip", x, *[n if n is None else g.number(n) for n in (f.low, f.high)]),
     functions.Where: lambda g, f, x, y, condition: g.node("Where", as_bool(g, condition), x, y),
     PiecewiseConstant: write_piecewise_constant,
     Elementwise: lambda g, f, x: g.node(f.operator, x),
@@ -136,10 +132,6 @@ def compute_divide(node: Node, a: Any, b: Any) -> Any:
             raise node.error("divides integers by 0")
         return np.sign(a) * np.sign(b) * (abs(a) // abs(b))  # towards 0
     return a / b
-
-
-def compute_power(node: Node, a: Any, b: Any) -> Any:
-    return np.power(a, b).astype(a.dtype) if is_plain(a, b) else as_tensor(a) ** b
 
 
 def compute_mod(node: Node, a: Any, b: Any) -> Any:
@@ -179,21 +171,16 @@ def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
     return PiecewiseConstant("Cast", compute, node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(x)
 
 
-def compute_cast_like(node: Node, x: Any, like: Any) -> Any:
-    dtype = node.dtype if isinstance(like, Tensor) else like.dtype
-    return compute_cast(node, x, dtype)
-
-
 OPERATORS: dict[str, Operator] = {
     "Identity": lambda node, x: x,
     "Constant": lambda node: node.get("value"),
     "Cast": compute_cast,
-    "CastLike": compute_cast_like,
+    "CastLike": lambda node, x, like: compute_cast(node, x, node.dtype if isinstance(like, Tensor) else like.dtype),
     "Add": lambda node, a, b: a + b,
     "Sub": lambda node, a, b: a - b,
     "Mul": lambda node, a, b: a * b,
     "Div": compute_divide,
-    "Pow": compute_power,
+    "Pow": lambda node, a, b: np.power(a, b).astype(a.dtype) if is_plain(a, b) else as_tensor(a) ** b,
     "Neg": lambda node, x: -x,
     "Mod": compute_mod,
     "Reciprocal": lambda node, x: 1 / x,

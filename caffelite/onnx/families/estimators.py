@@ -41,10 +41,6 @@ def find_classifier(g: NodeGraph, node: Node) -> Node | None:
     return g.layer(dataclasses.replace(node, outputs=probabilities), LINKS[link], [scores])
 
 
-def find_regressor(g: NodeGraph, node: Node) -> Node | None:
-    return _make_linear(g, node, *_read_weights(node, node.get("targets", 1)))
-
-
 def _read_weights(node: Node, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights (features, count) and biases (count,) of a node that has them as attributes."""
     weight, bias = (np.array(node.get(name) or [], node.dtype) for name in ("coefficients", "intercepts"))
@@ -66,7 +62,7 @@ def _make_linear(g: NodeGraph, node: Node, weight: np.ndarray, bias: np.ndarray)
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "LinearClassifier": [find_classifier],
-    "LinearRegressor": [find_regressor],
+    "LinearRegressor": [lambda g, node: _make_linear(g, node, *_read_weights(node, node.get("targets", 1)))],
 }
 
 

@@ -87,9 +87,7 @@ def _write_basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
         axis: entry for axis, entry in enumerate(axis_entries) if isinstance(entry, slice) and entry != FULL_SLICE
     }
     if slices:
-        steps = [1 if entry.step is None else entry.step for entry in slices.values()]
-        starts = [_start(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
-        stops = [_stop(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
+        starts, stops, steps = zip(*map(_slice_bounds, slices.values()), strict=True)
         name = g.node("Slice", name, *map(g.integers, (starts, stops, list(slices), steps)))
     for axis in reversed(range(len(axis_entries))):
         if not isinstance(entry := axis_entries[axis], slice):
@@ -102,16 +100,11 @@ def _write_basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
     return value_name(name)
 
 
-def _start(entry: slice, step: int) -> Any:
-    return (0 if step > 0 else SLICE_END) if entry.start is None else entry.start
-
-
-def _stop(entry: slice, step: int) -> Any:
-    return (SLICE_END if step > 0 else -SLICE_END) if entry.stop is None else entry.stop
-
-
-def write_flip(g: Writer, f: Any, x: Value) -> str:
-    return _write_basic_index(g, f.reversing_index(x.ndim), x)
+def _slice_bounds(entry: slice) -> tuple[Any, Any, Any]:
+    """Return the start, the stop and the step of a slice, with numbers for None."""
+    step = 1 if entry.step is None else entry.step
+    start, stop = (0, SLICE_END) if step > 0 else (SLICE_END, -SLICE_END)
+    return start if entry.start is None else entry.start, stop if entry.stop is None else entry.stop, step
 
 
 def write_split(g: Writer, f: Any, x: Value) -> tuple[str, ...]:
@@ -139,7 +132,7 @@ def write_top_k(g: Writer, f: Any, x: Value) -> tuple[str, str]:
 RULES: dict[type, Rule] = {
     TopK: write_top_k,
     functions.Index: write_index,
-    functions.Flip: write_flip,
+    functions.Flip: lambda g, f, x: _write_basic_index(g, f.reversing_index(x.ndim), x),
     functions.Split: write_split,
     functions.TakeAlongAxis: write_take_along_axis,
 }
@@ -172,11 +165,6 @@ def _as_slice(node: Node, places: np.ndarray) -> Any:
         raise node.error("takes integers in an order that caffelite does not have")
     end = int(places[-1]) + step
     return slice(int(places[0]), None if end < 0 else end, step)
-
-
-def compute_gather_nd(node: Node, x: Any, places: Any) -> Any:
-    places = node.constant(places, "place")
-    return x[tuple(np.moveaxis(places, -1, 0))]
 
 
 def compute_slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
@@ -226,7 +214,7 @@ OPERATORS: dict[str, Operator] = {
     "GatherElements": compute_gather_elements,
     "TopK": compute_top_k,
     "Gather": compute_gather,
-    "GatherND": compute_gather_nd,
+    "GatherND": lambda node, x, places: x[tuple(np.moveaxis(node.constant(places, "place"), -1, 0))],
     "Slice": compute_slice,
     "Split": compute_split,
 }

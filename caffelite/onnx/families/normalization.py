@@ -159,7 +159,7 @@ def compute_response_norm(node: Node, x: Any) -> Any:
 
 
 def divide_by_norm(x: Any, norm: str, axis: int = -1) -> Tensor:
-    """x / its norm along an axis, "L1", "L2" or "MAX". Where the norm is 0, x stays as it is."""
+    """x / its norm along an axis, "L1", "L2" or "MAX". If the norm is 0, x stays as it is."""
     x = as_tensor(x)
     if norm == "MAX":
         size = x.max(axis, True)

@@ -234,15 +234,11 @@ def _make_layer(g: NodeGraph, node: Node) -> Any:
         return None
     directions, rows, features = w.shape
     hidden = r.shape[2]
-    bias = g.array(node.inputs[3], 2) if len(node.inputs) > 3 and node.inputs[3] else None
-    if len(node.inputs) > 3 and node.inputs[3] and bias is None:
+    biases = g.array(node.inputs[3], 2) if any(node.inputs[3:4]) else np.zeros((directions, 2 * rows), w.dtype)
+    if biases is None:
         return None
-    biases = np.zeros((directions, 2 * rows), w.dtype) if bias is None else bias
-    if (
-        r.shape != (directions, len(order) * hidden, hidden)
-        or rows != len(order) * hidden
-        or biases.shape != (directions, 2 * rows)
-    ):
+    expected = (directions, rows, hidden), (directions, 2 * rows)
+    if rows != len(order) * hidden or (r.shape, biases.shape) != expected:
         raise node.error(f"has weights of shapes {w.shape}, {r.shape} and {biases.shape}")
     direction = node.get("direction", "forward")
     if directions != (2 if direction == "bidirectional" else 1):

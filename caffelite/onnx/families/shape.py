@@ -96,10 +96,6 @@ SINGLE_NODES: dict[str, list[Finder]] = {
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
 
 
-def compute_shape(node: Node, x: Any) -> np.ndarray:
-    return np.array(x.shape, np.int64)[slice(node.get("start", 0), node.get("end"))]
-
-
 def compute_reshape(node: Node, x: Any, lengths: Any = None) -> Any:
     shape = node.argument("shape", lengths)
     if not node.get("allowzero", 0):
@@ -215,7 +211,7 @@ def compute_range(node: Node, start: Any, limit: Any, step: Any) -> np.ndarray:
 
 
 OPERATORS: dict[str, Operator] = {
-    "Shape": compute_shape,
+    "Shape": lambda node, x: np.array(x.shape, np.int64)[slice(node.get("start", 0), node.get("end"))],
     "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
     "Reshape": compute_reshape,
     "Flatten": compute_flatten,
