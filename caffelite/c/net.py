@@ -343,18 +343,18 @@ class CModel:
         types = {name: layer.types.get(name, "float") for name in own_inputs}
         inputs = [f"const {parameter(name, view, types[name])}" for name, view in own_inputs.items()]
         inputs += [parameter(name, view) for name, view in layer.scratch.items()]
-        head = f"{type(function).__name__.lower()}{suffix}"
+        function_name = f"{type(function).__name__.lower()}{suffix}"
         what = f"{'.'.join(map(str, path))}: {shorten(repr(function), MAX_REPR)}"
         sizes = f"{', '.join(map(format_shape, shapes[:-1]))} -> {format_shape(shapes[-1])}"
-        over = ", in place" if "y" in aliases.values() else ""
-        self.definitions.append(f"/* {as_comment(what)}: {sizes}{over} */")
+        in_place = ", in place" if "y" in aliases.values() else ""
+        self.definitions.append(f"/* {as_comment(what)}: {sizes}{in_place} */")
         if first == suffix:
             self.definitions += [self.define_constant(f"{name}{first}", a) for name, a in layer.constants.items()]
-        signature = wrap_items(f"static void {head}(", [*inputs, parameter("y", layer.y)], ")")
+        signature = wrap_items(f"static void {function_name}(", [*inputs, parameter("y", layer.y)], ")")
         self.definitions.append(self.convert_code(f"{signature}\n{{\n{indent(body)}\n}}\n"))
         tables = [line for line in layer.body if line.startswith("static const int ")]
         self.constant_bytes += 4 * sum([int(n) for line in tables for n in re.findall(r"\[(\d+)\] = ", line)])
-        return head
+        return function_name
 
     def convert_code(self, code: str) -> str:
         """C for numbers of the model's dtype, of C for `float`."""

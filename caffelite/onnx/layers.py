@@ -67,10 +67,10 @@ class LayerGraph(NodeGraph):
         for node in self.nodes:
             inputs = [name for name in node.inputs if name]
             # (Programs that write files store equal weights once, and name them again by Identity.)
-            tied = node.operator != "Identity" and any(
+            is_tied = node.operator != "Identity" and any(
                 name in self.reader.weights and not self._is_foldable(name) for name in inputs
             )
-            if node.operator not in OPERATORS or tied or not all(name in self.constants for name in inputs):
+            if node.operator not in OPERATORS or is_tied or not all(name in self.constants for name in inputs):
                 rest.append(node)
                 continue
             with node.translate_errors():

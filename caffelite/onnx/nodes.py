@@ -175,13 +175,13 @@ class NodeGraph:
 
     def _release(self, node: Node) -> None:
         """Note that a node is gone, and with it the nodes that only it used."""
-        gone = [node]
-        while gone:
-            for name in gone.pop().inputs:
+        unused = [node]
+        while unused:
+            for name in unused.pop().inputs:
                 self.uses[name] -= 1
                 producer = self.producers.get(name)
                 if producer is not None and not any(self.uses[y] for y in producer.outputs if y):
-                    gone.append(producer)
+                    unused.append(producer)
 
     def remove_unused(self) -> None:
         """Leave out nodes that nothing needs any more."""

@@ -72,12 +72,12 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
         self._model_arrays = state_arrays(graph.model)
-        self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
+        self._array_names: dict[tuple, str] = {}  # of the model's arrays, by their memory
         for name, array in self._model_arrays.items():
-            self._places.setdefault(memory_key(array), name)
-        self._names = set(self._model_arrays)  # that are taken
-        self._numbers: Counter[str] = Counter()  # behind the names that would be taken
-        self._made: dict[Any, str] = {}  # constants, and what is computed of inputs alone
+            self._array_names.setdefault(memory_key(array), name)
+        self._names = set(self._model_arrays)  # of values, in use
+        self._numbers: Counter[str] = Counter()  # appended to names in use, to tell them apart
+        self._cache: dict[Any, str] = {}  # constants, and what is computed of inputs alone
         self.application: Application  # the one that is being written
         self.inputs = [
             Value(self._new(name), shape, self.dtype if dtype.kind == "f" else dtype)
@@ -126,7 +126,7 @@ class Writer:
     def initializer(self, x: Any) -> Value:
         """Return a parameter or a buffer of the model."""
         array = getattr(x, "_data", x)
-        name = self._places.get(memory_key(array))
+        name = self._array_names.get(memory_key(array))
         if name is None:
             return Value(self.constant(array), array.shape, array.dtype)
         self.initializers[name] = array.astype(self.dtype)
@@ -170,9 +170,9 @@ class Writer:
         """Return the name of a constant array."""
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes())
-        if key not in self._made:
-            self._made[key] = self.node("Constant", value=numpy_helper.from_array(array))
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = self.node("Constant", value=numpy_helper.from_array(array))
+        return self._cache[key]
 
     def number(self, x: float) -> str:
         """Return the name of a number in the model's dtype."""
@@ -182,14 +182,14 @@ class Writer:
         """Return the name of a length, int64 (1,)."""
         if not isinstance(length, SymbolicLength):
             return self.constant(np.array([length], np.int64))
-        if length not in self._made:
+        if length not in self._cache:
             if length == N:
-                self._made[length] = self.node("Shape", self.inputs[0], start=0, end=1)
+                self._cache[length] = self.node("Shape", self.inputs[0], start=0, end=1)
             else:
                 n = self.length(N)
                 scaled = self.node("Mul", n, self.length(length.scale)) if length.scale != 1 else n
-                self._made[length] = self.node("Add", scaled, self.length(length.offset))
-        return self._made[length]
+                self._cache[length] = self.node("Add", scaled, self.length(length.offset))
+        return self._cache[length]
 
     def integers(self, lengths: Sequence[Length]) -> str:
         """Return the name of so many lengths, int64 (k,)."""
@@ -310,12 +310,12 @@ def _input_names(graph: ExportGraph) -> list[str]:
     """`input`, or what `call` calls its inputs if there are several."""
     if len(graph.shapes) == 1:
         return ["input"]
-    taken = [
+    names = [
         name
         for name, parameter in inspect.signature(graph.model.call).parameters.items()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    return [taken[i] if i < len(taken) else f"input_{i}" for i in range(len(graph.shapes))]
+    return [names[i] if i < len(names) else f"input_{i}" for i in range(len(graph.shapes))]
 
 
 def _dims(shape: Lengths) -> list[Any]:

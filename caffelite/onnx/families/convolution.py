@@ -141,8 +141,8 @@ def find_convolution(g: NodeGraph, node: Node) -> Node | None:
     auto = node.get("auto_pad", "NOTSET")
     padding: Any = {"NOTSET": before, "SAME_UPPER": "same", "VALID": 0}.get(auto)
     if auto == "NOTSET" and before != after:
-        same = all(p == n // 2 and q == n - n // 2 for p, q, n in zip(before, after, total, strict=True))
-        padding = "same" if same and set(stride) == {1} else None
+        is_same = all(p == n // 2 and q == n - n // 2 for p, q, n in zip(before, after, total, strict=True))
+        padding = "same" if is_same and set(stride) == {1} else None
         if len(k) == 1 and (before, after) == (total, [0]):
             padding = "causal"
     if padding is None:
@@ -185,7 +185,7 @@ def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
         strides, dilations, pads = window_attributes(node, len(window))
         before, after = pads[: len(window)], pads[len(window) :]
         is_max = node.operator == "MaxPool"
-        counts = is_max or not any(pads) or node.get("count_include_pad", 0)
+        has_same_counts = is_max or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
         if len(window) not in ((1, 2, 3) if is_max else (1, 2)):
             raise node.error("is not a pool of images or series")
@@ -194,7 +194,7 @@ def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
         ceil, auto = {"ceil": True} if node.get("ceil_mode", 0) else {}, node.get("auto_pad", "NOTSET")
         if ceil and not (is_max and auto == "NOTSET"):
             return None
-        if not (counts and fits and auto in ("NOTSET", "VALID") and set(dilations) == {1} and len(window) < 3):
+        if not (has_same_counts and fits and auto in ("NOTSET", "VALID") and set(dilations) == {1} and len(window) < 3):
             return None
         kind = kinds[len(window) - 1]
         return g.layer(node, lambda: kind(window, strides, before, **ceil), node.inputs)
@@ -209,12 +209,12 @@ def find_global_pool(g: NodeGraph, node: Node) -> Node | None:
     if pool is None:
         return None
     if node.operator == "Flatten":
-        drops = node.get("axis", 1) == 1
+        drops_axes = node.get("axis", 1) == 1
     elif node.operator == "Reshape":
-        drops = constant_integers(g, node, "shape") == [0, -1]
+        drops_axes = constant_integers(g, node, "shape") == [0, -1]
     else:
-        drops = sorted(constant_integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
-    return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops else None
+        drops_axes = sorted(constant_integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
+    return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops_axes else None
 
 
 GROUPS: dict[str, list[Finder]] = {operator: [find_global_pool] for operator in ("Flatten", "Reshape", "Squeeze")}

@@ -33,12 +33,12 @@ def recurrent_rule(operator: str, **attributes: int) -> Rule:
         count = len(f.state_names)
         padded: list[Any] = [*optional, *[None] * (count + 1 - len(optional))]
         states, lengths = padded[:-1], padded[-1]
-        by_hand = operator == "RNN" and lengths is not None  # of its lengths onnxruntime makes other numbers
-        counts = None if lengths is None or by_hand else g.node("Cast", lengths, to=TensorProto.INT32)
+        is_masked = operator == "RNN" and lengths is not None  # of its lengths onnxruntime makes other numbers
+        counts = None if lengths is None or is_masked else g.node("Cast", lengths, to=TensorProto.INT32)
         y, ends = g.node("Transpose", x, perm=[1, 0, 2]), []  # the steps first
         for layer in range(f.layers):
             first = [h and _layer_states(g, f, h, layer) for h in states]
-            if by_hand:
+            if is_masked:
                 y, last = _write_masked_rnn(g, f, layer, y, lengths, first[0])
             else:
                 options = {"hidden_size": f.hidden, **attributes}

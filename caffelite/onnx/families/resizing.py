@@ -40,8 +40,8 @@ def find_upsample(g: NodeGraph, node: Node) -> Node | None:
     scales = g.constants[name].tolist() if name in g.constants else node.get("scales")
     if not scales or len(scales) not in (3, 4) or scales[:2] != [1, 1] or any(s != int(s) or s < 1 for s in scales):
         return None
-    how = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
-    repeats = how in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")) or node.version < 11
+    modes = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
+    repeats = modes in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")) or node.version < 11
     if node.get("mode", "nearest") != "nearest" or not repeats or node.get("axes"):
         return None
     factors = [int(s) for s in scales[2:]]
@@ -74,8 +74,8 @@ def compute_resize(node: Node, x: Any, *inputs: Any) -> Any:
             continue
         places = _source_positions(mode, n, m, scale)
         if node.get("mode", "nearest") == "nearest":
-            how = node.get("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
-            x = take(x, axis, np.clip(ROUNDINGS[how](places), 0, n - 1).astype(np.int64).tolist())
+            rounding = node.get("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
+            x = take(x, axis, np.clip(ROUNDINGS[rounding](places), 0, n - 1).astype(np.int64).tolist())
         else:
             x = _interpolate(node, x, axis, np.clip(places, 0, n - 1))
     return x
