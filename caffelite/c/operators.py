@@ -103,7 +103,8 @@ def gather(f: Any, x: Shape, y: Shape, indices: np.ndarray) -> CLayer:
         raise ValueError(f"export: there is no C for {f!r}, which joins rows")
     places, counts = indices[0], index_axes(f, y)
     start = int(places.flat[0])
-    strides = [int(places[_second_index(axis, y)]) - start if n > 1 else 0 for axis, n in enumerate(y)]
+    seconds = map(tuple, np.eye(len(y), dtype=int))  # the index of the second element along each axis
+    strides = [int(places[second]) - start if n > 1 else 0 for second, n in zip(seconds, y, strict=True)]
     grid = sum((s * g for s, g in zip(strides, np.indices(y), strict=True)), start=np.full(y, start))
     if np.array_equal(grid, places):
         terms = [f"{s} * {i}" if s != 1 else i for s, i in zip(strides, counts, strict=True) if s]
@@ -114,11 +115,6 @@ def gather(f: Any, x: Shape, y: Shape, indices: np.ndarray) -> CLayer:
     return CLayer(
         {"x": (size,)}, dims(flat), [table, *loops(flat, f"y{subscript(flat)} = x[places{subscript(flat)}];")]
     )
-
-
-def _second_index(axis: int, shape: Shape) -> Shape:
-    """Return the place of the second element along an axis."""
-    return tuple([int(i == axis) for i in range(len(shape))])
 
 
 def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> CLayer:

@@ -86,10 +86,8 @@ class Writer:
         self._results: list[tuple[Value, ...]] = []
         for application in graph.leaves():
             self._results.append(self._apply(application))
-        self.outputs: list[tuple[str, Value]] = []
-        for i, source in enumerate(graph.outputs):
-            name = "output" if len(graph.outputs) == 1 else f"output_{i}"
-            self.outputs.append((name, self._value(source, self.dtype)))
+        names = ["output"] if len(graph.outputs) == 1 else [f"output_{i}" for i in range(len(graph.outputs))]
+        self.outputs = [(name, self._value(x, self.dtype)) for name, x in zip(names, graph.outputs, strict=True)]
 
     # ---- applications -------------------------------------------------------------------------------------------
 

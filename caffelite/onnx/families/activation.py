@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.onnx.families.elementwise import piecewise_constant_op
+from caffelite.onnx.families.elementwise import numpy_op
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, shortest_decimal, simple_finder
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule
 
@@ -216,7 +216,7 @@ OPERATORS: dict[str, Operator] = {
         functions.elu(x, node.get("alpha", 1.6732632423543772)) * node.get("gamma", 1.0507009873554805)
     ),
     "ThresholdedRelu": lambda node, x: functions.where(
-        piecewise_constant_op(np.greater, "Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
+        numpy_op(np.greater, operator="Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
     ),
     "Gelu": lambda node, x: functions.gelu(x, node.get("approximate", "none") == "tanh"),
     "Sigmoid": lambda node, x: functions.sigmoid(x),

@@ -13,7 +13,7 @@ from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import N
 from caffelite.onnx.families.dense import write_linear
-from caffelite.onnx.families.elementwise import as_bool, piecewise_constant_op
+from caffelite.onnx.families.elementwise import as_bool, numpy_op
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.families.shape import concatenate, pad_axis
 from caffelite.onnx.nodes import Node, Operator, is_plain
@@ -157,16 +157,16 @@ def _attention_mask(node: Node, shape: Sequence[int], cached: int, mask: Any, le
         is_bool = mask.dtype == np.bool_
         mask = pad_axis(node, mask, -1, 0, keys - mask.shape[-1], value=0.0 if is_bool else -math.inf)
         bias, lowest = None if is_bool else mask, node.cache(np.array(-math.inf, node.dtype))
-        parts.append(mask if is_bool else piecewise_constant_op(np.greater, "Greater")(node, mask, lowest))
+        parts.append(mask if is_bool else numpy_op(np.greater, operator="Greater")(node, mask, lowest))
     if not parts:
         return None, bias
-    visible = functools.reduce(functools.partial(piecewise_constant_op(np.logical_and, "And"), node), parts)
+    visible = functools.reduce(functools.partial(numpy_op(np.logical_and, operator="And"), node), parts)
     return node.cache(visible) if is_plain(visible) else visible, bias
 
 
 def _less_equal(node: Node, a: Any, b: Any) -> Any:
     """Return a ≤ b."""
-    return piecewise_constant_op(np.less_equal, "LessOrEqual")(node, a, b)
+    return numpy_op(np.less_equal, operator="LessOrEqual")(node, a, b)
 
 
 OPERATORS: dict[str, Operator] = {
