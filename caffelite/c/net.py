@@ -7,7 +7,6 @@ later what it overwrites. Arrays that are not needed at the same time may have t
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,23 +15,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite._support.text_table import shorten
 from caffelite.c import layers, layers_sequence, operators
-from caffelite.c.emit import (
-    HELPERS,
-    Shape,
-    as_comment,
-    as_pointer,
-    brackets,
-    define_array,
-    indent,
-    parameter,
-    to_double,
-    wrap_items,
-)
+from caffelite.c.definitions import Definitions
+from caffelite.c.emit import Shape
 from caffelite.c.int8 import Rounding, measure_rounding
 from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Operand, elementwise
-from caffelite.core.function import Function, format_shape
+from caffelite.core.function import Function
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,
@@ -52,7 +40,6 @@ from caffelite.model.export_graph import (
 from caffelite.model.model import Model
 from caffelite.model.tracing import original_class, unwrap_tensor
 
-MAX_REPR = 80  # characters of a Function's `repr`
 MAX_INT = 2**31 - 1  # the largest `int`
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
@@ -75,10 +62,6 @@ class CArray:
     offset: int = 0  # in the memory that all share
     pointer: str = ""  # its name in C; at first only inputs and constants have one
 
-    def overlaps(self, other: CArray) -> bool:
-        """Whether there is a call at which both are needed."""
-        return self.first <= other.last and other.first <= self.last
-
 
 @dataclass
 class Argument:
@@ -94,16 +77,10 @@ class CModel:
 
     def __init__(self, model: Model, shapes: Sequence[Shape], quantize: bool = False) -> None:
         self.dtype = model.dtype
-        self.number_type = "float" if model.dtype == np.float32 else "double"
         self.layers = LAYERS | layers.INT8_LAYERS if quantize else LAYERS
         self.values: list[CArray] = []  # that layers make
         self.calls: list[tuple[str, list[Argument]]] = []  # a layer's name, and its arrays as it sees them
-        self.names: dict[tuple, str] = {}  # of layers, by what they were made of
-        self.suffixes: dict[tuple, str] = {}  # the place of each Function's first use, as names say it
-        self.definitions: list[str] = []
-        self.used: set[str] = set()  # helpers
-        self.constants: dict[tuple, str] = {}  # names of arrays outside of layers, by their bytes
-        self.constant_bytes = 0
+        self.definitions = Definitions(model.dtype)
         sizes = [_size(shape) for shape in shapes]
         self.graph = _trace(model, shapes)
         self.leaves, outputs = self.graph.leaves(), self.graph.outputs
@@ -259,13 +236,8 @@ class CModel:
         shape = array.shape
         _size(shape)
         array = array.reshape(-1).astype(np.uint8 if array.dtype.kind == "b" else self.dtype)
-        key = array.dtype.char, array.tobytes()
-        if key not in self.constants:
-            self.constants[key] = name = f"constant_{len(self.constants)}"
-            comment = as_comment(shorten(what, MAX_REPR))
-            self.definitions.append(f"/* {comment}: {format_shape(shape)} */\n{self.define_constant(name, array)}\n")
         kind = layers_sequence.MASK_TYPE if array.dtype == np.uint8 else "float"
-        return CArray(array.size, kind, pointer=self.constants[key]), shape
+        return CArray(array.size, kind, pointer=self.definitions.add_constant(what, array, shape)), shape
 
     def _values(self, source: Any, a: Application) -> Any:
         """Return the values that a Function gets from there for each row. They are the same for all rows.
@@ -311,62 +283,11 @@ class CModel:
         for x in (*inputs, *scratch, y):
             x.last = len(self.calls)
         aliases = {name: "y" if x is y else next(n for n, z in arrays.items() if z is x) for name, x in arrays.items()}
-        key = (*_identity(function, layer), *layer.body, *shapes, *aliases.values())
-        if key not in self.names:
-            self.names[key] = self.define_layer(function, path, layer, aliases, shapes)
+        layer_name = self.definitions.add_layer(function, path, layer, aliases, shapes)
         arguments = [Argument(x, layer.inputs[name], False) for name, x in arrays.items() if aliases[name] == name]
         arguments += [Argument(x, view, True) for x, view in zip(scratch, layer.scratch.values(), strict=True)]
-        self.calls.append((self.names[key], [*arguments, Argument(y, layer.y, True)]))
+        self.calls.append((layer_name, [*arguments, Argument(y, layer.y, True)]))
         return y, *scratch
-
-    def define_layer(
-        self, function: Function, path: Shape, layer: CLayer, aliases: dict[str, str], shapes: list[Shape]
-    ) -> str:
-        """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name.
-
-        If they see the array in another shape, a pointer of that shape has their name.
-        """
-        suffix = "".join(f"_{i}" for i in path)
-        first = self.suffixes.setdefault(_identity(function, layer), suffix)  # the layer with the same weights
-        views, pointers = {"y": layer.y, **layer.inputs}, []
-        body = "\n".join(layer.body)
-        for name, other in aliases.items():
-            if views[name] == views[other]:
-                body = re.sub(rf"\b{name}\[", f"{other}[", body)
-            else:
-                kind = as_pointer("", views[name])
-                pointers.append(f"const {as_pointer(name, views[name])} = (const {kind}){other};")
-        body = "\n".join([*pointers, body])
-        for name in layer.constants:
-            body = re.sub(rf"\b{name}\[", f"{name}{first}[", body)
-        own_inputs = {name: layer.inputs[name] for name, other in aliases.items() if other == name}
-        types = {name: layer.types.get(name, "float") for name in own_inputs}
-        inputs = [f"const {parameter(name, view, types[name])}" for name, view in own_inputs.items()]
-        inputs += [parameter(name, view) for name, view in layer.scratch.items()]
-        function_name = f"{type(function).__name__.lower()}{suffix}"
-        what = f"{'.'.join(map(str, path))}: {shorten(repr(function), MAX_REPR)}"
-        sizes = f"{', '.join(map(format_shape, shapes[:-1]))} -> {format_shape(shapes[-1])}"
-        in_place = ", in place" if "y" in aliases.values() else ""
-        self.definitions.append(f"/* {as_comment(what)}: {sizes}{in_place} */")
-        if first == suffix:
-            self.definitions += [self.define_constant(f"{name}{first}", a) for name, a in layer.constants.items()]
-        signature = wrap_items(f"static void {function_name}(", [*inputs, parameter("y", layer.y)], ")")
-        self.definitions.append(self.convert_code(f"{signature}\n{{\n{indent(body)}\n}}\n"))
-        tables = [line for line in layer.body if line.startswith("static const int ")]
-        self.constant_bytes += 4 * sum([int(n) for line in tables for n in re.findall(r"\[(\d+)\] = ", line)])
-        return function_name
-
-    def convert_code(self, code: str) -> str:
-        """C for numbers of the model's dtype, of C for `float`."""
-        self.used |= {name for name in HELPERS if re.search(rf"\b{name}\(", code)}
-        return code if self.number_type == "float" else to_double(code)
-
-    def define_constant(self, name: str, array: np.ndarray) -> str:
-        """Return the definition of an array of weights."""
-        array = array.astype(self.dtype) if array.dtype.kind == "f" else array
-        self.constant_bytes += array.nbytes
-        number = self.number_type if array.dtype.kind == "f" else f"{array.dtype}_t"
-        return define_array(f"static const {number} {name}{brackets(array.shape)} =", array)
 
 
 def _trace(model: Model, shapes: Sequence[Shape]) -> ExportGraph:
@@ -418,18 +339,13 @@ def _flatten_models(applications: Sequence[Application]) -> list[Application]:
     return [inner for a, within in parts for inner in ([a] if within is None else _flatten_models(within))]
 
 
-def _identity(function: Function, layer: CLayer) -> tuple:
-    """Return a key that is the same for layers of Functions that compute the same with the same weights, as copies."""
-    arrays = *map(id, function.parameters()), *map(id, function.buffers().values())
-    return repr(function), *arrays, *[(name, array.shape) for name, array in layer.constants.items()]
-
-
 def _assign_offsets(values: list[CArray]) -> int:
     """Give values places in one block of memory, the largest first, each the first that is free. The block's size."""
     placed: list[CArray] = []
     for value in sorted(values, key=lambda value: -value.size):
         for other in sorted(placed, key=lambda other: other.offset):
-            if other.overlaps(value) and value.offset + value.size > other.offset:
+            is_needed_too = other.first <= value.last and value.first <= other.last
+            if is_needed_too and value.offset + value.size > other.offset:
                 value.offset = max(value.offset, other.offset + other.size)
         value.pointer = f"memory + {value.offset}" if value.offset else "memory"
         placed.append(value)

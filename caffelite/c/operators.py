@@ -112,9 +112,8 @@ def gather(f: Any, x: Shape, y: Shape, indices: np.ndarray) -> CLayer:
         return CLayer({"x": (size,)}, dims(counts), loops(counts, f"y{subscript(counts) or '[0]'} = x[{place}];"))
     flat = axes(i=math.prod(y))
     table = f"static const int places[{places.size}] = {{{', '.join(map(str, places.flat))}}};"
-    return CLayer(
-        {"x": (size,)}, dims(flat), [table, *loops(flat, f"y{subscript(flat)} = x[places{subscript(flat)}];")]
-    )
+    body = loops(flat, f"y{subscript(flat)} = x[places{subscript(flat)}];")
+    return CLayer({"x": (size,)}, dims(flat), [table, *body])
 
 
 def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> CLayer:

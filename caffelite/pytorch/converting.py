@@ -154,10 +154,8 @@ def _check_methods(m: nn.Module, base: type, path: str) -> None:
     classes = type(m).__mro__
     for attributes in (vars(m), *map(vars, classes[: classes.index(base)])):
         for name in attributes:
-            is_harmless = name in HARMLESS_METHODS or (
-                name.startswith("__") and name not in ("__call__", "__getattr__")
-            )
-            if callable(getattr(base, name, None)) and not is_harmless:
+            is_special = name.startswith("__") and name not in ("__call__", "__getattr__")
+            if callable(getattr(base, name, None)) and not is_special and name not in HARMLESS_METHODS:
                 raise _error(path, m, f"has a {name} of its own")
 
 
