@@ -29,17 +29,13 @@ def init_arguments(instance: Any, unstored: Mapping[str, Any] = MappingProxyType
     arguments = {}
     kind: Any = type(instance)
     for name, parameter in init_signature(kind).parameters.items():
-        if name == "seed":
-            continue
         if name in unstored:
             arguments[name] = unstored[name]
-            continue
-        if not hasattr(instance, name):
-            raise TypeError(
-                f"{kind.__name__}.__init__ takes {name}, and there is no such attribute: "
-                f"{kind.__name__} needs `arguments()`"
-            )
-        arguments[name] = _attribute_value(instance, parameter)
+        elif name != "seed":
+            if not hasattr(instance, name):
+                message = f"{kind.__name__}.__init__ takes {name}, and there is no such attribute"
+                raise TypeError(f"{message}: {kind.__name__} needs `arguments()`")
+            arguments[name] = _attribute_value(instance, parameter)
     return arguments
 
 

@@ -8,7 +8,6 @@ import pytest
 
 import caffelite as cl
 from caffelite import c, functions
-from caffelite.c.exporting import source
 from caffelite.c.layers import IDENTITIES
 from caffelite.c.net import LAYERS, STACKS
 from tests.c.models import F32, F64, Calling, Sequences, needs_compiler, rows
@@ -23,6 +22,7 @@ from tests.tools.fuzz_c_export import (
     NetGenerator,
     differing,
     outputs_in_c,
+    source,
 )
 
 PUBLIC = [vars(functions.activation)[name] for name in functions.activation.__all__]

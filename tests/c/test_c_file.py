@@ -8,13 +8,12 @@ import pytest
 
 import caffelite as cl
 from caffelite import c, functions
-from caffelite.c.exporting import source
 from caffelite.c.layers import IDENTITIES
 from caffelite.c.net import LAYERS, STACKS
 from caffelite.core.function import Function
 from tests.c.models import F32, F64, Calling, Sequences, needs_compiler
 from tests.conftest import run
-from tests.tools.fuzz_c_export import CC, STRICT
+from tests.tools.fuzz_c_export import CC, STRICT, source
 
 
 def lenet():

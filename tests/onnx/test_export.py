@@ -8,7 +8,7 @@ import caffelite as cl
 import caffelite.onnx
 from caffelite import functions
 from caffelite.functions.losses.base import Loss
-from caffelite.onnx import registry
+from caffelite.onnx import families
 from tests.cases import FAMILIES, both_dtypes
 from tests.onnx.graphs import FLOAT, load_graph, make_graph, run
 
@@ -384,7 +384,7 @@ def test_a_shape_that_is_needed_or_does_not_fit_is_reported(path):
     ],
 )
 def test_an_export_that_differs_is_noticed(kind, wrong, dtype, path, monkeypatch):
-    monkeypatch.setitem(registry.RULES, kind, wrong)
+    monkeypatch.setitem(families.RULES, kind, wrong)
     model = cl.Model([cl.Residual(cl.Tanh())], dtype=dtype)
     with pytest.raises(Exception, match=r"anh|Reshape|ONNX"):
         caffelite.onnx.export(model, path, (3,))

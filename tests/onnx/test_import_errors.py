@@ -9,7 +9,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx import layers, nodes, operators
+from caffelite.onnx import families, layers, nodes
 from tests.onnx.graphs import FLOAT, INT64, SEQUENCES, W, load_graph, make_graph
 
 IMAGES = [("x", FLOAT, ("n", 4, 6, 6))]
@@ -152,7 +152,7 @@ def test_a_constant_too_large_for_memory_names_its_node(path, monkeypatch):
     def rule(node, *arrays):
         raise MemoryError
 
-    monkeypatch.setitem(operators.OPERATORS, "Neg", rule)
+    monkeypatch.setitem(families.OPERATORS, "Neg", rule)
     with pytest.raises(ValueError, match=r"the Neg.*MemoryError"):
         load_graph(path, [("Neg", ["w"], ["z"], {}), ("Add", ["x", "z"], ["y"], {})], {"w": W})
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import caffelite as cl
-from caffelite.c.exporting import source
+from caffelite.c.exporting import render
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of the project, for what the tests share
 from tests.conftest import run
@@ -29,6 +29,12 @@ STRICT = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-13}  # of the largest output
 LARGEST = 1500  # numbers of a row between layers
+
+
+def source(model, path, input_shape=None, quantize=False):
+    """Return the text that `export` writes to this path."""
+    return render(model, path, input_shape, quantize)[0]
+
 
 MAIN = """\
 #include <stdint.h>
