@@ -59,6 +59,18 @@ cdef inline cnp.ndarray check_out(str name, cnp.ndarray out):
     return out
 
 
+cdef cnp.ndarray as_output(str name, cnp.ndarray out, tuple shape, cnp.ndarray like, bint accumulate=False):
+    """Return `out`, or a new array. Raise an error unless `out` is contiguous, of this shape and of the dtype."""
+    if out is None:
+        if accumulate:
+            raise ValueError(f"{name} accumulates into `out`, which was not given")
+        return output(shape, like.descr)
+    same_type(name, like, out)
+    if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out(name, out)):
+        raise ValueError(f"{name} got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
+    return out
+
+
 cdef size_t size_of_call = sizeof(Call)    # a variable, since GCC takes three times as long to clear a constant size
 
 
@@ -75,12 +87,32 @@ cdef inline void bind(Call* call, int operand, cnp.ndarray a) noexcept:
     call.operand[operand].array = <void*> a
 
 
+cdef inline void bind_all(Call* call, int first, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c=None, cnp.ndarray d=None,
+                          cnp.ndarray e=None, cnp.ndarray f=None, cnp.ndarray g=None, cnp.ndarray h=None,
+                          cnp.ndarray i=None) noexcept:
+    """Bind arrays without strides to operands one after the other. None is left out."""
+    cdef int k
+    cdef PyObject* arrays[9]
+    arrays[0], arrays[1], arrays[2], arrays[3] = <PyObject*> a, <PyObject*> b, <PyObject*> c, <PyObject*> d
+    arrays[4], arrays[5], arrays[6], arrays[7] = <PyObject*> e, <PyObject*> f, <PyObject*> g, <PyObject*> h
+    arrays[8] = <PyObject*> i
+    for k in range(9):
+        if arrays[k] != <PyObject*> None:
+            bind(call, first + k, <cnp.ndarray> arrays[k])
+
+
 cdef inline void bind_matrix(Call* call, int operand, cnp.ndarray a) noexcept:
     """Bind an array with the strides of its last two axes, rows first."""
     cdef int d, first = cnp.PyArray_NDIM(a) - 2
     bind(call, operand, a)
     for d in range(2):
         call.operand[operand].stride[d] = cnp.PyArray_STRIDE(a, first + d) // cnp.PyArray_ITEMSIZE(a)
+
+
+cdef inline int launch_parts(Call* call, Py_ssize_t parts, double elements, on_stop=None) except -1:
+    """Launch a call that makes this many parts of its output, with the work of this many elements; see `launch`."""
+    call.parts, call.work = parts, (<Kernel> call.kernel).work * elements
+    return launch(call, on_stop)
 
 
 cdef inline cnp.ndarray copy_if_overlapping(cnp.ndarray a, cnp.ndarray out):

@@ -61,17 +61,15 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
             raise TypeError("attention_grad with a p above 0 needs the numbers that attention has drawn")
         require_vector("attention_grad", drawn, cnp.NPY_INT64, 2)
     dy, q, k, v = as_readable_rows(dy), as_readable_rows(q), as_readable_rows(k), as_readable_rows(v)
+    y = as_contiguous(y)
     dq, dk, dv = output(get_dims(q), q.descr), output(get_dims(k), q.descr), output(get_dims(k), q.descr)
     call.parts = call.size[0] * heads
-    bind(&call, 0, dq)
-    bind(&call, 1, dk)
-    bind(&call, 2, dv)
+    bind_all(&call, 0, dq, dk, dv)
     bind_positions(&call, 3, dy)
     bind_positions(&call, 4, q)
     bind_positions(&call, 5, k)
     bind_positions(&call, 6, v)
-    bind(&call, 7, as_contiguous(y))
-    bind(&call, 8, norms)
+    bind_all(&call, 7, y, norms)
     bind_mask_and_dropout(&call, 9, mask, drawn)
     launch(&call)
     return dq, dk, dv
@@ -94,8 +92,7 @@ def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint ba
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(x, 2) // heads, require_first("rotary", first), backward
     call.parts = call.size[1]
     y, turns = output(get_dims(x), x.descr), output((call.size[1], call.size[3]), x.descr)
-    bind(&call, 0, y)
-    bind(&call, 1, turns)
+    bind_all(&call, 0, y, turns)
     bind_positions(&call, 2, x)
     call.work = ROTARY_KERNEL.work * cnp.PyArray_SIZE(x) + 3000.0 * cnp.PyArray_SIZE(turns)  # of exp, sin and cos
     launch(&call)

@@ -90,9 +90,7 @@ cdef int bind_augmentation(Call* call, Kernel kernel, cnp.ndarray y, cnp.ndarray
     """Begin a call of images and the numbers that change them."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))
-    bind(call, 0, y)
-    bind(call, 1, x)
-    bind(call, 2, numbers)
+    bind_all(call, 0, y, x, numbers)
     call.size[0] = cnp.PyArray_DIM(x, 1) if ndim == 4 else 1
     call.size[1], call.size[2] = cnp.PyArray_DIM(x, ndim - 2), cnp.PyArray_DIM(x, ndim - 1)
     call.size[4], call.size[5] = cnp.PyArray_DIM(y, ndim - 2), cnp.PyArray_DIM(y, ndim - 1)

@@ -99,9 +99,7 @@ cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, 
     call.size[0] = call.parts = cnp.PyArray_DIM(x, 0)
     call.size[1], call.size[2] = k, cnp.PyArray_SIZE(edges) - k
     call.work = kernel.work * call.size[0] * call.size[2]
-    bind(call, 1, x)
-    bind(call, 2, edges)
-    bind(call, 3, starts)
+    bind_all(call, 1, x, edges, starts)
     return x
 
 
@@ -124,7 +122,5 @@ cdef cnp.ndarray begin_table(Call* call, Kernel kernel, int real, cnp.ndarray x,
     call.size[1] = cnp.PyArray_DIM(x, 1)
     call.scalar[0] = limit
     call.work = kernel.work * cnp.PyArray_SIZE(x)
-    bind(call, 1, x)
-    bind(call, 2, center)
-    bind(call, 3, scale)
+    bind_all(call, 1, x, center, scale)
     return x

@@ -31,12 +31,7 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
     begin(&call, kernel, real)
     call.op, call.constants = kernel.op, constants
     call.scalar[0], call.scalar[1] = first, second
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    if inputs > 1:
-        bind(&call, 2, z)
-    if inputs > 2:
-        bind(&call, 3, w)
+    bind_all(&call, 0, y, x, z, w)
     launch_broadcast(&call, 1 + inputs)
     return y
 
@@ -61,9 +56,7 @@ cdef tuple elementwise_with_slope(Kernel kernel, object out, object a, bint want
     slope = output_like(y)
     begin(&call, kernel, real)
     call.op, call.scalar[0] = kernel.op, first
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    bind(&call, 2, slope)
+    bind_all(&call, 0, y, x, slope)
     launch_broadcast(&call, 3)
     return y, slope
 

@@ -4,7 +4,7 @@ cdef Kernel RAVEL_INDEX_KERNEL = Kernel("ravel_index", checked=1, work=30)
 cdef Kernel TAKE_KERNEL = Kernel("take", checked=2)
 cdef Kernel TAKE_GRAD_KERNEL = Kernel("take_grad", checked=2, work=10)
 cdef Kernel USE_ROWS_KERNEL = Kernel("use_rows", writes=0b11, updates=0b11, checked=2, work=30)
-cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1)
+cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1, work=1)
 
 
 def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
@@ -39,8 +39,7 @@ def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
         call.constants = (not isinstance(indices[i], cnp.ndarray)) << 1
         lowest = -lengths[i] if wraps else 0
         call.scalar[0], call.scalar[1] = lengths[i], lowest
-        bind(&call, 0, out)
-        bind(&call, 1, arrays[i])
+        bind_all(&call, 0, out, arrays[i])
         launch_broadcast(&call, 2, on_stop or partial(raise_bad_index, lowest, lengths[i]))
     return out
 
@@ -88,9 +87,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
         raise ValueError("take can't write its result into one of its operands")
 
     begin(&call, TAKE_KERNEL, 0)
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
-    bind(&call, 2, order)
+    bind_all(&call, 0, out, rows, order)
     call.size[0] = cnp.PyArray_DIM(rows, 0)
     call.size[1] = cnp.PyArray_NBYTES(out) // max(cnp.PyArray_SIZE(order), 1)
     call.parts = cnp.PyArray_SIZE(order)
@@ -112,26 +109,16 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
         raise ValueError(f"take_grad got dy of shape {get_dims(dy)} and {rows} rows")
     order = as_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
     dy, shape = as_contiguous_rows(dy), (rows,) + get_dims(dy)[1:]
-    if out is None:
-        if accumulate:
-            raise ValueError("take_grad accumulates into `out`, which was not given")
-        out = output(shape, dy.descr)
-    else:
-        same_type("take_grad", dy, out)
-        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("take_grad", out)):
-            raise ValueError(f"take_grad got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
-        dy = copy(dy) if overlap(dy, out) else dy
+    out = as_output("take_grad", out, shape, dy, accumulate)
+    dy = copy(dy) if overlap(dy, out) else dy
     begin(&call, TAKE_GRAD_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, dy)
-    bind(&call, 2, order)
+    bind_all(&call, 0, out, dy, order)
     call.operand[1].stride[0] = cnp.PyArray_STRIDE(dy, 0) // cnp.PyArray_ITEMSIZE(dy)
     call.accumulate = accumulate
     call.size[0], call.size[2] = rows, cnp.PyArray_SIZE(order)
     call.size[1] = cnp.PyArray_SIZE(out) // max(rows, 1)
-    call.parts = (call.size[1] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
-    call.work = TAKE_GRAD_KERNEL.work * (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy))
-    launch(&call, partial(raise_bad_row, "take_grad", rows))
+    launch_parts(&call, (call.size[1] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE,
+                 (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy)), partial(raise_bad_row, "take_grad", rows))
     return out
 
 
@@ -169,14 +156,10 @@ def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray 
         raise ValueError(f"use_rows needs contiguous rows, got shape {get_dims(x)}")
     call.size[1] = row_width("use_rows", used, x)
     call.size[0] = count_rows(used)
-    bind(&call, 0, x)
-    bind(&call, 1, check_out("use_rows", used))
-    bind(&call, 2, order)
+    bind_all(&call, 0, x, check_out("use_rows", used), order)
     call.size[2] = cnp.PyArray_SIZE(order)
     call.accumulate = accumulate
-    call.parts = 1
-    call.work = USE_ROWS_KERNEL.work * call.size[2]
-    launch(&call, partial(raise_bad_row, "use_rows", call.size[0]))
+    launch_parts(&call, 1, call.size[2], partial(raise_bad_row, "use_rows", call.size[0]))
 
 
 def use_all_rows(cnp.ndarray used not None):
@@ -185,9 +168,7 @@ def use_all_rows(cnp.ndarray used not None):
     begin(&call, USE_ALL_ROWS_KERNEL, 0)
     call.size[0] = count_rows(used)
     bind(&call, 0, check_out("use_all_rows", used))
-    call.parts = 1
-    call.work = 1
-    launch(&call)
+    launch_parts(&call, 1, 1)
 
 
 cdef Py_ssize_t count_rows(cnp.ndarray used) except -1:

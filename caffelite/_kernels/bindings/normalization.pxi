@@ -21,12 +21,8 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     if shift is not None:
         shift = as_contiguous(shift)
         require_vector("layer_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
-        bind(&call, 3, shift)
     y, moments = output(get_dims(x), x.dtype), output((2, call.size[0]), float64)
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    bind(&call, 2, scale)
-    bind(&call, 4, moments)
+    bind_all(&call, 0, y, x, scale, shift, moments)
     call.size[2], call.scalar[0] = centered, eps
     launch(&call)
     return y, moments
@@ -42,11 +38,7 @@ def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     require_gradient("layer_norm_grad", dy, x)
     require_moments("layer_norm_grad", moments, 2, call.size[0])
     dx = output(get_dims(x), x.dtype)
-    bind(&call, 0, dx)
-    bind(&call, 1, dy)
-    bind(&call, 2, x)
-    bind(&call, 3, scale)
-    bind(&call, 4, moments)
+    bind_all(&call, 0, dx, dy, x, scale, moments)
     call.size[2] = centered
     launch(&call)
     return dx
@@ -61,11 +53,7 @@ def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     require_gradient("layer_norm_sums", dy, x)
     require_moments("layer_norm_sums", moments, 2, call.size[0])
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
-    bind(&call, 0, dscale)
-    bind(&call, 1, dshift)
-    bind(&call, 2, dy)
-    bind(&call, 3, x)
-    bind(&call, 4, moments)
+    bind_all(&call, 0, dscale, dshift, dy, x, moments)
     call.parts = call.size[1]
     launch(&call)
     return dscale, dshift
@@ -153,11 +141,7 @@ def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.nda
 cdef cnp.ndarray normalize_features(Call* call, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray shift,
                                     cnp.ndarray moments):
     cdef cnp.ndarray y = output_like(x)
-    bind(call, 0, y)
-    bind(call, 1, x)
-    bind(call, 2, scale)
-    bind(call, 3, shift)
-    bind(call, 4, moments)
+    bind_all(call, 0, y, x, scale, shift, moments)
     launch(call)
     return y
 
@@ -175,13 +159,7 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     dx = output_like(x)
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
     call.size[5] = fixed
-    bind(&call, 0, dx)
-    bind(&call, 1, dy)
-    bind(&call, 2, x)
-    bind(&call, 3, scale)
-    bind(&call, 4, moments)
-    bind(&call, 5, dscale)
-    bind(&call, 6, dshift)
+    bind_all(&call, 0, dx, dy, x, scale, moments, dscale, dshift)
     launch(&call)
     return dx, dscale, dshift
 
@@ -199,8 +177,7 @@ def feature_sums(cnp.ndarray x not None, bint counts=True):
     begin_features(&call, FEATURE_SUMS_KERNEL, x, None)
     sums = output((3, call.size[1]), float64)
     call.size[5] = counts
-    bind(&call, 0, x)
-    bind(&call, 1, sums)
+    bind_all(&call, 0, x, sums)
     launch(&call)
     return sums
 
@@ -216,12 +193,10 @@ def merge_moments(cnp.ndarray sums not None, double eps):
                          f"{get_dims(sums)}")
     begin(&call, MERGE_MOMENTS_KERNEL, 0)
     call.size[0], call.size[1] = cnp.PyArray_DIM(sums, 0), cnp.PyArray_DIM(sums, 2)
-    call.parts, call.scalar[0] = call.size[1], eps
-    call.work = MERGE_MOMENTS_KERNEL.work * cnp.PyArray_SIZE(sums)
+    call.scalar[0] = eps
     moments = output((3, call.size[1]), float64)
-    bind(&call, 0, moments)
-    bind(&call, 1, sums)
-    launch(&call)
+    bind_all(&call, 0, moments, sums)
+    launch_parts(&call, call.size[1], cnp.PyArray_SIZE(sums))
     return moments
 
 
@@ -235,10 +210,7 @@ def batch_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     require_moments("batch_norm_sums", moments, 3, call.size[1])
     dy = match_layout(x, as_readable(dy))
     sums = output((2, call.size[1]), float64)
-    bind(&call, 0, dy)
-    bind(&call, 1, x)
-    bind(&call, 2, moments)
-    bind(&call, 3, sums)
+    bind_all(&call, 0, dy, x, moments, sums)
     launch(&call)
     return sums
 
@@ -265,15 +237,7 @@ def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp
     dx = output_like(x)
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
     call.size[5] = count
-    bind(&call, 0, dx)
-    bind(&call, 1, dy)
-    bind(&call, 2, x)
-    bind(&call, 3, scale)
-    bind(&call, 4, moments)
-    bind(&call, 5, dscale)
-    bind(&call, 6, dshift)
-    bind(&call, 7, sums)
-    bind(&call, 8, total_sums)
+    bind_all(&call, 0, dx, dy, x, scale, moments, dscale, dshift, sums, total_sums)
     launch(&call)
     return dx, dscale, dshift
 
@@ -291,9 +255,7 @@ def update_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp
     require_moments("update_moments", moments, 3, call.size[0])
     if count < 2:
         raise ValueError(f"update_moments got moments of {count} numbers; a variance takes at least 2")
-    bind(&call, 0, check_out("update_moments", mean))
-    bind(&call, 1, check_out("update_moments", variance))
-    bind(&call, 2, moments)
+    bind_all(&call, 0, check_out("update_moments", mean), check_out("update_moments", variance), moments)
     call.size[1], call.scalar[0] = count, momentum
     launch(&call)
 
@@ -305,9 +267,7 @@ def running_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, do
     begin_running(&call, RUNNING_MOMENTS_KERNEL, mean, variance)
     check_eps("running_moments", eps)
     moments = output((3, call.size[0]), float64)
-    bind(&call, 0, mean)
-    bind(&call, 1, variance)
-    bind(&call, 2, moments)
+    bind_all(&call, 0, mean, variance, moments)
     call.scalar[0] = eps
     launch(&call)
     return moments

@@ -11,10 +11,8 @@ def next_draw(cnp.ndarray random not None):
     cdef cnp.ndarray drawn = output((2,), int64)
     require_vector("next_draw", random, cnp.NPY_INT64, 2)
     begin(&call, NEXT_DRAW_KERNEL, 0)
-    bind(&call, 0, drawn)
-    bind(&call, 1, check_out("next_draw", random))
-    call.parts = 1
-    launch(&call)
+    bind_all(&call, 0, drawn, check_out("next_draw", random))
+    launch_parts(&call, 1, 0)
     return drawn
 
 
@@ -48,13 +46,9 @@ cdef cnp.ndarray apply_mask(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, dou
         return y if is_in_c_order(x) else copy(y, output_like(x))
     y = output_like(x)
     begin(&call, kernel, real_type(kernel.name, x))
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    bind(&call, 2, drawn)
+    bind_all(&call, 0, y, x, drawn)
     call.scalar[0], call.size[0] = p, require_first(kernel.name, first)
-    call.parts = cnp.PyArray_SIZE(x)
-    call.work = kernel.work * call.parts
-    launch(&call)
+    launch_parts(&call, cnp.PyArray_SIZE(x), cnp.PyArray_SIZE(x))
     return y
 
 

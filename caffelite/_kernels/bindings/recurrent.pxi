@@ -228,8 +228,7 @@ def pack(cnp.ndarray b not None):
     out = output((call.parts * depth * width,), b.descr)
     bind(&call, 0, out)
     bind_matrix(&call, 1, b)
-    call.work = PACK_KERNEL.work * cnp.PyArray_SIZE(b)
-    launch(&call)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(b))
     return out
 
 
@@ -247,13 +246,11 @@ def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
     x, lengths = as_contiguous(x), as_labels("cut", lengths, cnp.PyArray_DIM(x, 0))
     out = output(get_dims(x), x.descr)
     begin(&call, CUT_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, x)
-    bind(&call, 2, lengths)
-    call.size[0], call.parts = cnp.PyArray_DIM(x, 1), cnp.PyArray_DIM(x, 0)
-    call.size[1] = cnp.PyArray_SIZE(x) // max(call.size[0] * call.parts, 1)
-    call.work = CUT_KERNEL.work * cnp.PyArray_SIZE(x)
-    launch(&call, on_stop or partial(raise_bad_length, call.size[0]))
+    bind_all(&call, 0, out, x, lengths)
+    call.size[0] = cnp.PyArray_DIM(x, 1)
+    call.size[1] = cnp.PyArray_SIZE(x) // max(call.size[0] * cnp.PyArray_DIM(x, 0), 1)
+    launch_parts(&call, cnp.PyArray_DIM(x, 0), cnp.PyArray_SIZE(x),
+                 on_stop or partial(raise_bad_length, call.size[0]))
     return out
 
 

@@ -26,24 +26,12 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
 
     begin(&call, SUM_KERNEL, real)
     a = transpose_axes(a, collapse_axes(&call, dims, axes))
-    if out is None:
-        if accumulate:
-            raise ValueError("sum accumulates into `out`, which was not given")
-        out = output(shape, a.descr)
-    else:
-        out = check_out("sum", out)
-        same_type("sum", a, out)
-        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
-            raise ValueError(f"sum got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
-        a = copy(a) if overlap(a, out) else a
-
-    bind(&call, 0, out)
-    bind(&call, 1, a)
+    out = as_output("sum", out, shape, a, accumulate)
+    a = copy(a) if overlap(a, out) else a
+    bind_all(&call, 0, out, a)
     call.scalar[0] = scale
     call.accumulate = accumulate
-    call.parts = call.size[0] * call.size[2]
-    call.work = SUM_KERNEL.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))
     return out
 
 
@@ -74,12 +62,9 @@ cdef tuple extreme(Kernel kernel, double sign, cnp.ndarray a, axis, bint keepdim
     if call.parts > 0 and call.size[1] == 0:
         raise ValueError(f"{kernel.name} of no elements: shape {dims}, axis {axis}")
     out, first = output(shape, a.descr), output(shape, int64)
-    bind(&call, 0, out)
-    bind(&call, 1, first)
-    bind(&call, 2, a)
+    bind_all(&call, 0, out, first, a)
     call.scalar[0] = sign
-    call.work = kernel.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(a))
     return out, first
 
 
@@ -102,11 +87,8 @@ def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shap
                          f"{reduce_dims(shape, axes, False)}")
     dy = as_contiguous(dy)
     out = output(shape if order is None else tuple([shape[d] for d in order]), dy.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, dy)
-    bind(&call, 2, first)
-    call.work = EXTREME_GRAD_KERNEL.work * cnp.PyArray_SIZE(out)
-    launch(&call, partial(raise_bad_position, call.size[1]))
+    bind_all(&call, 0, out, dy, first)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(out), partial(raise_bad_position, call.size[1]))
     return restore_axes(out, order)
 
 
@@ -154,12 +136,9 @@ cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, do
     begin(&call, kernel, real)
     a = transpose_axes(a, collapse_axes(&call, dims, axes))
     out = output(reduce_dims(dims, axes, keepdims), a.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, a)
+    bind_all(&call, 0, out, a)
     call.scalar[0] = scale
-    call.parts = call.size[0] * call.size[2]
-    call.work = kernel.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))
     return out
 
 
@@ -168,7 +147,7 @@ cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, ax
     cdef Call call
     cdef int real = real_type(kernel.name, a)
     cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims)), order
-    cdef cnp.ndarray out, room
+    cdef cnp.ndarray out, room = None
 
     same_type(kernel.name, a, dy)
     begin(&call, kernel, real)
@@ -178,15 +157,11 @@ cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, ax
         raise ValueError(f"{kernel.name} got dy of shape {get_dims(dy)}; expected {reduce_dims(dims, axes, False)}")
     a, dy = transpose_axes(a, order), as_contiguous(dy)
     out = output(get_dims(a), a.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, dy)
-    bind(&call, 2, a)
     if kernel.writes >> 3 & 1:
         room = output(get_dims(a), float64)
-        bind(&call, 3, room)
+    bind_all(&call, 0, out, dy, a, room)
     call.scalar[0] = scale
-    call.work = kernel.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(a))
     return restore_axes(out, order)
 
 
@@ -200,12 +175,9 @@ def cumsum(cnp.ndarray a not None, axis, bint reverse=False):
     collapse_axes(&call, get_dims(a), (along,))
     a = as_contiguous(a)
     out = output(get_dims(a), a.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, a)
+    bind_all(&call, 0, out, a)
     call.size[3] = reverse
-    call.parts = call.size[0] * call.size[2]
-    call.work = CUMSUM_KERNEL.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))
     return out
 
 

@@ -89,38 +89,28 @@ def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray
     All functions that take sparse rows raise IndexError for a column that is not in 0 … K − 1.
     """
     cdef Call call
-    cdef cnp.npy_intp shape[2]
+    cdef tuple shape
     cdef int real = real_type("sparse_matmul", b)
     cdef Py_ssize_t features = count_features("sparse_matmul", rows, b.descr)
     if cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(b, 0) != features:
         raise ValueError(f"sparse_matmul got rows of {features} features and shape {get_dims(b)}; expected (K, N)")
-    b = as_contiguous_rows(b)
-    shape[0], shape[1] = cnp.PyArray_SIZE(rows), cnp.PyArray_DIM(b, 1)
+    b, shape = as_contiguous_rows(b), (cnp.PyArray_SIZE(rows), cnp.PyArray_DIM(b, 1))
     if bias is not None:
         same_type("sparse_matmul", b, bias)
         if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
             raise ValueError(f"sparse_matmul got a bias of shape {get_dims(bias)}; expected ({shape[1]},)")
         bias = as_contiguous(bias)
-    if out is None:
-        out = empty(2, shape, b.descr)
-    else:
-        same_type("sparse_matmul", b, out)
-        if get_dims(out) != (shape[0], shape[1]) or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("sparse_matmul", out)):
-            raise ValueError(f"sparse_matmul got an `out` of shape {get_dims(out)}; expected ({shape[0]}, {shape[1]}), "
-                             "contiguous")
-        if overlap(out, b) or (bias is not None and overlap(out, bias)):
-            raise ValueError("sparse_matmul can't write its result into one of its operands")
+    out = as_output("sparse_matmul", out, shape, b)
+    if overlap(out, b) or (bias is not None and overlap(out, bias)):
+        raise ValueError("sparse_matmul can't write its result into one of its operands")
     begin(&call, SPARSE_MATMUL_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
+    bind_all(&call, 0, out, rows)
     bind_matrix(&call, 2, b)
     if bias is not None:
         bind(&call, 3, bias)
     call.size[0], call.size[1] = shape[1], features
-    call.parts = shape[0]
-    call.flops = 2.0 * count_nonzeros(rows) * shape[1]
-    call.work = SPARSE_MATMUL_KERNEL.work * call.flops
-    launch(&call, partial(raise_bad_column, "sparse_matmul", features))
+    call.flops = 2.0 * count_nonzeros(rows) * call.size[0]
+    launch_parts(&call, cnp.PyArray_SIZE(rows), call.flops, partial(raise_bad_column, "sparse_matmul", features))
     return out
 
 
@@ -134,25 +124,16 @@ def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.n
     if cnp.PyArray_NDIM(dy) != 2 or cnp.PyArray_DIM(dy, 0) != cnp.PyArray_SIZE(rows):
         raise ValueError(f"sparse_matmul_grad got {cnp.PyArray_SIZE(rows)} rows and dy of shape {get_dims(dy)}")
     dy, shape = as_contiguous_rows(dy), (features, cnp.PyArray_DIM(dy, 1))
-    if out is None:
-        if accumulate:
-            raise ValueError("sparse_matmul_grad accumulates into `out`, which was not given")
-        out = output(shape, dy.descr)
-    else:
-        same_type("sparse_matmul_grad", dy, out)
-        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("sparse_matmul_grad", out)):
-            raise ValueError(f"sparse_matmul_grad got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
-        dy = copy(dy) if overlap(dy, out) else dy
+    out = as_output("sparse_matmul_grad", out, shape, dy, accumulate)
+    dy = copy(dy) if overlap(dy, out) else dy
     begin(&call, SPARSE_MATMUL_GRAD_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
+    bind_all(&call, 0, out, rows)
     bind_matrix(&call, 2, dy)
     call.accumulate = accumulate
     call.size[0], call.size[1], call.size[2] = shape[1], features, cnp.PyArray_SIZE(rows)
     call.parts = (call.size[0] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
     call.flops = 2.0 * count_nonzeros(rows) * call.size[0]
-    call.work = SPARSE_MATMUL_GRAD_KERNEL.work * call.flops
-    launch(&call, partial(raise_bad_column, "sparse_matmul_grad", features))
+    launch_parts(&call, call.parts, call.flops, partial(raise_bad_column, "sparse_matmul_grad", features))
     return out
 
 
@@ -162,12 +143,10 @@ def sparse_to_dense(cnp.ndarray rows not None):
     cdef Py_ssize_t features = count_features("sparse_to_dense", rows, None)
     cdef cnp.ndarray out = output((cnp.PyArray_SIZE(rows), features), rows.dtype["row"].base)
     begin(&call, SPARSE_TO_DENSE_KERNEL, real_type("sparse_to_dense", out))
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
+    bind_all(&call, 0, out, rows)
     call.size[0] = features
-    call.parts = cnp.PyArray_SIZE(rows)
-    call.work = SPARSE_TO_DENSE_KERNEL.work * cnp.PyArray_SIZE(out)
-    launch(&call, partial(raise_bad_column, "sparse_to_dense", features))
+    launch_parts(&call, cnp.PyArray_SIZE(rows), cnp.PyArray_SIZE(out), partial(raise_bad_column, "sparse_to_dense",
+                 features))
     return out
 
 
@@ -182,11 +161,7 @@ def use_columns(cnp.ndarray used not None, cnp.ndarray rows not None, cnp.ndarra
     call.size[0] = count_rows(used)
     if call.size[0] != features:
         raise ValueError(f"use_columns got a list of {call.size[0]} rows for sparse rows of {features} features")
-    bind(&call, 0, x)
-    bind(&call, 1, check_out("use_columns", used))
-    bind(&call, 2, rows)
+    bind_all(&call, 0, x, check_out("use_columns", used), rows)
     call.size[2] = cnp.PyArray_SIZE(rows)
     call.accumulate = accumulate
-    call.parts = 1
-    call.work = USE_COLUMNS_KERNEL.work * count_nonzeros(rows)
-    launch(&call, partial(raise_bad_column, "use_columns", features))
+    launch_parts(&call, 1, count_nonzeros(rows), partial(raise_bad_column, "use_columns", features))

@@ -24,10 +24,9 @@ def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray start
     x = begin_bins(&call, PLACES_KERNEL, TARGETS.get(to.str, 2), x, edges, starts)
     if cnp.PyArray_SIZE(x) and np.diff(starts).max() > 1 / np.finfo(to).eps:
         raise ValueError(f"places got {np.diff(starts).max()} edges of a column, too many for {to}")
-    call.work = PLACES_KERNEL.work * cnp.PyArray_SIZE(x)
     out = output(get_dims(x), to)
     bind(&call, 0, out)
-    launch(&call)
+    launch_parts(&call, call.size[0], cnp.PyArray_SIZE(x))
     return out
 
 
@@ -50,8 +49,7 @@ def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray p
         raise ValueError(f"splines got a bias of shape {get_dims(bias)} for a table of shape {get_dims(table)}")
     out = output((call.size[0], call.size[3]), table.descr)
     call.parts = call.size[0]
-    bind(&call, 0, out)
-    bind_all(&call, 1, (places, codes, table, starts, bias))
+    bind_all(&call, 0, out, places, codes, table, starts, bias)
     launch(&call, None if codes is None else on_stop or raise_bad_code)
     return out
 
@@ -73,8 +71,7 @@ def splines_grad(cnp.ndarray dy not None, cnp.ndarray places, cnp.ndarray codes,
     require_rows("splines_grad", dy, call.size[0], call.size[3])
     out = output((count_column_rows("splines_grad", starts), call.size[3]), dy.descr)
     call.parts = call.size[1] + call.size[2]
-    bind(&call, 0, out)
-    bind_all(&call, 1, (dy, places, codes, starts))
+    bind_all(&call, 0, out, dy, places, codes, starts)
     launch(&call, None if codes is None else raise_bad_code)
     return out
 
@@ -100,8 +97,7 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
                          f"{edge_starts.tolist()}, and at {starts.tolist()} in the table; expected a row more for each")
     out = output(get_dims(places), edges.descr)
     call.parts = call.size[0]
-    bind(&call, 0, out)
-    bind_all(&call, 1, (dy, places, table, starts, edges, edge_starts))
+    bind_all(&call, 0, out, dy, places, table, starts, edges, edge_starts)
     launch(&call)
     return out
 
@@ -121,8 +117,7 @@ def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.nd
     cdef cnp.ndarray out
     weight, slope, scale = begin_knots(&call, SPLINE_TABLE_KERNEL, weight, slope, scale, z, starts)
     out = output((cnp.PyArray_DIM(weight, 0) + call.size[1], call.size[3]), weight.descr)
-    bind(&call, 0, out)
-    bind_all(&call, 1, (weight, slope, scale, z, starts))
+    bind_all(&call, 0, out, weight, slope, scale, z, starts)
     launch(&call)
     return out
 
@@ -138,18 +133,9 @@ def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, 
     require_rows("spline_table_grad", dtable, cnp.PyArray_DIM(weight, 0) + call.size[1], call.size[3])
     dweight, dslope = output(get_dims(weight), weight.descr), output(get_dims(slope), weight.descr)
     dscale = output((call.parts, call.size[3]), weight.descr)
-    bind_all(&call, 0, (dweight, dslope, dscale, dtable, weight, slope, scale, z, starts))
+    bind_all(&call, 0, dweight, dslope, dscale, dtable, weight, slope, scale, z, starts)
     launch(&call)
     return dweight, dslope, dscale
-
-
-cdef int bind_all(Call* call, int first, tuple arrays) except -1:
-    """Bind arrays to operands one after the other. None is left out."""
-    cdef int i
-    for i in range(len(arrays)):
-        if arrays[i] is not None:
-            bind(call, first + i, arrays[i])
-    return 0
 
 
 cdef tuple begin_splines(Call* call, Kernel kernel, cnp.ndarray like, cnp.ndarray starts, cnp.ndarray places,
