@@ -62,15 +62,10 @@ class LeakyReLU(Function, recordable=True, rowwise=True):
     models", ICML 2013.
     """
 
+    forward, backward = keep_output(kernels.leaky_relu, kernels.leaky_relu_grad, "slope")
+
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = check_nonnegative("LeakyReLU: slope", slope)
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.leaky_relu(x, self.slope)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.leaky_relu_grad(dy, self.y, self.slope)
 
     def __repr__(self) -> str:
         return f"LeakyReLU({self.slope})"
@@ -138,15 +133,10 @@ class ELU(Function, recordable=True, rowwise=True):
     S. Hochreiter, "Fast and accurate deep network learning by exponential linear units", ICLR 2016.
     """
 
+    forward, backward = keep_output(kernels.elu, kernels.elu_grad, "alpha")
+
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = check_nonnegative("ELU: alpha", alpha)
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.elu(x, self.alpha)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.elu_grad(dy, self.y, self.alpha)
 
     def __repr__(self) -> str:
         return f"ELU({self.alpha})"
@@ -163,18 +153,19 @@ class GELU(Function, recordable=True, rowwise=True):
         self.approximate = bool(approximate)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        y, self.slope = self._value_and_slope(x, is_training())
-        self.x = x if self.slope is None else None
+        y, self.derivative = self._compute(x, is_training())
+        self.x = x if self.derivative is None else None
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         if self.x is not None:
-            _, self.slope = self._value_and_slope(self.x, True)
-        return kernels.multiply(dy, self.slope)
+            _, self.derivative = self._compute(self.x, True)
+        return kernels.multiply(dy, self.derivative)
 
-    def _value_and_slope(self, x: np.ndarray, needs_slope: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    def _compute(self, x: np.ndarray, derivative: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return y, and dy/dx if the `derivative` is wanted."""
         kernel = kernels.gelu_tanh if self.approximate else kernels.gelu
-        return kernel(x, slope=needs_slope)
+        return kernel(x, derivative=derivative)
 
     def __repr__(self) -> str:
         return f"GELU({'approximate=True' if self.approximate else ''})"
@@ -247,23 +238,13 @@ class AxisFunction(Function):
 class Softmax(AxisFunction, recordable=True, rowwise=True):
     """The softmax, yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.softmax(x, self.axis)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.softmax_grad(dy, self.y, self.axis)
+    forward, backward = keep_output(kernels.softmax, kernels.softmax_grad, "axis")
 
 
 class LogSoftmax(AxisFunction, recordable=True, rowwise=True):
     """The logarithm of the softmax, yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.y = kernels.log_softmax(x, self.axis)
-        return self.y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.log_softmax_grad(dy, self.y, self.axis)
+    forward, backward = keep_output(kernels.log_softmax, kernels.log_softmax_grad, "axis")
 
 
 def relu(x: Any) -> Tensor:

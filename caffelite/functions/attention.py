@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import as_code
+from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
 from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Function, Shape, format_shape
@@ -196,9 +196,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
             return dx, kernels.add(dkey, self.value.backward(dv))
         return kernels.add(kernels.add(dx, dkey), self.value.backward(dv))
 
-    def __repr__(self) -> str:
-        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias, "rotary": self.rotary}
-        return as_code(self, self.size, self.heads, **options)
+    __repr__ = repr_with_arguments
 
 
 class TransformerBlock(Function, recordable=True, rowwise=True):

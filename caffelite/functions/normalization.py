@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import check_nonnegative, check_positive_integer, reshape_array
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
@@ -69,8 +70,7 @@ class LayerNorm(Function, recordable=True, rowwise=True):
         return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments)
 
     def __repr__(self) -> str:
-        eps = "" if self.eps == 1e-5 else f", eps={self.eps}"
-        return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
+        return as_code(self, self.features, eps=self.eps, bias=self.shift is not None)
 
 
 class RMSNorm(Function, recordable=True, rowwise=True):
@@ -122,8 +122,7 @@ class RMSNorm(Function, recordable=True, rowwise=True):
             return None
         return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments, centered=False)
 
-    def __repr__(self) -> str:
-        return f"RMSNorm({self.features}{'' if self.eps is None else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 class GroupNorm(Function, recordable=True, rowwise=True):
@@ -191,8 +190,7 @@ class GroupNorm(Function, recordable=True, rowwise=True):
         dx = kernels.layer_norm_grad(reshape_array(g, self.x.shape), self.x, self.ones, self.moments)
         return dx.reshape(dy.shape)
 
-    def __repr__(self) -> str:
-        return f"GroupNorm({self.groups}, {self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
@@ -213,8 +211,7 @@ class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__(channels, channels, eps)
 
-    def __repr__(self) -> str:
-        return f"InstanceNorm({self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 class BatchNorm(Function, recordable=True, rowwise=True):
@@ -304,9 +301,7 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         self.shift.add_grad(dshift)
         return dx
 
-    def __repr__(self) -> str:
-        momentum = "" if self.momentum == 0.1 else f", momentum={self.momentum}"
-        return f"BatchNorm({self.features}{momentum}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,10 +2,10 @@
 # ../generated/operations.pxi, as `copy` at the end of this file.
 
 cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None, object c=None,
-                             double first=0, double second=0):
+                             double scalar0=0, double scalar1=0):
     """y = f(a), f(a, b) or f(a, b, c), broadcast to `out`, or without `out` to each other.
 
-    The inputs are arrays or numbers, at least one of them an array. `first` and `second` are the call's scalars.
+    The inputs are arrays or numbers, at least one of them an array. The scalars are the call's.
     """
     cdef Call call
     cdef cnp.ndarray x, y, z, w, like = first_array(kernel, a, b, c, out)
@@ -30,22 +30,19 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
 
     begin(&call, kernel, real)
     call.op, call.constants = kernel.op, constants
-    call.scalar[0], call.scalar[1] = first, second
+    call.scalar[0], call.scalar[1] = scalar0, scalar1
     bind_all(&call, 0, y, x, z, w)
     launch_broadcast(&call, 1 + inputs)
     return y
 
 
-cdef tuple elementwise_with_slope(Kernel kernel, object out, object a, bint wanted, double first=0):
-    """y = f(a), and the slope f′(a) or None. The slope is the call's last operand, with y's layout in memory.
-
-    `first` is the call's scalar.
-    """
+cdef tuple elementwise_with_derivative(Kernel kernel, object out, object a, bint wanted, double scalar0=0):
+    """Return y = f(a) and f′(a), or None unless it is wanted. f′(a) is the last operand, with y's layout in memory."""
     cdef Call call
-    cdef cnp.ndarray x = first_array(kernel, a, None, None, None), y, slope
+    cdef cnp.ndarray x = first_array(kernel, a, None, None, None), y, derivative
     cdef int real = real_type(kernel.name, x)
     if not wanted:
-        return elementwise(kernel, out, a, None, None, first), None
+        return elementwise(kernel, out, a, None, None, scalar0), None
     x = as_readable(x)
     if out is None:
         y = output_like(x)
@@ -53,12 +50,12 @@ cdef tuple elementwise_with_slope(Kernel kernel, object out, object a, bint want
         y = check_out(kernel.name, out)
         same_type(kernel.name, x, y)
         x = copy_if_overlapping(x, y)
-    slope = output_like(y)
+    derivative = output_like(y)
     begin(&call, kernel, real)
-    call.op, call.scalar[0] = kernel.op, first
-    bind_all(&call, 0, y, x, slope)
+    call.op, call.scalar[0] = kernel.op, scalar0
+    bind_all(&call, 0, y, x, derivative)
     launch_broadcast(&call, 3)
-    return y, slope
+    return y, derivative
 
 
 cdef inline cnp.ndarray align_layout(cnp.ndarray a, cnp.ndarray y):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import check_positive
-from caffelite.functions.losses.base import PointwiseLoss
+from caffelite.functions.losses.base import PointwiseLoss, use_kernels
 
 __all__ = ["HuberLoss", "MAELoss", "MSELoss"]
 
@@ -17,12 +15,7 @@ class MSELoss(PointwiseLoss, recordable=True):
     Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
     """
 
-    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.targets = scores, targets
-        return kernels.mse_loss(scores, targets)
-
-    def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.mse_loss_grad(self.scores, self.targets, dy, self.row_weights)
+    losses, gradient = use_kernels(kernels.mse_loss, kernels.mse_loss_grad)
 
 
 class MAELoss(PointwiseLoss, recordable=True):
@@ -31,12 +24,7 @@ class MAELoss(PointwiseLoss, recordable=True):
     Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
     """
 
-    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.targets = scores, targets
-        return kernels.mae_loss(scores, targets)
-
-    def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.mae_loss_grad(self.scores, self.targets, dy, self.row_weights)
+    losses, gradient = use_kernels(kernels.mae_loss, kernels.mae_loss_grad)
 
 
 class HuberLoss(PointwiseLoss, recordable=True):
@@ -48,15 +36,10 @@ class HuberLoss(PointwiseLoss, recordable=True):
     P. Huber, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35, 1964.
     """
 
+    losses, gradient = use_kernels(kernels.huber_loss, kernels.huber_loss_grad, "delta")
+
     def __init__(self, delta: float = 1.0) -> None:
         self.delta = check_positive("HuberLoss: delta", delta)
-
-    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.targets = scores, targets
-        return kernels.huber_loss(scores, targets, self.delta)
-
-    def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.huber_loss_grad(self.scores, self.targets, dy, self.delta, self.row_weights)
 
     def __repr__(self) -> str:
         return f"HuberLoss({self.delta})"
