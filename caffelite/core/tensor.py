@@ -100,7 +100,7 @@ class Tensor(TensorMethods):
         self._version[0] += 1
 
     def _has_initial_values(self) -> bool:
-        """Whether no optimizer, file or user has changed the values since `initialize` set them."""
+        """Return whether no optimizer, file or user has changed the values since `initialize` set them."""
         return self._version[0] == self._initial_version
 
     @property
@@ -362,7 +362,7 @@ _LEAF_ATTRIBUTES = (
 
 
 def _may_hold(function: Any, data: np.ndarray) -> bool:
-    """Whether an applied Function may have kept this array. For a user's Function the answer is always yes."""
+    """Return whether an applied Function may have kept this array. For a user's Function the answer is always yes."""
     stack, seen = [function], set()
     while stack:
         value = stack.pop()

@@ -36,7 +36,7 @@ def sum_to_shape(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def common_length(lengths: Iterable[int | None]) -> int | None:
-    """Return the length that all of these are; None is unknown. ValueError if they differ."""
+    """Return the length that all of these are; None is unknown. Raise ValueError if they differ."""
     known = set(lengths)
     known.discard(None)
     if len(known) > 1:
@@ -45,7 +45,7 @@ def common_length(lengths: Iterable[int | None]) -> int | None:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that these are broadcast to; None is an unknown length. ValueError if they can't be."""
+    """Return the shape that these are broadcast to; None is an unknown length. Raise ValueError if they can't be."""
     lengths = [set(axis_lengths) - {1} for axis_lengths in itertools.zip_longest(*map(reversed, shapes), fillvalue=1)]
     try:
         return tuple([common_length(axis_lengths) if axis_lengths else 1 for axis_lengths in reversed(lengths)])

@@ -169,7 +169,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         return self.output.forward(self.h)
 
     def _is_mask(self, array: np.ndarray) -> bool:
-        """Whether the input after x is a mask. The zeros from which shapes are inferred may be numbers instead."""
+        """Return whether the input after x is a mask. Zeros from which shapes are inferred may be numbers instead."""
         is_wide = array.shape[2:] == (self.size,)
         return array.dtype == np.bool_ or array.ndim == 2 or (shape_inference.is_on and not is_wide)
 

@@ -12,7 +12,7 @@ from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import check_integers, check_positive_integer
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.initializers import Initializer, check_initializer, draw
+from caffelite.core.initializers import Initializer, check_initializer, initialize
 from caffelite.core.tensor import make_parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
@@ -65,7 +65,7 @@ class Convolution(Function, recordable=True):
         self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
-        draw(self.weight, self.bias, self.initializer, rng)
+        initialize(self.weight, self.bias, self.initializer, rng)
 
     @property
     def required_input_shape(self) -> Any:
@@ -84,7 +84,7 @@ class Convolution(Function, recordable=True):
         """Return the length of an axis of y for x of this shape; None if the length in x is not known."""
 
     def _extent(self, axis: int) -> int:
-        """How many pixels the window reaches over."""
+        """Return how many pixels the window reaches over."""
         return self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
 
     @abstractmethod

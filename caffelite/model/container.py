@@ -83,7 +83,7 @@ class Container(Function, recordable=True, metaclass=_ContainerMeta):
 
     def initialize(self, seed: Any) -> None:
         """Draw all parameters again, from a seed (which also restarts the model's stream) or a Generator."""
-        rng = self._model_state.restart_stream(seed)
+        rng = self._model_state.restart_rng(seed)
         self.all_functions()
         self._draw_children(rng, set())
 

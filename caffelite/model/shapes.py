@@ -138,13 +138,13 @@ def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
 
 def infer_once(model: Any, key: tuple[Any, ...], find: Callable[[Any], Any]) -> Any:
     """Return `find(copy of the model)`. The result is kept by its key until the model's attributes change."""
-    attributes, result = model._model_state.dry_runs.get(key, (None, None))
+    attributes, result = model._model_state.shape_cache.get(key, (None, None))
     if attributes is None or not kernels.are_unchanged([attributes]):
         with dry_run(model):
             model_copy: Any = model._shallow_copy()  # since `call` may store something in the model
             result = find(model_copy)
         values = {k: x for k, x in model._used_attributes(model_copy).items() if k not in model.not_recorded}
-        model._model_state.keep_dry_run(key, (kernels.AttributeGuard(model, values), result))
+        model._model_state.cache_shapes(key, (kernels.AttributeGuard(model, values), result))
     return result
 
 

@@ -24,7 +24,7 @@ from caffelite.functions import BatchNorm
 from caffelite.optimizers.segments import join_views
 from caffelite.program.cache import ProgramCache, are_same_objects
 
-MAX_DRY_RUNS = 64  # results of `infer_once` that a model keeps at most
+MAX_CACHED_SHAPES = 64  # results of `infer_once` that a model keeps at most
 
 
 class _RegistrationLock:
@@ -54,13 +54,13 @@ class ModelState:
         model: Any,
         is_seeded: bool,
         rng: np.random.Generator,
-        splits: dict[int, np.random.Generator] | None = None,
+        split_rngs: dict[int, np.random.Generator] | None = None,
         column_names: list[list[Any] | None] | None = None,
         init_arguments: dict[str, Any] | None = None,
     ) -> None:
         self.model = ref(model)  # weak: a model is freed with its last reference
         self.is_seeded, self.rng = is_seeded, rng
-        self.splits = {} if splits is None else splits  # the streams of validation splits, by the number of rows
+        self.split_rngs = split_rngs or {}  # for validation splits, by the number of rows
         self.column_names = column_names  # of each input, if the model was fitted on frames
         self.init_arguments = (
             {} if init_arguments is None else init_arguments
@@ -75,41 +75,41 @@ class ModelState:
         self.guards: list[kernels.AttributeGuard] = []  # the attributes in which the Functions were found
         self.is_registering = False
         self.registered: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all that ever were, by id
-        self.dry_runs: dict[tuple[Any, ...], tuple[kernels.AttributeGuard, Any]] = {}  # results of `infer_once`
+        self.shape_cache: dict[tuple[Any, ...], tuple[kernels.AttributeGuard, Any]] = {}  # results of `infer_once`
         reset_after_fork(self)
 
     def _after_fork(self) -> None:
-        """Reset after a fork: in the child, no other thread draws from the stream or registers Functions."""
+        """Reset after a fork: in the child, no other thread draws from the Generator or registers Functions."""
         self.rng = copy.deepcopy(self.rng)  # with a lock of its own
         if self.is_registering:
             self.is_registering, self.guards = False, []
 
     def persistent_state(self) -> tuple[Any, ...]:
         """Return the state for pickles and deep copies, as arguments of `ModelState`."""
-        return self.is_seeded, self.rng, self.splits, self.column_names, self.init_arguments
+        return self.is_seeded, self.rng, self.split_rngs, self.column_names, self.init_arguments
 
-    def restart_stream(self, seed: Any) -> np.random.Generator:
-        """Return the stream of a seed, which is now the model's. A Generator is returned unchanged."""
+    def restart_rng(self, seed: Any) -> np.random.Generator:
+        """Return the Generator of a seed, which is now the model's. A Generator is returned unchanged."""
         rng = make_rng("seed", seed)
         if rng is not seed:
-            self.rng, self.splits = rng, {}
+            self.rng, self.split_rngs = rng, {}
         return rng
 
-    def split_stream(self, rows: int, rng: np.random.Generator, reseed: bool) -> np.random.Generator:
-        """Return the stream for a validation split of this many rows: the same as last time, unless `reseed`.
+    def find_split_rng(self, rows: int, rng: np.random.Generator, reseed: bool) -> np.random.Generator:
+        """Return the Generator of a validation split of this many rows: the same as last time, unless `reseed`.
 
         So a further `fit` never evaluates a row that the model was trained on.
         """
-        if not reseed and rows in self.splits:
-            return copy.deepcopy(self.splits[rows])
-        self.splits[rows] = copy.deepcopy(rng)
+        if not reseed and rows in self.split_rngs:
+            return copy.deepcopy(self.split_rngs[rows])
+        self.split_rngs[rows] = copy.deepcopy(rng)
         return rng
 
-    def keep_dry_run(self, key: tuple[Any, ...], result: tuple[kernels.AttributeGuard, Any]) -> None:
+    def cache_shapes(self, key: tuple[Any, ...], result: tuple[kernels.AttributeGuard, Any]) -> None:
         """Keep a result of `infer_once`, with the attributes that it depends on."""
-        if len(self.dry_runs) >= MAX_DRY_RUNS:
-            self.dry_runs.clear()
-        self.dry_runs[key] = result
+        if len(self.shape_cache) >= MAX_CACHED_SHAPES:
+            self.shape_cache.clear()
+        self.shape_cache[key] = result
 
     # ---- registration -------------------------------------------------------------------------------------------
 
@@ -175,14 +175,14 @@ class ModelState:
             models: list[Any] = [f for f in functions if get_state(f) is not None]
             drawn_ids = self._find_registered(functions, models)
             for m in models:
-                m._model_state.dry_runs.clear()
+                m._model_state.shape_cache.clear()
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
             for m in reversed(models):  # inner models first: outer ones use what they found
                 if not _is_up_to_date(m):
                     m._model_state.set_functions(m, _find_functions(m))
                     m._model_state.mark_registered(m._model_state.functions)
-            self.dry_runs.clear()
+            self.shape_cache.clear()
             if not meta_init.is_on:
                 self.allocate(model, functions)
                 if self.is_seeded:

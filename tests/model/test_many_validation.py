@@ -34,7 +34,7 @@ def both(made, x, y, *, batch_size=32, patience=None, rows=None, loss=None, **op
     assert [list(history) for history in found] == [list(history) for history in expected]
     assert_alike(together, alone)
     for one, other in zip(alone[0], together[0], strict=True):
-        splits = [{n: s.bit_generator.state for n, s in m._model_state.splits.items()} for m in (one, other)]
+        splits = [{n: s.bit_generator.state for n, s in m._model_state.split_rngs.items()} for m in (one, other)]
         assert splits[0] == splits[1]
     return found
 
@@ -329,7 +329,7 @@ def test_validation_it_cannot_use_raises_before_anything_is_changed(given, error
     with pytest.raises(error, match=text):
         many(models, optimizers, x, y, **given)
     assert [(bits(m), m._model_state.rng.bit_generator.state) for m in models] == before
-    assert not any(m._model_state.splits for m in models)
+    assert not any(m._model_state.split_rngs for m in models)
 
 
 def test_validation_frames_must_have_the_columns_of_the_training(threads):

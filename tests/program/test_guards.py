@@ -99,7 +99,7 @@ def test_the_memory_for_ever_new_shapes_is_bounded():
     model = Mean()
     for length in range(1, 200):
         model.predict(np.ones((2, length), np.float32))
-    assert len(model._model_state.dry_runs) <= 64
+    assert len(model._model_state.shape_cache) <= 64
 
 
 @pytest.mark.parametrize("kind", WAYS)

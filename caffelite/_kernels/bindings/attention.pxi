@@ -10,7 +10,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
               Py_ssize_t first=0):
     """Multi-head attention: y = softmax(q kᵀ / √d) v for each head of d neighbouring columns.
 
-    q (n, length, heads · d), k and v (n, keys, heads · d). Returns y in the shape of q, the norms for `attention_grad`,
+    q (n, length, heads · d), k and v (n, keys, heads · d). Return y in the shape of q, the norms for `attention_grad`,
     and the numbers drawn (None without dropout). If causal, the queries are the last positions of the keys, and see no
     later keys. A query does not see a key whose entry in the mask, bool, is False. The mask has an entry for each key,
     (n, keys), or for each pair, (length, keys) or (n, length, keys). In the last shape, n = 1 means the same pairs in
@@ -21,7 +21,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     int64, and its step is incremented. If the rows are a part of a larger batch, `first` is the number of their first
     element in that batch's array.
 
-    Memory is linear in the lengths. ValueError for shapes that don't match, TypeError for other dtypes.
+    Memory is linear in the lengths. Raise ValueError for shapes that don't match, TypeError for other dtypes.
     """
     cdef Call call
     cdef cnp.ndarray y, norms, drawn = None
@@ -79,7 +79,7 @@ def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint ba
     """x (n, length, heads · d) with each pair of columns 2i, 2i + 1 of a head turned by position / 10000^(2i / d).
 
     The positions begin at `first`. `backward` turns by the negative angle: it is the gradient, and undoes the turn.
-    ValueError unless d is even.
+    Raise ValueError unless d is even.
     """
     cdef Call call
     cdef cnp.ndarray y, turns
@@ -141,7 +141,7 @@ cdef int require_mask_shape(str name, tuple shape, Py_ssize_t n, Py_ssize_t leng
 
 
 cdef cnp.ndarray as_readable_rows(cnp.ndarray x):
-    """The array itself if loops can read it and its last axis is contiguous, else a copy."""
+    """Return the array itself if loops can read it and its last axis is contiguous, else a copy."""
     x = as_readable(x)
     return x if cnp.PyArray_STRIDE(x, 2) == cnp.PyArray_ITEMSIZE(x) else as_contiguous(x)
 

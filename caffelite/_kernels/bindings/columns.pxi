@@ -48,11 +48,11 @@ def standardize_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarra
 
 
 def piecewise(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray starts not None, dtype):
-    """The piecewise linear code of each number: 1 for the bins below it, its share of the bin it is in, 0 above.
+    """Return the piecewise linear code of each number: 1 for the bins below it, its share of the bin it is in, 0 above.
 
     x (n, k) float64, NaN if a number is missing; its code is 0. edges (e,) float64 are the edges of one column after
     the other, rising in each column. starts (k + 1,) int64 are the places where the edges of each column begin, and e.
-    Returns y (n, e − k), in float32 or float64.
+    Return y (n, e − k), in float32 or float64.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)

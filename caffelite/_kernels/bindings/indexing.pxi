@@ -8,13 +8,13 @@ cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1, work=1)
 
 
 def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
-    """The positions of elements in an array of these lengths, in C order, from one index for each axis; int64.
+    """Return the positions of elements in an array of these lengths, in C order, from one index for each axis; int64.
 
     An index is an array of integers, a number, or None. With None, the result has as many axes as there are lengths,
     and None is all places of its axis, in order, along the result's axis of the same number. The indices are broadcast
     to each other. A negative index counts from the end if `wraps`. Otherwise it is out of bounds.
 
-    Calls `on_stop` with the array of an index that is out of bounds; `on_stop` must raise. Without `on_stop`, such an
+    Call `on_stop` with the array of an index that is out of bounds; `on_stop` must raise. Without `on_stop`, such an
     index raises IndexError. In a recorded step, it stops the replay.
     """
     cdef Call call
@@ -45,7 +45,7 @@ def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
 
 
 cdef cnp.ndarray axis_positions(Py_ssize_t length, Py_ssize_t ndim):
-    """The numbers 0 … length − 1 along the first of so many axes."""
+    """Return the numbers 0 … length − 1 along the first of so many axes."""
     return np.arange(length).reshape((length,) + (1,) * (ndim - 1))
 
 
@@ -66,7 +66,7 @@ def raise_bad_index(lowest, length, index):
 def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None, on_stop=None):
     """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
 
-    Calls `on_stop` with `order` if an entry is not in 0 … n − 1; `on_stop` must raise. Without `on_stop`, such an entry
+    Call `on_stop` with `order` if an entry is not in 0 … n − 1; `on_stop` must raise. Without `on_stop`, such an entry
     raises IndexError.
     """
     cdef Call call
@@ -98,7 +98,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
 
 def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t rows, cnp.ndarray out=None, *,
               bint accumulate=False):
-    """dx[order[i]] += dy[i]: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`.
+    """dx[order[i]] += dy[i]: dy (m, …), order (m,) int64 → (rows, …). Raise IndexError as for `take`.
 
     dx is 0 at first. If accumulating, dy is added to the values of `out` instead.
     """
@@ -123,7 +123,7 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
 
 
 cdef cnp.ndarray as_contiguous_rows(cnp.ndarray a):
-    """The array itself if it is readable and each row is contiguous, else a contiguous copy."""
+    """Return the array itself if it is readable and each row is contiguous, else a contiguous copy."""
     a = as_readable(a)
     if cnp.PyArray_NDIM(a) == 2 and (cnp.PyArray_DIM(a, 1) == 1
                                      or cnp.PyArray_STRIDE(a, 1) == cnp.PyArray_ITEMSIZE(a)):
@@ -147,7 +147,7 @@ def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray 
     """Add the rows in `order`, int64 (m,), to the list. Unless accumulating, first set the listed rows of x to 0.
 
     x (n, …) is 0 in all rows that are not listed. Unless accumulating, the list is emptied before rows are added.
-    IndexError for an entry that is not in 0 … n − 1.
+    Raise IndexError for an entry that is not in 0 … n − 1.
     """
     cdef Call call
     begin(&call, USE_ROWS_KERNEL, real_type("use_rows", x))
@@ -172,7 +172,7 @@ def use_all_rows(cnp.ndarray used not None):
 
 
 cdef Py_ssize_t count_rows(cnp.ndarray used) except -1:
-    """The number n of rows, from the size of the list `used`."""
+    """Return the number n of rows, from the size of the list `used`."""
     require_vector("used", used, cnp.NPY_INT64, cnp.PyArray_SIZE(used))
     if cnp.PyArray_SIZE(used) % 2 == 0:
         raise ValueError(f"expected a list of used rows, 1 + 2n numbers, got {len(used)}")
@@ -180,7 +180,7 @@ cdef Py_ssize_t count_rows(cnp.ndarray used) except -1:
 
 
 cdef Py_ssize_t row_width(str name, cnp.ndarray used, cnp.ndarray x) except -1:
-    """The number of elements in a row of x, if x has n rows. ValueError if they can't be equally long."""
+    """Return the number of elements in a row of x, if x has n rows. Raise ValueError if they can't be equally long."""
     cdef Py_ssize_t rows = count_rows(used)
     if rows == 0 or cnp.PyArray_SIZE(x) % rows != 0:
         raise ValueError(f"{name} got {cnp.PyArray_SIZE(x)} elements as {rows} rows")

@@ -30,11 +30,11 @@ cdef Kernel CHECK_PROBABILITIES_KERNEL = Kernel("check_probabilities", writes=0b
 # ---- losses of rows ----
 
 def softmax_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double smoothing=0, ignore=None):
-    """The softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets t.
+    """Return the softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets t.
 
     scores (…, C) are n rows. targets are labels (n,) int64, or probabilities in the scores' shape (see `soft_loss`).
-    Returns the losses (n,) and p (…, C). The loss is 0 where the label is `ignore`.
-    ValueError for no rows or other shapes, TypeError for labels that are not int64, IndexError for one out of range.
+    Return the losses (n,) and p (…, C). The loss is 0 where the label is `ignore`.
+    Raise ValueError for no rows or other shapes, TypeError unless labels are int64, IndexError for a bad label.
     """
     cdef Call call
     cdef cnp.ndarray rows, p
@@ -111,7 +111,7 @@ def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cn
 
 
 def mse_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean of (s − t)² over each row: scores and targets (n, …) → (n,)."""
+    """Return the mean of (s − t)² over each row: scores and targets (n, …) → (n,)."""
     return pointwise_loss(MSE_LOSS_KERNEL, SQUARED_ERROR, scores, targets, 0)
 
 
@@ -122,7 +122,7 @@ def mse_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp
 
 
 def mae_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean of |s − t| over each row: scores and targets (n, …) → (n,)."""
+    """Return the mean of |s − t| over each row: scores and targets (n, …) → (n,)."""
     return pointwise_loss(MAE_LOSS_KERNEL, ABSOLUTE_ERROR, scores, targets, 0)
 
 
@@ -133,7 +133,7 @@ def mae_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp
 
 
 def huber_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double delta):
-    """The mean over each row of d²/2 if |d| < delta, else of delta (|d| − delta/2), with d = s − t."""
+    """Return the mean over each row of d²/2 if |d| < delta, else of delta (|d| − delta/2), with d = s − t."""
     return pointwise_loss(HUBER_LOSS_KERNEL, HUBER, scores, targets, delta)
 
 
@@ -144,7 +144,7 @@ def huber_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, c
 
 
 def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray positive not None):
-    """The mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s).
+    """Return the mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s).
 
     positive, float64, has one element, or one for each index of the last axis.
     """
@@ -159,7 +159,7 @@ def sigmoid_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None,
 
 
 def quantile_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray quantiles not None):
-    """The mean over each row of q d if d ≥ 0, else of (q − 1) d, d = t − s. quantiles q, float64, as `positive`."""
+    """Return the mean over each row of q d if d ≥ 0, else (q − 1) d, d = t − s. q, float64, is as `positive`."""
     return pointwise_loss(QUANTILE_LOSS_KERNEL, QUANTILE, scores, targets, 0, quantiles)
 
 
@@ -171,7 +171,7 @@ def quantile_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None
 
 
 def poisson_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean over each row of exp(s) − t s."""
+    """Return the mean over each row of exp(s) − t s."""
     return pointwise_loss(POISSON_LOSS_KERNEL, POISSON, scores, targets, 0)
 
 
@@ -202,7 +202,7 @@ cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, c
 
 
 cdef int bind_constants(Call* call, cnp.ndarray constants) except -1:
-    """Bind constants that repeat along a row. ValueError unless a row has as many elements, or a multiple."""
+    """Bind constants that repeat along a row. Raise ValueError unless a row has as many elements, or a multiple."""
     if constants is None:
         return 0
     require_vector((<Kernel> call.kernel).name, constants, cnp.NPY_FLOAT64, cnp.PyArray_SIZE(constants))
@@ -214,7 +214,7 @@ cdef int bind_constants(Call* call, cnp.ndarray constants) except -1:
 
 
 def gaussian_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean over each row of (v + (t − μ)² exp(−v)) / 2: scores (n, 2 k) are μ and v, targets (n, k) → (n,)."""
+    """Return the mean over each row of (v + (t − μ)² exp(−v)) / 2: scores μ, v (n, 2 k), targets (n, k) → (n,)."""
     cdef Call call
     scores = begin_loss(&call, GAUSSIAN_LOSS_KERNEL, scores, True)
     return launch_losses(&call, scores, match_half(&call, scores, targets))
@@ -229,7 +229,7 @@ def gaussian_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None
 
 
 cdef cnp.ndarray match_half(Call* call, cnp.ndarray scores, cnp.ndarray targets):
-    """Targets (n, k) that loops can read. ValueError unless the scores are (n, 2 k)."""
+    """Return targets (n, k) that loops can read. Raise ValueError unless the scores are (n, 2 k)."""
     cdef str name = (<Kernel> call.kernel).name
     same_type(name, scores, targets)
     if (cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_NDIM(targets) != 2
@@ -247,7 +247,7 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
                   on_stop=None, bint is_part=False):
     """Σ w rows / Σ w. Without weights w is 1. It is 0 where the label is `ignore`.
 
-    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights or labels are required. Returns the mean, 0-d,
+    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights or labels are required. Return the mean, 0-d,
     the share of each row in it, w / Σ w (n,), and Σ w, 0-d, float64.
 
     If a weight is negative or not finite, or if Σ w = 0, calls `on_stop` with the weights, or with the labels if there
@@ -313,12 +313,12 @@ cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint 
 
 
 cdef inline cnp.ndarray empty_scores(cnp.ndarray scores):
-    """A new array of the scores' dtype and shape."""
+    """Return a new array of the scores' dtype and shape."""
     return empty(cnp.PyArray_NDIM(scores), cnp.PyArray_DIMS(scores), scores.descr)
 
 
 cdef inline cnp.ndarray empty_losses(Call* call, cnp.ndarray scores):
-    """A new array (n,) of the scores' dtype, with one element for each row."""
+    """Return a new array (n,) of the scores' dtype, with one element for each row."""
     cdef cnp.npy_intp n = call.size[0]
     return empty(1, &n, scores.descr)
 
@@ -348,7 +348,7 @@ cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray targets
 
 
 cdef cnp.ndarray match_targets(str name, cnp.ndarray scores, cnp.ndarray targets):
-    """Targets that loops can read. ValueError unless they have the scores' shape."""
+    """Return targets that loops can read. Raise ValueError unless they have the scores' shape."""
     same_type(name, scores, targets)
     if not cnp.PyArray_SAMESHAPE(scores, targets):
         raise ValueError(f"{name} got scores of shape {get_dims(scores)} and targets of shape {get_dims(targets)}")
@@ -378,9 +378,9 @@ def raise_bad_label(name, classes, labels):
 # ---- checks ----
 
 def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None, ignore=None):
-    """The first row whose label is neither in 0 … classes − 1 nor `ignore`; −1 if there is none.
+    """Return the first row whose label is neither in 0 … classes − 1 nor `ignore`; −1 if there is none.
 
-    If there is one, calls `on_stop`, if given, with the labels; `on_stop` must raise. In a recorded step, such a row
+    If there is one, call `on_stop`, if given, with the labels; `on_stop` must raise. In a recorded step, such a row
     stops the replay, and the replay calls `on_stop`.
     """
     cdef Call call
@@ -395,7 +395,7 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None, 
 
 
 def check_probabilities(cnp.ndarray t not None, double largest, double tolerance, on_stop=None):
-    """The first row with a number outside 0 … largest, or a sum that differs from 1 by more than tolerance; or −1.
+    """Return the first row with a number outside 0 … largest, or with a sum that is not 1 within the tolerance; or −1.
 
     t (n, C). `on_stop` as for `check_labels`.
     """

@@ -60,7 +60,7 @@ def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 
 
 cdef int begin_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the rows of x, and scale (C,) or None. ValueError for other shapes."""
+    """Begin a call over the rows of x, and scale (C,) or None. Raise ValueError for other shapes."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))
     if ndim == 0:
@@ -110,7 +110,7 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     """y = (x − m) / √(v + ε) scale + shift, with m and v the mean and the biased variance of each feature.
 
     x (n, C, …), scale and shift (C,) → y, and moments (3, C) float64: m, 1 / √(v + ε) and v of each feature.
-    ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
+    Raise ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
 
     The loops read images in C order, images last or channels last without a copy. y has the memory order of x.
     """
@@ -167,7 +167,7 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 # ---- a part of the rows: the caller adds up the sums of all parts between the two kernels ----
 
 def feature_sums(cnp.ndarray x not None, bint counts=True):
-    """How many numbers each feature of x (n, C, …) has, their mean, and the sum of their squared deviations from it.
+    """Return of each feature of x (n, C, …) the count, the mean, and the sum of the squared deviations from it.
 
     (3, C) float64, all 0 unless x `counts`. `merge_moments` joins the results of several parts.
     """
@@ -183,7 +183,7 @@ def feature_sums(cnp.ndarray x not None, bint counts=True):
 
 
 def merge_moments(cnp.ndarray sums not None, double eps):
-    """The moments of all parts together, as `batch_norm` returns them; sums (parts, 3, C) of `feature_sums`."""
+    """Return the moments of all parts together, as `batch_norm` returns them; sums (parts, 3, C) of `feature_sums`."""
     cdef Call call
     cdef cnp.ndarray moments
     check_eps("merge_moments", eps)
@@ -261,7 +261,7 @@ def update_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp
 
 
 def running_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, double eps):
-    """The moments that `batch_norm` returns for features of this mean and variance (C,)."""
+    """Return the moments that `batch_norm` returns for features of this mean and variance (C,)."""
     cdef Call call
     cdef cnp.ndarray moments
     begin_running(&call, RUNNING_MOMENTS_KERNEL, mean, variance)
@@ -274,7 +274,7 @@ def running_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, do
 
 
 cdef int begin_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the features of x, from `as_dense`, and scale (C,) or None. ValueError for other shapes."""
+    """Begin a call over the features of x, from `as_dense`, and scale (C,) or None. Raise ValueError if not."""
     cdef bint channels_last
     begin(call, kernel, real_type(kernel.name, x))
     if cnp.PyArray_NDIM(x) < 2 or cnp.PyArray_DIM(x, 1) == 0:
@@ -294,7 +294,7 @@ cdef int begin_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray sc
 
 
 cdef cnp.ndarray as_dense(cnp.ndarray x):
-    """The array itself if it is in C order, images last or channels last, without gaps; otherwise such a copy.
+    """Return the array itself if it is in C order, images last or channels last, without gaps; otherwise such a copy.
 
     If each feature has one place, (n, C), the result is always in C order.
     """

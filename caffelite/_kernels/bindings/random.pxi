@@ -6,7 +6,7 @@ cdef Kernel DROPOUT_GRAD_KERNEL = Kernel("dropout_grad", loops="dropout", work=3
 
 
 def next_draw(cnp.ndarray random not None):
-    """A copy of `random` = (seed, step), int64. Then increments the step in `random`."""
+    """Return a copy of `random` = (seed, step), int64, and then increment the step in `random`."""
     cdef Call call
     cdef cnp.ndarray drawn = output((2,), int64)
     require_vector("next_draw", random, cnp.NPY_INT64, 2)
@@ -19,9 +19,9 @@ def next_draw(cnp.ndarray random not None):
 def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p, Py_ssize_t first=0):
     """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), for each element.
 
-    `random` is (seed, step), int64, and its step is incremented. Returns y and the earlier value of `random`, from
+    `random` is (seed, step), int64, and its step is incremented. Return y and the earlier value of `random`, from
     which `dropout_grad` draws the same mask. If x is a part of a larger array, `first` is the number of its first
-    element there. ValueError unless 0 ≤ p < 1.
+    element there. Raise ValueError unless 0 ≤ p < 1.
     """
     real_type("dropout", x)
     require_probability("dropout", p)

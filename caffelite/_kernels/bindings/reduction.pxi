@@ -18,7 +18,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
         double scale=1.0, cnp.ndarray out=None, bint accumulate=False):
     """y = scale · Σ a over an axis, a tuple of axes, or all axes. If accumulating, y is added to the values in `out`.
 
-    ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
+    Raise ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
     """
     cdef Call call
     cdef int real = real_type("sum", a)
@@ -36,16 +36,16 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
 
 
 def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The largest element over an axis, a tuple of axes, or all axes; NaN if there is a NaN.
+    """Return the largest element over an axis, a tuple of axes, or all axes; NaN if there is a NaN.
 
-    Returns y and, for `extreme_grad`, the first position of each of its elements within the reduced axes, in C order.
-    ValueError as for `sum`, and if there are no elements to reduce.
+    Return y and, for `extreme_grad`, the first position of each of its elements within the reduced axes, in C order.
+    Raise ValueError as for `sum`, and if there are no elements to reduce.
     """
     return extreme(LARGEST_KERNEL, 1, a, axis, keepdims)
 
 
 def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The smallest element. Arguments, results and errors are as for `largest`."""
+    """Return the smallest element. Arguments, results and errors are as for `largest`."""
     return extreme(SMALLEST_KERNEL, -1, a, axis, keepdims)
 
 
@@ -143,7 +143,7 @@ cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, do
 
 
 cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, axis, double scale=1):
-    """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for its other results."""
+    """Return a reduction's gradient, by a loop that takes dx, dy, a and a scale, and room for its other results."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
     cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims)), order
@@ -182,7 +182,7 @@ def cumsum(cnp.ndarray a not None, axis, bint reverse=False):
 
 
 cdef tuple check_axes(str name, axis, int ndim):
-    """The axes as numbers from 0 on. ValueError if an axis does not exist or is named twice."""
+    """Return the axes as numbers from 0 on. Raise ValueError if an axis does not exist or is named twice."""
     cdef tuple axes
     if axis is None:
         return tuple(range(ndim))
@@ -193,14 +193,14 @@ cdef tuple check_axes(str name, axis, int ndim):
 
 
 cdef tuple reduce_dims(tuple shape, tuple axes, bint keepdims):
-    """The shape of the result of a reduction over these axes."""
+    """Return the shape of the result of a reduction over these axes."""
     return tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
 
 
 cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
     """Set the call's sizes to the numbers of elements before, along and after the reduced axes.
 
-    Returns an order of the array's axes that puts the reduced axes last, or None if they are already adjacent. The
+    Return an order of the array's axes that puts the reduced axes last, or None if they are already adjacent. The
     sizes are for the array in this order.
     """
     cdef tuple order = None
@@ -218,12 +218,12 @@ cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
 
 
 cdef cnp.ndarray transpose_axes(cnp.ndarray a, tuple order):
-    """The array with its axes in this order, contiguous."""
+    """Return the array with its axes in this order, contiguous."""
     return as_contiguous(a if order is None else a.transpose(order))
 
 
 cdef cnp.ndarray restore_axes(cnp.ndarray a, tuple order):
-    """A view of an array whose axes have this order, with the axes back in their original order."""
+    """Return a view of an array whose axes have this order, with the axes back in their original order."""
     return a if order is None else a.transpose([order.index(d) for d in range(len(order))])
 
 
@@ -237,7 +237,7 @@ cdef normalize_axis(axis, int ndim):
 
 
 def all_finite(cnp.ndarray a not None, on_stop=None, cnp.ndarray used=None):
-    """Whether all elements are finite. With `used` (see `use_rows`), only the used rows count.
+    """Return whether all elements are finite. With `used` (see `use_rows`), only the used rows count.
 
     If one is not, calls `on_stop`, if given, with the array; `on_stop` must raise. In a recorded step, such an
     element stops the replay, and the replay calls `on_stop`.

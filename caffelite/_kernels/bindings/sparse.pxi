@@ -12,12 +12,12 @@ cdef Kernel USE_COLUMNS_KERNEL = Kernel("use_columns", writes=0b11, updates=0b11
 
 @lru_cache(maxsize=256)
 def sparse_row(dtype, Py_ssize_t features):
-    """The dtype of sparse rows of `features` numbers of this dtype. Its field `row` stores both, in 0 bytes."""
+    """Return the dtype of sparse rows of `features` numbers of this dtype. Its field `row` stores both, in 0 bytes."""
     return np.dtype([("values", np.intp), ("columns", np.intp), ("count", np.intp), ("row", dtype, (features, 0))])
 
 
 cdef Py_ssize_t count_features(str name, cnp.ndarray rows, dtype) except -1:
-    """The number of features of sparse rows. TypeError unless they are sparse rows of this dtype (None: any dtype)."""
+    """Return the number of features of sparse rows. Raise TypeError unless they are of this dtype (None: of any)."""
     cdef cnp.dtype row_dtype
     if not cnp.PyDataType_HASFIELDS(rows.descr) or (<object> rows.descr).names != ("values", "columns", "count", "row"):
         raise TypeError(f"{name} takes sparse rows, got {rows.dtype}")
@@ -36,7 +36,7 @@ cdef struct SparseRow:                    # as in loops/sparse.h
 
 
 cdef double count_nonzeros(cnp.ndarray rows) noexcept:
-    """How many nonzero numbers these rows have. Each row counts at least as one."""
+    """Return how many nonzero numbers these rows have. Each row counts at least as one."""
     cdef const SparseRow* row = <const SparseRow*> cnp.PyArray_DATA(rows)
     cdef Py_ssize_t i
     cdef double total = 0
@@ -73,7 +73,7 @@ cdef class SparseMatrix:
 cdef cnp.ndarray sparse_product(
     SparseMatrix a, cnp.ndarray b, cnp.ndarray out, cnp.ndarray bias, bint accumulate
 ):
-    """The product of a sparse matrix and an array; see `matmul`."""
+    """Return the product of a sparse matrix and an array; see `matmul`."""
     if a.is_transposed:
         if bias is not None:
             raise ValueError("matmul adds no bias to a product with a transposed sparse matrix")
@@ -138,7 +138,7 @@ def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.n
 
 
 def sparse_to_dense(cnp.ndarray rows not None):
-    """The sparse rows as an array (n, features), float32 or float64."""
+    """Return the sparse rows as an array (n, features), float32 or float64."""
     cdef Call call
     cdef Py_ssize_t features = count_features("sparse_to_dense", rows, None)
     cdef cnp.ndarray out = output((cnp.PyArray_SIZE(rows), features), rows.dtype["row"].base)

@@ -12,11 +12,11 @@ cdef Kernel SPLINE_TABLE_GRAD_KERNEL = Kernel("spline_table_grad", writes=0b111,
 
 
 def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray starts not None, dtype):
-    """The place of each number among the edges of its column: i + f between edges i and i + 1, at the share f.
+    """Return the place of each number among the edges of its column: i + f between edges i and i + 1, at the share f.
 
     x (n, k), edges and starts are as in `piecewise`. Numbers below the first edge have the place 0. Numbers above the
-    last edge, which is edge b, have the place b. NaN has b + 1. Returns (n, k) in float32 or float64. ValueError if the
-    type can't tell the places of a column apart.
+    last edge, which is edge b, have the place b. NaN has b + 1. Return (n, k) in float32 or float64. Raise ValueError
+    if the type can't tell the places of a column apart.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
@@ -36,7 +36,7 @@ def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray p
 
     table (rows, w), places (n, k), codes int64 (n, m), bias (w,), y (n, w). Either places or codes may be None.
 
-    Calls `on_stop` with the codes if one is not among the rows of its column; `on_stop` must raise. Without `on_stop`,
+    Call `on_stop` with the codes if one is not among the rows of its column; `on_stop` must raise. Without `on_stop`,
     such a code raises IndexError. Places must come from `places`.
     """
     cdef Call call
@@ -59,9 +59,9 @@ def raise_bad_code(codes):
 
 
 def splines_grad(cnp.ndarray dy not None, cnp.ndarray places, cnp.ndarray codes, cnp.ndarray starts not None):
-    """The gradient of the table of `splines`, (rows, w): dy (n, w), and the places and codes that `splines` got.
+    """Return the gradient of the table of `splines`, (rows, w): dy (n, w), and the places and codes that `splines` got.
 
-    IndexError for a code that is not among the rows of its column.
+    Raise IndexError for a code that is not among the rows of its column.
     """
     cdef Call call
     cdef cnp.ndarray out
@@ -104,7 +104,7 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
 
 def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.ndarray scale not None,
                  cnp.ndarray z not None, cnp.ndarray starts not None):
-    """The table of `splines`, from the parameters.
+    """Return the table of `splines`, from the parameters.
 
     A column j of numbers with the edges z₀ … z_b has b + 1 rows of the weight, w₀ … w_b, and b + 2 rows of the table:
 
@@ -124,7 +124,7 @@ def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.nd
 
 def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, cnp.ndarray slope not None,
                       cnp.ndarray scale not None, cnp.ndarray z not None, cnp.ndarray starts not None):
-    """The gradients of weight, slope and scale of `spline_table`. The third is terms to sum over w, (k + m, w)."""
+    """Return the gradients of weight, slope and scale of `spline_table`; the third as terms, (k + m, w)."""
     cdef Call call
     cdef cnp.ndarray dweight, dslope, dscale
     dtable = as_contiguous(dtable)
@@ -191,7 +191,7 @@ cdef tuple begin_knots(Call* call, Kernel kernel, cnp.ndarray weight, cnp.ndarra
 
 
 cdef Py_ssize_t count_column_rows(str name, cnp.ndarray starts) except -1:
-    """The number of rows. ValueError unless each column has one or more."""
+    """Return the number of rows. Raise ValueError unless each column has one or more."""
     cdef Py_ssize_t j
     cdef int64_t* at
     if not is_int64(starts) or cnp.PyArray_NDIM(starts) != 1 or not cnp.PyArray_ISCARRAY_RO(starts):

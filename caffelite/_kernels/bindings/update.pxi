@@ -86,7 +86,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
 
 
 def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t not None):
-    """The learning rate after step t: t ← t + 1, hyper[0] ← rates[t]. After the last rate, hyper[0] keeps that one.
+    """Set the learning rate after step t: t ← t + 1, hyper[0] ← rates[t]. After the last rate, it stays.
 
     hyper and rates (n,) are float64, t (1,) is int64. If t is below 0, nothing happens.
     """
@@ -114,7 +114,7 @@ def ema(cnp.ndarray average not None, cnp.ndarray x not None, double decay):
 
 
 def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndarray used=None):
-    """The norm √ (Σ g² + others²), float64 (1,): of the vector g, and of further vectors with the norm `others`.
+    """Return the norm √ (Σ g² + others²), float64 (1,): of the vector g, and of further vectors with the norm `others`.
 
     If g is a matrix in which only the `used` rows are not 0 (see `use_rows`), only these are read.
 
@@ -165,7 +165,7 @@ def count_steps(cnp.ndarray steps not None, cnp.ndarray hyper=None):
 
 
 cdef double require_steps(str name, cnp.ndarray steps, Py_ssize_t columns) except -1:
-    """The sum of the elements in the rows (elements, …). TypeError or ValueError unless they have so many columns."""
+    """Return the sum of the elements in the rows (elements, …). Raise an error unless they have this many columns."""
     cdef double elements = 0
     cdef Py_ssize_t p
     if cnp.PyArray_TYPE(steps) != cnp.NPY_FLOAT64:

@@ -125,7 +125,7 @@ cdef inline Py_ssize_t quotient(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
 
 
 cdef inline bint has_same_taps(const Taps* a, const Taps* b) noexcept nogil:
-    """Whether the same taps are inside x."""
+    """Return whether the same taps are inside x."""
     return a.first == b.first and a.count == b.count
 
 

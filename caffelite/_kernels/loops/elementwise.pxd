@@ -57,7 +57,7 @@ cdef inline void next_row(const Call* call, Py_ssize_t* at) noexcept nogil:
 
 
 cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept nogil:
-    """The offset of the element with these indices."""
+    """Return the offset of the element with these indices."""
     cdef Py_ssize_t elements = 0
     cdef int d
     for d in range(MAX_DIMS):

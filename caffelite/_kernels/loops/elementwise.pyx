@@ -440,7 +440,7 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
     elif op == POISSON_GRAD:
         for j in range(n):
             y[j] = fast_exp(a[j]) - b[j]
-    elif op == FOCAL:                     # q a, q = p^scalar0, p = 1 − exp(−a); derivative q (1 + scalar0 exp(−a) a / p)
+    elif op == FOCAL:                     # q a, q = p^scalar0, p = 1 − exp(−a), derivative q + q scalar0 exp(−a) a / p
         for j in range(n):
             x = a[j]
             s, p = fast_exp(-x), -expm1_below_0(-x)

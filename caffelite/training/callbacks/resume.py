@@ -43,7 +43,7 @@ def stream_states(model: Any, rng: np.random.Generator) -> dict[str, Any]:
 
     Also those from which the model's validation splits were drawn, with the number of rows of each split.
     """
-    splits = [[rows, stream.bit_generator.state] for rows, stream in model._model_state.splits.items()]
+    splits = [[rows, stream.bit_generator.state] for rows, stream in model._model_state.split_rngs.items()]
     return {"model": model._model_state.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
 
 
@@ -285,7 +285,7 @@ class CheckpointFile:
                     copy.deepcopy(stream.bit_generator).state = state  # raises if it is not a state
             rng.bit_generator.state = training_state
             model._model_state.rng.bit_generator.state = model_state
-            model._model_state.splits = splits
+            model._model_state.split_rngs = splits
 
 
 class Resumption:
@@ -306,7 +306,7 @@ class Resumption:
         self._state_dict, self._columns, self._splits = (
             model.state_dict(),
             model._model_state.column_names,
-            dict(model._model_state.splits),
+            dict(model._model_state.split_rngs),
         )
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._optimizer_state = optimizer.state_dict()
@@ -344,7 +344,7 @@ class Resumption:
         model, optimizer = self.model, self.optimizer
         for stream, state in self._streams:
             stream.state = state
-        model._model_state.splits = self._splits
+        model._model_state.split_rngs = self._splits
         inputs.remember_columns(model, self._columns)
         if not _have_same_bits(model.state_dict(), self._state_dict):
             model.load_state_dict(self._state_dict)
