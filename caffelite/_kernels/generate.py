@@ -33,6 +33,7 @@ TYPES = {
     "Op": "int",
     "elementwise_with_derivative": "tuple[np.ndarray, Any]",
     **dict.fromkeys(("extreme", "soft_loss"), "tuple[np.ndarray, np.ndarray]"),
+    "feature_gradients": "tuple[np.ndarray, np.ndarray, np.ndarray]",
     **dict.fromkeys(("copy", "soft_loss_grad"), "np.ndarray"),
     **{name: name for name in ("str", "list", "tuple", "dict", "bool")},
 }

@@ -341,8 +341,9 @@ set_tensor_class(Tensor)
 
 
 def add_methods(*functions: Callable[..., Any], **named: Callable[..., Any]) -> None:
-    """Make functions of a Tensor its methods, of the functions' names or the given ones."""
-    for name, function in ({function.__name__: function for function in functions} | named).items():
+    """Make functions of a Tensor its methods, under their own names or under the given ones."""
+    methods = {function.__name__: function for function in functions} | named
+    for name, function in methods.items():
         setattr(Tensor, name, function)
 
 

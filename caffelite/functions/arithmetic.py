@@ -175,12 +175,12 @@ def as_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
 
 
 def as_operands(values: Sequence[Any], name: str) -> list[Any]:
-    """Convert each value by `as_operand`, for the first Tensor, or else for the first array of floats, or value."""
+    """Convert the values to operands of one dtype: the first Tensor's, or else the first float array's, or value's."""
     tensors = (i for i, x in enumerate(values) if isinstance(x, Tensor))
     floats = (i for i, x in enumerate(values) if isinstance(x, np.ndarray) and x.dtype.kind == "f")
-    first = next(itertools.chain(tensors, floats), 0)
-    tensor = as_tensor(values[first])
-    return [as_operand(tensor if i == first else x, tensor, name) for i, x in enumerate(values)]
+    index = next(itertools.chain(tensors, floats), 0)
+    tensor = as_tensor(values[index])
+    return [as_operand(tensor if i == index else x, tensor, name) for i, x in enumerate(values)]
 
 
 def add_operator(name: str, function: type[Function], symbol: str) -> None:

@@ -24,8 +24,7 @@ def standardize(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndarray
             raise IndexError(f"standardize got gaps {gaps.tolist()} for {k} columns")
     out = output((cnp.PyArray_DIM(x, 0), k + g), to)
     call.size[2] = g
-    bind(&call, 0, out)
-    bind(&call, 4, gaps)
+    bind_all(&call, 0, out, x, center, scale, gaps)
     launch(&call)
     return out
 
@@ -41,8 +40,7 @@ def standardize_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarra
         raise ValueError(f"standardize_grad got dy of shape {get_dims(dy)} for x of shape {get_dims(x)}")
     out = output(get_dims(x), x.descr)
     call.size[2] = cnp.PyArray_DIM(dy, 1) - call.size[1]
-    bind(&call, 0, out)
-    bind(&call, 4, dy)
+    bind_all(&call, 0, out, x, center, scale, dy)
     launch(&call)
     return out
 
@@ -59,7 +57,7 @@ def piecewise(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray st
     cdef cnp.ndarray out
     x = begin_bins(&call, PIECEWISE_KERNEL, TARGETS.get(to.str, 2), x, edges, starts)
     out = output((call.size[0], call.size[2]), to)
-    bind(&call, 0, out)
+    bind_all(&call, 0, out, x, edges, starts)
     launch(&call)
     return out
 
@@ -74,14 +72,13 @@ def piecewise_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray 
     if get_dims(dy) != (call.size[0], call.size[2]):
         raise ValueError(f"piecewise_grad got dy of shape {get_dims(dy)}; expected {(call.size[0], call.size[2])}")
     out = output(get_dims(x), x.descr)
-    bind(&call, 0, out)
-    bind(&call, 4, dy)
+    bind_all(&call, 0, out, x, edges, starts, dy)
     launch(&call)
     return out
 
 
 cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, cnp.ndarray edges, cnp.ndarray starts):
-    """Begin a call with x and the bins of each column, and return x as it is bound."""
+    """Begin a call for x and the bins of each column, and return x as loops read it."""
     cdef Py_ssize_t k
     if real > 1:
         raise TypeError(f"{kernel.name} makes float32 or float64")
@@ -99,13 +96,12 @@ cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, 
     call.size[0] = call.parts = cnp.PyArray_DIM(x, 0)
     call.size[1], call.size[2] = k, cnp.PyArray_SIZE(edges) - k
     call.work = kernel.work * call.size[0] * call.size[2]
-    bind_all(call, 1, x, edges, starts)
     return x
 
 
 cdef cnp.ndarray begin_table(Call* call, Kernel kernel, int real, cnp.ndarray x, cnp.ndarray center,
                              cnp.ndarray scale, double limit):
-    """Begin a call with x, the center and the scale of each column, and return x as it is bound."""
+    """Begin a call for x, the center and the scale of each column, and return x as loops read it."""
     if real > 1:
         raise TypeError(f"{kernel.name} makes float32 or float64")
     for a in (x, center, scale):
@@ -122,5 +118,4 @@ cdef cnp.ndarray begin_table(Call* call, Kernel kernel, int real, cnp.ndarray x,
     call.size[1] = cnp.PyArray_DIM(x, 1)
     call.scalar[0] = limit
     call.work = kernel.work * cnp.PyArray_SIZE(x)
-    bind_all(call, 1, x, center, scale)
     return x

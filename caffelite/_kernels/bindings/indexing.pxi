@@ -150,16 +150,21 @@ def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray 
     Raise IndexError for an entry that is not in 0 … n − 1.
     """
     cdef Call call
-    begin(&call, USE_ROWS_KERNEL, real_type("use_rows", x))
     order = as_labels("use_rows", order, -1)
-    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out("use_rows", x)):
-        raise ValueError(f"use_rows needs contiguous rows, got shape {get_dims(x)}")
-    call.size[1] = row_width("use_rows", used, x)
-    call.size[0] = count_rows(used)
-    bind_all(&call, 0, x, check_out("use_rows", used), order)
-    call.size[2] = cnp.PyArray_SIZE(order)
-    call.accumulate = accumulate
+    begin_use(&call, USE_ROWS_KERNEL, used, order, x, accumulate)
     launch_parts(&call, 1, call.size[2], partial(raise_bad_row, "use_rows", call.size[0]))
+
+
+cdef int begin_use(Call* call, Kernel kernel, cnp.ndarray used, cnp.ndarray order, cnp.ndarray x,
+                   bint accumulate) except -1:
+    """Begin a call that adds rows of x to the list: the rows in `order`, or the columns of these sparse rows."""
+    begin(call, kernel, real_type(kernel.name, x))
+    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out(kernel.name, x)):
+        raise ValueError(f"{kernel.name} needs contiguous rows, got shape {get_dims(x)}")
+    call.size[1] = row_width(kernel.name, used, x)
+    call.size[0], call.size[2], call.accumulate = count_rows(used), cnp.PyArray_SIZE(order), accumulate
+    bind_all(call, 0, x, check_out(kernel.name, used), order)
+    return 0
 
 
 def use_all_rows(cnp.ndarray used not None):

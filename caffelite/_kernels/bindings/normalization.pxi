@@ -149,17 +149,22 @@ cdef cnp.ndarray normalize_features(Call* call, cnp.ndarray x, cnp.ndarray scale
 def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
                     cnp.ndarray moments not None, bint fixed=False):
     """dx (n, C, …), dscale and dshift (C,) of `batch_norm`, or if `fixed` of `batch_norm_fixed`."""
+    return feature_gradients(BATCH_NORM_GRAD_KERNEL, dy, x, scale, moments, fixed, None, None)
+
+
+cdef tuple feature_gradients(Kernel kernel, cnp.ndarray dy, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray moments,
+                             Py_ssize_t option, cnp.ndarray sums, cnp.ndarray total_sums):
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
     x, scale = as_dense(x), as_contiguous(scale)
-    begin_features(&call, BATCH_NORM_GRAD_KERNEL, x, scale)
-    require_gradient("batch_norm_grad", dy, x)
-    require_moments("batch_norm_grad", moments, 3, call.size[1])
+    begin_features(&call, kernel, x, scale)
+    require_gradient(kernel.name, dy, x)
+    require_moments(kernel.name, moments, 3, call.size[1])
     dy = match_layout(x, as_readable(dy))
     dx = output_like(x)
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
-    call.size[5] = fixed
-    bind_all(&call, 0, dx, dy, x, scale, moments, dscale, dshift)
+    call.size[5] = option
+    bind_all(&call, 0, dx, dy, x, scale, moments, dscale, dshift, sums, total_sums)
     launch(&call)
     return dx, dscale, dshift
 
@@ -223,23 +228,12 @@ def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp
     dscale and dshift belong to this part, and come from its `sums`. dx takes `total_sums` of all parts. Both sums are
     (2, C).
     """
-    cdef Call call
-    cdef cnp.ndarray dx, dscale, dshift
-    x, scale = as_dense(x), as_contiguous(scale)
-    begin_features(&call, BATCH_NORM_GRAD_OF_SUMS_KERNEL, x, scale)
-    require_gradient("batch_norm_grad_of_sums", dy, x)
-    require_moments("batch_norm_grad_of_sums", moments, 3, call.size[1])
-    require_moments("batch_norm_grad_of_sums", sums, 2, call.size[1])
-    require_moments("batch_norm_grad_of_sums", total_sums, 2, call.size[1])
+    cdef Py_ssize_t features = cnp.PyArray_SIZE(scale)
+    require_moments("batch_norm_grad_of_sums", sums, 2, features)
+    require_moments("batch_norm_grad_of_sums", total_sums, 2, features)
     if count < 1:
         raise ValueError(f"batch_norm_grad_of_sums got {count} numbers a feature")
-    dy = match_layout(x, as_readable(dy))
-    dx = output_like(x)
-    dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
-    call.size[5] = count
-    bind_all(&call, 0, dx, dy, x, scale, moments, dscale, dshift, sums, total_sums)
-    launch(&call)
-    return dx, dscale, dshift
+    return feature_gradients(BATCH_NORM_GRAD_OF_SUMS_KERNEL, dy, x, scale, moments, count, sums, total_sums)
 
 
 def update_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp.ndarray moments not None,

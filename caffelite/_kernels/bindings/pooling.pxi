@@ -87,21 +87,21 @@ def upsample_grad(cnp.ndarray dy not None, cnp.ndarray x not None, tuple scale):
 
 # ---- windows ----
 
-cdef tuple begin_pooling(Call* call, Kernel kind, cnp.ndarray x, tuple kernel, tuple stride, tuple padding,
+cdef tuple begin_pooling(Call* call, Kernel kernel, cnp.ndarray x, tuple size, tuple stride, tuple padding,
                          bint ceil=False):
     """Begin a call on windows of x and return the shape of y. Raise ValueError for windows that do not fit."""
     cdef Window* along
     cdef Py_ssize_t room, beyond
     cdef int d
-    begin_images(call, kind, x)
+    begin_images(call, kernel, x)
     for d in range(2):
         along = &call.window[d]
         along.length = length_along(x, d)
-        along.kernel, along.stride, along.padding = kernel[d], stride[d], padding[d]
+        along.kernel, along.stride, along.padding = size[d], stride[d], padding[d]
         room = along.length - (along.kernel - 2 * along.padding)
         if (along.stride < 1 or not 0 <= along.padding <= along.kernel // 2
                 or room < (1 - along.stride if ceil else 0) or along.kernel < 1 or along.length < 1):
-            raise ValueError(f"{kind.name} got shape {get_dims(x)}, windows of {kernel}, stride {stride}, padding "
+            raise ValueError(f"{kernel.name} got shape {get_dims(x)}, windows of {size}, stride {stride}, padding "
                              f"{padding}: windows must fit into padded images, and padding into half a window")
         along.count = 1 if room < 0 else room // along.stride + 1
         beyond = along.stride - room % along.stride
@@ -111,27 +111,27 @@ cdef tuple begin_pooling(Call* call, Kernel kind, cnp.ndarray x, tuple kernel, t
     return images_shape(x, call.window[0].count, call.window[1].count)
 
 
-cdef tuple begin_upsampling(Call* call, Kernel kind, cnp.ndarray x, tuple scale):
+cdef tuple begin_upsampling(Call* call, Kernel kernel, cnp.ndarray x, tuple scale):
     """Begin a call on blocks, which are windows of y side by side, and return the shape of y."""
     cdef Window* along
     cdef int d
-    begin_images(call, kind, x)
+    begin_images(call, kernel, x)
     call.scalar[0] = 1
     for d in range(2):
         along = &call.window[d]
         along.count, along.kernel, along.stride = length_along(x, d), scale[d], scale[d]
         if along.kernel < 1 or along.kernel > INTPTR_MAX // max(along.count, 1):
-            raise ValueError(f"{kind.name} got shape {get_dims(x)}, to be enlarged by {scale}")
+            raise ValueError(f"{kernel.name} got shape {get_dims(x)}, to be enlarged by {scale}")
         along.length = along.count * along.kernel
         call.work *= <double> along.length
     return images_shape(x, call.window[0].length, call.window[1].length)
 
 
-cdef int begin_images(Call* call, Kernel kind, cnp.ndarray x) except -1:
-    begin(call, kind, real_type(kind.name, x))
+cdef int begin_images(Call* call, Kernel kernel, cnp.ndarray x) except -1:
+    begin(call, kernel, real_type(kernel.name, x))
     if not 3 <= cnp.PyArray_NDIM(x) <= 4:
-        raise ValueError(f"{kind.name} got shape {get_dims(x)}; expected (n, C, H, W) or (n, C, L)")
-    call.work = kind.work * cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1)
+        raise ValueError(f"{kernel.name} got shape {get_dims(x)}; expected (n, C, H, W) or (n, C, L)")
+    call.work = kernel.work * cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1)
     return 0
 
 

@@ -20,19 +20,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
 
     Raise ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
     """
-    cdef Call call
-    cdef int real = real_type("sum", a)
-    cdef tuple dims = get_dims(a), axes = check_axes("sum", axis, len(dims)), shape = reduce_dims(dims, axes, keepdims)
-
-    begin(&call, SUM_KERNEL, real)
-    a = transpose_axes(a, collapse_axes(&call, dims, axes))
-    out = as_output("sum", out, shape, a, accumulate)
-    a = copy(a) if overlap(a, out) else a
-    bind_all(&call, 0, out, a)
-    call.scalar[0] = scale
-    call.accumulate = accumulate
-    launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))
-    return out
+    return reduction(SUM_KERNEL, a, axis, keepdims, scale, out, accumulate)
 
 
 def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
@@ -126,18 +114,19 @@ def logsumexp_grad(cnp.ndarray dy not None, cnp.ndarray a not None, axis=None):
     return reduction_grad(LOGSUMEXP_GRAD_KERNEL, dy, a, axis)
 
 
-cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, double scale=1):
+cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, double scale=1, cnp.ndarray out=None,
+                           bint accumulate=False):
     """Reduce an array over axes with a loop that takes y, a and a scale."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
     cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims))
-    cdef cnp.ndarray out
 
     begin(&call, kernel, real)
     a = transpose_axes(a, collapse_axes(&call, dims, axes))
-    out = output(reduce_dims(dims, axes, keepdims), a.descr)
+    out = as_output(kernel.name, out, reduce_dims(dims, axes, keepdims), a, accumulate)
+    a = copy(a) if overlap(a, out) else a
     bind_all(&call, 0, out, a)
-    call.scalar[0] = scale
+    call.scalar[0], call.accumulate = scale, accumulate
     launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))
     return out
 

@@ -154,14 +154,7 @@ def use_columns(cnp.ndarray used not None, cnp.ndarray rows not None, cnp.ndarra
     """As `use_rows`, with the columns of these sparse rows as `order`. If they are many, list all rows instead."""
     cdef Call call
     cdef Py_ssize_t features = count_features("use_columns", rows, None)
-    begin(&call, USE_COLUMNS_KERNEL, real_type("use_columns", x))
-    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out("use_columns", x)):
-        raise ValueError(f"use_columns needs contiguous rows, got shape {get_dims(x)}")
-    call.size[1] = row_width("use_columns", used, x)
-    call.size[0] = count_rows(used)
+    begin_use(&call, USE_COLUMNS_KERNEL, used, rows, x, accumulate)
     if call.size[0] != features:
         raise ValueError(f"use_columns got a list of {call.size[0]} rows for sparse rows of {features} features")
-    bind_all(&call, 0, x, check_out("use_columns", used), rows)
-    call.size[2] = cnp.PyArray_SIZE(rows)
-    call.accumulate = accumulate
     launch_parts(&call, 1, count_nonzeros(rows), partial(raise_bad_column, "use_columns", features))

@@ -25,7 +25,7 @@ def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray start
     if cnp.PyArray_SIZE(x) and np.diff(starts).max() > 1 / np.finfo(to).eps:
         raise ValueError(f"places got {np.diff(starts).max()} edges of a column, too many for {to}")
     out = output(get_dims(x), to)
-    bind(&call, 0, out)
+    bind_all(&call, 0, out, x, edges, starts)
     launch_parts(&call, call.size[0], cnp.PyArray_SIZE(x))
     return out
 

@@ -54,7 +54,7 @@ cdef cnp.ndarray winograd_convolve(Call* call, cnp.ndarray y, cnp.ndarray w, bin
     if is_vertical(call):
         swap_axes(call)
     bind(call, 2, at_points)
-    switch_to_kernel(call, WINOGRAD_CONVOLUTION_KERNEL)
+    switch_kernel(call, WINOGRAD_CONVOLUTION_KERNEL, y)
     call.parts = call.size[0] * tiles_along(call, 0) * tiles_along(call, 1)
     call.work = winograd_work(call, call.parts)
     launch(call)
@@ -92,7 +92,7 @@ cdef int winograd_weight_grad(Call* call, cnp.ndarray dw, cnp.ndarray x, cnp.nda
     cdef Py_ssize_t chunk_size = count_points(call) * call.size[3] * call.size[1] * round_up_to_vectors(call.size[2])
     cdef Py_ssize_t chunks = max(min(min(MAX_SUMS // chunk_size, MAX_CHUNKS), tiles // TILES_OF_A_CHUNK), 1)
     cdef cnp.ndarray sums = output((chunks * chunk_size,), x.descr)
-    switch_to_kernel(call, WINOGRAD_SUMS_KERNEL)
+    switch_kernel(call, WINOGRAD_SUMS_KERNEL, x)
     call.size[4] = chunks
     bind(call, 0, sums)
     bind_axes(call, 1, x)
@@ -100,7 +100,7 @@ cdef int winograd_weight_grad(Call* call, cnp.ndarray dw, cnp.ndarray x, cnp.nda
     call.parts = chunks * ((call.size[1] + WIDEST_FLOATS - 1) // WIDEST_FLOATS)
     call.flops = count_flops(call)
     call.work = winograd_work(call, tiles)
-    switch_to_kernel(&second, WINOGRAD_WEIGHT_GRAD_KERNEL)
+    switch_kernel(&second, WINOGRAD_WEIGHT_GRAD_KERNEL, x)
     second.size[4] = chunks
     bind_axes(&second, 0, dw)
     bind(&second, 1, sums)
@@ -113,11 +113,6 @@ cdef int winograd_weight_grad(Call* call, cnp.ndarray dw, cnp.ndarray x, cnp.nda
     launch(call)
     launch(&second)
     return 0
-
-
-cdef inline void switch_to_kernel(Call* call, Kernel kernel) noexcept:
-    """Have a call that is described, but not launched, be one of another kernel, in float32."""
-    call.kernel, call.loop = <void*> kernel, kernel.loop[0]
 
 
 cdef inline Py_ssize_t round_up_to_vectors(Py_ssize_t channels) noexcept:
