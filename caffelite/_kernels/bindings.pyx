@@ -5,7 +5,6 @@ file in loops/ has the loops. `caffelite._kernels` exports every `def` of this m
 array unless it is given `out`.
 """
 cimport numpy as cnp
-from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, INTPTR_MAX
 from libc.string cimport memset
 

@@ -62,10 +62,15 @@ class LeakyReLU(Function, recordable=True, rowwise=True):
     models", ICML 2013.
     """
 
-    forward, backward = keep_output(kernels.leaky_relu, kernels.leaky_relu_grad, "slope")
-
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = check_nonnegative("LeakyReLU: slope", slope)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.leaky_relu(x, self.slope)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.leaky_relu_grad(dy, self.y, self.slope)
 
     def __repr__(self) -> str:
         return f"LeakyReLU({self.slope})"
@@ -133,10 +138,15 @@ class ELU(Function, recordable=True, rowwise=True):
     S. Hochreiter, "Fast and accurate deep network learning by exponential linear units", ICLR 2016.
     """
 
-    forward, backward = keep_output(kernels.elu, kernels.elu_grad, "alpha")
-
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = check_nonnegative("ELU: alpha", alpha)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.elu(x, self.alpha)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.elu_grad(dy, self.y, self.alpha)
 
     def __repr__(self) -> str:
         return f"ELU({self.alpha})"
@@ -238,13 +248,23 @@ class AxisFunction(Function):
 class Softmax(AxisFunction, recordable=True, rowwise=True):
     """The softmax, yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
 
-    forward, backward = keep_output(kernels.softmax, kernels.softmax_grad, "axis")
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.softmax(x, self.axis)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.softmax_grad(dy, self.y, self.axis)
 
 
 class LogSoftmax(AxisFunction, recordable=True, rowwise=True):
     """The logarithm of the softmax, yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
 
-    forward, backward = keep_output(kernels.log_softmax, kernels.log_softmax_grad, "axis")
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.log_softmax(x, self.axis)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.log_softmax_grad(dy, self.y, self.axis)
 
 
 def relu(x: Any) -> Tensor:

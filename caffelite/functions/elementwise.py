@@ -21,17 +21,14 @@ def keep_input(kernel: Compute, gradient: Compute) -> tuple[Compute, Compute]:
     return forward, backward
 
 
-def keep_output(kernel: Compute, gradient: Compute, *options: str) -> tuple[Compute, Compute]:
-    """Return `forward` and `backward`:  y = kernel(x, …),  dx = gradient(dy, y, …).
-
-    `options` are the names of the attributes that both kernels take as their last arguments.
-    """
+def keep_output(kernel: Compute, gradient: Compute) -> tuple[Compute, Compute]:
+    """Return `forward` and `backward`:  y = kernel(x),  dx = gradient(dy, y)."""
 
     def forward(self: Any, x: np.ndarray) -> np.ndarray:
-        self.y = y = kernel(x, *[getattr(self, name) for name in options])
+        self.y = y = kernel(x)
         return y
 
     def backward(self: Any, dy: np.ndarray) -> np.ndarray:
-        return gradient(dy, self.y, *[getattr(self, name) for name in options])
+        return gradient(dy, self.y)
 
     return forward, backward

@@ -38,14 +38,17 @@ class RowNorm(Function, recordable=True, rowwise=True):
     def epsilon(self) -> float:
         """Return the number ε."""
 
-    def output_shape(self, *input_shapes: Shape) -> Shape:
-        (shape,) = input_shapes
+    def _check_shape(self, shape: Shape) -> None:
         if not shape or shape[-1] not in (None, self.features):
             raise ValueError(f"{self!r} got shape {format_shape(shape)}; expected (…, {self.features})")
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        self._check_shape(shape)
         return (*shape[:-1], self.features)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self.output_shape(x.shape)
+        self._check_shape(x.shape)
         self.x, shift = x, None if self.shift is None else self.shift.data
         y, self.moments = kernels.layer_norm(x, self.scale.data, shift, self.epsilon(), self.is_centered)
         return y

@@ -87,18 +87,31 @@ cdef inline void bind(Call* call, int operand, cnp.ndarray a) noexcept:
     call.operand[operand].array = <void*> a
 
 
-cdef inline void bind_all(Call* call, int first, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c=None, cnp.ndarray d=None,
-                          cnp.ndarray e=None, cnp.ndarray f=None, cnp.ndarray g=None, cnp.ndarray h=None,
-                          cnp.ndarray i=None) noexcept:
+cdef extern from *:
+    ctypedef void always_inline "__attribute__((always_inline)) void"  # it becomes as many stores as there are arrays
+
+
+cdef inline always_inline bind_all(Call* call, int first, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c=None,
+                                   cnp.ndarray d=None, cnp.ndarray e=None, cnp.ndarray f=None, cnp.ndarray g=None,
+                                   cnp.ndarray h=None, cnp.ndarray i=None) noexcept:
     """Bind arrays without strides to operands one after the other. None is left out."""
-    cdef int k
-    cdef PyObject* arrays[9]
-    arrays[0], arrays[1], arrays[2], arrays[3] = <PyObject*> a, <PyObject*> b, <PyObject*> c, <PyObject*> d
-    arrays[4], arrays[5], arrays[6], arrays[7] = <PyObject*> e, <PyObject*> f, <PyObject*> g, <PyObject*> h
-    arrays[8] = <PyObject*> i
-    for k in range(9):
-        if arrays[k] != <PyObject*> None:
-            bind(call, first + k, <cnp.ndarray> arrays[k])
+    bind(call, first, a)
+    if b is not None:
+        bind(call, first + 1, b)
+    if c is not None:
+        bind(call, first + 2, c)
+    if d is not None:
+        bind(call, first + 3, d)
+    if e is not None:
+        bind(call, first + 4, e)
+    if f is not None:
+        bind(call, first + 5, f)
+    if g is not None:
+        bind(call, first + 6, g)
+    if h is not None:
+        bind(call, first + 7, h)
+    if i is not None:
+        bind(call, first + 8, i)
 
 
 cdef inline void bind_matrix(Call* call, int operand, cnp.ndarray a) noexcept:

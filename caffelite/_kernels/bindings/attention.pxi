@@ -35,9 +35,9 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     norms = output((2, call.size[0], heads, call.size[2]), q.descr)
     call.parts = call.size[0] * heads * call.size[2]
     bind(&call, 0, y)
-    bind_positions(&call, 1, q)
-    bind_positions(&call, 2, k)
-    bind_positions(&call, 3, v)
+    bind_axes(&call, 1, q)
+    bind_axes(&call, 2, k)
+    bind_axes(&call, 3, v)
     bind(&call, 4, norms)
     bind_mask_and_dropout(&call, 5, mask, drawn)
     launch(&call)
@@ -65,10 +65,10 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
     dq, dk, dv = output(get_dims(q), q.descr), output(get_dims(k), q.descr), output(get_dims(k), q.descr)
     call.parts = call.size[0] * heads
     bind_all(&call, 0, dq, dk, dv)
-    bind_positions(&call, 3, dy)
-    bind_positions(&call, 4, q)
-    bind_positions(&call, 5, k)
-    bind_positions(&call, 6, v)
+    bind_axes(&call, 3, dy)
+    bind_axes(&call, 4, q)
+    bind_axes(&call, 5, k)
+    bind_axes(&call, 6, v)
     bind_all(&call, 7, y, norms)
     bind_mask_and_dropout(&call, 9, mask, drawn)
     launch(&call)
@@ -93,7 +93,7 @@ def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint ba
     call.parts = call.size[1]
     y, turns = output(get_dims(x), x.descr), output((call.size[1], call.size[3]), x.descr)
     bind_all(&call, 0, y, turns)
-    bind_positions(&call, 2, x)
+    bind_axes(&call, 2, x)
     call.work = ROTARY_KERNEL.work * cnp.PyArray_SIZE(x) + 3000.0 * cnp.PyArray_SIZE(turns)  # of exp, sin and cos
     launch(&call)
     return y
@@ -144,14 +144,6 @@ cdef cnp.ndarray as_readable_rows(cnp.ndarray x):
     """Return the array itself if loops can read it and its last axis is contiguous, else a copy."""
     x = as_readable(x)
     return x if cnp.PyArray_STRIDE(x, 2) == cnp.PyArray_ITEMSIZE(x) else as_contiguous(x)
-
-
-cdef void bind_positions(Call* call, int operand, cnp.ndarray x) noexcept:
-    """Bind an array (n, length, size) with the strides of its rows and positions."""
-    cdef int d
-    bind(call, operand, x)
-    for d in range(2):
-        call.operand[operand].stride[d] = cnp.PyArray_STRIDE(x, d) // cnp.PyArray_ITEMSIZE(x)
 
 
 cdef void bind_mask_and_dropout(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:

@@ -280,7 +280,7 @@ cdef tuple image_axes(bint channels_last, int ndim):
 
 
 cdef inline void bind_axes(Call* call, int operand, cnp.ndarray a) noexcept:
-    """Bind images or weights with the strides of four axes. Series get an axis of height 1."""
+    """Bind images or weights with the strides of four axes. Arrays of three axes get an axis of height 1."""
     cdef int d, behind = 4 - cnp.PyArray_NDIM(a)
     bind(call, operand, a)
     for d in range(cnp.PyArray_NDIM(a)):

@@ -109,8 +109,8 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
         raise ValueError(f"take_grad got dy of shape {get_dims(dy)} and {rows} rows")
     order = as_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
     dy, shape = as_contiguous_rows(dy), (rows,) + get_dims(dy)[1:]
+    dy = copy(dy) if out is not None and overlap(dy, out) else dy
     out = as_output("take_grad", out, shape, dy, accumulate)
-    dy = copy(dy) if overlap(dy, out) else dy
     begin(&call, TAKE_GRAD_KERNEL, real)
     bind_all(&call, 0, out, dy, order)
     call.operand[1].stride[0] = cnp.PyArray_STRIDE(dy, 0) // cnp.PyArray_ITEMSIZE(dy)

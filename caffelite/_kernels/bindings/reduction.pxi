@@ -123,8 +123,8 @@ cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, do
 
     begin(&call, kernel, real)
     a = transpose_axes(a, collapse_axes(&call, dims, axes))
+    a = copy(a) if out is not None and overlap(a, out) else a
     out = as_output(kernel.name, out, reduce_dims(dims, axes, keepdims), a, accumulate)
-    a = copy(a) if overlap(a, out) else a
     bind_all(&call, 0, out, a)
     call.scalar[0], call.accumulate = scale, accumulate
     launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))

@@ -124,8 +124,8 @@ def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.n
     if cnp.PyArray_NDIM(dy) != 2 or cnp.PyArray_DIM(dy, 0) != cnp.PyArray_SIZE(rows):
         raise ValueError(f"sparse_matmul_grad got {cnp.PyArray_SIZE(rows)} rows and dy of shape {get_dims(dy)}")
     dy, shape = as_contiguous_rows(dy), (features, cnp.PyArray_DIM(dy, 1))
+    dy = copy(dy) if out is not None and overlap(dy, out) else dy
     out = as_output("sparse_matmul_grad", out, shape, dy, accumulate)
-    dy = copy(dy) if overlap(dy, out) else dy
     begin(&call, SPARSE_MATMUL_GRAD_KERNEL, real)
     bind_all(&call, 0, out, rows)
     bind_matrix(&call, 2, dy)

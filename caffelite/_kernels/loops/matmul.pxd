@@ -20,8 +20,7 @@ cdef extern from "loops/panel.h" nogil:
     char packed_b[]
     void strip_float(const Strip* strip)
     void strip_double(const Strip* strip)
-    void strip_of_runs_float(const Strip* strip)
-    void strip_of_runs_double(const Strip* strip)
+    void strip_of_runs(const void* y, const Strip* strip)  # y is float* or double*: the type of the numbers
     # y and x are float* or double*.
     void transpose(void* y, Py_ssize_t stride_y, const void* x, Py_ssize_t stride_x, int rows, Py_ssize_t columns)
     enum:

@@ -119,19 +119,15 @@ def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.nd
 Compute = Callable[..., np.ndarray]
 
 
-def use_kernels(kernel: Compute, gradient_kernel: Compute, *options: str) -> tuple[Compute, Compute]:
-    """Return the methods `losses` and `gradient` of a loss that two kernels compute.
-
-    `options` are the names of the attributes that the kernels take as well, behind scores and targets, and behind dy.
-    """
+def use_kernels(kernel: Compute, gradient_kernel: Compute) -> tuple[Compute, Compute]:
+    """Return the methods `losses` and `gradient` of a loss that two kernels compute."""
 
     def losses(self: Any, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.scores, self.targets = scores, targets
-        return kernel(scores, targets, *[getattr(self, name) for name in options])
+        return kernel(scores, targets)
 
     def gradient(self: Any, dy: np.ndarray) -> np.ndarray:
-        values = [getattr(self, name) for name in options]
-        return gradient_kernel(self.scores, self.targets, dy, *values, self.row_weights)
+        return gradient_kernel(self.scores, self.targets, dy, self.row_weights)
 
     return losses, gradient
 

@@ -11,7 +11,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, check_nonnegative, is_foreign_array
 from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Shape
-from caffelite.functions.losses.base import Loss, PointwiseLoss, use_kernels
+from caffelite.functions.losses.base import Loss, PointwiseLoss
 from caffelite.functions.losses.targets import (
     are_probabilities,
     as_ignore_label,
@@ -146,10 +146,15 @@ class HingeLoss(LabelLoss, recordable=True):
     J. Weston and C. Watkins, "Support vector machines for multi-class pattern recognition", ESANN 1999.
     """
 
-    losses, gradient = use_kernels(kernels.hinge_loss, kernels.hinge_loss_grad, "margin")
-
     def __init__(self, margin: float = 1.0) -> None:
         self.margin = check_nonnegative("HingeLoss: margin", margin)
+
+    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self.scores, self.targets = scores, targets
+        return kernels.hinge_loss(scores, targets, self.margin)
+
+    def gradient(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.hinge_loss_grad(self.scores, self.targets, dy, self.margin, self.row_weights)
 
     def __repr__(self) -> str:
         return f"HingeLoss({self.margin})"
@@ -165,7 +170,6 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
     """
 
     threshold = 0.0
-    losses, gradient = use_kernels(kernels.sigmoid_loss, kernels.sigmoid_loss_grad, "positive")
 
     def __init__(self, pos_weight: float | Sequence[float] | np.ndarray | None = None) -> None:
         self.pos_weight = None if pos_weight is None else _check_pos_weight(pos_weight)
@@ -192,6 +196,13 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
     def link(self, scores: Any) -> np.ndarray:
         """Return the probabilities of 1, sigmoid(scores)."""
         return kernels.sigmoid(super().link(scores))
+
+    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self.scores, self.targets = scores, targets
+        return kernels.sigmoid_loss(scores, targets, self.positive)
+
+    def gradient(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.sigmoid_loss_grad(self.scores, self.targets, dy, self.positive, self.row_weights)
 
     def __repr__(self) -> str:
         return f"SigmoidLoss({'' if self.pos_weight is None else self.pos_weight})"

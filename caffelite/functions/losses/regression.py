@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import check_positive
 from caffelite.functions.losses.base import PointwiseLoss, use_kernels
@@ -36,10 +38,15 @@ class HuberLoss(PointwiseLoss, recordable=True):
     P. Huber, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35, 1964.
     """
 
-    losses, gradient = use_kernels(kernels.huber_loss, kernels.huber_loss_grad, "delta")
-
     def __init__(self, delta: float = 1.0) -> None:
         self.delta = check_positive("HuberLoss: delta", delta)
+
+    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self.scores, self.targets = scores, targets
+        return kernels.huber_loss(scores, targets, self.delta)
+
+    def gradient(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.huber_loss_grad(self.scores, self.targets, dy, self.delta, self.row_weights)
 
     def __repr__(self) -> str:
         return f"HuberLoss({self.delta})"
