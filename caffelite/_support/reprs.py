@@ -84,6 +84,15 @@ def as_code(instance: Any, *arguments: Any, **options: Any) -> str:
     return f"{type(instance).__name__}({', '.join(parts)})"
 
 
+def repr_with_arguments(function: Any) -> str:
+    """Return the call that makes a Function, as code: a `__repr__` for a class with its arguments in attributes."""
+    kind = next(base for base in type(function).__mro__ if "__repr__" in vars(base))  # a subclass may take others
+    parameters = init_signature(kind).parameters.values()
+    required = [_attribute_value(function, p) for p in parameters if p.default is p.empty]
+    options = {p.name: _attribute_value(function, p) for p in parameters if p.default is not p.empty}
+    return as_code(function, *required, **options)
+
+
 def _default(kind: type, name: str) -> Any:
     """Return the default of an option, from the first class in order of inheritance that takes it."""
     parameters = [init_signature(base).parameters.get(name) for base in kind.__mro__]

@@ -94,7 +94,7 @@ def _prepare_rows(
     data, column_names = prepare_data(model, "x", x, y, weights, loss)
     if not has_split:
         return data, None, column_names
-    split_rng = model._model_state.split_rng(data.rows, rng, reseed=options.seed is not None)
+    split_rng = model._model_state.find_split_rng(data.rows, rng, reseed=options.seed is not None)
     data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
         weights = class_weights.multiply(data.weights, data.targets[0])

@@ -44,9 +44,9 @@ def test_the_second_output_of_a_kernel_has_the_layout_of_the_first(kernel, order
     y, slope = kernel(a)
     np.testing.assert_allclose(slope, (kernel(a + 1e-3)[0] - kernel(a - 1e-3)[0]) / 2e-3, atol=1e-3)
     assert_same_bits(kernel(order(a))[1], slope)
-    alone, no_slope = kernel(order(a), slope=False)
+    alone, no_derivative = kernel(order(a), derivative=False)
     assert_same_bits(alone, y)
-    assert no_slope is None
+    assert no_derivative is None
     assert has_order(kernel(order(a))[1], order)
     wide = np.zeros((*a.shape, 2), dtype)
     in_place = order(a.copy())
@@ -57,9 +57,9 @@ def test_the_second_output_of_a_kernel_has_the_layout_of_the_first(kernel, order
         assert_same_bits(slope_beside, slope)
     for strided in (wide[..., 0], order(a.copy())):  # its elements are where a slope would be written
         strided[...] = a
-        kernel(strided, np.empty_like(a), slope=False)
+        kernel(strided, np.empty_like(a), derivative=False)
         assert_same_bits(strided, a)
-        kernel(strided, strided, slope=False)
+        kernel(strided, strided, derivative=False)
         assert_same_bits(strided, y)
     deep = a.reshape(2, 1, *a.shape[:2], 1, -1).transpose(5, 3, 4, 1, 2, 0)
     assert_same_bits(kernel(deep)[1], slope.reshape(2, 1, *a.shape[:2], 1, -1).transpose(5, 3, 4, 1, 2, 0))
