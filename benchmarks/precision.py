@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import harness
 from contestants import caffelite, pytorch_trainer, start_pytorch, tensors
-from sequences import EPOCHS, TOLERANCE, GPTOfText
+from sequences import EPOCHS, TOLERANCE, TextGPT
 from sequences import NETS as SEQUENCES
 from steps import prepare
 from workloads import WORKLOADS, Workload
@@ -108,7 +108,7 @@ def report_times(name, net, rounds, quick):
 def report_losses(steps):
     """Print caffelite's loss in both precisions in each tenth of so many steps; exit if they differ much at the end."""
     net = SEQUENCES["gpt"]
-    of_text = GPTOfText(**vars(net), rows=net.batch * -(-steps // EPOCHS))
+    of_text = TextGPT(**vars(net), rows=net.batch * -(-steps // EPOCHS))
     task, _, _ = prepare(of_text, True, caffelite)
     task.draw_orders(EPOCHS)
     curves = [harness.Process(CONTESTANTS[who], task)(EPOCHS, True)[1] for who in ("caffelite", "caffelite, bfloat16")]

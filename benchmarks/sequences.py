@@ -454,7 +454,7 @@ EPOCHS, TOLERANCE = 10, 0.02
 
 
 @dataclass(frozen=True)
-class GPTOfText(GPT):
+class TextGPT(GPT):
     """The same, of windows of a text that every Python has, its language reference: so many, anywhere in it."""
 
     rows: int = 0
@@ -474,7 +474,7 @@ def report_losses(steps, threads):
     """Print caffelite's and PyTorch's loss in each tenth of so many steps; exit if they differ much at the end."""
     harness.use_threads(threads)
     net = NETS["gpt"]
-    of_text = GPTOfText(**vars(net), rows=net.batch * -(-steps // EPOCHS))
+    of_text = TextGPT(**vars(net), rows=net.batch * -(-steps // EPOCHS))
     task, _, _ = prepare(of_text, True, caffelite, threads)
     task.draw_orders(EPOCHS)
     processes = [harness.Process(make, task, cores=threads) for make in (caffelite, pytorch)]

@@ -1,4 +1,4 @@
-"""Three Gaussian blobs in the plane, told apart: train on 300 points, test on 30 others."""
+"""Classify three Gaussian blobs in the plane: train on 300 points, test on 30 others."""
 
 import numpy as np
 

@@ -5,7 +5,7 @@ itself and earlier places. A last layer scores the next character. A. Radford et
 multitask learners", 2019. nanoGPT uses the same sizes on CPUs.
 
 python gpt.py                                         # a minute or two
-python gpt.py FILE --steps 5000 --picture loss.png    # like a text of your own; the picture needs matplotlib
+python gpt.py FILE --steps 5000 --picture loss.png    # like your own text; the picture needs matplotlib
 """
 
 import argparse
@@ -48,9 +48,7 @@ class GPT(cl.Model):
         return self.scores(self.norm(h))
 
     def write(self, text, count, rng):
-        """Return the text and so many characters more, drawn as the model thinks them likely, the likely ones more
-        often.
-        """
+        """Return the text and `count` more characters, drawn from the model's probabilities at temperature 0.8."""
         text, block, caches = list(text), self.places.count, []
         with cl.inference():
             for _ in range(count):

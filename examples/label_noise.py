@@ -1,4 +1,4 @@
-"""Wrong labels: a loss that forgives them, beside the usual one. 40 % of the labels are drawn at random.
+"""Wrong labels: a loss that forgives them, compared with the usual one. 40 % of the labels are drawn at random.
 
 The generalized cross-entropy is (1 − p^q) / q, with p the probability of the label. It is between −log p (q → 0) and 1
 − p (q = 1). An example that the net finds impossible pulls less than it does with −log p. Z. Zhang and M. Sabuncu,
@@ -34,4 +34,4 @@ def train(loss):
 print(f"{np.mean(noisy_y != y):.1%} of the training labels are wrong")
 for name, loss in (("cross-entropy", cl.SoftmaxLoss()), ("generalized cross-entropy", generalized_cross_entropy)):
     accuracy, memorized = train(loss)
-    print(f"{name}: test accuracy {accuracy:.4f}, wrong labels learned by heart {memorized:.4f}")
+    print(f"{name}: test accuracy {accuracy:.4f}, wrong labels memorized {memorized:.4f}")

@@ -14,7 +14,7 @@ import caffelite as cl
 ACTIVITIES = ["walking", "upstairs", "downstairs", "sitting", "standing", "lying"]
 STEPS_PER_SECOND = np.array([1.9, 1.6, 2.1, 0, 0, 0])
 STRENGTH = np.array([0.35, 0.3, 0.45, 0, 0, 0])  # of acceleration, in g
-HARMONIC = np.array([0.4, 0.2, 0.8, 0, 0, 0])  # how hard a step lands, beside its strength
+HARMONIC = np.array([0.4, 0.2, 0.8, 0, 0, 0])  # how hard a step lands, as a share of its strength
 LEAN = np.radians([15, 30, 10, 60, 12, 88])  # of the phone from upright, the mean of its wearers
 
 

@@ -1,8 +1,8 @@
-"""A residual net by `call`, beside a plain net of the same depth, on the three spirals.
+"""A residual net by `call`, compared with a plain net of the same depth, on the three spirals.
 
 Each of 20 blocks is f(h) = ReLU(h W + b). In the plain net, h ← f(h), every block's weights multiply the gradient on
 its way to the first layer, and almost nothing arrives. With residual connections, h ← h + f(h), the gradient also
-passes beside the blocks. Both nets have the initial weights of `cl.Linear`. With `cl.initializers.he_normal`, which is
+passes around the blocks. Both nets have the initial weights of `cl.Linear`. With `cl.initializers.he_normal`, which is
 made for ReLU, the plain net trains, too. K. He et al., "Deep residual learning for image recognition", CVPR 2016.
 
 python residual_net.py                # trains

@@ -1,4 +1,4 @@
-"""A complete program: three intertwined spirals, told apart by a network with one hidden layer."""
+"""A complete program: a network with one hidden layer classifies three intertwined spirals."""
 
 import caffelite as cl
 

@@ -5,7 +5,7 @@ column of a word is its hash, so there is no vocabulary to keep ("feature hashin
 20,000 columns a sentence uses some twenty. An array of the rows would take hundreds of times the memory, and each step
 would take the time to multiply zeros.
 
-python text.py    # a few seconds. Needs SciPy; scikit-learn's MLPClassifier is beside it where that is installed.
+python text.py    # a few seconds. Needs SciPy. Compares with MLPClassifier if scikit-learn is installed.
 """
 
 import ast

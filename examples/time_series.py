@@ -1,4 +1,4 @@
-"""Tomorrow's consumption of electricity, hour by hour, from the last three days: a GRU beside the seasonal naive one.
+"""Tomorrow's consumption of electricity, hour by hour, from the last three days: a GRU and the seasonal naive one.
 
 The program makes the series itself: two years of hours with a daily and a weekly season, a slow trend, weather that
 lasts for days, and noise. In the naive forecast, tomorrow is the same as the same day of last week (R. Hyndman and G.

@@ -56,13 +56,27 @@ def train(model, x, y=None, *, lr=0.1, momentum=0.9, **options):
     return model.fit(x, y, **options)
 
 
+def training_step(model, optimizer, loss=None):
+    """Return the function of a batch that makes a training step by hand and returns the loss."""
+    loss = loss or cl.SoftmaxLoss()
+
+    def step(x, y):
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return value
+
+    return step
+
+
 def bits(model):
     """Return the bytes of all parameters."""
     return b"".join(p.data.tobytes() for p in model.parameters())
 
 
 @pytest.fixture
-def threads_restored():
+def restored_threads():
     """Put the number of threads back after the test."""
     before = cl.get_num_threads()
     yield
@@ -70,7 +84,7 @@ def threads_restored():
 
 
 @pytest.fixture
-def no_matplotlib(monkeypatch):
+def missing_matplotlib(monkeypatch):
     """As if matplotlib were not installed."""
     monkeypatch.delitem(sys.modules, "caffelite._support.figures", raising=False)
     for name in [*[name for name in sys.modules if name.split(".")[0] == "matplotlib"], "matplotlib"]:
@@ -78,7 +92,7 @@ def no_matplotlib(monkeypatch):
 
 
 @pytest.fixture
-def no_training(monkeypatch):
+def forbidden_training(monkeypatch):
     """Fail a test that trains where arguments are wrong."""
     monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
 

@@ -122,7 +122,7 @@ def assert_close(actual, truth, dtype, scale=0.0):
 
 
 @contextlib.contextmanager
-def about(what):
+def name_failure(what):
     """Name in the message of a failure which of several things failed. A loop is faster than a test for each."""
     try:
         yield
@@ -196,7 +196,7 @@ def with_axis_innermost(array, axis):
     return np.moveaxis(plain_copy(np.moveaxis(array, axis, -1)), -1, axis)
 
 
-def strided(array):
+def strided_view(array):
     """Every second element of a larger array, along each axis."""
     larger = np.full([2 * n for n in array.shape], 77, array.dtype)
     view = larger[(..., *[slice(None, None, 2)] * array.ndim)]
@@ -215,7 +215,7 @@ def zero_strided(array):
     return np.broadcast_to(first, array.shape)
 
 
-def unaligned(array):
+def unaligned_view(array):
     view = np.ndarray(array.shape, array.dtype, buffer=bytearray(array.nbytes + 1), offset=1)
     view[...] = array
     return view
@@ -237,10 +237,10 @@ LAYOUTS = [
     fortran_ordered,
     images_last,
     channels_last,
-    strided,
+    strided_view,
     negatively_strided,
     zero_strided,
-    unaligned,
+    unaligned_view,
     field_of_records,
     byte_swapped,
 ]

@@ -48,12 +48,12 @@ cdef Py_ssize_t rounded_columns = 0        # the same for a product that rounds 
 
 
 def runs(str isa):
-    """Whether this processor runs the instruction set: "x86-64-v2", "x86-64-v3", "x86-64-v4" or "generic"."""
+    """Return whether this processor runs the instruction set: "x86-64-v2", "x86-64-v3", "x86-64-v4" or "generic"."""
     return bool(processor_runs(isa.encode()))
 
 
 def use_loops(module):
-    """Make all kernels run the loops of one of the compiled `loops_*` modules. KeyError if one is missing there."""
+    """Make all kernels run the loops of a compiled module `loops_*`. Raise KeyError if one is missing there."""
     global longest_accumulated, strip_columns, rounded_columns
     kernel.use_loops(module.PUBLISHED)
     longest_accumulated, strip_columns = module.LONGEST_ACCUMULATED, module.STRIP_COLUMNS

@@ -19,7 +19,6 @@ TABLE: dict[str, Any] = runpy.run_path(str(KERNELS / "operations.py"))
 
 HEAD = "# _kernels/generate.py writes this file.\n"
 STUB_HEAD = "from typing import Any\n\nimport numpy as np\n"
-BINARY = ast.arguments([], [ast.arg("self"), ast.arg("other")], None, [], [], None, [])  # of another function
 COMPILED = ("bindings", "guards", "kernel", "launch", "record", "replay")
 
 #: Cython's types in Python.
@@ -32,8 +31,9 @@ TYPES = {
     "double": "float",
     "void": "None",
     "Op": "int",
-    "elementwise_with_slope": "tuple[np.ndarray, Any]",
+    "elementwise_with_derivative": "tuple[np.ndarray, Any]",
     **dict.fromkeys(("extreme", "soft_loss"), "tuple[np.ndarray, np.ndarray]"),
+    "feature_gradients": "tuple[np.ndarray, np.ndarray, np.ndarray]",
     **dict.fromkeys(("copy", "soft_loss_grad"), "np.ndarray"),
     **{name: name for name in ("str", "list", "tuple", "dict", "bool")},
 }
@@ -70,9 +70,9 @@ def binding(kernel: Any) -> str:
     numbers = [x.split()[1] for x in inputs.split(", ") if " " in x]
     arrays = [x for x in inputs.split(", ") if " " not in x]
     constant, work = f"{name.upper()}_KERNEL", f"work={kernel.work}"
-    if kernel.returns_slope:
-        work, inputs = f"writes=0b101, {work}", f"{inputs}, out=None, bint slope=True"
-        call = f"elementwise_with_slope({', '.join([constant, 'out', *arrays, 'slope', *numbers])})"
+    if kernel.returns_derivative:
+        work, inputs = f"writes=0b101, {work}", f"{inputs}, out=None, bint derivative=True"
+        call = f"elementwise_with_derivative({', '.join([constant, 'out', *arrays, 'derivative', *numbers])})"
     else:
         arrays += ["None"] * (3 - len(arrays)) if numbers else []
         call = f"elementwise({', '.join([constant, 'out', *arrays, *numbers])})"
@@ -210,7 +210,8 @@ def method_stub() -> str:
             elif isinstance(call, ast.Call) and ast.unparse(call.func) == "add_methods":
                 parts += [method(functions[argument.id]) for argument in call.args if isinstance(argument, ast.Name)]
                 for keyword in call.keywords:
-                    inputs = [x.arg for x in getattr(keyword.value, "args", BINARY).args[1:]]
+                    value = keyword.value  # a lambda; or an operator of two operands
+                    inputs = [x.arg for x in value.args.args[1:]] if isinstance(value, ast.Lambda) else ["other"]
                     parameters = ", ".join(["self", *[f"{name}: Any" for name in inputs]])
                     parts.append(f"    def {keyword.arg}({parameters}) -> Tensor: ...\n")
     for row in TABLE["OPERATIONS"]:

@@ -75,19 +75,19 @@ cdef tuple BY_VALUE = (bool, int, float, complex, str, bytes)   # for these type
 
 
 cdef bint is_unchanged(now, before):
-    """Whether `now` is the same object as `before`, or an equal number or text. `before` may be a weak reference."""
+    """Return whether `now` is `before`, or an equal number or text. `before` may be a weak reference."""
     if type(before) is weakref.ref:
         return now is before()
     return now is before or (type(now) is type(before) and type(now) in BY_VALUE and now == before)
 
 
 def resolve_reference(before):
-    """The value that `make_reference` was called with; None if it no longer exists."""
+    """Return the value that `make_reference` was called with; None if it no longer exists."""
     return before() if type(before) is weakref.ref else before
 
 
 def make_reference(value):
-    """A weak reference to a value, to compare with later, or the value itself if it takes no weak reference."""
+    """Return a weak reference to a value, to compare with later, or the value itself if it takes no weak reference."""
     if value is None or isinstance(value, (*BY_VALUE, tuple, list, dict, set)):
         return value
     try:
@@ -124,7 +124,7 @@ cdef class GuardTable(AttributeGuard):
             self.arrays.append((array, array.tobytes()))
 
     def changed_arrays(self):
-        """The arrays whose values have changed."""
+        """Return the arrays whose values have changed."""
         return [array for array, before in self.arrays if array.tobytes() != before]
 
     def exclude_arrays(self, arrays):
@@ -245,7 +245,7 @@ cdef class GuardTable(AttributeGuard):
 
 
 cpdef bint are_unchanged(list attributes):
-    """Whether none of these `AttributeGuard` has changed."""
+    """Return whether none of these `AttributeGuard` has changed."""
     cdef AttributeGuard guard
     for guard in attributes:
         if not guard.are_unchanged():

@@ -91,12 +91,12 @@ def set_num_threads(int n, bint is_users=True):
 
 
 def get_num_threads():
-    """The number that was set."""
+    """Return the number that was set."""
     return num_threads
 
 
 def after_fork():
-    """Prepare a forked child. Returns whether all calls run on one thread from now on.
+    """Prepare a forked child. Return whether all calls run on one thread from now on.
 
     They do if the parent had divided a call among threads: OpenMP would wait for threads that the child does not have.
     """
@@ -133,7 +133,7 @@ cpdef int available_threads() noexcept nogil:
 
 
 cdef bint is_user_set() noexcept nogil:
-    """Whether the number of threads is the user's choice."""
+    """Return whether the number of threads is the user's choice."""
     return user_has_set
 
 
@@ -153,7 +153,7 @@ cdef class single_thread:
 # ---- precision -----------------------------------------------------------------------------------------------------
 
 cdef bint rounds_products() noexcept nogil:
-    """Whether products that this thread calls round their operands to bfloat16."""
+    """Return whether products that this thread calls round their operands to bfloat16."""
     return this_thread_rounds_products
 
 
@@ -163,7 +163,7 @@ cdef void round_products(bint whether) noexcept:
 
 
 def current_precision():
-    """The precision of this thread's products: "float32" or "bfloat16"."""
+    """Return the precision of this thread's products: "float32" or "bfloat16"."""
     return "bfloat16" if this_thread_rounds_products else "float32"
 
 
@@ -229,13 +229,13 @@ cdef class ThreadTuner:
         self.number = self.tried = INT_MAX
 
     cpdef int begin(self, int limit, double now) noexcept nogil:
-        """The number of threads for a step that begins now, `limit` at most."""
+        """Return the number of threads for a step that begins now, `limit` at most."""
         self.limit, self.began = limit, now
         self.number, self.tried = min(self.number, limit), min(self.tried, limit)
         return self.tried
 
     cpdef void end(self, double now) noexcept nogil:
-        """The step ends now. If a stretch ends with it, choose the number for the next one."""
+        """End the step now. If a stretch ends with it, choose the number for the next one."""
         cdef double seconds
         self.spent += now - self.began
         self.steps += 1
@@ -275,7 +275,7 @@ cdef class ThreadTuner:
 # ---- calls ---------------------------------------------------------------------------------------------------------
 
 cdef bint is_divided(const Call* call) noexcept nogil:
-    """Whether a call is divided among threads if there are several."""
+    """Return whether a call is divided among threads if there are several."""
     return call.work >= PARALLEL_WORK and call.parts > 1
 
 
@@ -296,7 +296,7 @@ cdef int run(const Call* call, int threads) noexcept nogil:
 
 
 cdef int launch(Call* call, on_stop=None) except -1:
-    """Run a bound call, and note it if this thread is recording. Returns CONTINUE, or why the step must stop.
+    """Run a bound call, and note it if this thread is recording. Return CONTINUE, or why the step must stop.
 
     If the call stops the step, `launch` calls `on_stop`, if there is one, with the array that the kernel names as
     `checked`. `on_stop` must raise. If the call stops a replay later, `on_stop` gets the values of that time.

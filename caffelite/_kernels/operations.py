@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 
 class KernelRow(NamedTuple):
-    signature: str  # its name and inputs, as Cython declares them: arrays or numbers, then scalars
+    signature: str  # its name and arguments: first arrays or numbers, which have no type, and then typed scalars
     work: int  # how long an element takes, in operations of a matrix product: 60 with an exp, log or tanh
     formula: str  # the docstring of the binding
-    returns_slope: bool = False  # it returns y and the slope dy/da
+    returns_derivative: bool = False  # it returns y and the derivative dy/da
 
     @property
     def name(self) -> str:
@@ -22,19 +22,20 @@ class KernelRow(NamedTuple):
 
 class Operation(NamedTuple):
     function: str  # the class in `caffelite.functions`
-    onnx: str | Callable[..., str] = ""  # the operator, or a function that writes nodes of (Writer, x)
-    c: str = ""  # the C of an element of {x}, or of {a} and {b}; other {names} are attributes of the Function
+    onnx: str | Callable[..., str] = ""  # ONNX's operator, or a function (Writer, x) that writes several nodes
+    c: str = ""  # an element of y in C, of the inputs' {x}, or {a} and {b}; {slope} is the Function's attribute
 
-    # A Function that is made of its row has one input, no options, and
+    # From a row with `y`, functions/math.py makes a Function of one input x, without options.
     kernel: str = ""
-    gradient: str = ""  # the kernel that makes dx, of dy and x or y
-    y: str = ""
-    slope: str = ""  # dy/dx
-    note: str = ""  # of special values
+    gradient: str = ""  # the kernel that computes dx from dy and from what is saved
+    saves: str = ""  # "x" or "y": what `forward` keeps for `backward`
+    y: str = ""  # the formula of y
+    derivative: str = ""  # the formula of dy/dx
+    note: str = ""  # on special values
 
     @property
     def class_text(self) -> str:
-        return f"y = {self.y}, elementwise, with dy/dx = {self.slope}{self.note and '; '}{self.note}."
+        return f"y = {self.y}, elementwise, with dy/dx = {self.derivative}{self.note and '; '}{self.note}."
 
     @property
     def function_text(self) -> str:
@@ -129,14 +130,14 @@ KERNELS = [
     KernelRow(
         "gelu(a)",
         120,
-        "y = a Φ(a), Φ the normal distribution, and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π).",
-        returns_slope=True,
+        "y = a Φ(a), Φ the normal distribution, and dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π).",
+        returns_derivative=True,
     ),
     KernelRow(
         "gelu_tanh(a)",
         70,
-        "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and the slope dy/da.",
-        returns_slope=True,
+        "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and dy/da.",
+        returns_derivative=True,
     ),
     KernelRow("softplus(a)", 130, "y = log(1 + exp a)."),
     KernelRow("softplus_grad(dy, x)", 60, "dx = dy sigmoid(x)."),
@@ -145,12 +146,12 @@ KERNELS = [
     KernelRow(
         "focal(a, double gamma)",
         200,
-        "y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the slope dy/da = pᵞ (1 + γ exp(−a) a / p).",
-        returns_slope=True,
+        "y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the derivative dy/da = pᵞ (1 + γ exp(−a) a / p).",
+        returns_derivative=True,
     ),
 ]
 
-# function, ONNX, C; kernel, gradient, y, dy/dx, note
+# function, ONNX, C; kernel, gradient, saves, y, dy/dx, note
 OPERATIONS = [
     Operation("Add", "Add", "{a} + {b}"),
     Operation("Subtract", "Sub", "{a} - {b}"),
@@ -158,22 +159,23 @@ OPERATIONS = [
     Operation("Divide", "Div", "{a} / {b}"),
     Operation("Power", "Pow", "powf({a}, {b})"),
     Operation("Negative", "Neg", "-{x}"),
-    Operation("Exp", "Exp", "expf({x})", "exp", "multiply(dy, y)", "eˣ", "y"),
+    Operation("Exp", "Exp", "expf({x})", "exp", "multiply", "y", "eˣ", "y"),
     Operation(
         "Log",
         "Log",
         "logf({x})",
         "log",
-        "divide(dy, x)",
+        "divide",
+        "x",
         "ln x, the natural logarithm",
         "1 / x",
         "−inf for 0, NaN below",
     ),
-    Operation("Sqrt", "Sqrt", "sqrtf({x})", "sqrt", "sqrt_grad(dy, y)", "√x", "1 / 2y", "NaN below 0"),
-    Operation("Cbrt", write_cbrt, "cbrtf({x})", "cbrt", "cbrt_grad(dy, y)", "∛x", "1 / 3y²", "inf at 0"),
-    Operation("Abs", "Abs", "fabsf({x})", "abs", "abs_grad(dy, x)", "|x|", "the sign of x", "0 at 0"),
-    Operation("Sin", "Sin", "sinf({x})", "sin", "sin_grad(dy, x)", "sin x, x in radians", "cos x", "NaN for ±inf"),
-    Operation("Cos", "Cos", "cosf({x})", "cos", "cos_grad(dy, x)", "cos x, x in radians", "−sin x", "NaN for ±inf"),
+    Operation("Sqrt", "Sqrt", "sqrtf({x})", "sqrt", "sqrt_grad", "y", "√x", "1 / 2y", "NaN below 0"),
+    Operation("Cbrt", write_cbrt, "cbrtf({x})", "cbrt", "cbrt_grad", "y", "∛x", "1 / 3y²", "inf at 0"),
+    Operation("Abs", "Abs", "fabsf({x})", "abs", "abs_grad", "x", "|x|", "the sign of x", "0 at 0"),
+    Operation("Sin", "Sin", "sinf({x})", "sin", "sin_grad", "x", "sin x, x in radians", "cos x", "NaN for ±inf"),
+    Operation("Cos", "Cos", "cosf({x})", "cos", "cos_grad", "x", "cos x, x in radians", "−sin x", "NaN for ±inf"),
     Operation("Maximum", "Max", "larger({a}, {b})"),
     Operation("Minimum", "Min", "smaller({a}, {b})"),
     Operation("ReLU", "Relu", "relu({x})"),
@@ -185,7 +187,7 @@ OPERATIONS = [
     Operation("Softplus", "Softplus", "softplus({x})"),
 ]
 
-# Losses of one score and its target, and their slopes: operations that only loops/loss.pyx runs.
+# Losses of one score and its target, and their derivatives: operations that only loops/loss.pyx runs.
 LOSSES = ["squared_error", "absolute_error", "huber", "cross_entropy", "quantile", "poisson"]
 
 

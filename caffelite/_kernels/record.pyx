@@ -65,7 +65,7 @@ cdef class Recorder:
         raise TypeError(reason)
 
     def line(self):
-        """The line of the user's code that runs now; None if this recorder does not look for it."""
+        """Return the line of the user's code that runs now; None if this recorder does not look for it."""
 
 
 cdef class pause_recording:
@@ -82,14 +82,14 @@ cdef class pause_recording:
 
 
 cdef bint is_recording() noexcept nogil:
-    """Whether this thread's kernel calls are noted."""
+    """Return whether this thread's kernel calls are noted."""
     return this_threads_recorder != NULL
 
 
 # ---- the arrays of a step that is being recorded -------------------------------------------------------------------
 
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
-    """A new array for a kernel's output, in C order. It is a `RecordedArray` if this thread is recording."""
+    """Return a new array for a kernel's output, in C order. It is a `RecordedArray` if this thread is recording."""
     return empty_strided(ndim, shape, NULL, dtype)
 
 
@@ -166,12 +166,12 @@ class RecordedArray(np.ndarray):
 
 
 def is_view(item, array):
-    """Whether `item`, the result of indexing an array, is a view of the array, and not a copy or a scalar."""
+    """Return whether `item`, the result of indexing an array, is a view of the array, and not a copy or a scalar."""
     return isinstance(item, np.ndarray) and item.base is not None and (item.base is array or item.base is array.base)
 
 
 def plain_value(array):
-    """The array as a plain one. Raise TypeError if this thread is recording."""
+    """Return the array as a plain one. Raise TypeError if this thread is recording."""
     if this_threads_recorder != NULL:
         raise_unrecordable("an array's value")
     return array.view(np.ndarray)
@@ -181,7 +181,7 @@ CONDITION = ". A mask or condition on the inputs is one more input, `call(self, 
 
 
 def suggest(name):
-    """The end of a message: caffelite's function for NumPy's function or method of this name."""
+    """Return the end of a message: caffelite's function for NumPy's function or method of this name."""
     package = sys.modules.get("caffelite")
     if name == "astype":
         return ". caffelite.Tensor(x, dtype=…) makes floats of a mask or of integers"
@@ -232,7 +232,7 @@ cdef RecordedCall record_call(const Call* call):
 
 
 cdef object copy_values(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides):
-    """A copy of an operand's values, as a plain array."""
+    """Return a copy of an operand's values, as a plain array."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef cnp.npy_intp steps[NUMPY_MAX_DIMS]
     cdef int d

@@ -118,7 +118,7 @@ cdef class Replay:
         return self.run_once()
 
     def seconds(self, Py_ssize_t replays):
-        """The least time in seconds that each entry took in this many replays."""
+        """Return the least time in seconds that each entry took in this many replays."""
         cdef cnp.ndarray best = np.full(self.length, np.inf)
         cdef Py_ssize_t _n
         cdef int stop = CONTINUE
@@ -277,7 +277,7 @@ cdef class EpochReplay:
     def run(self, Py_ssize_t epochs, double seconds, Py_ssize_t steps):
         """Go on for `steps` steps, until `epochs` epochs are done, `seconds` are over, or a batch has no replay yet.
 
-        Returns None, or the entry that stopped the step. In that case the same batch comes next again.
+        Return None, or the entry that stopped the step. In that case the same batch comes next again.
         """
         cdef int stop
         begin_replay()

@@ -1,1 +1,1 @@
-"""Helpers that every room may use: text tables, terminal, warnings, hints, interrupts, tracebacks."""
+"""Helpers that every subpackage may use: text tables, terminal, warnings, hints, interrupts, tracebacks."""

@@ -80,9 +80,11 @@ def _add_hints(method: Any) -> Any:
             return method(self, *arguments, **options)
         except TypeError as error:
             is_from_inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-            if not is_from_inside and (message := message_with_hint(error, method)) != str(error):
-                raise TypeError(message) from None
-            raise
+            message = message_with_hint(error, method)
+            message = message.replace(method.__qualname__, f"{type(self).__name__}.{method.__name__}")
+            if is_from_inside or message == str(error):
+                raise
+            raise TypeError(message) from None
 
     return wrapper
 

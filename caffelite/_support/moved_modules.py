@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 Kind = TypeVar("Kind", bound=type)
 
 MODULES = {
+    "caffelite._kernels.border": "caffelite._kernels.bindings",
+    "caffelite.core.cautions": "caffelite._support.warnings",
     "caffelite.core.tables": "caffelite._support.text_table",
     "caffelite.core.own_loss": "caffelite.functions.losses.function_loss",
     "caffelite.data.columns": "caffelite.tables.column_types",

@@ -29,17 +29,13 @@ def init_arguments(instance: Any, unstored: Mapping[str, Any] = MappingProxyType
     arguments = {}
     kind: Any = type(instance)
     for name, parameter in init_signature(kind).parameters.items():
-        if name == "seed":
-            continue
         if name in unstored:
             arguments[name] = unstored[name]
-            continue
-        if not hasattr(instance, name):
-            raise TypeError(
-                f"{kind.__name__}.__init__ takes {name}, and there is no such attribute: "
-                f"{kind.__name__} needs `arguments()`"
-            )
-        arguments[name] = _attribute_value(instance, parameter)
+        elif name != "seed":
+            if not hasattr(instance, name):
+                message = f"{kind.__name__}.__init__ takes {name}, and there is no such attribute"
+                raise TypeError(f"{message}: {kind.__name__} needs `arguments()`")
+            arguments[name] = _attribute_value(instance, parameter)
     return arguments
 
 
@@ -86,6 +82,15 @@ def as_code(instance: Any, *arguments: Any, **options: Any) -> str:
     parts = [_to_code(value) for value in arguments]
     parts += [f"{name}={_to_code(x)}" for name, x in options.items() if _shorten(x) != _default(type(instance), name)]
     return f"{type(instance).__name__}({', '.join(parts)})"
+
+
+def repr_with_arguments(function: Any) -> str:
+    """Return the call that makes a Function, as code: a `__repr__` for a class with its arguments in attributes."""
+    kind = next(base for base in type(function).__mro__ if "__repr__" in vars(base))  # a subclass may take others
+    parameters = init_signature(kind).parameters.values()
+    required = [_attribute_value(function, p) for p in parameters if p.default is p.empty]
+    options = {p.name: _attribute_value(function, p) for p in parameters if p.default is not p.empty}
+    return as_code(function, *required, **options)
 
 
 def _default(kind: type, name: str) -> Any:

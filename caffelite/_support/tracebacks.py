@@ -14,14 +14,12 @@ _LIBRARIES = tuple([os.path.join(os.path.dirname(path), "") for path in (os.__fi
 
 
 class error_note:
-    """Add the note `what()` to an exception that the user's code raises inside."""
+    """Add the note `what()`, what caffelite was doing, to an exception that the user's code raises inside."""
+
+    what: Callable[[], str]
 
     def __init__(self, what: Callable[[], str]) -> None:
-        self.what = what  # type: ignore[method-assign]
-
-    def what(self) -> str:
-        """Return the note: what caffelite was doing."""
-        raise NotImplementedError
+        self.what = what
 
     def __enter__(self) -> None:
         pass

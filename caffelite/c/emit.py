@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,10 +22,8 @@ HELPERS = {
     "relu": """\
 /* max(x, 0); NaN stays NaN */
 static float relu(float x) { return x < 0 ? 0 : x; }""",
-    "leaky_relu": """\
-static float leaky_relu(float x, float slope) { return x > 0 ? x : slope * x; }""",
-    "elu": """\
-static float elu(float x, float alpha) { return x > 0 ? x : alpha * expm1f(x); }""",
+    "leaky_relu": "static float leaky_relu(float x, float slope) { return x > 0 ? x : slope * x; }",
+    "elu": "static float elu(float x, float alpha) { return x > 0 ? x : alpha * expm1f(x); }",
     "gelu": """\
 /* x P(X < x) for a standard normal X */
 static float gelu(float x) { return 0.5f * x * erfcf(-0.7071067811865476f * x); }""",
@@ -33,10 +32,8 @@ static float gelu_tanh(float x)
 {
     return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }""",
-    "sigmoid": """\
-static float sigmoid(float x) { return 1 / (1 + expf(-x)); }""",
-    "silu": """\
-static float silu(float x) { return x / (1 + expf(-x)); }""",
+    "sigmoid": "static float sigmoid(float x) { return 1 / (1 + expf(-x)); }",
+    "silu": "static float silu(float x) { return x / (1 + expf(-x)); }",
     "softplus": """\
 /* log(1 + exp(x)), where exp(x) may overflow */
 static float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }""",
@@ -107,35 +104,31 @@ def subscript(counts: Mapping[str, int]) -> str:
 
 
 def indent(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.split("\n"))
+    return textwrap.indent(text, "    ", lambda line: True)
 
 
-def brackets(dims: Shape) -> str:
-    return "".join(f"[{n}]" for n in dims)
+def brackets(shape: Shape) -> str:
+    return "".join(f"[{n}]" for n in shape)
 
 
 def parameter(name: str, shape: Shape, number_type: str = "float") -> str:
     """Return a parameter that is an array of numbers of this type, or an array of arrays."""
-    return (
-        f"{number_type} *restrict {name}"
-        if len(shape) == 1
-        else f"{number_type} (*restrict {name}){brackets(shape[1:])}"
-    )
+    return as_pointer(f"restrict {name}", shape, number_type)
 
 
-def as_pointer(name: str, shape: Shape) -> str:
-    """Return a pointer to an array of floats of this shape, or its type if the name is empty."""
-    return f"float *{name}" if len(shape) == 1 else f"float (*{name}){brackets(shape[1:])}"
+def as_pointer(name: str, shape: Shape, number_type: str = "float") -> str:
+    """Return a pointer to an array of this shape, or its type if the name is empty."""
+    return f"{number_type} *{name}" if len(shape) == 1 else f"{number_type} (*{name}){brackets(shape[1:])}"
 
 
-def wrap_items(head: str, items: Sequence[str], tail: str, indent: str = "    ") -> str:
+def wrap_items(head: str, items: Sequence[str], tail: str, margin: str = "    ") -> str:
     """Items between commas, in as many lines as they need."""
     lines = [head]
     for i, item in enumerate(items):
         text = item + (tail if i == len(items) - 1 else ",")
-        if len(lines[-1]) + len(text) + 1 > WIDTH and lines[-1] != indent:
-            lines.append(indent)
-        lines[-1] += text if lines[-1] in (head, indent) else f" {text}"
+        if len(lines[-1]) + len(text) + 1 > WIDTH and lines[-1] != margin:
+            lines.append(margin)
+        lines[-1] += text if lines[-1] in (head, margin) else f" {text}"
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.text_table import format_bytes
-from caffelite.c.emit import HELPERS, as_comment, brackets, wrap_items
+from caffelite.c.emit import as_comment, brackets, wrap_items
 from caffelite.c.int8 import RANDOM_ROWS, Rounding
 from caffelite.c.net import CModel
 from caffelite.core.arrays import check_bool
@@ -104,11 +104,6 @@ DEFINITION = """
 ELEMENT_NAMES = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
 
-def source(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> str:
-    """Return the text of a file at this path; see `export`."""
-    return render(model, path, input_shape, quantize)[0]
-
-
 def render(model: Model, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
     """Return the text of a file at this path, and how far int8 weights move the outputs; see `export`."""
     if not isinstance(model, Model):
@@ -117,9 +112,8 @@ def render(model: Model, path: Any, input_shape: Any, quantize: bool) -> tuple[s
     shapes = row_shapes(model, input_shape)
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
         net = CModel(model, shapes, check_bool("export: quantize", quantize))
-    arrays = _arrays(net)
-    helpers = [f"{net.convert_code(text)}\n" for name, text in HELPERS.items() if name in net.used]
-    integers = any("_t " in text for text in (*arrays, *net.definitions))
+    arrays, definitions = _arrays(net), net.definitions
+    integers = any("_t " in text for text in (*arrays, *definitions.texts))
     head = HEAD.format(
         name=as_comment(Path(path).name),
         signature=wrap_items(" *     void predict(", arrays, ")", " *         "),
@@ -133,13 +127,13 @@ def render(model: Model, path: Any, input_shape: Any, quantize: bool) -> tuple[s
         sizes=wrap_items("enum { ", [f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)], " };"),
         declaration=_signature(net),
     )
-    return "\n".join([head, *helpers, *net.definitions, _predict_function(net), ""]), net.rounding
+    return "\n".join([head, *definitions.helpers(), *definitions.texts, _predict_function(net), ""]), net.rounding
 
 
 def _arrays(net: CModel) -> list[str]:
     """Return the parameters of the function in C."""
-    inputs = [f"const {net.convert_code(value.type)} *{value.pointer}" for value, _ in net.inputs]
-    return [*inputs, *[f"{net.number_type} *{value.pointer}" for value, _ in net.outputs]]
+    inputs = [f"const {net.definitions.convert_code(value.type)} *{value.pointer}" for value, _ in net.inputs]
+    return [*inputs, *[f"{net.definitions.number_type} *{value.pointer}" for value, _ in net.outputs]]
 
 
 def _signature(net: CModel) -> str:
@@ -160,7 +154,7 @@ def _facts(net: CModel) -> list[tuple[str, str]]:
         (v.pointer, f"{v.size:,} {ELEMENT_NAMES[v.type][v.size > 1]}, shape {format_shape(shape)}")
         for v, shape in arrays
     ]
-    facts.append(("weights", f"{format_bytes(net.constant_bytes)}, constant"))
+    facts.append(("weights", f"{format_bytes(net.definitions.constant_bytes)}, constant"))
     if net.rounding is not None:
         largest, mean, output = (f"{number:.2g}" for number in net.rounding)
         sample = f"numbers up to {output}, of {RANDOM_ROWS} random rows"
@@ -206,4 +200,4 @@ def _predict_function(net: CModel) -> str:
                 pointer = f"({const}{array.value.type} (*){brackets(array.view[1:])}){start}"
             arguments.append(pointer)
         lines.append(wrap_items(f"    {name}(", arguments, ");", " " * 8))
-    return "\n".join([_signature(net), net.convert_code("\n".join(["{", *lines, "}"]))])
+    return "\n".join([_signature(net), net.definitions.convert_code("\n".join(["{", *lines, "}"]))])

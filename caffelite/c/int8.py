@@ -62,9 +62,8 @@ def measure_rounding(graph: ExportGraph) -> Rounding:
             f.__class__ = _rounding_class(type(f))
     exact, approximate = (_outputs(model, rows) for model in (graph.model, rounded))
     with np.errstate(invalid="ignore"):
-        differences = np.where(
-            (exact == approximate) | (np.isnan(exact) & np.isnan(approximate)), 0, abs(exact - approximate)
-        )
+        is_same = (exact == approximate) | (np.isnan(exact) & np.isnan(approximate))
+        differences = np.where(is_same, 0, abs(exact - approximate))
     differences[np.isnan(differences)] = np.inf  # at least one is not a number
     largest = abs(exact[np.isfinite(exact)]).max(initial=0)
     return Rounding(float(differences.max()), float(differences.mean()), float(largest))

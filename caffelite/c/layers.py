@@ -37,10 +37,10 @@ class CLayer:
     types: Mapping[str, str] = field(default_factory=dict)
 
 
-Part = tuple[Any, Any]  # a value and its shape; or None and a number
+Operand = tuple[Any, Any]  # a value and its shape; or None and a number
 
 #: Writes one call of a layer, of a Function and its inputs. Returns what it makes, and then the arrays of its own.
-WriteCall = Callable[..., list[Part]]
+WriteCall = Callable[..., list[Operand]]
 
 
 def elementwise(shape: Shape, y: str, *inputs: str) -> CLayer:
@@ -61,25 +61,11 @@ def operation(text: str) -> Callable[..., CLayer]:
 
 
 def prelu(f: functions.PReLU, x: Shape, y: Shape) -> CLayer:
-    if f.channels == 1:
-        counts, slope = axes(i=math.prod(x)), "slope[0]"
-    else:
-        counts, slope = {"c": f.channels} | axes(i=math.prod(x[1:])), "slope[c]"
+    is_shared = f.channels == 1
+    counts = axes(i=math.prod(x)) if is_shared else {"c": f.channels} | axes(i=math.prod(x[1:]))
     element = subscript(counts)
-    body = loops(counts, f"y{element} = leaky_relu(x{element}, {slope});")
+    body = loops(counts, f"y{element} = leaky_relu(x{element}, slope[{0 if is_shared else 'c'}]);")
     return CLayer({"x": dims(counts)}, dims(counts), body, {"slope": f.slope.data}, in_place=True)
-
-
-def gelu(f: functions.GELU, x: Shape, y: Shape) -> CLayer:
-    return elementwise(x, "gelu_tanh(x[])" if f.approximate else "gelu(x[])", "x")
-
-
-def copy_layer(shape: Shape) -> CLayer:
-    return elementwise(shape, "x[]", "x")
-
-
-def residual(f: functions.Residual, x: Shape, fx: Shape, y: Shape) -> CLayer:
-    return elementwise(x, "x[] + f[]", "x", "f")
 
 
 def concatenation(f: Any, *shapes: Shape) -> CLayer:
@@ -276,10 +262,6 @@ def batch_norm(f: functions.BatchNorm, x: Shape, y: Shape) -> CLayer:
     return CLayer({"x": dims(counts)}, dims(counts), body, constants, in_place=True)
 
 
-def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> CLayer:
-    return normalization(f, axes(r=math.prod(x[:-1])), {"j": f.features}, "[j]", (f.features,))
-
-
 def rms_norm(f: functions.RMSNorm, x: Shape, y: Shape) -> CLayer:
     rows, n = axes(r=math.prod(x[:-1])), f.features
     counts = rows | {"j": n}
@@ -345,41 +327,33 @@ def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
 LAYERS: dict[type, Callable[..., CLayer]] = {
     **{getattr(functions, name): operation(c) for name, c in by_function("c").items() if "{x}" in c},
-    functions.Linear: linear,
-    functions.DropConnect: linear,
-    functions.Conv1d: convolution,
-    functions.Conv2d: convolution,
-    functions.ConvTranspose1d: transposed_convolution,
-    functions.ConvTranspose2d: transposed_convolution,
-    functions.MaxPool1d: max_pool,
-    functions.MaxPool2d: max_pool,
-    functions.AvgPool1d: average_pool,
-    functions.AvgPool2d: average_pool,
+    **dict.fromkeys((functions.Linear, functions.DropConnect), linear),
+    **dict.fromkeys((functions.Conv1d, functions.Conv2d), convolution),
+    **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), transposed_convolution),
+    **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), max_pool),
+    **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), average_pool),
     functions.GlobalAvgPool: global_average_pool,
     functions.GlobalMaxPool: global_max_pool,
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
-    functions.LayerNorm: layer_norm,
+    functions.LayerNorm: lambda f, x, y: normalization(
+        f, axes(r=math.prod(x[:-1])), {"j": f.features}, "[j]", (f.features,)
+    ),
     functions.RMSNorm: rms_norm,
-    functions.GroupNorm: group_norm,
-    functions.InstanceNorm: group_norm,
+    **dict.fromkeys((functions.GroupNorm, functions.InstanceNorm), group_norm),
     functions.PReLU: prelu,
-    functions.GELU: gelu,
-    functions.Softmax: softmax,
-    functions.LogSoftmax: softmax,
+    functions.GELU: lambda f, x, y: elementwise(x, "gelu_tanh(x[])" if f.approximate else "gelu(x[])", "x"),
+    **dict.fromkeys((functions.Softmax, functions.LogSoftmax), softmax),
     functions.Concatenate: concatenation,
-    functions.Pad: pad,
-    functions.PadAxes: pad,
+    **dict.fromkeys((functions.Pad, functions.PadAxes), pad),
 }
 
 #: The same, with weights of int8.
-INT8_LAYERS: dict[type, Callable[..., CLayer]] = {
-    kind: partial(LAYERS[kind], is_int8=True) for kind in QUANTIZED_CLASSES
-}
+INT8_LAYERS = {kind: partial(LAYERS[kind], is_int8=True) for kind in QUANTIZED_CLASSES}
 
 #: Functions that write the layer of a Function of Functions, of the inputs of the last Function in its `formula`.
 COMPOSITES: dict[type, Callable[..., CLayer]] = {
-    functions.Residual: residual,
+    functions.Residual: lambda f, x, fx, y: elementwise(x, "x[] + f[]", "x", "f"),
     functions.Parallel: concatenation,
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.c.emit import Shape, axes, dims, indent, literal, loop, loops, subscript
-from caffelite.c.layers import CLayer, Part, WriteCall
+from caffelite.c.layers import CLayer, Operand, WriteCall
 from caffelite.functions.recurrent import PARAMETER_NAMES
 from caffelite.model.tracing import original_class
 from caffelite.tables import Columns, Splines
@@ -20,11 +20,10 @@ INDEX_TYPE, MASK_TYPE = "int64_t", "uint8_t"
 
 def embedding(f: functions.Embedding, x: Shape, y: Shape) -> CLayer:
     """NaN stands for an index that is not in the table."""
-    counts = axes(r=math.prod(x)) | {"j": f.size}
-    element = lookup("weight", f"x{subscript(axes(r=math.prod(x)))}", f.count)
-    body = loops(counts, f"y{subscript(counts)} = {element};")
-    x_shape = dims(axes(r=math.prod(x)))
-    return CLayer({"x": x_shape}, dims(counts), body, {"weight": f.weight.data}, types={"x": INDEX_TYPE})
+    rows = axes(r=math.prod(x))
+    counts = rows | {"j": f.size}
+    body = loops(counts, f"y{subscript(counts)} = {lookup('weight', f'x{subscript(rows)}', f.count)};")
+    return CLayer({"x": dims(rows)}, dims(counts), body, {"weight": f.weight.data}, types={"x": INDEX_TYPE})
 
 
 def lookup(table: str, index: str, count: int) -> str:
@@ -94,11 +93,8 @@ def splines(f: Splines, *shapes: Shape) -> CLayer:
         bounds = f"&lower[{end}], &width[{end}]" if bins else "0, 0"
         place = f"const float at = place(x[{i}], {bounds}, {bins}), f = at - (int)at;"
         knots = f"const float (*t)[{f.size}] = &knots[{f.knots[i]} + (int)at];"
-        body += [
-            "{",
-            *map(indent, (place, knots, loop("j", f.size, "y[j] += t[0][j] + f * (t[f > 0][j] - t[0][j]);"))),
-        ]
-        body.append("}")
+        add = loop("j", f.size, "y[j] += t[0][j] + f * (t[f > 0][j] - t[0][j]);")
+        body += ["{", *map(indent, (place, knots, add)), "}"]
         end += bins
     if f.categories:
         inputs["codes"] = (len(f.categories),)
@@ -170,13 +166,13 @@ def recurrent_pass(f: Any, x: Shape, *shapes: Shape) -> CLayer:
     return CLayer(inputs, y, [loop("j", m, *starts), loop(index, length, *step)], constants, scratch=scratch)
 
 
-def recurrent(f: Any, write: WriteCall, x: Part, *options: Part) -> list[Part]:
+def recurrent(f: Any, write: WriteCall, x: Operand, *options: Operand) -> list[Operand]:
     """Return a call for each layer in each direction, and one that puts both directions side by side."""
     states, lengths = options[: len(f.state_names)], options[len(f.state_names) :]
-    if any(part != (None, None) for part in lengths):
+    if any(part != NOTHING for part in lengths):
         raise TypeError(f"export: there is no C for the lengths that {f!r} gets: each row has all steps")
-    first = [state for state in states if state != (None, None)]
-    last: list[Part] = []
+    first = [state for state in states if state != NOTHING]
+    last: list[Operand] = []
     for layer in range(f.layers):
         sequences = f.sequences or layer < f.layers - 1
         shape = (x[1][0], f.hidden) if sequences else (f.hidden,)
@@ -210,14 +206,12 @@ def _single_layer(f: Any, suffix: str, sequences: bool) -> Any:
 # ---- attention ------------------------------------------------------------------------------------------------------
 
 
+NOTHING: Operand = (None, None)  # in the place of an input that is left out
+
+
 def attention(
-    f: Any,
-    write: WriteCall,
-    x: Part,
-    context: Part = (None, None),
-    mask: Part = (None, None),
-    cache: Part = (None, None),
-) -> list[Part]:
+    f: Any, write: WriteCall, x: Operand, context: Operand = NOTHING, mask: Operand = NOTHING, cache: Operand = NOTHING
+) -> list[Operand]:
     """Return a call for each of the four Linears, one for rotary positions, and one for the weighted means."""
     if not f.has_context:
         context, mask = x, (mask if mask[0] is not None else context)
@@ -291,9 +285,7 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
 }
 
 #: Functions that write the calls of a Function that is several layers, and return what it makes.
-STACKS: dict[type, Callable[..., list[Part]]] = {
-    functions.RNN: recurrent,
-    functions.GRU: recurrent,
-    functions.LSTM: recurrent,
+STACKS: dict[type, Callable[..., list[Operand]]] = {
+    **dict.fromkeys((functions.RNN, functions.GRU, functions.LSTM), recurrent),
     functions.MultiHeadAttention: attention,
 }

@@ -7,7 +7,6 @@ later what it overwrites. Arrays that are not needed at the same time may have t
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,23 +15,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite._support.text_table import shorten
 from caffelite.c import layers, layers_sequence, operators
-from caffelite.c.emit import (
-    HELPERS,
-    Shape,
-    as_comment,
-    as_pointer,
-    brackets,
-    define_array,
-    indent,
-    parameter,
-    to_double,
-    wrap_items,
-)
+from caffelite.c.definitions import Definitions
+from caffelite.c.emit import Shape
 from caffelite.c.int8 import Rounding, measure_rounding
-from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Part, copy_layer
-from caffelite.core.function import Function, format_shape
+from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Operand, elementwise
+from caffelite.core.function import Function
 from caffelite.files.state import state_arrays
 from caffelite.model.export_graph import (
     Application,
@@ -52,21 +40,15 @@ from caffelite.model.export_graph import (
 from caffelite.model.model import Model
 from caffelite.model.tracing import original_class, unwrap_tensor
 
-MAX_REPR = 80  # characters of a Function's `repr`
 MAX_INT = 2**31 - 1  # the largest `int`
-
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
 LAYERS: dict[type, Callable[..., CLayer]] = layers.LAYERS | layers_sequence.LAYERS | operators.LAYERS
 
 #: Functions that write the calls of a Function that is several layers, and return what it makes.
-STACKS: dict[type, Callable[..., list[Part]]] = layers_sequence.STACKS | operators.STACKS
+STACKS: dict[type, Callable[..., list[Operand]]] = layers_sequence.STACKS | operators.STACKS
 
-C_TYPES = {
-    "f": "float",
-    "i": layers_sequence.INDEX_TYPE,
-    "b": layers_sequence.MASK_TYPE,
-}
+C_TYPES = {"f": "float", "i": layers_sequence.INDEX_TYPE, "b": layers_sequence.MASK_TYPE}
 
 
 @dataclass(eq=False)
@@ -79,10 +61,6 @@ class CArray:
     last: int = 0
     offset: int = 0  # in the memory that all share
     pointer: str = ""  # its name in C; at first only inputs and constants have one
-
-    def overlaps(self, other: CArray) -> bool:
-        """Whether there is a call at which both are needed."""
-        return self.first <= other.last and other.first <= self.last
 
 
 @dataclass
@@ -99,32 +77,26 @@ class CModel:
 
     def __init__(self, model: Model, shapes: Sequence[Shape], quantize: bool = False) -> None:
         self.dtype = model.dtype
-        self.number_type = "float" if model.dtype == np.float32 else "double"
         self.layers = LAYERS | layers.INT8_LAYERS if quantize else LAYERS
         self.values: list[CArray] = []  # that layers make
         self.calls: list[tuple[str, list[Argument]]] = []  # a layer's name, and its arrays as it sees them
-        self.names: dict[tuple, str] = {}  # of layers, by what they were made of
-        self.suffixes: dict[tuple, str] = {}  # the place of each Function's first use, as names say it
-        self.definitions: list[str] = []
-        self.used: set[str] = set()  # helpers
-        self.constants: dict[tuple, str] = {}  # names of arrays outside of layers, by their bytes
-        self.constant_bytes = 0
+        self.definitions = Definitions(model.dtype)
         sizes = [_size(shape) for shape in shapes]
         self.graph = _trace(model, shapes)
         self.leaves, outputs = self.graph.leaves(), self.graph.outputs
         self.needed = _row_dependent(self.leaves) & _reachable(self.leaves, outputs)
         used = [*outputs, *[x for a in self.leaves if a.number in self.needed for x in a.inputs]]
         self.uses = Counter([source for source in used if _depends_on_row(source)])
-        self.parts: dict[Any, Part] = {}  # values, by where they come from
+        self.results: dict[Any, Operand] = {}  # values, by where they come from
         self.live: list[CArray] = []  # values that will be read, each as often as it will be
         self.is_single = len(shapes) == len(outputs) == 1
-        self.inputs: list[Part] = []
+        self.inputs: list[Operand] = []
         for i, (shape, size, dtype) in enumerate(zip(shapes, sizes, self.graph.dtypes, strict=True)):
             value = CArray(size, C_TYPES[dtype.kind], pointer="x" if self.is_single else f"in_{i + 1}")
             self.inputs.append((value, shape))
             self.add_result(ModelInput(i), self.inputs[-1])
         self.write_applications(self.graph.applications, (), model)
-        self.outputs: list[Part] = []
+        self.outputs: list[Operand] = []
         for i, source in enumerate(outputs):
             self.outputs.append(self.make_output(source, model, i))
             self.outputs[-1][0].pointer = "y" if self.is_single else f"out_{i + 1}"
@@ -132,20 +104,19 @@ class CModel:
         self.memory = _assign_offsets([value for value in self.values if value not in output_values])
         self.rounding: Rounding | None = measure_rounding(self.graph) if quantize else None
 
-    def make_output(self, source: Any, model: Model, number: int) -> Part:
+    def make_output(self, source: Any, model: Model, number: int) -> Operand:
         """Return the value from this source, in an array of its own."""
-        if not _depends_on_row(source) or source not in self.parts:
+        if not _depends_on_row(source) or source not in self.results:
             raise TypeError(f"export: an output of {model!r} does not depend on the row")
-        value, shape = self.parts[source]
+        value, shape = self.results[source]
         if value.pointer:  # an input, or an output before
-            value, *_ = self.add_call(
-                functions.ToShape(-1, *shape), (number,), copy_layer(shape), [(value, shape)], shape
-            )
+            copy = elementwise(shape, "x[]", "x")
+            value, *_ = self.add_call(functions.ToShape(-1, *shape), (number,), copy, [(value, shape)], shape)
         return value, shape
 
-    def add_result(self, source: Any, part: Part) -> None:
+    def add_result(self, source: Any, part: Operand) -> None:
         """Note what comes from there. It is kept as long as it is read."""
-        self.parts[source] = part
+        self.results[source] = part
         self.live += [part[0]] * self.uses[source]
 
     # ---- applications -------------------------------------------------------------------------------------------
@@ -170,7 +141,7 @@ class CModel:
         """Write an application, in a Function that is followed."""
         if a.inner is not None and a.kind in COMPOSITES:
             *branches, last = a.inner
-            pinned = [self.parts[source][0] for source in a.inputs if _depends_on_row(source)]
+            pinned = [self.results[source][0] for source in a.inputs if _depends_on_row(source)]
             self.live += pinned
             for i, branch in enumerate(branches):
                 self.write_application(branch, (*path, i), parent)
@@ -182,7 +153,7 @@ class CModel:
         elif self.is_needed(a):
             if any(0 in shape for shape in a.shapes):
                 raise ValueError(f"export: {a.function!r} makes an array without elements, as it is used in {parent!r}")
-            if not all(map(_is_rowwise, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
+            if not all(map(_has_row_axis, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {parent!r}")
             if a.kind in STACKS:
                 self.write_stack(a, path, parent)
@@ -193,7 +164,7 @@ class CModel:
             else:
                 raise TypeError(f"export: there is no C for {a.function!r}")
 
-    def write_layer(self, a: Application, step: Application, writer: Any, path: Shape, operands: list[Part]) -> None:
+    def write_layer(self, a: Application, step: Application, writer: Any, path: Shape, operands: list[Operand]) -> None:
         """Write a call of the layer of a Function, which has the result of application `a`."""
         shape: Any = a.shapes[0][1:]
         layer = writer(step.function, *[input_shape for _, input_shape in operands], shape)
@@ -203,7 +174,7 @@ class CModel:
     def write_stack(self, a: Application, path: Shape, parent: Function) -> None:
         """Write the calls of a Function that is several layers."""
 
-        def write_call(f: Any, *parts: Part, shape: Shape, writer: Any = None, index: Shape = ()) -> list[Part]:
+        def write_call(f: Any, *parts: Operand, shape: Shape, writer: Any = None, index: Shape = ()) -> list[Operand]:
             make_layer = writer or self.layers.get(original_class(f))
             if make_layer is None:
                 raise TypeError(f"export: there is no C for {f!r}")
@@ -219,22 +190,22 @@ class CModel:
         for value in pinned:
             self.live.remove(value)
 
-    def operands(self, a: Application, parent: Function) -> list[Part]:
+    def operands(self, a: Application, parent: Function) -> list[Operand]:
         """Return the inputs of a Function. They are read now, and no longer kept for it."""
-        parts = [self.get_part(source, a, parent) for source in a.inputs]
+        parts = [self.get_operand(source, a, parent) for source in a.inputs]
         for source, (value, _) in zip(a.inputs, parts, strict=True):
-            if _depends_on_row(source) and source in self.parts:
+            if _depends_on_row(source) and source in self.results:
                 self.live.remove(value)
         return parts
 
-    def get_part(self, source: Any, a: Application, parent: Function) -> Part:
+    def get_operand(self, source: Any, a: Application, parent: Function) -> Operand:
         """Return the value or number that comes from there; TypeError for a number that follows the number of rows."""
         if source is None:
             return None, None
-        if _depends_on_row(source) and source in self.parts:
-            return self.parts[source]
+        if _depends_on_row(source) and source in self.results:
+            return self.results[source]
         if isinstance(source, Cast):
-            value, shape = self.get_part(source.source, a, parent)
+            value, shape = self.get_operand(source.source, a, parent)
             floats = operators.FloatCast(value.type)
             return self.add_call(floats, (len(self.calls),), floats.layer(shape), [(value, shape)], shape)[0], shape
         if isinstance(source, InputColumns):
@@ -249,7 +220,7 @@ class CModel:
         name = source.name if isinstance(source, StoredArray) else f"a constant of {parent!r}"
         return self.make_constant(name, np.asarray(values))
 
-    def get_columns(self, source: InputColumns, a: Application, parent: Function) -> Part:
+    def get_columns(self, source: InputColumns, a: Application, parent: Function) -> Operand:
         """Return the elements of an input that follow one another in each row; TypeError for others."""
         value, _ = self.inputs[source.place]
         indices = source.columns.reshape(-1)
@@ -260,20 +231,13 @@ class CModel:
         pointer = f"{value.pointer} + {indices[0]}" if indices[0] else value.pointer
         return CArray(indices.size, value.type, pointer=pointer), source.columns.shape
 
-    def make_constant(self, what: str, array: np.ndarray) -> Part:
+    def make_constant(self, what: str, array: np.ndarray) -> Operand:
         """Return an array that is the same for each row."""
         shape = array.shape
         _size(shape)
         array = array.reshape(-1).astype(np.uint8 if array.dtype.kind == "b" else self.dtype)
-        key = array.dtype.char, array.tobytes()
-        if key not in self.constants:
-            self.constants[key] = name = f"constant_{len(self.constants)}"
-            comment = as_comment(shorten(what, MAX_REPR))
-            self.definitions.append(f"/* {comment}: {format_shape(shape)} */\n{self.define_constant(name, array)}\n")
-        name = self.constants[key]
-        return CArray(
-            array.size, layers_sequence.MASK_TYPE if array.dtype == np.uint8 else "float", pointer=name
-        ), shape
+        kind = layers_sequence.MASK_TYPE if array.dtype == np.uint8 else "float"
+        return CArray(array.size, kind, pointer=self.definitions.add_constant(what, array, shape)), shape
 
     def _values(self, source: Any, a: Application) -> Any:
         """Return the values that a Function gets from there for each row. They are the same for all rows.
@@ -284,14 +248,13 @@ class CModel:
             source = Constant(state_arrays(self.graph.model)[source.name])
         elif isinstance(source, Result):
             steps = self.leaves[source.application].steps
+            results = [unwrap_tensor(step.outputs[source.place]) for step in steps]
             try:
-                source = merge_constants(
-                    [unwrap_tensor(step.outputs[source.place]) for step in steps], repr(steps[0].function)
-                )
+                source = merge_constants(results, repr(steps[0].function))
             except ValueError as error:
                 raise ValueError(f"export: {error}") from error
         if source.shape is not None:
-            return source.values[0] if _is_rowwise(source.shape) else N
+            return source.values[0] if _has_row_axis(source.shape) else N
         axes = max(len(a.shapes[0]), 1 + 2 * (a.kind is functions.MatMul))  # a matrix has no axis of rows
         if np.ndim(source.values) < axes:
             return source.values
@@ -302,7 +265,7 @@ class CModel:
     # ---- calls --------------------------------------------------------------------------------------------------
 
     def add_call(
-        self, function: Function, path: Shape, layer: CLayer, parts: list[Part], y_shape: Shape
+        self, function: Function, path: Shape, layer: CLayer, parts: list[Operand], y_shape: Shape
     ) -> tuple[CArray, ...]:
         """Note a call of a layer; its y, a new value or in the place of an input, and the arrays of its own."""
         inputs, shapes = [x for x, _ in parts], [*[shape for _, shape in parts], y_shape]
@@ -312,76 +275,19 @@ class CModel:
                 raise TypeError(f"export: there is no C for {function!r} of {x.type} as {name}")
         size = _size(y_shape)
         reshaped = [x for name, x in arrays.items() if layer.inputs[name] != layer.y]  # not seen as y is
-        free = [
-            x for x in inputs if layer.in_place and x.size == size and not x.pointer and x not in self.live + reshaped
-        ]
+        needed = self.live + reshaped
+        free = [x for x in inputs if layer.in_place and x.size == size and not x.pointer and x not in needed]
         scratch = [CArray(_size(shape), first=len(self.calls)) for shape in layer.scratch.values()]
         y = free[0] if free else CArray(size, first=len(self.calls))
         self.values += scratch if free else [*scratch, y]
         for x in (*inputs, *scratch, y):
             x.last = len(self.calls)
         aliases = {name: "y" if x is y else next(n for n, z in arrays.items() if z is x) for name, x in arrays.items()}
-        key = (*_identity(function, layer), *layer.body, *shapes, *aliases.values())
-        if key not in self.names:
-            self.names[key] = self.define_layer(function, path, layer, aliases, shapes)
+        layer_name = self.definitions.add_layer(function, path, layer, aliases, shapes)
         arguments = [Argument(x, layer.inputs[name], False) for name, x in arrays.items() if aliases[name] == name]
         arguments += [Argument(x, view, True) for x, view in zip(scratch, layer.scratch.values(), strict=True)]
-        self.calls.append((self.names[key], [*arguments, Argument(y, layer.y, True)]))
+        self.calls.append((layer_name, [*arguments, Argument(y, layer.y, True)]))
         return y, *scratch
-
-    def define_layer(
-        self, function: Function, path: Shape, layer: CLayer, aliases: dict[str, str], shapes: list[Shape]
-    ) -> str:
-        """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name.
-
-        If they see the array in another shape, a pointer of that shape has their name.
-        """
-        suffix = "".join(f"_{i}" for i in path)
-        first = self.suffixes.setdefault(_identity(function, layer), suffix)  # the layer with the same weights
-        views, pointers = {"y": layer.y, **layer.inputs}, []
-        body = "\n".join(layer.body)
-        for name, other in aliases.items():
-            if views[name] == views[other]:
-                body = re.sub(rf"\b{name}\[", f"{other}[", body)
-            else:
-                pointers.append(
-                    f"const {as_pointer(name, views[name])} = (const {as_pointer('', views[name])}){other};"
-                )
-        body = "\n".join([*pointers, body])
-        for name in layer.constants:
-            body = re.sub(rf"\b{name}\[", f"{name}{first}[", body)
-        inputs = [
-            f"const {parameter(name, layer.inputs[name], layer.types.get(name, 'float'))}"
-            for name in aliases
-            if aliases[name] == name
-        ]
-        inputs += [parameter(name, view) for name, view in layer.scratch.items()]
-        head = f"{type(function).__name__.lower()}{suffix}"
-        what = f"{'.'.join(map(str, path))}: {shorten(repr(function), MAX_REPR)}"
-        sizes = f"{', '.join(map(format_shape, shapes[:-1]))} -> {format_shape(shapes[-1])}"
-        over = ", in place" if "y" in aliases.values() else ""
-        self.definitions.append(f"/* {as_comment(what)}: {sizes}{over} */")
-        if first == suffix:
-            self.definitions += [
-                self.define_constant(f"{name}{first}", array) for name, array in layer.constants.items()
-            ]
-        signature = wrap_items(f"static void {head}(", [*inputs, parameter("y", layer.y)], ")")
-        self.definitions.append(self.convert_code(f"{signature}\n{{\n{indent(body)}\n}}\n"))
-        tables = [line for line in layer.body if line.startswith("static const int ")]
-        self.constant_bytes += 4 * sum([int(n) for line in tables for n in re.findall(r"\[(\d+)\] = ", line)])
-        return head
-
-    def convert_code(self, code: str) -> str:
-        """C for numbers of the model's dtype, of C for `float`."""
-        self.used |= {name for name in HELPERS if re.search(rf"\b{name}\(", code)}
-        return code if self.number_type == "float" else to_double(code)
-
-    def define_constant(self, name: str, array: np.ndarray) -> str:
-        """Return the definition of an array of weights."""
-        array = array.astype(self.dtype) if array.dtype.kind == "f" else array
-        self.constant_bytes += array.nbytes
-        number = self.number_type if array.dtype.kind == "f" else f"{array.dtype}_t"
-        return define_array(f"static const {number} {name}{brackets(array.shape)} =", array)
 
 
 def _trace(model: Model, shapes: Sequence[Shape]) -> ExportGraph:
@@ -396,7 +302,7 @@ def _trace(model: Model, shapes: Sequence[Shape]) -> ExportGraph:
         raise kind(f"export: {model!r} can't be followed{how}: {error}") from error
 
 
-def _is_rowwise(shape: Lengths) -> bool:
+def _has_row_axis(shape: Lengths) -> bool:
     """Return True if an array of this shape has one part for each row."""
     return shape[:1] == (N,) and not any(isinstance(n, SymbolicLength) for n in shape[1:])
 
@@ -433,18 +339,13 @@ def _flatten_models(applications: Sequence[Application]) -> list[Application]:
     return [inner for a, within in parts for inner in ([a] if within is None else _flatten_models(within))]
 
 
-def _identity(function: Function, layer: CLayer) -> tuple:
-    """Return a key that is the same for layers of Functions that compute the same with the same weights, as copies."""
-    arrays = *map(id, function.parameters()), *map(id, function.buffers().values())
-    return repr(function), *arrays, *[(name, array.shape) for name, array in layer.constants.items()]
-
-
 def _assign_offsets(values: list[CArray]) -> int:
     """Give values places in one block of memory, the largest first, each the first that is free. The block's size."""
     placed: list[CArray] = []
     for value in sorted(values, key=lambda value: -value.size):
         for other in sorted(placed, key=lambda other: other.offset):
-            if other.overlaps(value) and value.offset + value.size > other.offset:
+            is_needed_too = other.first <= value.last and value.first <= other.last
+            if is_needed_too and value.offset + value.size > other.offset:
                 value.offset = max(value.offset, other.offset + other.size)
         value.pointer = f"memory + {value.offset}" if value.offset else "memory"
         placed.append(value)

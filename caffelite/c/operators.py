@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import functions
 from caffelite._kernels.operations import by_function
 from caffelite.c.emit import INDICES, Shape, axes, dims, index_axes, literal, loop, loops, subscript
-from caffelite.c.layers import CLayer, Part, WriteCall, elementwise
+from caffelite.c.layers import CLayer, Operand, WriteCall, elementwise
 from caffelite.core.arrays import normalize_axes
 from caffelite.core.function import Function
 
@@ -103,7 +103,8 @@ def gather(f: Any, x: Shape, y: Shape, indices: np.ndarray) -> CLayer:
         raise ValueError(f"export: there is no C for {f!r}, which joins rows")
     places, counts = indices[0], index_axes(f, y)
     start = int(places.flat[0])
-    strides = [int(places[_second_index(axis, y)]) - start if n > 1 else 0 for axis, n in enumerate(y)]
+    seconds = map(tuple, np.eye(len(y), dtype=int))  # the index of the second element along each axis
+    strides = [int(places[second]) - start if n > 1 else 0 for second, n in zip(seconds, y, strict=True)]
     grid = sum((s * g for s, g in zip(strides, np.indices(y), strict=True)), start=np.full(y, start))
     if np.array_equal(grid, places):
         terms = [f"{s} * {i}" if s != 1 else i for s, i in zip(strides, counts, strict=True) if s]
@@ -111,14 +112,8 @@ def gather(f: Any, x: Shape, y: Shape, indices: np.ndarray) -> CLayer:
         return CLayer({"x": (size,)}, dims(counts), loops(counts, f"y{subscript(counts) or '[0]'} = x[{place}];"))
     flat = axes(i=math.prod(y))
     table = f"static const int places[{places.size}] = {{{', '.join(map(str, places.flat))}}};"
-    return CLayer(
-        {"x": (size,)}, dims(flat), [table, *loops(flat, f"y{subscript(flat)} = x[places{subscript(flat)}];")]
-    )
-
-
-def _second_index(axis: int, shape: Shape) -> Shape:
-    """Return the place of the second element along an axis."""
-    return tuple([int(i == axis) for i in range(len(shape))])
+    body = loops(flat, f"y{subscript(flat)} = x[places{subscript(flat)}];")
+    return CLayer({"x": (size,)}, dims(flat), [table, *body])
 
 
 def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> CLayer:
@@ -138,9 +133,9 @@ def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> CLayer:
     return CLayer({"a": a, "b": b}, dims(stack | lengths), body)
 
 
-def split(f: functions.Split, write: WriteCall, x: Part) -> list[Part]:
+def split(f: functions.Split, write: WriteCall, x: Operand) -> list[Operand]:
     """Return a call for each part."""
-    parts: list[Part] = []
+    parts: list[Operand] = []
     for i, index in enumerate(f.indices((1, *x[1]))):
         shape = np.empty((1, *x[1]))[index].shape[1:]
         parts += write(functions.Index(index), x, shape=shape, index=(i,))
@@ -161,4 +156,4 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
 }
 
 #: Functions that write the calls of a Function that is several layers, as those in `sequences.STACKS`.
-STACKS: dict[type, Callable[..., list[Part]]] = {functions.Split: split}
+STACKS: dict[type, Callable[..., list[Operand]]] = {functions.Split: split}

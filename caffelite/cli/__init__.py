@@ -1,6 +1,6 @@
 """The `caffelite` command: train on built-in data, a text or a table, say how it went, and draw a picture of it.
 
-Each command has a file of its own; those for tables share one. `command` puts them together.
+Commands that do similar things share a file. `parser` puts them together.
 """
 
 from caffelite.cli.parser import main

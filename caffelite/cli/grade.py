@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import io
 import os
 import signal
 import subprocess
@@ -19,7 +17,7 @@ from caffelite._support.terminal import make_writable, write
 from caffelite._support.text_table import plural
 from caffelite.cli import argtypes
 from caffelite.cli.options import add_command
-from caffelite.cli.output import UsageError
+from caffelite.cli.output import UsageError, as_csv
 from caffelite.exercises import EXERCISES
 
 TEXT = """\
@@ -54,9 +52,7 @@ def grade(arguments: argparse.Namespace) -> int:
 
 
 def print_row(*cells: Any) -> None:
-    row = io.StringIO()
-    csv.writer(row, lineterminator="\n").writerow(cells)
-    write(make_writable(row.getvalue()), sys.stdout)
+    write(make_writable(as_csv([cells])), sys.stdout)
 
 
 def grade_file(path: Path, seconds: int) -> tuple[list[str], list[str]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ def draw(picture: Callable[[], Any], output: Path) -> int:
     if not status:
         echo(f"picture in {output}")
     return status
+
+
+def as_csv(lines: Iterable[Iterable[Any]]) -> str:
+    """Return lines of cells as comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
 
 
 def write_file(output: Path, write: Callable[[], Any]) -> int:

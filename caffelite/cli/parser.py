@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import caffelite
 from caffelite._support.terminal import echo, write
 from caffelite._support.text_table import plural
-from caffelite.cli import digits, gpt, grade, info, live, playground, spiral, tables
+from caffelite.cli import builtin, gpt, grade, info, pages, tables
 from caffelite.cli.output import UsageError, is_stdout_error
 
-COMMANDS = (tables, spiral, digits, gpt, live, playground, grade, info)  # in the order in which help lists them
+COMMANDS = (tables, builtin, gpt, pages, grade, info)  # in the order in which help lists them
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from caffelite._support.terminal import echo, is_terminal, make_writable, write
 from caffelite.cli import argtypes
 from caffelite.cli.options import SEED_HELP, add_command
-from caffelite.cli.output import UsageError, draw, raise_usage_errors, write_file
+from caffelite.cli.output import UsageError, as_csv, draw, raise_usage_errors, write_file
 from caffelite.files.atomic import replace_file
 from caffelite.tables import commands as tables
 from caffelite.tables.recipe import Recipe
@@ -128,7 +128,7 @@ def predict(arguments: argparse.Namespace) -> int:
         lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
     for remark in remarks:
         echo(f"caffelite predict: {remark}", sys.stderr)
-    csv_text = tables.as_csv(lines)
+    csv_text = as_csv(lines)
     if arguments.output is not None:
         status = write_file(arguments.output, lambda: replace_file(arguments.output, [csv_text.encode()]))
         if not status:

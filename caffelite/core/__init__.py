@@ -1,1 +1,1 @@
-"""The base of all rooms: Tensor, Function, back-propagation, recording, modes, helpers for arrays and threads."""
+"""The base of all other subpackages: Tensor, Function, back-propagation, modes, helpers for arrays and threads."""

@@ -109,7 +109,7 @@ def raise_bad_index(
 
 
 def as_array(data: Any, what: Any) -> np.ndarray:
-    """Return data as a plain array, without a copy if possible. ValueError if it has masked elements."""
+    """Return data as a plain array, without a copy if possible. Raise ValueError if it has masked elements."""
     if type(data) is np.ndarray:
         return data
     if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
@@ -125,7 +125,7 @@ def as_array(data: Any, what: Any) -> np.ndarray:
 
 
 def is_foreign_array(data: Any) -> bool:
-    """Whether this is an array of another library, such as PyTorch, JAX or TensorFlow, or a data frame's column."""
+    """Return whether this is an array of another library, such as PyTorch or JAX, or a data frame's column."""
     return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
 
@@ -195,7 +195,7 @@ def check_integers(
 
 
 def to_integers(name: str, value: Any) -> tuple[int, ...]:
-    """Return an integer, or those in a list, a tuple or a vector, as a tuple. TypeError for anything else."""
+    """Return an integer, or those in a list, a tuple or a vector, as a tuple. Raise TypeError for anything else."""
     is_sequence = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
     values = tuple(value) if is_sequence else (value,)
     try:

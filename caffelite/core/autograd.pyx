@@ -114,7 +114,7 @@ cdef Py_ssize_t parameters_made = 0
 
 
 def parameter_count():
-    """How many Tensors became parameters by `requires_grad`. If it grows, a model looks for new ones."""
+    """Return how many Tensors became parameters by `requires_grad`. If it grows, a model looks for new ones."""
     return parameters_made
 
 
@@ -163,13 +163,13 @@ def set_tensor_class(type tensor_class):
 
 
 cdef inline bint same_type(a, cnp.ndarray b):
-    """Whether a is an array of b's shape and dtype."""
+    """Return whether a is an array of b's shape and dtype."""
     return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
             and ((<cnp.ndarray> a).descr is b.descr or cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr)))
 
 
 def matches_shape(tuple shape, tuple required):
-    """Whether a shape is the required one. None is any length; in `required`, ... is any number of axes."""
+    """Return whether a shape is the required one. None is any length; in `required`, ... is any number of axes."""
     cdef Py_ssize_t n = len(shape), m, i = 0, j
     if required is None:
         return True
@@ -208,12 +208,12 @@ def check_input(function, x, Node weight=None, weight_shape=None):
 # ---- applying Functions --------------------------------------------------------------------------------------------
 
 cpdef bint is_parameter(value):
-    """Whether a value is a parameter: a leaf Tensor that requires a gradient, or did before it was frozen."""
+    """Return whether a value is a parameter: a leaf Tensor that requires a gradient, or did before it was frozen."""
     return isinstance(value, Node) and (<Node> value)._owns_data and (<Node> value).function is None
 
 
 def is_childless(dict attributes, frozenset leaves):
-    """Whether no attribute can be or contain a Function: all are Tensors, of a type in `leaves`, or tuples of these."""
+    """Return whether no attribute can have a Function in it: all are Tensors, leaves, or tuples of these."""
     for value in attributes.values():
         if type(value) not in leaves and not isinstance(value, Node):
             if type(value) is not tuple:
@@ -225,7 +225,7 @@ def is_childless(dict attributes, frozenset leaves):
 
 
 def collect_parameters(dict attributes, frozenset leaves):
-    """The parameters among the attributes, each once; None if Functions, lists, tuples or dicts may have more."""
+    """Return the parameters among the attributes, each once; None if Functions or containers may have more."""
     cdef list parameters = []
     for name, value in attributes.items():
         if isinstance(value, Node):
@@ -244,7 +244,7 @@ def collect_parameters(dict attributes, frozenset leaves):
 def call(function, *inputs, **named):
     """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
 
-    You may give inputs by the names that `forward` has for them. Returns a Tensor, or a tuple of Tensors if `forward`
+    You may give inputs by the names that `forward` has for them. Return a Tensor, or a tuple of Tensors if `forward`
     returns a tuple.
 
     The first input may be a list. It becomes an array of the parameters' dtype, or of float32 without parameters; but a
@@ -269,7 +269,7 @@ cdef Py_ssize_t serial_number = 0
 
 
 def application_count():
-    """How many times any Function was applied: the serial number of the last results."""
+    """Return how many times any Function was applied: the serial number of the last results."""
     return serial_number
 
 
@@ -337,7 +337,7 @@ cdef inline int add_version(list versions, Node node) except -1:
 
 
 cdef Node make_result(function, y, list arrays, list tensors, parameters, Py_ssize_t number):
-    """A Tensor of forward's result y, with this serial number. A view gets the version counter of its Tensor."""
+    """Return a Tensor of forward's result y, with this serial number. A view gets the version counter of its Tensor."""
     cdef Node result
     cdef bint shares
     if type(y) is not ndarray or not is_float(y):
@@ -359,12 +359,12 @@ cdef Node make_result(function, y, list arrays, list tensors, parameters, Py_ssi
 
 
 cdef inline bint is_float(cnp.ndarray y):
-    """Whether an array is float32 or float64 in native byte order."""
+    """Return whether an array is float32 or float64 in native byte order."""
     return cnp.PyArray_TYPE(y) in (cnp.NPY_FLOAT32, cnp.NPY_FLOAT64) and cnp.PyArray_ISNOTSWAPPED(y)
 
 
 def has_tensors(value):
-    """Whether a list or tuple contains a Tensor."""
+    """Return whether a list or tuple contains a Tensor."""
     for x in value:
         if isinstance(x, Node):
             return True
@@ -372,7 +372,7 @@ def has_tensors(value):
 
 
 def binary_operator(function, str symbol, operand, bint swapped=False):
-    """A method for an operator's symbol: it applies the Function to the Tensor and the other operand.
+    """Return a method for an operator's symbol: it applies the Function to the Tensor and the other operand.
 
     `operand(other, tensor, symbol)` first converts the other operand, unless it is a float or a Tensor of the same
     dtype.
@@ -442,7 +442,7 @@ cdef Py_ssize_t walks = 0
 
 
 def topological_order(*results):
-    """The Tensors of a graph in the order in which they were made, so each comes after its inputs."""
+    """Return the Tensors of a graph in the order in which they were made, so each comes after its inputs."""
     global walks
     cdef list graph = []
     cdef Node node, x
@@ -479,7 +479,7 @@ cdef int check_versions(Node node) except -1:
 
 
 cdef tuple input_gradients(function, tuple inputs, gradients):
-    """The gradients that backward returned, as a tuple, one for each input that needs it; None means no gradient."""
+    """Return the gradients from backward as a tuple, one for each input that needs it; None means no gradient."""
     if gradients is None and any_needs_gradient(inputs, 0):
         raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
     if not isinstance(gradients, tuple):
@@ -492,7 +492,7 @@ cdef tuple input_gradients(function, tuple inputs, gradients):
 
 
 cdef bint any_needs_gradient(tuple inputs, Py_ssize_t begin):
-    """Whether an input from number `begin` on needs a gradient."""
+    """Return whether an input from number `begin` on needs a gradient."""
     cdef Py_ssize_t i
     for i in range(begin, len(inputs)):
         if inputs[i] is not None and (<Node> inputs[i])._requires_grad:

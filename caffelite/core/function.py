@@ -122,7 +122,7 @@ class Function(ABC):
         """Return the gradient of every differentiable input: an array, or a tuple of arrays."""
 
     def is_rowwise(self) -> bool:
-        """Whether each row of y is known to depend on the same row of the inputs only, outside of training."""
+        """Return whether each row of y is known to depend on the same row of the inputs only, outside of training."""
         return self.rowwise and "forward" not in vars(self)
 
     def wants_gradient(self, i: int) -> bool:
@@ -334,7 +334,7 @@ class Function(ABC):
     def _convert_first_input(self, x: Any) -> Any:
         """Convert a first input that is neither a Tensor nor an array, for `forward`.
 
-        TypeError for a sparse matrix if the Function takes none.
+        Raise TypeError for a sparse matrix if the Function takes none.
         """
         if is_sparse(x):
             if self.runs_in_python or not self.takes_sparse:
@@ -382,7 +382,7 @@ class Function(ABC):
 
 
 def _check_complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
-    """Return the `parameters` of a user's class, with each parameter once. TypeError if it leaves one out."""
+    """Return the `parameters` of a user's class, with each parameter once. Raise TypeError if it leaves one out."""
 
     @functools.wraps(parameters)
     def wrapper(self: Function) -> list[Tensor]:
@@ -402,7 +402,7 @@ def _check_complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[
 def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
     """Return an `initialize` whose values count as initial ones: a Model with a seed may draw them again.
 
-    But inside `__init__` of such a Model, None means its stream, and the Model keeps the values.
+    But inside `__init__` of such a Model, None means its `rng`, and the Model keeps the values.
     """
 
     @functools.wraps(initialize)
@@ -444,7 +444,7 @@ def _collect_parts(value: Any, name: str, parts: dict[int, tuple[str, Any]], see
 
 
 def has_functions(value: Any) -> bool:
-    """Whether a value is a Function, or contains one in a list, tuple or dict."""
+    """Return whether a value is a Function, or contains one in a list, tuple or dict."""
     parts: dict[int, tuple[str, Any]] = {}
     if type(value) not in LEAVES:
         _collect_parts(value, "", parts, set())

@@ -32,7 +32,7 @@ def check_gradients(
     the Function's backward returns no gradient for them (a loss's targets). Before each forward, the Function's buffers
     (such as a random counter) get their first values again. Existing values and gradients do not change.
 
-    Returns the largest absolute error. Raise AssertionError, with the worst element and both its numbers, if
+    Return the largest absolute error. Raise AssertionError, with the worst element and both its numbers, if
     |analytic − numeric| > atol + rtol |numeric| anywhere. Raise AssertionError also if forward or backward writes into
     the arrays that it gets. Raise ValueError unless eps > 0, rtol ≥ 0 and atol ≥ 0 are finite.
     """
@@ -113,7 +113,7 @@ def _apply(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
 
 
 def _float64_outputs(name: str, y: Any) -> Outputs:
-    """Return the outputs as a tuple. TypeError unless they are float64."""
+    """Return the outputs as a tuple. Raise TypeError unless they are float64."""
     outputs = y if isinstance(y, tuple) else (y,)
     for output in outputs:
         dtype = output.dtype if isinstance(output, Tensor) else np.asarray(output).dtype

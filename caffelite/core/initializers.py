@@ -110,7 +110,7 @@ class uniform:
         return f"uniform(limit={self.limit})"
 
 
-def draw(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> None:
+def initialize(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> None:
     """Draw a layer's weight, and its bias if it has one, from U(−a, a), a = 1/√fan_in, as PyTorch does.
 
     With an `initializer`, that draws the weight, and the bias is 0. `rng` is a Generator or a seed.

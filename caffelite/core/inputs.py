@@ -63,7 +63,7 @@ def cast_input(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
 
 
 def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> Any:
-    """x as an array in native byte order. TypeError unless it has this dtype; None is float32 or float64."""
+    """x as an array in native byte order. Raise TypeError unless it has this dtype; None is float32 or float64."""
     x = _as_array(function, x, dtype)
     if dtype is None and native_dtype(x) not in FLOATS:
         raise TypeError(f"{function._label()} takes float32 or float64, got {x.dtype}")

@@ -82,7 +82,7 @@ shape_inference = Switch("shape_inference")
 
 
 # ---- the source of initial values ------------------------------------------------------------------------------------
-# While `__init__` of a Model with a seed runs, the Functions that it makes draw from the model's stream at once. So
+# While `__init__` of a Model with a seed runs, the Functions that it makes draw from the model's `rng` at once. So
 # `__init__` may read, scale or set their parameters, and the seed decides the result. Without a seed, the source is the
 # operating system.
 
@@ -109,7 +109,7 @@ def init_scope() -> Iterator[None]:
 
 
 def set_init_source(state: Any) -> None:
-    """From now on, the `__init__` that runs makes Functions which draw from this model's stream."""
+    """From now on, the `__init__` that runs makes Functions which draw from this model's `rng`."""
     scope = _scope.get()
     if scope is not None:
         scope.source = state
@@ -133,7 +133,7 @@ def register_initialized(function: Any) -> None:
 
 
 def init_rng() -> Any:
-    """Return the stream that a new Function draws from; None for the operating system."""
+    """Return the Generator that a new Function draws from; None for the operating system."""
     state = init_source()
     return None if state is None else state.rng
 

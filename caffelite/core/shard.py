@@ -26,11 +26,11 @@ class Shard:
     is_counted = True  # whether these rows count in sums over the batch
 
     def batch_count(self, count: int) -> int:
-        """How many numbers the whole batch has if the rows here have `count`, each row equally many."""
+        """Return how many numbers the whole batch has if the rows here have `count`, each row equally many."""
         return count
 
     def offset(self, count: int) -> int:
-        """How many numbers of the batch come before the rows here, if these have `count`."""
+        """Return how many numbers of the batch come before the rows here, if these have `count`."""
         return 0
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:

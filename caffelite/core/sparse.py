@@ -118,7 +118,7 @@ class SparseRows(SparseOperand):
 
 
 def is_sparse(x: Any) -> bool:
-    """Whether this is a sparse matrix of any format, or SparseRows."""
+    """Return whether this is a sparse matrix of any format, or SparseRows."""
     return not isinstance(x, np.ndarray) and (type(x) is SparseRows or hasattr(x, "tocsr"))
 
 
@@ -145,7 +145,7 @@ def from_row_array(array: np.ndarray) -> Any:
 
 
 def finite_rows(x: Any) -> np.ndarray:
-    """Whether all numbers of each row are finite: bool (n,), for arrays and SparseRows."""
+    """Return whether all numbers of each row are finite: bool (n,), for arrays and SparseRows."""
     if type(x) is not SparseRows:
         finite: np.ndarray = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
         return finite
@@ -213,7 +213,7 @@ def _check_csr(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int
 
 
 def _is_sorted(columns: np.ndarray, ends: np.ndarray) -> bool:
-    """Whether the columns of each row are in increasing order, without repetitions."""
+    """Return whether the columns of each row are in increasing order, without repetitions."""
     is_rising = columns[1:] > columns[:-1]
     row_ends = ends[(ends > 0) & (ends < len(columns))]
     is_rising[row_ends - 1] = True

@@ -105,7 +105,7 @@ class Tensor(TensorMethods):
         self._version[0] += 1
 
     def _has_initial_values(self) -> bool:
-        """Whether no optimizer, file or user has changed the values since `initialize` set them."""
+        """Return whether no optimizer, file or user has changed the values since `initialize` set them."""
         return self._version[0] == self._initial_version
 
     @property
@@ -365,8 +365,9 @@ set_tensor_class(Tensor)
 
 
 def add_methods(*functions: Callable[..., Any], **named: Callable[..., Any]) -> None:
-    """Make functions of a Tensor its methods, of the functions' names or the given ones."""
-    for name, function in ({function.__name__: function for function in functions} | named).items():
+    """Make functions of a Tensor its methods, under their own names or under the given ones."""
+    methods = {function.__name__: function for function in functions} | named
+    for name, function in methods.items():
         setattr(Tensor, name, function)
 
 
@@ -386,7 +387,7 @@ _LEAF_ATTRIBUTES = (
 
 
 def _may_hold(function: Any, data: np.ndarray) -> bool:
-    """Whether an applied Function may have kept this array. For a user's Function the answer is always yes."""
+    """Return whether an applied Function may have kept this array. For a user's Function the answer is always yes."""
     stack, seen = [function], set()
     while stack:
         value = stack.pop()

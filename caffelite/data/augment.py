@@ -325,3 +325,8 @@ def _blend(a: np.ndarray, partners: np.ndarray, shares: np.ndarray) -> np.ndarra
     """Return λ a + (1 − λ) a[others] for rows (n, …) with λ (n,), in the dtype of a."""
     rest = kernels.take(kernels.copy(a), partners)
     return kernels.add(kernels.multiply(_per_image(a, shares), a), kernels.multiply(_per_image(a, 1 - shares), rest))
+
+
+# Their names in pickles of older versions.
+_rotated, _zoomed, _brightened, _contrasted, _noisy = _rotate, _zoom, _brighten, _change_contrast, _add_noise
+_mixed, _pasted = _mix, _paste

@@ -10,7 +10,8 @@ import numpy as np
 
 from caffelite.core.arrays import as_array, as_indices, as_real, check_nonnegative
 from caffelite.core.sparse import as_sparse, is_sparse
-from caffelite.data.frames import ColumnNames, from_frame, read_frames
+from caffelite.data import frames
+from caffelite.data.frames import ColumnNames, read_frames
 from caffelite.data.out_of_core import Source, open_source
 
 INT64 = np.dtype(np.int64)
@@ -26,7 +27,8 @@ def read(data: Any, what: str) -> Any:
         return data
     if is_sparse(data):
         raise TypeError(f"{what}: expected an array, got a sparse matrix: give its .toarray()")
-    return open_source(from_frame(data, what), what)
+    is_named = frames.is_series(data) or frames.is_frame(data)
+    return open_source(frames.as_array(data, what) if is_named else data, what)
 
 
 def read_array(data: Any, what: str) -> Any:
@@ -122,12 +124,9 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
 
 
 class ClassWeights:
-    """Weights of rows by their labels y (n,) or (n, 1), integers or bool.
+    """Weights of rows by their labels y; `compute_sample_weight` has arguments and errors.
 
-    `class_weight` is {label: weight}, with 1 for all other labels. Or "balanced": n / (number of classes · rows of the
-    class), for the classes that occur. The label `ignore` does not count. Raise ValueError for labels that do not
-    occur in y, for weights that are negative or not finite, and for other shapes. Raise TypeError for targets that are
-    not labels.
+    For "balanced", the label `ignore` does not count.
     """
 
     def __init__(self, class_weight: Any, y: Any, ignore: int | None = None) -> None:
@@ -167,8 +166,8 @@ def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np
     y : (n,) or (n, 1) integers or bool
         The labels of all rows of the training.
 
-    Raise ValueError for labels that do not occur in y, and for weights that are negative or not finite. Raise
-    TypeError for targets that are not labels.
+    Raise ValueError for labels that do not occur in y, for weights that are negative or not finite, and for other
+    shapes. Raise TypeError for targets that are not labels.
     """
     return ClassWeights(class_weight, y).multiply(None, y)
 

@@ -84,9 +84,8 @@ def _check_different(names: list[Any], what: Any) -> None:
 
 def join_names(names: list[Any], max_names: int = 8) -> str:
     """Write the first names, and how many more there are."""
-    return ", ".join(
-        [*map(str, names[:max_names]), *([f"… {len(names) - max_names} more"] if len(names) > max_names else [])]
-    )
+    rest = [f"… {len(names) - max_names} more"] if len(names) > max_names else []
+    return ", ".join([*map(str, names[:max_names]), *rest])
 
 
 def _infer_dtype(column: Any) -> Any:
@@ -160,11 +159,6 @@ def check_names(expected: list[list[Any] | None], actual: ColumnNames, what: Any
 
 def _quote_names(names: list[Any]) -> str:
     return ", ".join(map(repr, names)) if names else "none"
-
-
-def from_frame(data: Any, what: Any) -> Any:
-    """Return the numbers of a frame or of its column as an array; everything else as it is."""
-    return as_array(data, what) if is_series(data) or is_frame(data) else data
 
 
 def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:

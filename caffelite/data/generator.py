@@ -77,7 +77,9 @@ def unpack_single(arrays: tuple[Any, ...]) -> Any:
     return arrays[0] if len(arrays) == 1 else arrays
 
 
-@rename_attributes(_joins="_merges_last", _least="_min_rows", in_dtype_of_model="has_model_dtype")
+@rename_attributes(
+    _joins="_merges_last", _least="_min_rows", columns="column_names", in_dtype_of_model="has_model_dtype"
+)
 class DataGenerator:
     """Mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
 
@@ -131,7 +133,7 @@ class DataGenerator:
         sample_weight: Any = None,
         transform: Transform | Sequence[Transform] | None = None,
     ) -> None:
-        self.columns = column_names(x)
+        self.column_names = column_names(x)
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
         named = {} if y is None else {name: as_rows(name, read(a, name)) for name, a in name_targets(y, "y")}
         self.y = tuple(named.values()) if is_multi_target(y) else named.get("y")
@@ -152,7 +154,7 @@ class DataGenerator:
     def from_batch(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
         """Make batches of rows that are already checked and in a model's dtype."""
         self = cls.__new__(cls)
-        self.columns, self.transform, self.has_model_dtype = None, (), True
+        self.column_names, self.transform, self.has_model_dtype = None, (), True
         self.x, self.y = (unpack_single(tuple(map(to_contiguous, arrays))) for arrays in (data.inputs, data.targets))
         self.sample_weight, self.rows = data.weights, data.rows
         self._set_up(batch_size, shuffle, False, seed)

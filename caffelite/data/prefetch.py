@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from queue import SimpleQueue
+from threading import Event, Semaphore, Thread
 from typing import Any
 
 Call = Callable[[], Any]
-
-
-class _SharedState:
-    """State that the thread that makes results shares with the thread that uses them."""
-
-    def __init__(self, depth: int) -> None:
-        self.results: deque[Call | None] = deque()  # None marks the end
-        self.ready, self.free = threading.Semaphore(0), threading.Semaphore(depth)
-        self.stopped = False
 
 
 def prefetch(calls: Iterator[Call], depth: int, on_close: Callable[[], object] | None = None) -> Generator[Call]:
@@ -27,8 +18,8 @@ def prefetch(calls: Iterator[Call], depth: int, on_close: Callable[[], object] |
     At most `depth` results are ready or in the making. The last result that was taken does not count. When the
     generator ends or is closed, it calls `on_close`, which may shorten the current call, and waits for the thread.
     """
-    shared, process = _SharedState(depth), os.getpid()
-    thread = threading.Thread(target=_run_calls, args=(calls, shared), name="caffelite prefetch", daemon=True)
+    results, free, stopped, process = SimpleQueue[Call | None](), Semaphore(depth), Event(), os.getpid()
+    thread = Thread(target=_run_calls, args=(calls, results, free, stopped), name="caffelite prefetch", daemon=True)
     thread.start()
     try:
         while True:
@@ -36,34 +27,33 @@ def prefetch(calls: Iterator[Call], depth: int, on_close: Callable[[], object] |
                 raise RuntimeError(
                     "batches are read ahead by a thread, which a forked process does not have: begin again"
                 )
-            shared.ready.acquire()
-            result = shared.results.popleft()
+            result = results.get()
             if result is None:
                 return
-            shared.free.release()
+            free.release()
             yield result
             del result
     finally:
         if os.getpid() == process:
-            shared.stopped = True
+            stopped.set()
             if on_close is not None:
                 on_close()
-            shared.free.release()
+            free.release()
             thread.join()
 
 
-def _run_calls(calls: Iterator[Call], shared: _SharedState) -> None:
+def _run_calls(calls: Iterator[Call], results: SimpleQueue[Call | None], free: Semaphore, stopped: Event) -> None:
+    """Put the result of each call, when there is a free place, and then None into the queue."""
     while True:
-        shared.free.acquire()
-        if shared.stopped:
+        free.acquire()
+        if stopped.is_set():
             break
         try:
             call = next(calls, None)
         except BaseException as error:
             call = functools.partial(raise_error, error)
         result = None if call is None else _run(call)
-        shared.results.append(result)
-        shared.ready.release()
+        results.put(result)
         if result is None:
             break
     if hasattr(calls, "close"):

@@ -16,19 +16,6 @@ import numpy as np
 from caffelite.core.function import Function
 from caffelite.core.gradcheck import check_gradients
 
-__all__ = [
-    "Exercise",
-    "Verdict",
-    "Wrong",
-    "call_answer",
-    "check_backward",
-    "check_equal",
-    "check_unchanged",
-    "construct",
-    "exercise",
-]
-
-
 #: Folders with code that is not part of an answer: caffelite, Python's library and installed packages.
 LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
 ERRORS = (Exception, SystemExit)  # of an answer; sys.exit() would end the program that judges it

@@ -65,7 +65,8 @@ def mse(answer: Any) -> None:
     """
     rng = np.random.default_rng(0)
     p, y = rng.normal(size=(2, 5, 3))
-    loss, dp = unpack_pair("mse(p, y)", call_answer("mse(p, y)", answer, p, y), "the loss and dp")
+    result = call_answer("mse(p, y)", answer, p, y)
+    loss, dp = unpack(result, 2, "mse(p, y) has to return two things, the loss and dp")
     error = p - y
     check_equal("the loss", loss, (error**2).mean(), [((error**2).sum(), "it is the sum; take the mean.")])
     right = 2 * error / error.size
@@ -131,7 +132,7 @@ def cross_entropy(answer: Any) -> None:
     onehot = np.eye(3)[labels]
     rows = -np.log(p[np.arange(5), labels])
     result = call_answer("cross_entropy(s, labels)", answer, s, labels)
-    loss, ds = unpack_pair("cross_entropy(s, labels)", result, "the loss and ds")
+    loss, ds = unpack(result, 2, "cross_entropy(s, labels) has to return two things, the loss and ds")
     mistakes = [
         (rows.sum(), "it is the sum over the rows; take the mean."),
         (-rows.mean(), "the sign: the loss is −log p, which is never negative."),
@@ -165,9 +166,7 @@ def linear_backward(answer: Any) -> None:
     for n, d, m in ((5, 3, 2), (3, 3, 3)):
         x, W, dy = rng.normal(size=(n, d)), rng.normal(size=(d, m)), rng.normal(size=(n, m))
         result = call_answer("linear_backward(x, W, dy)", answer, x, W, dy)
-        if not isinstance(result, tuple) or len(result) != 3:
-            raise Wrong(f"Return three arrays, dx, dW and db; this is {describe_type(result)}.")
-        dx, dW, db = result
+        dx, dW, db = unpack(result, 3, "Return three arrays, dx, dW and db")
         not_transposed = [(dy @ W, "transpose W: dx = dy Wᵀ.")] if d == m else []
         check_equal("dx", dx, dy @ W.T, not_transposed)
         not_transposed = [(x @ dy, "transpose x: dW = xᵀ dy.")] if d == m == n else []
@@ -196,45 +195,35 @@ def descend(answer: Any) -> None:
     def slope_of_square(w: Any) -> Any:
         return 2 * (w - 3)
 
-    def descend_to(w: Any, lr: float, steps: int) -> Any:
+    def descend_to(w: Any, steps: int, lr: float = 0.1) -> Any:
         for _ in range(steps):
             w = w - lr * slope_of_square(w)
         return w
 
     got = call_answer("descend(slope, w, lr, steps)", answer, slope_of_square, 0.0, 0.1, 10)
     mistakes = [
-        (_ascend(slope_of_square, 0.0, 0.1, 10), "it goes uphill: subtract the slope."),
-        (descend_to(0.0, 0.1, 9), "it makes one step too few."),
-        (descend_to(0.0, 0.1, 11), "it makes one step too many."),
+        (descend_to(0.0, 10, lr=-0.1), "it goes uphill: subtract the slope."),
+        (descend_to(0.0, 9), "it makes one step too few."),
+        (descend_to(0.0, 11), "it makes one step too many."),
     ]
-    check_equal("after 10 steps for (w − 3)², w", got, descend_to(0.0, 0.1, 10), mistakes)
+    check_equal("after 10 steps for (w − 3)², w", got, descend_to(0.0, 10), mistakes)
     check_equal("after 0 steps, w", call_answer("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
     w = np.array([0.0, 5.0])
-    check_equal(
-        "after 3 steps for an array, w",
-        call_answer("descend", answer, slope_of_square, w, 0.1, 3),
-        descend_to(w, 0.1, 3),
-    )
+    got = call_answer("descend", answer, slope_of_square, w, 0.1, 3)
+    check_equal("after 3 steps for an array, w", got, descend_to(w, 3))
     passed = w.copy()
     answer(slope_of_square, passed, 0.1, 3)
     if not np.array_equal(w, passed):
         raise Wrong("descend has changed the array w that it got: w -= … writes into it. Write w = w - …")
 
 
-def _ascend(slope: Any, w: float, lr: float, steps: int) -> float:
-    for _ in range(steps):
-        w = w + lr * slope(w)
-    return w
-
-
-def unpack_pair(what: str, result: Any, names: str) -> Any:
-    """Return the two parts of a result."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise Wrong(f"{what} has to return two things, {names}; this is {describe_type(result)}.")
-    return result
-
-
-def describe_type(result: Any) -> str:
+def unpack(result: Any, count: int, message: str) -> Any:
+    """Return the parts of a result. Raise Wrong with this message unless it is a tuple of so many."""
+    if isinstance(result, tuple) and len(result) == count:
+        return result
+    kind = f"of type {type(result).__name__}"
     if isinstance(result, tuple):
-        return f"a tuple of {len(result)}"
-    return f"an array of shape {result.shape}" if isinstance(result, np.ndarray) else f"of type {type(result).__name__}"
+        kind = f"a tuple of {len(result)}"
+    elif isinstance(result, np.ndarray):
+        kind = f"an array of shape {result.shape}"
+    raise Wrong(f"{message}; this is {kind}.")

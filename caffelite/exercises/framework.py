@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite.data import datasets
 from caffelite.exercises.exercise import Wrong, call_answer, check_equal, construct, exercise
-from caffelite.exercises.formulas import describe_type
+from caffelite.exercises.formulas import unpack
 
 RNG = np.random.default_rng
 
@@ -41,28 +41,24 @@ def autograd(answer: Any) -> None:
         for name, scalar, gradient in zip("abc", inputs, gradients, strict=False):
             check_equal(f"the gradient of {name} in {what}", scalar.grad, gradient)
 
-    def call(what: str, function: Any, *inputs: Any) -> Any:
-        return call_answer(what, function, *inputs)
-
-    a, b = make_scalars(2.0, 5.0)
-    check_derivatives("a + b", call("a + b", lambda a, b: a + b, a, b), [a, b], 7, [1, 1])
-    a, b = make_scalars(2.0, 5.0)
-    check_derivatives("a * b", call("a * b", lambda a, b: a * b, a, b), [a, b], 10, [5, 2])
-    a, b, c = make_scalars(2.0, 5.0, -1.0)
-    check_derivatives(
-        "(a + b) * c", call("(a + b) * c", lambda a, b, c: (a + b) * c, a, b, c), [a, b, c], -7, [-1, -1, 7]
-    )
+    formulas: list[tuple[str, Any, list[float], float, list[float]]] = [
+        ("a + b", lambda a, b: a + b, [2.0, 5.0], 7, [1, 1]),
+        ("a * b", lambda a, b: a * b, [2.0, 5.0], 10, [5, 2]),
+        ("(a + b) * c", lambda a, b, c: (a + b) * c, [2.0, 5.0, -1.0], -7, [-1, -1, 7]),
+        ("a * a", lambda a: a * a, [3.0], 9, [6]),
+    ]
+    for what, formula, values, value, gradients in formulas:
+        inputs = make_scalars(*values)
+        check_derivatives(what, call_answer(what, formula, *inputs), inputs, value, gradients)
     (a,) = make_scalars(3.0)
-    check_derivatives("a * a", call("a * a", lambda a: a * a, a), [a], 9, [6])
-    (a,) = make_scalars(3.0)
-    square = call("a * a", lambda a: a * a, a)
+    square = call_answer("a * a", lambda a: a * a, a)
     # A walk from the result that does not wait for all uses of `square` would count its gradient too early.
-    both = call("s * s + s", lambda s: s * s + s, square)
+    both = call_answer("s * s + s", lambda s: s * s + s, square)
     check_derivatives("s * s + s with s = a * a", both, [a], 90, [2 * 9 * 6 + 6])
     (a,) = make_scalars(1.0)
     total = a
     for _ in range(20):
-        total = call("t + t", lambda t: t + t, total)
+        total = call_answer("t + t", lambda t: t + t, total)
     check_derivatives("a doubled 20 times", total, [a], 2.0**20, [2.0**20])
 
 
@@ -81,9 +77,7 @@ def momentum(answer: Any) -> None:
     for i in range(3):
         g = RNG(i + 1).normal(size=4)
         result = call_answer("momentum(w, g, v, lr, mu)", answer, mine, g, v, 0.1, 0.9)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise Wrong(f"Return the new w and the new v; this is {describe_type(result)}.")
-        mine, v = (np.asarray(part) for part in result)
+        mine, v = map(np.asarray, unpack(result, 2, "Return the new w and the new v"))
         old, t = old - 0.1 * t, 0.9 * t + g
         u = 0.9 * u + g
         expected = expected - 0.1 * u
@@ -112,10 +106,8 @@ def adam(answer: Any) -> None:
     for t in (1, 2, 3):
         g = RNG(t).normal(size=4)
         result = call_answer("adam(w, g, m, s, t, lr)", answer, mine, g, m, s, t, 0.01)
-        if not isinstance(result, tuple) or len(result) != 3:
-            raise Wrong(f"Return the new w, m and s; this is {describe_type(result)}.")
         before = right
-        mine, m, s = (np.asarray(part) for part in result)
+        mine, m, s = map(np.asarray, unpack(result, 3, "Return the new w, m and s"))
         mr, sr = 0.9 * mr + 0.1 * g, 0.999 * sr + 0.001 * g * g
         m_hat, s_hat = mr / (1 - 0.9**t), sr / (1 - 0.999**t)
         right = before - 0.01 * m_hat / (np.sqrt(s_hat) + 1e-8)
@@ -189,12 +181,8 @@ def train(answer: Any) -> str:
         raise Wrong(f"Your function returned shape {predicted.shape} for 300 points; it should be (300,).")
     accuracy = float((predicted == y_test).mean())
     if accuracy < 0.95:
-        train_accuracy = float((np.asarray(predict(x.copy())) == y).mean())
-        underfit = "It does not even know the points that it has learned: more epochs, or another rate?"
-        hint = (
-            underfit
-            if train_accuracy < 0.95
-            else "It knows those that it has learned: is it learning the noise by heart?"
-        )
+        hint = "It knows those that it has learned: is it learning the noise by heart?"
+        if (np.asarray(predict(x.copy())) == y).mean() < 0.95:
+            hint = "It does not even know the points that it has learned: more epochs, or another rate?"
         raise Wrong(f"{accuracy:.0%} of the new points are right; it should be 95 %. {hint}")
     return f"{accuracy:.1%} of the new points."

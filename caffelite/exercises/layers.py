@@ -32,6 +32,16 @@ def check_elementwise(answer: Any, name: str, x: np.ndarray, y: np.ndarray, dx: 
     check_equal("backward(dy)", call_answer("backward(dy)", function.backward, dy), dy * dx, mistakes(dy))
 
 
+def check_parameters(layer: Any, **shapes: tuple[int, ...]) -> None:
+    """Wrong unless the attributes with these names are parameters of these shapes."""
+    for name, shape in shapes.items():
+        parameter = getattr(layer, name, None)
+        if not isinstance(parameter, Tensor) or not parameter.requires_grad:
+            raise Wrong(f"The attribute {name} has to be cl.Tensor(…, requires_grad=True).")
+        if parameter.shape != shape:
+            raise Wrong(f"{name} has the shape {parameter.shape}; here it should have {shape}.")
+
+
 @exercise(
     "backward needs to know where x was above 0. Keep it in forward: self.is_positive = x > 0.",
     "dx is dy where x is above 0, and 0 elsewhere: dy * self.is_positive.",
@@ -96,12 +106,7 @@ def Linear(answer: Any) -> None:
     with these names. W is drawn at random, b begins at 0. `backward(dy)` adds to the gradients of both, and returns dx.
     """
     layer = construct(answer, Function, "Linear", 4, 3)
-    for name, shape in (("W", (4, 3)), ("b", (3,))):
-        parameter = getattr(layer, name, None)
-        if not isinstance(parameter, Tensor) or not parameter.requires_grad:
-            raise Wrong(f"The attribute {name} has to be cl.Tensor(…, requires_grad=True).")
-        if parameter.shape != shape:
-            raise Wrong(f"{name} has the shape {parameter.shape}; for Linear(4, 3) it should have {shape}.")
+    check_parameters(layer, W=(4, 3), b=(3,))
     if np.unique(layer.W.data).size < 6:
         raise Wrong("W is not drawn at random. If all weights are equal, all units learn the same.")
     x, dy = RNG(0).normal(size=(2, 5, 4))[0], RNG(1).normal(size=(5, 3))
@@ -188,10 +193,7 @@ def Conv1d(answer: Any) -> None:
     frameworks, the window is not turned round.
     """
     layer = construct(answer, Function, "Conv1d", 2, 3, 4)
-    for name, shape in (("W", (3, 2, 4)), ("b", (3,))):
-        parameter = getattr(layer, name, None)
-        if not isinstance(parameter, Tensor) or not parameter.requires_grad or parameter.shape != shape:
-            raise Wrong(f"The attribute {name} has to be cl.Tensor(…, requires_grad=True) of shape {shape}.")
+    check_parameters(layer, W=(3, 2, 4), b=(3,))
     x = RNG(0).normal(size=(2, 2, 9))
     W, b = layer.W.data.astype(np.float64), layer.b.data.astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(x, 4, axis=2)
@@ -251,8 +253,7 @@ def Embedding(answer: Any) -> None:
     (n, length, size). `backward(dy)` adds to the gradient of W. Integers have no gradient, so it may return None.
     """
     layer = construct(answer, Function, "Embedding", 7, 3)
-    if not isinstance(getattr(layer, "W", None), Tensor) or layer.W.shape != (7, 3):
-        raise Wrong("The attribute W has to be cl.Tensor(…, requires_grad=True) of shape (7, 3) for Embedding(7, 3).")
+    check_parameters(layer, W=(7, 3))
     indices, W = np.array([[1, 2, 1, 1], [0, 6, 2, 5]]), layer.W.data.astype(np.float64)
     y = call_answer("forward(indices)", layer.forward, indices)
     check_equal("forward(indices)", y, W[indices], rtol=1e-6)

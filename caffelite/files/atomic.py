@@ -119,7 +119,7 @@ def _remove_leftovers(target: str) -> None:
     """Remove new files that killed programs left beside the target. Files that are being written are locked."""
     folder, name = os.path.split(target)
     leftover = re.compile(re.escape(name) + r"\.[0-9a-f]{16}\.part")
-    for path in [os.path.join(folder, found) for found in os.listdir(folder) if leftover.fullmatch(found)]:
+    for path in [os.path.join(folder, file) for file in os.listdir(folder) if leftover.fullmatch(file)]:
         with suppress(OSError):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():

@@ -21,17 +21,8 @@ from caffelite._support.text_table import shorten
 from caffelite.files.atomic import NotAFileError, as_bytes, open_file, replace_file
 
 #: The dtypes of arrays, by their names in the format.
-DTYPES = {
-    name: np.dtype(dtype)
-    for name, dtype in {
-        "F64": "f8",
-        "F32": "f4",
-        "F16": "f2",
-        "BOOL": "?",
-        **{f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
-    }.items()
-}
-
+DTYPES = {name: np.dtype(code) for name, code in {"F64": "f8", "F32": "f4", "F16": "f2", "BOOL": "?"}.items()}
+DTYPES |= {f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)}
 
 MAX_MESSAGE = 500  # characters of a message about a file
 TRAINING_PREFIX = "training:"  # in a checkpoint, names of arrays that are not the model's begin with this
@@ -172,9 +163,9 @@ class File:
         """Raise ValueError unless the header is consistent and fits the size of the file."""
         from safetensors import SafetensorError, safe_open
 
-        opened = f"/dev/fd/{self._file.fileno()}"  # another file may have replaced this one at its path
+        path = f"/dev/fd/{self._file.fileno()}"  # another file may have replaced this one at its path
         try:
-            safe_open(opened if os.path.exists(opened) else self.path, "numpy")
+            safe_open(path if os.path.exists(path) else self.path, "numpy")
         except SafetensorError as error:
             raise self.error(f"not a safetensors file: {error}") from None
 
@@ -198,16 +189,16 @@ class File:
             raise self.error(f"{name} is of dtype {dtype}; expected one of {', '.join(DTYPES)}")
         return DTYPES[dtype]
 
-    def check(self, expected: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec], exactly: bool) -> None:
-        """Raise ValueError unless the arrays have these names, shapes and dtypes; kinds suffice if not `exactly`."""
-        if missing := [name for name in expected if name not in found]:
+    def check(self, expected: Mapping[str, TensorSpec], specs: Mapping[str, TensorSpec], exactly: bool) -> None:
+        """Raise ValueError unless names, shapes and dtypes are the expected ones; kinds suffice if not `exactly`."""
+        if missing := [name for name in expected if name not in specs]:
             raise self.error(f"has no {', '.join(missing[:10])}, which the model has")
-        if unknown := [name for name in found if name not in expected]:
+        if unknown := [name for name in specs if name not in expected]:
             raise self.error(f"has {', '.join(unknown[:10])}, which the model does not have")
         for name, (shape, dtype) in expected.items():
-            if found[name].shape != shape:
-                raise self.error(f"{name} has shape {found[name].shape}; the model's has {shape}")
-            other = found[name].dtype
+            if specs[name].shape != shape:
+                raise self.error(f"{name} has shape {specs[name].shape}; the model's has {shape}")
+            other = specs[name].dtype
             if other != dtype if exactly else other.kind != dtype.kind:
                 raise self.error(f"{name} is {other}; the model's is {dtype}")
 

@@ -105,8 +105,7 @@ def named_state(model: Function) -> tuple[dict[str, Tensor], dict[str, np.ndarra
 
 def state_dict(model: Function) -> dict[str, np.ndarray]:
     """Return copies of parameters and buffers by name; see `Model.state_dict`."""
-    parameters, buffers = named_state(model)
-    return {name: p.data.copy() for name, p in parameters.items()} | {k: x.copy() for k, x in buffers.items()}
+    return {name: array.copy() for name, array in state_arrays(model).items()}
 
 
 def load_state_dict(model: Function, state: dict[str, Any]) -> None:
@@ -139,7 +138,7 @@ def load_state_dict(model: Function, state: dict[str, Any]) -> None:
 def fill(model: BaseModel, file: File) -> None:
     """Set all values from a file, in a model that was made inside `meta_init()`."""
     parameters, buffers = named_state(model)
-    expected, exact = _specs(model, parameters | buffers), float64_buffers(model._descendants())
+    expected, exact = state_specs(model), float64_buffers(model._descendants())
     exact_names = {name for name, x in buffers.items() if id(x) in exact}
     older = {name for name in exact_names if name in file.specs and file.specs[name].dtype == model.dtype}
     expected.update({name: expected[name]._replace(dtype=model.dtype) for name in older})
@@ -161,24 +160,19 @@ def state_arrays(model: Function) -> dict[str, np.ndarray]:
 
 
 def state_specs(model: BaseModel) -> dict[str, TensorSpec]:
-    """Shape and dtype of parameters and buffers, by name. Also for a model made inside `meta_init()`."""
+    """Return shape and dtype in a file of parameters and buffers, by name; of a model of `meta_init()`, too."""
     parameters, buffers = named_state(model)
-    return _specs(model, parameters | buffers)
-
-
-def _specs(model: BaseModel, state: dict[str, Any]) -> dict[str, TensorSpec]:
-    """Shape and dtype that these parameters and buffers have in a file."""
     exact = float64_buffers(model._descendants())
     return {
         name: TensorSpec(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
-        for name, x in state.items()
+        for name, x in (parameters | buffers).items()
     }
 
 
 def match_specs(file: File, expected: dict[str, TensorSpec], exactly: bool) -> dict[str, TensorSpec]:
-    """Return the names and forms of the model's arrays in a file. ValueError unless the file has all of the model's."""
+    """Return the names and specs of the model's arrays in a file. ValueError unless the file has all of the model's."""
     file.check_not_pytorch()
-    specs_in_file = {name: form for name, form in file.specs.items() if not name.startswith(TRAINING_PREFIX)}
+    specs_in_file = {name: spec for name, spec in file.specs.items() if not name.startswith(TRAINING_PREFIX)}
     file.check(expected, specs_in_file, exactly)
     return specs_in_file
 

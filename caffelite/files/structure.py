@@ -27,7 +27,7 @@ from caffelite._support.reprs import init_arguments, init_signature
 from caffelite.core import initializers
 from caffelite.core.function import Function
 
-#: The classes and functions of caffelite's own names. Rooms above this one `register` theirs.
+#: The classes and functions of caffelite's own names. Subpackages that import this one `register` theirs.
 NAMES: dict[str, Any] = {
     **{name: x for name, x in vars(functions).items() if isinstance(x, type) and issubclass(x, Function)},
     **{name: getattr(initializers, name) for name in ("he_normal", "he_uniform", "xavier_normal", "xavier_uniform")},
@@ -124,15 +124,11 @@ def build(entries: Any, custom: Mapping[str, Any]) -> Any:
 
     for entry in entries:
         is_builtin = "name" in entry
-        name = entry["name" if is_builtin else "custom"]
-        if name not in (NAMES if is_builtin else custom):
-            hint = (
-                "which caffelite does not have"
-                if is_builtin
-                else f"which you have to give: load(…, custom={{{name!r}: …}})"
-            )
-            raise ValueError(f"there is a {name} in it, {hint}")
-        kind = (NAMES if is_builtin else custom)[name]
+        name, kinds = (entry["name"], NAMES) if is_builtin else (entry["custom"], custom)
+        if name not in kinds:
+            hint = "caffelite does not have" if is_builtin else f"you have to give: load(…, custom={{{name!r}: …}})"
+            raise ValueError(f"there is a {name} in it, which {hint}")
+        kind = kinds[name]
         if ("arguments" in entry) != isinstance(kind, type):
             what = "a class, but its entry has no" if isinstance(kind, type) else "a function, but its entry has"
             raise ValueError(f"{name} is {what} arguments")
@@ -183,9 +179,8 @@ def _check_entries(entries: Any) -> None:
         depths.append(1 + max([depths[j] for j in references], default=0))
         used.update(references)
         if sizes[i] > MAX_FUNCTIONS or depths[i] > MAX_DEPTH:
-            raise ValueError(
-                f"more than {MAX_FUNCTIONS:,} Functions, or Functions in Functions more than {MAX_DEPTH} deep"
-            )
+            limits = f"{MAX_FUNCTIONS:,} Functions, or Functions in Functions more than {MAX_DEPTH} deep"
+            raise ValueError(f"more than {limits}")
     if len(used) < len(entries):
         raise ValueError("the structure has entries that no other entry refers to")
 

@@ -163,18 +163,19 @@ class GELU(Function, recordable=True, rowwise=True):
         self.approximate = bool(approximate)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        y, self.slope = self._value_and_slope(x, is_training())
-        self.x = x if self.slope is None else None
+        y, self.derivative = self._compute(x, is_training())
+        self.x = x if self.derivative is None else None
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         if self.x is not None:
-            _, self.slope = self._value_and_slope(self.x, True)
-        return kernels.multiply(dy, self.slope)
+            _, self.derivative = self._compute(self.x, True)
+        return kernels.multiply(dy, self.derivative)
 
-    def _value_and_slope(self, x: np.ndarray, needs_slope: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    def _compute(self, x: np.ndarray, derivative: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return y, and dy/dx if the `derivative` is wanted."""
         kernel = kernels.gelu_tanh if self.approximate else kernels.gelu
-        return kernel(x, slope=needs_slope)
+        return kernel(x, derivative=derivative)
 
     def __repr__(self) -> str:
         return f"GELU({'approximate=True' if self.approximate else ''})"

@@ -36,7 +36,7 @@ def sum_to_shape(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def common_length(lengths: Iterable[int | None]) -> int | None:
-    """Return the length that all of these are; None is unknown. ValueError if they differ."""
+    """Return the length that all of these are; None is unknown. Raise ValueError if they differ."""
     known = set(lengths)
     known.discard(None)
     if len(known) > 1:
@@ -45,7 +45,7 @@ def common_length(lengths: Iterable[int | None]) -> int | None:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that these are broadcast to; None is an unknown length. ValueError if they can't be."""
+    """Return the shape that these are broadcast to; None is an unknown length. Raise ValueError if they can't be."""
     lengths = [set(axis_lengths) - {1} for axis_lengths in itertools.zip_longest(*map(reversed, shapes), fillvalue=1)]
     try:
         return tuple([common_length(axis_lengths) if axis_lengths else 1 for axis_lengths in reversed(lengths)])
@@ -175,12 +175,12 @@ def as_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
 
 
 def as_operands(values: Sequence[Any], name: str) -> list[Any]:
-    """Convert each value by `as_operand`, for the first Tensor, or else for the first array of floats, or value."""
+    """Convert the values to operands of one dtype: the first Tensor's, or else the first float array's, or value's."""
     tensors = (i for i, x in enumerate(values) if isinstance(x, Tensor))
     floats = (i for i, x in enumerate(values) if isinstance(x, np.ndarray) and x.dtype.kind == "f")
-    first = next(itertools.chain(tensors, floats), 0)
-    tensor = as_tensor(values[first])
-    return [as_operand(tensor if i == first else x, tensor, name) for i, x in enumerate(values)]
+    index = next(itertools.chain(tensors, floats), 0)
+    tensor = as_tensor(values[index])
+    return [as_operand(tensor if i == index else x, tensor, name) for i, x in enumerate(values)]
 
 
 def add_operator(name: str, function: type[Function], symbol: str) -> None:

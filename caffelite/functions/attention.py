@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import as_code
+from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
 from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Function, Shape, format_shape
@@ -169,7 +169,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         return self.output.forward(self.h)
 
     def _is_mask(self, array: np.ndarray) -> bool:
-        """Whether the input after x is a mask. The zeros from which shapes are inferred may be numbers instead."""
+        """Return whether the input after x is a mask. Zeros from which shapes are inferred may be numbers instead."""
         is_wide = array.shape[2:] == (self.size,)
         return array.dtype == np.bool_ or array.ndim == 2 or (shape_inference.is_on and not is_wide)
 
@@ -196,9 +196,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
             return dx, kernels.add(dkey, self.value.backward(dv))
         return kernels.add(kernels.add(dx, dkey), self.value.backward(dv))
 
-    def __repr__(self) -> str:
-        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias, "rotary": self.rotary}
-        return as_code(self, self.size, self.heads, **options)
+    __repr__ = repr_with_arguments
 
 
 class TransformerBlock(Function, recordable=True, rowwise=True):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import repr_with_arguments
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.indexing import Concatenate
@@ -54,8 +55,7 @@ class Residual(Function, recordable=True, rowwise=True):
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.add(dy, self.function.backward(dy))
 
-    def __repr__(self) -> str:
-        return f"Residual({self.function!r})"
+    __repr__ = repr_with_arguments
 
 
 class Parallel(Function, recordable=True, rowwise=True):

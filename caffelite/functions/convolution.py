@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import as_code
+from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import check_integers, check_positive_integer
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.initializers import Initializer, check_initializer, draw
+from caffelite.core.initializers import Initializer, check_initializer, initialize
 from caffelite.core.tensor import make_parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
@@ -20,13 +20,14 @@ __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
 Integers = int | Sequence[int]
 
 
-class Convolution(Function):
+class Convolution(Function, recordable=True):
     """The base of convolutions: a window that moves over images, its weights, the shapes that fit.
 
     `Conv2d` and `ConvTranspose2d` set up their parameters, say how many positions the window has, and compute.
     """
 
     axes = 2
+    is_transposed = False  # from the positions of the window to the pixels, instead of from pixels to positions
     axis_names: tuple[str, ...] = ("n", "C", "H", "W")
     padding: tuple[int, ...] | str  # a word if the number of pads depends on the size of x
 
@@ -64,7 +65,7 @@ class Convolution(Function):
         self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
-        draw(self.weight, self.bias, self.initializer, rng)
+        initialize(self.weight, self.bias, self.initializer, rng)
 
     @property
     def required_input_shape(self) -> Any:
@@ -83,7 +84,7 @@ class Convolution(Function):
         """Return the length of an axis of y for x of this shape; None if the length in x is not known."""
 
     def _extent(self, axis: int) -> int:
-        """How many pixels the window reaches over."""
+        """Return how many pixels the window reaches over."""
         return self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
 
     @abstractmethod
@@ -107,14 +108,22 @@ class Convolution(Function):
             raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
         return kernels.to_conv_layout(dy, self.W, self.groups)
 
-    def __repr__(self) -> str:
-        window = {name: getattr(self, name) for name in ("stride", "padding", "dilation", "groups")}
-        options = {**window, "bias": self.bias is not None, "initializer": self.initializer}
-        return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options, **self._extra_options())
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self._prepare(x)
+        kernel = kernels.transposed_convolution if self.is_transposed else kernels.convolution
+        bias = None if self.bias is None else self.bias.data
+        return kernel(self.x, self.W, self.y_shape[2:], bias, **self._window())
 
-    def _extra_options(self) -> dict[str, Any]:
-        """Return the other arguments of a subclass, by name, for its `repr`."""
-        return {}
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dy = self._prepare_gradient(dy)
+        pixels, positions = (dy, self.x) if self.is_transposed else (self.x, dy)
+        self.weight.add_grad_of(kernels.convolution_weight_grad, pixels, positions, **self._window())
+        if self.bias is not None:
+            self.bias.add_grad_of(kernels.sum_of_channels, dy)
+        if not self.wants_gradient(0):
+            return None
+        kernel = kernels.convolution if self.is_transposed else kernels.transposed_convolution
+        return kernel(dy, self.W, self.x_shape[2:], **self._window())
 
 
 class Conv2d(Convolution, recordable=True, rowwise=True):
@@ -192,19 +201,7 @@ class Conv2d(Convolution, recordable=True, rowwise=True):
             )
         return (padded_length - extent) // self.stride[axis] + 1
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self._prepare(x)
-        bias = None if self.bias is None else self.bias.data
-        return kernels.convolution(self.x, self.W, self.y_shape[2:], bias, **self._window())
-
-    def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dy = self._prepare_gradient(dy)
-        self.weight.add_grad_of(kernels.convolution_weight_grad, self.x, dy, **self._window())
-        if self.bias is not None:
-            self.bias.add_grad_of(kernels.sum_of_channels, dy)
-        if not self.wants_gradient(0):
-            return None
-        return kernels.transposed_convolution(dy, self.W, self.x_shape[2:], **self._window())
+    __repr__ = repr_with_arguments
 
 
 class Conv1d(Conv2d, recordable=True, rowwise=True):
@@ -240,6 +237,7 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
     M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.
     """
 
+    is_transposed = True
     padding: tuple[int, ...]
 
     def __init__(
@@ -279,22 +277,10 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
             raise ValueError(f"{self!r} got shape {format_shape(shape)}: padding leaves no pixel of the output")
         return y
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self._prepare(x)
-        bias = None if self.bias is None else self.bias.data
-        return kernels.transposed_convolution(self.x, self.W, self.y_shape[2:], bias, **self._window())
-
-    def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dy = self._prepare_gradient(dy)
-        self.weight.add_grad_of(kernels.convolution_weight_grad, dy, self.x, **self._window())
-        if self.bias is not None:
-            self.bias.add_grad_of(kernels.sum_of_channels, dy)
-        if not self.wants_gradient(0):
-            return None
-        return kernels.convolution(dy, self.W, self.x_shape[2:], **self._window())
-
-    def _extra_options(self) -> dict[str, Any]:
-        return {"output_padding": self.output_padding}
+    def __repr__(self) -> str:
+        names = ("stride", "padding", "dilation", "groups", "initializer", "output_padding")
+        options = {"bias": self.bias is not None, **{name: getattr(self, name) for name in names}}
+        return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options)
 
 
 class ConvTranspose1d(ConvTranspose2d, recordable=True, rowwise=True):

@@ -26,7 +26,7 @@ class Dropout(Function, recordable=True, rowwise=True):
     keeping it, and any number of threads draws the same. p is rounded to a multiple of 2⁻¹⁶. The buffer `random` is the
     seed and the number of masks. `forward` keeps a copy of it, `rng_state`, for backward.
 
-    The seed comes from the operating system, or from a child of the stream that `initialize` gets. If you add a
+    The seed comes from the operating system, or from a child of the `rng` that `initialize` gets. If you add a
     Dropout, the other layers are therefore drawn as before.
 
     As in PyTorch, an element is dropped by multiplying it by 0: NaN and infinities become NaN, and are not hidden.
@@ -115,6 +115,6 @@ class DropConnect(Linear, recordable=True, rowwise=True):
 
 
 def draw_seed(rng: Any) -> int:
-    """Return a seed of 63 bits from a child of a stream, a `numpy.random.Generator` or a seed of one; see Dropout."""
+    """Return a seed of 63 bits from a child of a `numpy.random.Generator`, or of the one of a seed; see Dropout."""
     (child,) = np.random.default_rng(rng).spawn(1)
     return int(child.integers(2**63))

@@ -114,7 +114,7 @@ class Index(Function, recordable=True):
 
 
 def _is_basic(entry: Any) -> bool:
-    """Whether an entry of an index selects a view."""
+    """Return whether an entry of an index selects a view."""
     if isinstance(entry, int | np.integer):
         return not isinstance(entry, bool)
     return entry is None or entry is ... or isinstance(entry, slice)

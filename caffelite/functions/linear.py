@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import as_code
+from caffelite._support.reprs import repr_with_arguments
 from caffelite.core.arrays import check_positive_integer, native_dtype, reshape_array
 from caffelite.core.function import Function, Shape
-from caffelite.core.initializers import Initializer, check_initializer, draw
+from caffelite.core.initializers import Initializer, check_initializer, initialize
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor, add_methods, make_parameter
 from caffelite.functions.arithmetic import (
@@ -53,7 +53,7 @@ class Linear(Function, recordable=True, rowwise=True):
         self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
-        draw(self.weight, self.bias, self.initializer, rng)
+        initialize(self.weight, self.bias, self.initializer, rng)
 
     @property
     def required_input_shape(self) -> Any:
@@ -79,9 +79,7 @@ class Linear(Function, recordable=True, rowwise=True):
             return None
         return restore_axes(kernels.matmul(dy, self.W.T, kernels.output_like(self.x)), self.lengths)
 
-    def __repr__(self) -> str:
-        options = {"bias": self.bias is not None, "initializer": self.initializer}
-        return as_code(self, self.in_features, self.out_features, **options)
+    __repr__ = repr_with_arguments
 
 
 class MatMul(Function, recordable=True):

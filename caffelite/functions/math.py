@@ -14,18 +14,17 @@ from caffelite.functions.elementwise import keep_input, keep_output
 
 
 def make_class(row: Operation) -> type[Function]:
-    gradient, _, inputs = row.gradient.partition("(")
-    keep = keep_output if inputs == "dy, y)" else keep_input
-    forward, backward = keep(getattr(kernels, row.kernel), getattr(kernels, gradient))
+    keep = {"x": keep_input, "y": keep_output}[row.saves]
+    forward, backward = keep(getattr(kernels, row.kernel), getattr(kernels, row.gradient))
     members = {"__doc__": row.class_text, "__module__": __name__, "forward": forward, "backward": backward}
     return type(Function)(row.function, (Function,), members, recordable=True, rowwise=True)
 
 
 def make_call(row: Operation) -> Any:
-    kind = FUNCTIONS[row.function]
+    cls = FUNCTIONS[row.function]
 
     def call(x: Any) -> Tensor:
-        return kind().apply_once(as_tensor(x))
+        return cls().apply_once(as_tensor(x))
 
     call.__name__ = call.__qualname__ = row.kernel
     call.__doc__ = row.function_text

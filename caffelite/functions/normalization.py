@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import check_nonnegative, check_positive_integer, reshape_array
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
@@ -18,7 +19,52 @@ from caffelite.core.tensor import Tensor, empty_array, make_parameter
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
 
-class LayerNorm(Function, recordable=True, rowwise=True):
+class RowNorm(Function, recordable=True, rowwise=True):
+    """The base of LayerNorm and RMSNorm, which normalize each row of x (…, features)."""
+
+    features: int
+    eps: float | None  # None: the difference between 1 and the next number of x's dtype
+    scale: Tensor
+    shift: Tensor | None = None
+    is_centered = True
+
+    def initialize(self, rng: Any) -> None:
+        """Set `scale` to ones and `shift`, if there is one, to zeros. Nothing is drawn."""
+        self.scale.data = np.ones(self.features)
+        if self.shift is not None:
+            self.shift.data = np.zeros(self.features)
+
+    def epsilon(self) -> float:
+        """Return the number ε."""
+        return _machine_epsilon(self.scale.dtype) if self.eps is None else self.eps
+
+    def _check_shape(self, shape: Shape) -> None:
+        if not shape or shape[-1] not in (None, self.features):
+            raise ValueError(f"{self!r} got shape {format_shape(shape)}; expected (…, {self.features})")
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        self._check_shape(shape)
+        return (*shape[:-1], self.features)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self._check_shape(x.shape)
+        self.x, shift = x, None if self.shift is None else self.shift.data
+        eps = self.epsilon() if self.eps is None else self.eps  # a call less in the usual case
+        y, self.moments = kernels.layer_norm(x, self.scale.data, shift, eps, self.is_centered)
+        return y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dscale, dshift = kernels.layer_norm_sums(dy, self.x, self.moments)
+        self.scale.add_grad(dscale)
+        if self.shift is not None:
+            self.shift.add_grad(dshift)
+        if not self.wants_gradient(0):
+            return None
+        return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments, self.is_centered)
+
+
+class LayerNorm(RowNorm, recordable=True, rowwise=True):
     """Gives each row mean 0 and variance 1, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the row
@@ -41,39 +87,11 @@ class LayerNorm(Function, recordable=True, rowwise=True):
     def arguments(self) -> dict[str, Any]:
         return {"features": self.features, "eps": self.eps, "bias": self.shift is not None}
 
-    def initialize(self, rng: Any) -> None:
-        """Set `scale` to ones and `shift` to zeros. Nothing is drawn."""
-        self.scale.data = np.ones(self.features)
-        if self.shift is not None:
-            self.shift.data = np.zeros(self.features)
-
-    def output_shape(self, *input_shapes: Shape) -> Shape:
-        (shape,) = input_shapes
-        _check_features(self, shape)
-        return (*shape[:-1], self.features)
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        _check_features(self, x.shape)
-        shift = None if self.shift is None else self.shift.data
-        y, self.moments = kernels.layer_norm(x, self.scale.data, shift, self.eps)
-        self.x = x
-        return y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dscale, dshift = kernels.layer_norm_sums(dy, self.x, self.moments)
-        self.scale.add_grad(dscale)
-        if self.shift is not None:
-            self.shift.add_grad(dshift)
-        if not self.wants_gradient(0):
-            return None
-        return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments)
-
     def __repr__(self) -> str:
-        eps = "" if self.eps == 1e-5 else f", eps={self.eps}"
-        return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
+        return as_code(self, self.features, eps=self.eps, bias=self.shift is not None)
 
 
-class RMSNorm(Function, recordable=True, rowwise=True):
+class RMSNorm(RowNorm, recordable=True, rowwise=True):
     """Divides each row by the root of the mean of its squares, then scales it:
 
         x̂ = x / √(q + ε),  y = x̂ scale,  q = Σ x² / features, for each row
@@ -87,43 +105,18 @@ class RMSNorm(Function, recordable=True, rowwise=True):
     B. Zhang and R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
     """
 
+    is_centered = False
+
     def __init__(self, features: int, eps: float | None = None) -> None:
         self.features = check_positive_integer("RMSNorm: features", features)
         self.eps = None if eps is None else check_nonnegative("RMSNorm: eps", eps)
         self.scale = make_parameter("scale", self.features)
         self._set_initial_values()
 
-    def initialize(self, rng: Any) -> None:
-        """Set `scale` to ones. Nothing is drawn."""
-        self.scale.data = np.ones(self.features)
-
-    def output_shape(self, *input_shapes: Shape) -> Shape:
-        (shape,) = input_shapes
-        _check_features(self, shape)
-        return (*shape[:-1], self.features)
-
-    def epsilon(self) -> float:
-        """Return the number ε."""
-        return _machine_epsilon(self.scale.dtype) if self.eps is None else self.eps
-
     def formula(self, x: Tensor) -> Tensor:
         return x / ((x * x).mean(axis=-1, keepdims=True) + self.epsilon()).sqrt() * self.scale
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        _check_features(self, x.shape)
-        self.x = x
-        y, self.moments = kernels.layer_norm(x, self.scale.data, None, self.epsilon(), centered=False)
-        return y
-
-    def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dscale, _ = kernels.layer_norm_sums(dy, self.x, self.moments)
-        self.scale.add_grad(dscale)
-        if not self.wants_gradient(0):
-            return None
-        return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments, centered=False)
-
-    def __repr__(self) -> str:
-        return f"RMSNorm({self.features}{'' if self.eps is None else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 class GroupNorm(Function, recordable=True, rowwise=True):
@@ -191,8 +184,7 @@ class GroupNorm(Function, recordable=True, rowwise=True):
         dx = kernels.layer_norm_grad(reshape_array(g, self.x.shape), self.x, self.ones, self.moments)
         return dx.reshape(dy.shape)
 
-    def __repr__(self) -> str:
-        return f"GroupNorm({self.groups}, {self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
@@ -213,8 +205,7 @@ class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__(channels, channels, eps)
 
-    def __repr__(self) -> str:
-        return f"InstanceNorm({self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 class BatchNorm(Function, recordable=True, rowwise=True):
@@ -266,7 +257,7 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         return (shape[0], self.features, *shape[2:])
 
     def uses_batch_moments(self) -> bool:
-        """Whether the batch's own moments are used: in training, unless the parameters are frozen."""
+        """Return whether the batch's own moments are used: in training, unless the parameters are frozen."""
         return is_training() and (self.scale.requires_grad or self.shift.requires_grad)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -304,9 +295,7 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         self.shift.add_grad(dshift)
         return dx
 
-    def __repr__(self) -> str:
-        momentum = "" if self.momentum == 0.1 else f", momentum={self.momentum}"
-        return f"BatchNorm({self.features}{momentum}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+    __repr__ = repr_with_arguments
 
 
 @functools.lru_cache(maxsize=64)
@@ -326,12 +315,6 @@ def _machine_epsilon(dtype: np.dtype) -> float:
     return float(np.finfo(dtype).eps)
 
 
-def _check_features(layer: LayerNorm | RMSNorm, shape: Shape) -> None:
-    """Raise ValueError unless a shape is (…, features)."""
-    if not shape or shape[-1] not in (None, layer.features):
-        raise ValueError(f"{layer!r} got shape {format_shape(shape)}; expected (…, {layer.features})")
-
-
 def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, min_ndim: int = 2) -> None:
     """Raise ValueError unless a shape is (n, channels, …) with at least `min_ndim` axes."""
     if len(shape) < min_ndim or shape[1] not in (None, channels):
@@ -340,5 +323,5 @@ def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, m
 
 
 def _check_options(name: str, features: int, eps: float) -> tuple[int, float]:
-    """Both as numbers; TypeError or ValueError unless `features` is an integer above 0 and `eps` at least 0."""
+    """Return both as numbers; TypeError or ValueError unless `features` is an integer above 0 and `eps` at least 0."""
     return check_positive_integer(f"{name}: features", features), check_nonnegative(f"{name}: eps", eps)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import as_code
+from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import check_bool, check_integers, reshape_array
 from caffelite.core.function import Function, Shape, format_shape
 
@@ -235,5 +235,4 @@ class Upsample(Function, recordable=True, rowwise=True):
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.upsample_grad(dy, self.x, self.scale if dy.ndim == 4 else (1, self.scale[1]))
 
-    def __repr__(self) -> str:
-        return as_code(self, self.scale)
+    __repr__ = repr_with_arguments

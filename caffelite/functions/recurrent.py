@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.reprs import as_code
+from caffelite._support.reprs import repr_with_arguments
 from caffelite.core.arrays import (
     INDICES_HINT,
     as_array,
@@ -48,7 +48,13 @@ class Recurrent(Function, recordable=True):
     weight_ih: Tensor
 
     def __init__(
-        self, in_features: int, hidden: int, sequences: bool, layers: int, dropout: float, bidirectional: bool
+        self,
+        in_features: int,
+        hidden: int,
+        sequences: bool = False,
+        layers: int = 1,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
     ) -> None:
         name = type(self).__name__
         self.in_features = check_positive_integer(f"{name}: in_features", in_features)
@@ -213,9 +219,7 @@ class Recurrent(Function, recordable=True):
             raise ValueError(f"{self!r} got lengths of shape {array.shape} for {rows} rows; expected ({rows},)")
         return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
 
-    def __repr__(self) -> str:
-        options = {"layers": self.layers, "dropout": self.dropout, "bidirectional": self.bidirectional}
-        return as_code(self, self.in_features, self.hidden, sequences=self.sequences, **options)
+    __repr__ = repr_with_arguments
 
 
 def _add_gradients(a: Any, b: Any) -> Any:
@@ -392,17 +396,6 @@ class RNN(Recurrent, recordable=True, rowwise=True):
     gates = 1
     pass_type = RNNPass
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden: int,
-        sequences: bool = False,
-        layers: int = 1,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-    ) -> None:  # Python's errors about arguments name this class
-        super().__init__(in_features, hidden, sequences, layers, dropout, bidirectional)
-
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
 
@@ -429,17 +422,6 @@ class GRU(Recurrent, recordable=True, rowwise=True):
 
     gates = 3
     pass_type = GRUPass
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden: int,
-        sequences: bool = False,
-        layers: int = 1,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-    ) -> None:  # Python's errors about arguments name this class
-        super().__init__(in_features, hidden, sequences, layers, dropout, bidirectional)
 
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
@@ -469,17 +451,6 @@ class LSTM(Recurrent, recordable=True, rowwise=True):
     gates = 4
     pass_type = LSTMPass
     state_names = ("h", "c")
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden: int,
-        sequences: bool = False,
-        layers: int = 1,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-    ) -> None:  # Python's errors about arguments name this class
-        super().__init__(in_features, hidden, sequences, layers, dropout, bidirectional)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         outputs = super().__call__(*inputs, **named)

@@ -70,7 +70,7 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
 
     def initialize(self, seed: Any) -> None:
         """Draw all parameters again, from a seed (which also restarts the model's stream) or a Generator."""
-        rng = self._model_state.reseed(seed)
+        rng = self._model_state.restart_rng(seed)
         self.all_functions()
         self._draw_children(rng, set())
 

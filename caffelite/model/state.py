@@ -78,7 +78,7 @@ class ModelState:
         reset_after_fork(self)
 
     def _after_fork(self) -> None:
-        """Reset after a fork: in the child, no other thread draws from the stream or registers Functions."""
+        """Reset after a fork: in the child, no other thread draws from the Generator or registers Functions."""
         self.rng = copy.deepcopy(self.rng)  # with a lock of its own
         if self.is_registering:
             self.is_registering, self.guards = False, []
@@ -87,14 +87,14 @@ class ModelState:
         """Return the state for pickles and deep copies, as arguments of `ModelState`."""
         return self.is_seeded, self.rng, self.split_rngs, self.column_names, self.init_arguments
 
-    def reseed(self, seed: Any) -> np.random.Generator:
+    def restart_rng(self, seed: Any) -> np.random.Generator:
         """Return the random stream of a seed, which is now the model's. A Generator is returned unchanged."""
         rng = make_rng("seed", seed)
         if rng is not seed:
             self.rng, self.split_rngs = rng, {}
         return rng
 
-    def split_rng(self, rows: int, rng: np.random.Generator, reseed: bool) -> np.random.Generator:
+    def find_split_rng(self, rows: int, rng: np.random.Generator, reseed: bool) -> np.random.Generator:
         """Return the random stream for a validation split of this many rows: the same as last time, unless `reseed`.
 
         So a further `fit` never evaluates a row that the model was trained on.

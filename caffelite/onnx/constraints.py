@@ -1,4 +1,4 @@
-"""The attributes that nodes may have, if ONNX knows more of them than caffelite."""
+"""The attributes and outputs that nodes may have, if ONNX knows more of them than caffelite."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ SUPPORTED_VALUES: dict[str, dict[str, tuple]] = {
     "CumSum": {"exclusive": (0,), "reverse": (0,)},
     "GatherND": {"batch_dims": (0,)},
     "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
-    "LayerNormalization": {"stash_type": (1,)},
-    "RMSNormalization": {"stash_type": (1,)},
     "MaxPool": {"storage_order": (0,)},
     "AveragePool": {"dilations": ([1], [1, 1])},
     "LSTM": {
@@ -31,7 +29,7 @@ SUPPORTED_VALUES: dict[str, dict[str, tuple]] = {
     "RNN": {"activations": (["Tanh"], ["Tanh"] * 2), "layout": (0,)},
     "BatchNormalization": {"training_mode": (0,), "spatial": (1,)},
     "ConvTranspose": {"auto_pad": ("NOTSET", "VALID"), "output_shape": ()},
-    "GroupNormalization": {"stash_type": (1,)},
+    **{f"{kind}Normalization": {"stash_type": (1,)} for kind in ("Layer", "RMS", "Group")},
     "Reshape": {"allowzero": (0, 1)},
     "Attention": {"qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)},
     "LinearClassifier": {"post_transform": ("NONE", "LOGISTIC", "SOFTMAX")},
@@ -41,18 +39,32 @@ SUPPORTED_VALUES: dict[str, dict[str, tuple]] = {
     "SoftmaxCrossEntropyLoss": {"reduction": ("none", "mean", "sum")},
 }
 
-
 #: Attributes that a node may not have.
-UNSUPPORTED_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "LSTM": ("clip", "activation_alpha", "activation_beta"),
-    "GRU": ("clip", "activation_alpha", "activation_beta"),
-    "RNN": ("clip", "activation_alpha", "activation_beta"),
+UNSUPPORTED_ATTRIBUTES = dict.fromkeys(("LSTM", "GRU", "RNN"), ("clip", "activation_alpha", "activation_beta"))
+
+#: Inputs that say how something is done, by their places, and are never learned.
+OPTION_INPUTS: dict[str, tuple[int, ...]] = {
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "Clip": (1, 2),
+    "Pad": (2,),
+    "Range": (0, 1, 2),
+    "Dropout": (1,),
+    "CumSum": (1,),
+    "NegativeLogLikelihoodLoss": (2,),
+    "SoftmaxCrossEntropyLoss": (2,),
 }
 
+#: Operators that have several outputs; of others only the first is known.
+MULTI_OUTPUT = (
+    *("Split", "LayerNormalization", "RNN", "GRU", "LSTM", "TopK", "SoftmaxCrossEntropyLoss", "LinearClassifier"),
+    "Attention",
+)
 
-def has_unsupported_attribute(node: Node) -> bool:
-    """Return True if the node has an attribute, or a value of one, that caffelite does not know."""
-    return any(
-        name in node.attributes and node.attributes[name] not in values
-        for name, values in SUPPORTED_VALUES.get(node.operator, {}).items()
-    ) or any(name in node.attributes for name in UNSUPPORTED_ATTRIBUTES.get(node.operator, ()))
+
+def find_unsupported_attribute(node: Node) -> str | None:
+    """Return an attribute that caffelite does not know, or one with its value; None if it knows all."""
+    for name, values in SUPPORTED_VALUES.get(node.operator, {}).items():
+        if name in node.attributes and node.attributes[name] not in values:
+            return f"{name} = {node.attributes[name]!r}"
+    return next((name for name in UNSUPPORTED_ATTRIBUTES.get(node.operator, ()) if name in node.attributes), None)

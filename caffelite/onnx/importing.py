@@ -7,6 +7,7 @@ the result is a Model in sequence. Otherwise it is a `GraphModel`, which runs th
 from __future__ import annotations
 
 import bisect
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -23,14 +24,16 @@ from caffelite.files.atomic import NotAFileError, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import find_extra_axes
-from caffelite.onnx.constraints import SUPPORTED_VALUES, UNSUPPORTED_ATTRIBUTES
+from caffelite.onnx.constraints import MULTI_OUTPUT, OPTION_INPUTS, find_unsupported_attribute
+from caffelite.onnx.families import OPERATORS, dense, normalization
 from caffelite.onnx.layers import LayerGraph
-from caffelite.onnx.nodes import Node, UnsupportedGraph, is_plain
-from caffelite.onnx.operators import ATTRIBUTE_CHECKS, MULTI_OUTPUT, OPERATORS, OPTION_INPUTS
+from caffelite.onnx.nodes import Node, UnsupportedGraph, is_plain, select_needed
 from caffelite.onnx.opsets import convert_opset, opset_version
 
 MAX_MESSAGE = 500  # characters of what is wrong with a file
-DOMAINS = {"": 0, "ai.onnx": 0, "ai.onnx.ml": 1}
+DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
+#: Checks of attributes if a list of their values is not enough.
+ATTRIBUTE_CHECKS = {"Einsum": dense.einsum_terms, "LRN": normalization.check_response_norm}
 LABEL_OPERATORS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer"}  # without a gradient
 
 
@@ -115,12 +118,9 @@ class Reader:
         for name, a in self.constants.items():
             self._add_constant(name, a)
         self.nodes = [self._read_node(node, i) for i, node in enumerate(graph.node)]
-        uses = [
-            (name, i in OPTION_INPUTS.get(node.operator, ()))
-            for node in self.nodes
-            for i, name in enumerate(node.inputs)
-        ]
-        self.weights -= {name for name, is_setting in uses if is_setting}
+        for node in self.nodes:
+            options = OPTION_INPUTS.get(node.operator, ())
+            self.weights -= {name for i, name in enumerate(node.inputs) if i in options}
         self.outputs = self._find_outputs(graph)
         self._check_names()
 
@@ -206,11 +206,9 @@ class Reader:
 
     @staticmethod
     def _read_constant(node: Node) -> np.ndarray:
-        for name, dtype in {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64}.items():
-            if name in node.attributes:
-                return np.array(node.attributes[name], dtype)
-        if "value_ints" in node.attributes:
-            return np.array(node.attributes["value_ints"], np.int64)
+        for kind, dtype in {"float": np.float32, "floats": np.float32, "int": np.int64, "ints": np.int64}.items():
+            if f"value_{kind}" in node.attributes:
+                return np.array(node.attributes[f"value_{kind}"], dtype)
         if not isinstance(node.get("value"), np.ndarray):
             raise node.error("is of a kind that caffelite does not have")
         return node.attributes["value"]
@@ -226,15 +224,10 @@ class Reader:
                 outputs.append(info.name)
         if not outputs:
             raise UnsupportedGraph("it has no output that is an array of float32 or float64")
-        needed = set(outputs)
-        nodes = []
+        self.nodes, needed = select_needed(self.nodes, outputs)
         for node in reversed(self.nodes):
-            if needed.intersection(node.outputs):
-                needed.update(node.inputs)
-                nodes.append(node)
-                if node.operator not in MULTI_OUTPUT and needed.intersection(node.outputs[1:]):
-                    raise node.error(f"also makes {node.outputs[1]!r}, which caffelite does not have")
-        self.nodes = nodes[::-1]
+            if node.operator not in MULTI_OUTPUT and needed.intersection(node.outputs[1:]):
+                raise node.error(f"also makes {node.outputs[1]!r}, which caffelite does not have")
         return outputs
 
     def _check_names(self) -> None:
@@ -276,20 +269,12 @@ def check_operator(node: Node) -> None:
         return
     if node.operator in LABEL_OPERATORS:
         raise node.error("makes labels, and other nodes compute with them, which caffelite does not have")
-    check_attributes(node)
-    if node.operator not in OPERATORS:
-        raise node.error("is an operator that caffelite does not have")
-
-
-def check_attributes(node: Node) -> None:
-    for name, values in SUPPORTED_VALUES.get(node.operator, {}).items():
-        if name in node.attributes and node.attributes[name] not in values:
-            raise node.error(f"has {name} = {node.attributes[name]!r}, which caffelite does not have")
-    for name in UNSUPPORTED_ATTRIBUTES.get(node.operator, ()):
-        if name in node.attributes:
-            raise node.error(f"has {name}, which caffelite does not have")
+    if (unsupported := find_unsupported_attribute(node)) is not None:
+        raise node.error(f"has {unsupported}, which caffelite does not have")
     if node.operator in ATTRIBUTE_CHECKS:
         ATTRIBUTE_CHECKS[node.operator](node)
+    if node.operator not in OPERATORS:
+        raise node.error("is an operator that caffelite does not have")
 
 
 def first_line(error: Exception) -> str:
@@ -316,9 +301,7 @@ def read_tensor(tensor: TensorProto, folder: Path | None) -> np.ndarray:
     """Return the array that a tensor in a file is; its numbers may be in another file of that folder."""
     what = f"the tensor {tensor.name!r}"
     dtype = to_dtype(tensor.data_type, what)
-    size = 1
-    for n in tensor.dims:
-        size *= n
+    size = math.prod(tensor.dims)
     if any(n < 0 for n in tensor.dims):
         raise UnsupportedGraph(f"{what} has shape {tuple(tensor.dims)}")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -341,17 +324,13 @@ def read_external(tensor: TensorProto, folder: Path | None, size: int, what: str
         raise UnsupportedGraph(f"{what} is not in the file {location!r}: offset and length are {' and '.join(numbers)}")
     offset, length = map(int, numbers)
     try:
-        with open(folder / location, "rb", opener=_open_nofollow) as file:
+        with open(folder / location, "rb", opener=lambda path, flags: open_file(path, flags | os.O_NOFOLLOW)) as file:
             if length != size or offset < 0 or offset + size > os.fstat(file.fileno()).st_size:
                 raise UnsupportedGraph(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
             file.seek(offset)
             return file.read(size)
     except OSError as error:
         raise UnsupportedGraph(f"{what} can't be read: {error}") from None
-
-
-def _open_nofollow(path: Any, flags: int) -> int:
-    return open_file(path, flags | os.O_NOFOLLOW)
 
 
 class GraphModel(Model):

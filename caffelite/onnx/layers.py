@@ -19,63 +19,22 @@ from caffelite import functions
 from caffelite.core.function import Function, Shape
 from caffelite.files.structure import MAX_DEPTH
 from caffelite.model.model import Model
-from caffelite.onnx.constraints import has_unsupported_attribute
-from caffelite.onnx.families import (
-    activation,
-    convolution,
-    dense,
-    estimators,
-    normalization,
-    recurrent,
-    resizing,
-    shape,
-)
+from caffelite.onnx.constraints import find_unsupported_attribute
+from caffelite.onnx.families import GROUPS, OPERATORS, SINGLE_NODES
 from caffelite.onnx.families.dense import einsum_terms
 from caffelite.onnx.families.recurrent import Recurrence
 from caffelite.onnx.nodes import Finder, Node, NodeGraph
-from caffelite.onnx.operators import OPERATORS
-
-GROUPS: dict[str, list[Finder]] = {
-    "Add": dense.GROUPS["Add"],
-    "Mul": activation.GROUPS["Mul"],
-    "Flatten": convolution.GROUPS["Flatten"],
-    "Reshape": convolution.GROUPS["Reshape"],
-    "Squeeze": [*recurrent.GROUPS["Squeeze"], *convolution.GROUPS["Squeeze"]],
-    "Transpose": recurrent.GROUPS["Transpose"],
-}
-
-SINGLE_NODES: dict[str, list[Finder]] = {
-    **activation.SINGLE_NODES,
-    **dense.SINGLE_NODES,
-    **convolution.SINGLE_NODES,
-    **resizing.SINGLE_NODES,
-    **recurrent.SINGLE_NODES,
-    **normalization.SINGLE_NODES,
-    **shape.SINGLE_NODES,
-    **estimators.SINGLE_NODES,
-}
 
 #: The types of floats that models have.
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
-
 #: Operators of indices, which are int64 in models.
 INTEGER_TYPES = (TensorProto.INT32, TensorProto.INT64)
 
-
 #: Operators whose results are not larger than their inputs.
 NON_GROWING = {
-    "Identity",
-    "Cast",
-    "Transpose",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Flatten",
-    "Slice",
-    "Split",
-    "Concat",
-    "TopK",
+    *("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"),
+    *("Slice", "Split", "Concat", "TopK"),
 }
 
 
@@ -108,17 +67,17 @@ class LayerGraph(NodeGraph):
         for node in self.nodes:
             inputs = [name for name in node.inputs if name]
             # (Programs that write files store equal weights once, and name them again by Identity.)
-            tied = node.operator != "Identity" and any(
+            is_tied = node.operator != "Identity" and any(
                 name in self.reader.weights and not self._is_foldable(name) for name in inputs
             )
-            if node.operator not in OPERATORS or tied or not all(name in self.constants for name in inputs):
+            if node.operator not in OPERATORS or is_tied or not all(name in self.constants for name in inputs):
                 rest.append(node)
                 continue
             with node.translate_errors():
                 budget -= _max_size(node, [self.constants[name] for name in inputs])
             if budget < 0:
                 raise node.error("makes more constants than a file of this size should")
-            if not has_unsupported_attribute(node):
+            if not find_unsupported_attribute(node):
                 with np.errstate(all="ignore"), node.translate_errors():
                     y = OPERATORS[node.operator](node, *[self.constants.get(name) for name in node.inputs])
                 ys = y if isinstance(y, tuple) else (y,)
@@ -193,12 +152,8 @@ class LayerGraph(NodeGraph):
 
     def _find_layer(self, table: dict[str, list[Finder]], node: Node) -> Node | None:
         """Return the node that takes the place of this one; None if it stays."""
-        for find in table.get(node.operator, ()):
-            if has_unsupported_attribute(node):
-                return None
-            if (new := find(self, node)) is not None:
-                return new
-        return None
+        finders = () if find_unsupported_attribute(node) else table.get(node.operator, ())
+        return next(filter(None, (find(self, node) for find in finders)), None)
 
     def _find_containers(self) -> None:
         """Find each Residual and Parallel, and the shapes before them."""

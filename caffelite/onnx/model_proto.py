@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 
+from caffelite.core.function import Function
 from caffelite.model.export_graph import trace_graph
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes
 from caffelite.onnx.estimators import FittedEstimator
-from caffelite.onnx.registry import find_rule
+from caffelite.onnx.families import RULES
 from caffelite.onnx.verify import check
-from caffelite.onnx.writing import Writer
+from caffelite.onnx.writing import Rule, Writer
 
 
 def to_proto(model: Any, input_shape: Any = None) -> onnx.ModelProto:
@@ -51,3 +52,12 @@ def to_proto(model: Any, input_shape: Any = None) -> onnx.ModelProto:
         raise RuntimeError(f"the file made of {net!r} is not valid ONNX: {error}") from error
     check(make_proto, graph, finish)
     return proto
+
+
+def find_rule(kind: type[Function]) -> Rule | None:
+    """Return the rule for a Function of a class; None if there is none, or if the class computes something else."""
+    base: Any
+    for base in kind.__mro__:
+        if base in RULES and base.forward is kind.forward and base.__call__ is kind.__call__:
+            return RULES[base]
+    return None

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from caffelite.core.tensor import Tensor
 
 MAX_SIZE = 2**24  # numbers in an array that a file makes of a few bytes
 MAX_GROWTH = 256  # times as many numbers may be made of data
-
 
 Operator = Callable[..., Any]  # a node and its inputs → its output, or a tuple of them
 
@@ -100,6 +100,16 @@ def check_size(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
     return [int(n) for n in shape]
 
 
+def select_needed(nodes: list[Node], outputs: Iterable[str]) -> tuple[list[Node], set[str]]:
+    """Return the nodes on which the outputs depend, and the names of the outputs and of all inputs of these nodes."""
+    needed, needed_nodes = set(outputs), []
+    for node in reversed(nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            needed_nodes.append(node)
+    return needed_nodes[::-1], needed
+
+
 class NodeGraph:
     """The nodes of a graph, its layers by name, and the producer and the number of uses of each value.
 
@@ -165,22 +175,17 @@ class NodeGraph:
 
     def _release(self, node: Node) -> None:
         """Note that a node is gone, and with it the nodes that only it used."""
-        gone = [node]
-        while gone:
-            for name in gone.pop().inputs:
+        unused = [node]
+        while unused:
+            for name in unused.pop().inputs:
                 self.uses[name] -= 1
                 producer = self.producers.get(name)
                 if producer is not None and not any(self.uses[y] for y in producer.outputs if y):
-                    gone.append(producer)
+                    unused.append(producer)
 
     def remove_unused(self) -> None:
         """Leave out nodes that nothing needs any more."""
-        needed, nodes = set(self.reader.outputs), []
-        for node in reversed(self.nodes):
-            if needed.intersection(node.outputs):
-                needed.update(node.inputs)
-                nodes.append(node)
-        self.nodes = nodes[::-1]
+        self.nodes, _ = select_needed(self.nodes, self.reader.outputs)
         self.index()
 
     # ---- layers -------------------------------------------------------------------------------------------------
@@ -194,30 +199,32 @@ class NodeGraph:
             self._weights[key] = Tensor(a, True, name=last or name)
         return self._weights[key]
 
-    def layer(self, node: Node, make: Any, inputs: Sequence[str], weights: dict[str, Any] | None = None) -> Node:
+    def layer(
+        self,
+        node: Node,
+        make: Any,
+        inputs: Sequence[str],
+        weights: Mapping[str, str] = MappingProxyType({}),
+        transposed: bool = False,
+    ) -> Node:
         """Return a node that applies a layer: a Function, or a callable that makes one.
 
-        `weights` are its parameters: names of initializers, in a tuple if transposed. A layer that is made of the same
-        initializers as another is the same one.
+        `weights` are its parameters, by the names of initializers. The parameter `weight` may be `transposed`. A layer
+        that is made of the same initializers as another is the same one.
         """
-        weights = weights or {}
         with meta_init(), node.translate_errors():
             function: Any = make if isinstance(make, Function) else make()
-        key = (*weights.values(), repr(function)) if weights else tuple(node.outputs)  # the first may be ""
+        key = (transposed, *weights.values(), repr(function)) if weights else tuple(node.outputs)  # some may be ""
         if key not in self._layers:
-            for attribute, x in weights.items():
-                name, transposed = (x[0], True) if isinstance(x, tuple) else (x, False)
-                setattr(function, attribute, self.weight(name, attribute, transposed))
-            self._layers[key] = self._name(node, list(weights.values()))
+            for attribute, name in weights.items():
+                setattr(function, attribute, self.weight(name, attribute, transposed and attribute == "weight"))
+            self._layers[key] = self._name(node, next(iter(weights.values()), ""))
             self.functions[self._layers[key]] = function
         return dataclasses.replace(node, inputs=list(inputs), attributes={}, layer=self._layers[key])
 
-    def _name(self, node: Node, weights: list[Any]) -> str:
-        """Return the name of a layer: from its weights, `conv1` from `conv1.weight`, or from its operator."""
-        names = [x[0] if isinstance(x, tuple) else x for x in weights]
-        name = names[0].rpartition(".")[0] if names else ""
-        name = name or node.operator.lower()
-        new = name
+    def _name(self, node: Node, weight: str) -> str:
+        """Return the name of a layer: from its first weight, `conv1` from `conv1.weight`, or from its operator."""
+        new = name = weight.rpartition(".")[0] or node.operator.lower()
         while new in self.functions:
             self._names[name] += 1
             new = f"{name}_{self._names[name]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -71,12 +72,13 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
         self._model_arrays = state_arrays(graph.model)
-        self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
+        self._array_names: dict[tuple, str] = {}  # of the model's arrays, by their memory
         for name, array in self._model_arrays.items():
-            self._places.setdefault(memory_key(array), name)
-        self._names = set(self._model_arrays)  # that are taken
-        self._numbers: Counter[str] = Counter()  # behind the names that would be taken
-        self._made: dict[Any, str] = {}  # constants, and what is computed of inputs alone
+            self._array_names.setdefault(memory_key(array), name)
+        self._names = set(self._model_arrays)  # of values, in use
+        self._numbers: Counter[str] = Counter()  # appended to names in use, to tell them apart
+        self._cache: dict[Any, str] = {}  # constants, and what is computed of inputs alone
+        self.application: Application  # the one that is being written
         self.inputs = [
             Value(self._new(name), shape, self.dtype if dtype.kind == "f" else dtype)
             for name, shape, dtype in zip(_input_names(graph), graph.shapes, graph.dtypes, strict=True)
@@ -84,10 +86,8 @@ class Writer:
         self._results: list[tuple[Value, ...]] = []
         for application in graph.leaves():
             self._results.append(self._apply(application))
-        self.outputs: list[tuple[str, Value]] = []
-        for i, source in enumerate(graph.outputs):
-            name = "output" if len(graph.outputs) == 1 else f"output_{i}"
-            self.outputs.append((name, self._value(source, self.dtype)))
+        names = ["output"] if len(graph.outputs) == 1 else [f"output_{i}" for i in range(len(graph.outputs))]
+        self.outputs = [(name, self._value(x, self.dtype)) for name, x in zip(names, graph.outputs, strict=True)]
 
     # ---- applications -------------------------------------------------------------------------------------------
 
@@ -97,7 +97,8 @@ class Writer:
         if rule is None:
             raise _no_rule_error(application)
         inputs = [self._value(source, self.dtype) for source in application.inputs]
-        names = rule(self, application, *inputs)
+        self.application = application
+        names = rule(self, application.function, *inputs)
         names = names if isinstance(names, tuple) else (names,)
         return tuple(
             [Value(value_name(x), shape, self.dtype) for x, shape in zip(names, application.shapes, strict=True)]
@@ -123,7 +124,7 @@ class Writer:
     def initializer(self, x: Any) -> Value:
         """Return a parameter or a buffer of the model."""
         array = getattr(x, "_data", x)
-        name = self._places.get(memory_key(array))
+        name = self._array_names.get(memory_key(array))
         if name is None:
             return Value(self.constant(array), array.shape, array.dtype)
         self.initializers[name] = array.astype(self.dtype)
@@ -132,9 +133,10 @@ class Writer:
     def _columns(self, source: InputColumns) -> Value:
         """Take the elements in these columns of each row of an input."""
         x, columns = self.inputs[source.place], source.columns
+        row: Any = x.shape[1:]
         shape = (N, *columns.shape)
         flat = self.node("Reshape", x, self.integers((0, -1)))
-        if not np.array_equal(columns.ravel(), np.arange(_size(x.shape[1:]))):
+        if not np.array_equal(columns.ravel(), np.arange(math.prod(row))):
             flat = self.node("Gather", flat, self.constant(columns.ravel()), axis=1)
         return Value(self.node("Reshape", flat, self.shape(shape)), shape, x.dtype)
 
@@ -166,9 +168,9 @@ class Writer:
         """Return the name of a constant array."""
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes())
-        if key not in self._made:
-            self._made[key] = self.node("Constant", value=numpy_helper.from_array(array))
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = self.node("Constant", value=numpy_helper.from_array(array))
+        return self._cache[key]
 
     def number(self, x: float) -> str:
         """Return the name of a number in the model's dtype."""
@@ -178,14 +180,14 @@ class Writer:
         """Return the name of a length, int64 (1,)."""
         if not isinstance(length, SymbolicLength):
             return self.constant(np.array([length], np.int64))
-        if length not in self._made:
+        if length not in self._cache:
             if length == N:
-                self._made[length] = self.node("Shape", self.inputs[0], start=0, end=1)
+                self._cache[length] = self.node("Shape", self.inputs[0], start=0, end=1)
             else:
                 n = self.length(N)
                 scaled = self.node("Mul", n, self.length(length.scale)) if length.scale != 1 else n
-                self._made[length] = self.node("Add", scaled, self.length(length.offset))
-        return self._made[length]
+                self._cache[length] = self.node("Add", scaled, self.length(length.offset))
+        return self._cache[length]
 
     def integers(self, lengths: Sequence[Length]) -> str:
         """Return the name of so many lengths, int64 (k,)."""
@@ -265,10 +267,8 @@ class Writer:
 def node_rule(operator: str, **attributes: str) -> Rule:
     """Return the rule for a Function that is one node. `attributes` has the Function's name of each ONNX attribute."""
 
-    def rule(g: Writer, a: Application, *inputs: Value) -> str:
-        return g.node(
-            operator, *inputs, **{name: getattr(a.function, attribute) for name, attribute in attributes.items()}
-        )
+    def rule(g: Writer, f: Any, *inputs: Value) -> str:
+        return g.node(operator, *inputs, **{name: getattr(f, attribute) for name, attribute in attributes.items()})
 
     return rule
 
@@ -308,20 +308,14 @@ def _input_names(graph: ExportGraph) -> list[str]:
     """`input`, or what `call` calls its inputs if there are several."""
     if len(graph.shapes) == 1:
         return ["input"]
-    import inspect
-
-    taken = [
+    names = [
         name
         for name, parameter in inspect.signature(graph.model.call).parameters.items()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    return [taken[i] if i < len(taken) else f"input_{i}" for i in range(len(graph.shapes))]
+    return [names[i] if i < len(names) else f"input_{i}" for i in range(len(graph.shapes))]
 
 
 def _dims(shape: Lengths) -> list[Any]:
     """Return a shape as a file says it."""
     return [BATCH if n == N else None if isinstance(n, SymbolicLength) else int(n) for n in shape]
-
-
-def _size(shape: Any) -> int:
-    return math.prod(shape)

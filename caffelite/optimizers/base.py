@@ -330,15 +330,8 @@ class Optimizer(ABC):
     def _update(self, rule: str) -> None:
         """Update every segment by a rule of `kernels.update` that needs only the fields of a Segment."""
         for segment in self.segments():
-            kernels.update(
-                rule,
-                segment.data,
-                segment.gradient,
-                segment.state,
-                segment.hyper,
-                used=segment.used_rows,
-                is_sparse=segment.is_sparse,
-            )
+            operands = segment.data, segment.gradient, segment.state, segment.hyper
+            kernels.update(rule, *operands, used=segment.used_rows, is_sparse=segment.is_sparse)
 
     def segments(self) -> list[Segment]:
         """Return the parameters that have a gradient; neighbours in memory are one segment."""

@@ -177,7 +177,7 @@ class ScheduleState:
         return state
 
     def read(self, state: dict[str, Any]) -> list[tuple[np.ndarray, int] | None]:
-        """Return the rates and the next step of each group in a state. ValueError unless they are a schedule."""
+        """Return the rates and the next step of each group in a state. Raise ValueError unless they are a schedule."""
         return [_read_schedule(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:

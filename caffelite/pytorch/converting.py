@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,7 @@ from caffelite.pytorch.state import BATCH_COUNT, TorchArray, match_state, store,
 
 #: Attributes of modules that are not options, or that a row of the table checks itself.
 UNCHECKED_ATTRIBUTES = {
-    "training",
-    "inplace",
-    "init",
-    "name",
-    "threshold",
-    "sequences",
-    "causal",
-    "activation_relu_or_gelu",
+    *("training", "inplace", "init", "name", "threshold", "sequences", "causal", "activation_relu_or_gelu"),
 }
 HARMLESS_METHODS = {"extra_repr", "reset_parameters", "_reset_parameters"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -74,10 +66,10 @@ def from_torch(module: nn.Module) -> cl.Model:
     pairs, frozen = [], []
     for path, m, function in converted.values():
         if not named_parts(m):
-            state = m.state_dict(keep_vars=True)
-            matches = match_state(torch_arrays(function), state, f"from_torch: {_describe(path, m)}: ")
-            pairs += matches
-            frozen += [p for p, value in _parameter_pairs(torch_arrays(function), state) if not value.requires_grad]
+            arrays, state = torch_arrays(function), m.state_dict(keep_vars=True)
+            pairs += match_state(arrays, state, f"from_torch: {_describe(path, m)}: ")
+            frozen_arrays = [array for name, array in arrays.items() if not state[name].requires_grad]
+            frozen += [p for array in frozen_arrays for p in array.arrays if isinstance(p, Tensor)]
     store(model, pairs)
     for p in frozen:
         p.requires_grad = False
@@ -162,10 +154,8 @@ def _check_methods(m: nn.Module, base: type, path: str) -> None:
     classes = type(m).__mro__
     for attributes in (vars(m), *map(vars, classes[: classes.index(base)])):
         for name in attributes:
-            is_harmless = name in HARMLESS_METHODS or (
-                name.startswith("__") and name not in ("__call__", "__getattr__")
-            )
-            if callable(getattr(base, name, None)) and not is_harmless:
+            is_special = name.startswith("__") and name not in ("__call__", "__getattr__")
+            if callable(getattr(base, name, None)) and not is_special and name not in HARMLESS_METHODS:
                 raise _error(path, m, f"has a {name} of its own")
 
 
@@ -218,12 +208,6 @@ def _canonical(option: Any) -> Any:
     if isinstance(option, nn.GELU) and option.approximate == "none":
         return nn.functional.gelu
     return 0 if option == "valid" else option
-
-
-def _parameter_pairs(arrays: dict[str, TorchArray], state: Mapping[str, Any]) -> Iterator[tuple[Tensor, Any]]:
-    """Yield the parameters, each with the one of PyTorch's that it is in."""
-    for name, array in arrays.items():
-        yield from [(parameter, state[name]) for parameter in array.arrays if isinstance(parameter, Tensor)]
 
 
 def _join_path(path: str, name: str) -> str:

@@ -107,10 +107,6 @@ def pair_batch_norm(module_class: Any) -> LayerPair:
     return pair._replace(to_function=to_function)
 
 
-def make_gelu(m: Any) -> Function:
-    return cl.GELU({"none": False, "tanh": True}[m.approximate])
-
-
 def pair_softmax(function_class: Any, module_class: Any) -> LayerPair:
     """Return a row for a softmax. Without `dim`, PyTorch guesses the axis from the input."""
 
@@ -133,10 +129,6 @@ def make_upsample(m: Any) -> Function:
     if None in scale or any(s != int(s) for s in scale):
         raise ValueError(f"takes a scale_factor that is an integer, got {m.scale_factor}")
     return cl.Upsample(tuple(map(int, scale)) if len(scale) > 1 else int(scale[0]))
-
-
-def make_upsample_module(f: Any) -> nn.Module:
-    return nn.Upsample(scale_factor=f.scale[0] if len({*f.scale}) == 1 else f.scale)
 
 
 PADDING_CLASSES = {
@@ -176,14 +168,6 @@ def make_reshape(m: Any) -> Function:
     return cl.Reshape(size)
 
 
-def make_positional_module(f: Any) -> nn.Module:
-    return modules.PositionalEncoding(f.size, f.max_length, f.table("float64"))
-
-
-def make_parallel_module(f: Any, *parts: nn.Module) -> nn.Module:
-    return modules.Parallel(parts, f.concatenate.axis)
-
-
 def make_columns_module(f: cl.Columns) -> nn.Module:
     sizes = [embedding.size for embedding in f.embeddings]
     return modules.Columns({**f.arguments(), "gaps": f.gaps.tolist()}, *_table_state(f), sizes)
@@ -207,10 +191,6 @@ def columns_names(f: cl.Columns) -> ArrayNames:
 def make_table_function(function_class: type[cl.Columns]) -> Callable[[Any], Function]:
     """Make the Function of a module again, from its arguments."""
     return lambda m: function_class(**{name: value for name, value in m._columns.items() if name != "gaps"})
-
-
-def make_positional_encoding(m: Any) -> Function:
-    return cl.PositionalEncoding(m.size, m.max_length)
 
 
 def make_attention(m: Any) -> Function:
@@ -276,7 +256,10 @@ def make_sequence(m: nn.Module, *functions: Function) -> cl.Model:
 LAYER_PAIRS = [
     LayerPair(cl.Model, nn.Sequential, make_sequence, lambda f, *parts: nn.Sequential(*parts)),
     LayerPair(cl.Residual, modules.Residual, lambda m, f: cl.Residual(f), lambda f, part: modules.Residual(part)),
-    LayerPair(cl.Parallel, modules.Parallel, lambda m, *fs: cl.Parallel(fs, m.axis), make_parallel_module),
+    LayerPair(
+        *(cl.Parallel, modules.Parallel, lambda m, *functions: cl.Parallel(functions, m.axis)),
+        lambda f, *parts: modules.Parallel(parts, f.concatenate.axis),
+    ),
     pair_layers(cl.Linear, nn.Linear, "in_features out_features bias", {"weight": "weight.T", "bias": "bias"}),
     pair_layers(cl.Embedding, nn.Embedding, "num_embeddings=count embedding_dim=size sparse", {"weight": "weight"}),
     pair_layers(cl.Conv1d, nn.Conv1d, CONVOLUTION, SAME),
@@ -295,11 +278,11 @@ LAYER_PAIRS = [
     LayerPair(None, nn.AdaptiveMaxPool1d, make_global_pool(cl.GlobalMaxPool, 1)),
     LayerPair(None, nn.AdaptiveMaxPool2d, make_global_pool(cl.GlobalMaxPool, 2)),
     LayerPair(None, nn.AdaptiveMaxPool3d, make_global_pool(cl.GlobalMaxPool, 3)),
-    LayerPair(cl.Upsample, nn.Upsample, make_upsample, make_upsample_module),
-    pair_batch_norm(modules.BatchNorm),
-    pair_batch_norm(nn.BatchNorm1d),
-    pair_batch_norm(nn.BatchNorm2d),
-    pair_batch_norm(nn.BatchNorm3d),
+    LayerPair(
+        *(cl.Upsample, nn.Upsample, make_upsample),
+        lambda f: nn.Upsample(scale_factor=f.scale[0] if len({*f.scale}) == 1 else f.scale),
+    ),
+    *map(pair_batch_norm, (modules.BatchNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)),
     pair_layers(cl.InstanceNorm, modules.InstanceNorm, "num_features=channels eps", SCALED, affine=True),
     pair_layers(cl.InstanceNorm, nn.InstanceNorm1d, "num_features=channels eps", SCALED, affine=True),
     pair_layers(cl.InstanceNorm, nn.InstanceNorm2d, "num_features=channels eps", SCALED, affine=True),
@@ -311,7 +294,10 @@ LAYER_PAIRS = [
     pair_layers(cl.LeakyReLU, nn.LeakyReLU, "negative_slope=slope"),
     pair_layers(cl.PReLU, nn.PReLU, "num_parameters=channels", {"weight": "slope"}),
     pair_layers(cl.ELU, nn.ELU, "alpha"),
-    LayerPair(cl.GELU, nn.GELU, make_gelu, lambda f: nn.GELU("tanh" if f.approximate else "none")),
+    LayerPair(
+        *(cl.GELU, nn.GELU, lambda m: cl.GELU({"none": False, "tanh": True}[m.approximate])),
+        lambda f: nn.GELU("tanh" if f.approximate else "none"),
+    ),
     pair_layers(cl.SiLU, nn.SiLU),
     pair_layers(cl.Mish, nn.Mish),
     pair_layers(cl.Tanh, nn.Tanh),
@@ -327,22 +313,20 @@ LAYER_PAIRS = [
     LayerPair(None, nn.Identity, lambda m: cl.Model()),
     *[
         LayerPair(cl.Pad, module_class, make_pad(mode), make_pad_module)
-        for mode, classes in PADDING_CLASSES.items()
+        for mode, classes in (
+            *PADDING_CLASSES.items(),
+            ("zero", (nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d)),
+        )
         for module_class in classes
     ],
-    *[
-        LayerPair(cl.Pad, module_class, make_pad("zero"), make_pad_module)
-        for module_class in (nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d)
-    ],
-    pair_recurrent(cl.RNN, modules.RNN),
-    pair_recurrent(cl.GRU, modules.GRU),
-    pair_recurrent(cl.LSTM, modules.LSTM),
-    pair_recurrent(cl.RNN, nn.RNN),
-    pair_recurrent(cl.GRU, nn.GRU),
-    pair_recurrent(cl.LSTM, nn.LSTM),
+    *map(pair_recurrent, (cl.RNN, cl.GRU, cl.LSTM), (modules.RNN, modules.GRU, modules.LSTM)),
+    *map(pair_recurrent, (cl.RNN, cl.GRU, cl.LSTM), (nn.RNN, nn.GRU, nn.LSTM)),
     LayerPair(cl.Columns, modules.Columns, make_table_function(cl.Columns), make_columns_module, columns_names),
     LayerPair(cl.Splines, modules.Splines, make_table_function(cl.Splines), make_splines_module, SPLINES),
-    LayerPair(cl.PositionalEncoding, modules.PositionalEncoding, make_positional_encoding, make_positional_module),
+    LayerPair(
+        *(cl.PositionalEncoding, modules.PositionalEncoding, lambda m: cl.PositionalEncoding(m.size, m.max_length)),
+        lambda f: modules.PositionalEncoding(f.size, f.max_length, f.table("float64")),
+    ),
     LayerPair(cl.MultiHeadAttention, modules.SelfAttention, make_attention, make_attention_module, projections("", "")),
     LayerPair(cl.MultiHeadAttention, nn.MultiheadAttention, make_attention, make_attention_module, projections("", "")),
     LayerPair(cl.TransformerBlock, modules.TransformerBlock, make_block, make_block_module, BLOCK),

@@ -13,13 +13,12 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPRegressor
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -31,7 +30,14 @@ from caffelite.model.lbfgs import minimize
 from caffelite.model.model import Model
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.callback_tasks import CallbackTasks, FitMonitor, ValidationSet
-from caffelite.sklearn.frame_rows import FrameRows, check_frame_targets, input_features, is_frame, model_input
+from caffelite.sklearn.frame_rows import (
+    FrameRows,
+    check_frame_targets,
+    input_features,
+    is_frame,
+    model_input,
+    squeeze_column,
+)
 from caffelite.sklearn.penalized_loss import PenalizedLoss
 from caffelite.training.history import History
 
@@ -184,9 +190,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             return rows, check_frame_targets(rows, y, self._is_regression)
         options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._is_regression}
         X, y = validate_data(self, X, y, reset=reset, **options, **self._data_options(X))
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
-        return X, y
+        return X, squeeze_column(y)
 
     def _check_frame(self, X: Any, y: Any, reset: bool) -> FrameRows:
         """Return the rows of a frame. TypeError for anything else, ValueError for other columns than in `fit`."""
@@ -216,10 +220,10 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         if len(held_out) < 2:
             share = f"validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
             raise ValueError(f"The validation set is too small: {share}")
-        if weights is None:
-            return X[train], y[train], None, ValidationSet(X[held_out], self._encode_targets(y[held_out]), y[held_out])
-        validation = ValidationSet(X[held_out], self._encode_targets(y[held_out]), y[held_out], weights[held_out])
-        return X[train], y[train], weights[train], validation
+        train_weights, held_out_weights = (None if weights is None else weights[rows] for rows in (train, held_out))
+        labels = y[held_out]
+        validation = ValidationSet(X[held_out], self._encode_targets(labels), labels, held_out_weights)
+        return X[train], y[train], train_weights, validation
 
     def _initialize(self, X: Any) -> None:
         """Make the model, and begin the account of its training."""

@@ -123,10 +123,9 @@ class FitMonitor:
             self.best_state[name][...] = array
 
     def _count_improvement(self, better: float) -> None:
-        """Whether an epoch that is better than the best by so much is an improvement."""
-        self.estimator._no_improvement_count = (
-            0 if better >= self.estimator.tol else self.estimator._no_improvement_count + 1
-        )
+        """Count the epochs in a row without an improvement. The new one is better than the best by so much."""
+        estimator = self.estimator
+        estimator._no_improvement_count = 0 if better >= estimator.tol else estimator._no_improvement_count + 1
 
     def _has_inverse_scaling(self) -> bool:
         return self.estimator.solver == "sgd" and self.estimator.learning_rate == "invscaling"

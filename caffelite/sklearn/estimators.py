@@ -18,8 +18,6 @@ from caffelite.sklearn.base import Estimator
 from caffelite.sklearn.net_estimator import NetEstimator, accept_build_arguments
 from caffelite.sklearn.target_encoding import Classification, Regression
 
-__all__ = ["MLPClassifier", "MLPRegressor", "NetClassifier", "NetRegressor"]
-
 ACTIVATIONS: dict[str, type[Function] | None] = {"identity": None, "logistic": Sigmoid, "tanh": Tanh, "relu": ReLU}
 
 

@@ -56,6 +56,10 @@ def check_frame_targets(rows: FrameRows, y: Any, is_regression: bool) -> np.ndar
     options = {"accept_sparse": "csr", "ensure_2d": False, "dtype": "numeric" if is_regression else None}
     y = check_array(y, input_name="y", **options)
     check_consistent_length(rows, y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
-    return y
+    return squeeze_column(y)
+
+
+def squeeze_column(y: Any) -> Any:
+    """Return targets of one column as a vector, with scikit-learn's warning; others as they are."""
+    is_column = y.ndim == 2 and y.shape[1] == 1
+    return column_or_1d(y.toarray() if issparse(y) else y, warn=True) if is_column else y

@@ -34,8 +34,6 @@ from caffelite.sklearn.frame_rows import is_frame
 from caffelite.tables.columns import mean_and_deviation
 from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, train
 
-__all__ = ["TableClassifier", "TableRegressor"]
-
 COLUMN_NAME = "x{}"  # the name of a column of an array
 
 
@@ -118,10 +116,10 @@ class TableEstimator(BaseEstimator):
 
     def _to_frame(self, X: Any, y: Any, reset: bool) -> Any:
         """X as a frame. ValueError for other columns than in `fit`, and for a y that is None."""
-        known = None if reset else [column.name for column in self.columns_.columns]
+        column_names = None if reset else [column.name for column in self.columns_.columns]
         if is_frame(X):
             validate_data(self, X, y, reset=reset, skip_check_array=True)
-            if known is None or known[0] != COLUMN_NAME.format(0) or hasattr(self, "feature_names_in_"):
+            if column_names is None or column_names[0] != COLUMN_NAME.format(0) or hasattr(self, "feature_names_in_"):
                 return X
             columns = [*frames.get_columns(X, "X").values()]  # of an estimator that was fitted on an array
         else:
@@ -129,24 +127,23 @@ class TableEstimator(BaseEstimator):
             X = validate_data(self, X, reset=reset, **options)
             validate_data(self, X, y, reset=reset, skip_check_array=True)
             columns = [to_numbers(column) for column in X.T]
-            known = known or [COLUMN_NAME.format(i) for i in range(X.shape[1])]
-        return dict(zip(known, columns, strict=True))
+            column_names = column_names or [COLUMN_NAME.format(i) for i in range(X.shape[1])]
+        return dict(zip(column_names, columns, strict=True))
 
     def _category_names(self, frame: Any) -> list[Any]:
         """Return the names of the columns of numbers that are categories."""
-        columns, names = self.categorical_features, [*frames.get_columns(frame, "X")]
-        if columns is None:
+        if self.categorical_features is None:
             return []
-        columns = np.asarray(columns)
-        if columns.dtype == bool:
-            if columns.shape != (len(names),):
-                raise ValueError(f"categorical_features: expected a mask of {len(names)} columns, got {columns.shape}")
-            columns = np.flatnonzero(columns)
-        if columns.dtype.kind in "iu" and not set(columns.tolist()) <= set(names):
-            if not ((columns >= 0) & (columns < len(names))).all():
-                raise ValueError(f"categorical_features: expected columns 0 … {len(names) - 1}, got {columns.tolist()}")
-            return [names[i] for i in columns]
-        return columns.tolist()
+        chosen, names = np.asarray(self.categorical_features), [*frames.get_columns(frame, "X")]
+        if chosen.dtype == bool:
+            if chosen.shape != (len(names),):
+                raise ValueError(f"categorical_features: expected a mask of {len(names)} columns, got {chosen.shape}")
+            chosen = np.flatnonzero(chosen)
+        if chosen.dtype.kind in "iu" and not set(chosen.tolist()) <= set(names):
+            if not ((chosen >= 0) & (chosen < len(names))).all():
+                raise ValueError(f"categorical_features: expected columns 0 … {len(names) - 1}, got {chosen.tolist()}")
+            return [names[i] for i in chosen]
+        return chosen.tolist()
 
     def _predict_nets(self, X: Any) -> np.ndarray:
         """Return the outputs of each net, float64 (n, nets, outputs)."""

@@ -158,9 +158,9 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
         return np.asarray(y, self.model_.dtype)
 
     def _loss(self) -> tuple[Loss, float]:
-        return (
-            (PoissonDeviance(), self.n_outputs_) if self.out_activation_ == "exp" else (MSELoss(), self.n_outputs_ / 2)
-        )
+        if self.out_activation_ == "exp":
+            return PoissonDeviance(), self.n_outputs_
+        return MSELoss(), self.n_outputs_ / 2
 
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
         if not np.isfinite(scores).all():

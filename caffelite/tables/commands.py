@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from collections.abc import Collection, Sequence
 from importlib import import_module
@@ -78,10 +76,8 @@ def train(
     linear = train_linear(frame, target, parts.training, seed)
     tree_outputs = predict_trees(nets.model.columns, frame, target, parts, seed)
     evaluation = TableEvaluation(nets.model, linear, tree_outputs, frame, target, parts, seed)
-    epochs, parameters = (
-        max(history.epochs for history in nets.histories),
-        sum(p.data.size for p in nets.model.parameters()),
-    )
+    epochs = max(history.epochs for history in nets.histories)
+    parameters = sum(p.data.size for p in nets.model.parameters())
     echo(f"{plural(len(best), 'net')}, {parameters:,} parameters, {plural(epochs, 'epoch')} in {seconds:.2f} seconds")
     echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
     echo(f"{report.scores_table(evaluation)}\n")
@@ -112,13 +108,6 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
     return [names, *np.column_stack([classes, outputs.astype(str)]).tolist()], remarks
 
 
-def as_csv(lines: list[list[str]]) -> str:
-    """Cells as comma-separated values."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
-
-
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:
     """Write a model in a file in formats of other programs. The keys of `paths` are modules, such as "onnx".
 
@@ -137,13 +126,9 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
         replace_file(target, [content])
     if isinstance(model, TableModel):
         what = "the value" if model.classes is None else f"the probabilities of {', '.join(model.classes)}"
-        inputs = ", then ".join([f"{name} (n, {count})" for name, count in _inputs(model)])
+        counts = {"numbers": len(model.columns.numbers), "codes": len(model.columns.categories)}
+        inputs = ", then ".join([f"{name} (n, {count})" for name, count in counts.items() if count])
         echo(f"{report.inputs_table(model.columns)}\n\nInputs: {inputs}. Output: {what}.")
-
-
-def _inputs(model: TableModel) -> list[tuple[str, int]]:
-    counts = {"numbers": len(model.columns.numbers), "codes": len(model.columns.categories)}
-    return [(name, count) for name, count in counts.items() if count]
 
 
 def check_distinct_paths(read: Sequence[str], written: Sequence[Path]) -> None:

@@ -16,7 +16,7 @@ from caffelite.data.frames import is_instance, is_missing
 
 SECOND = np.timedelta64(1, "s")
 QUARTER = 900  # seconds: a time zone changes its offset at a multiple of 15 minutes
-FIXED_OFFSET = re.compile(r"UTC([+-])(\d\d):(\d\d)")  # a zone without a name
+FIXED_OFFSET = re.compile(r"UTC[+-]\d\d:\d\d")  # a zone without a name
 PARTS = ("year", "month", "day of the year", "weekday", "hour", "seconds")
 CYCLES = {"month": 12.0, "day of the year": 365.25, "weekday": 7.0, "hour": 24.0}
 
@@ -89,19 +89,16 @@ def zone_name(zone: datetime.tzinfo, what: Any) -> str:
     offset = zone.utcoffset(None)
     if offset is None:
         raise TypeError(f"{what} has the time zone {zone!r}, which has no name")
-    minutes = round(offset.total_seconds() / 60)
-    if minutes == 0:
-        return "UTC"
-    return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    whole_minutes = datetime.timedelta(minutes=round(offset.total_seconds() / 60))
+    return str(datetime.timezone(whole_minutes))
 
 
 def find_zone(name: str) -> datetime.tzinfo:
     """Return the time zone of a `zone_name`. ValueError if this machine does not know it."""
     if name == "UTC":
         return datetime.timezone.utc
-    if fixed := FIXED_OFFSET.fullmatch(name):
-        minutes = int(fixed[2]) * 60 + int(fixed[3])
-        return datetime.timezone(datetime.timedelta(minutes=-minutes if fixed[1] == "-" else minutes))
+    if FIXED_OFFSET.fullmatch(name):
+        return datetime.datetime.strptime(name, "UTC%z").tzinfo  # type: ignore[return-value]
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):

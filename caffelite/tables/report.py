@@ -35,9 +35,8 @@ def describe_target(target: Target, parts: TableSplit, other_task: str | None) -
             f"{shorten(target.classes[i], MAX_NAME_LENGTH)} {percent_text(counts[i] / len(values))}"
             for i in by_frequency
         ]
-        class_texts[MAX_LISTED_CLASSES:] = (
-            [f"{len(class_texts) - MAX_LISTED_CLASSES:,} more"] if len(class_texts) > MAX_LISTED_CLASSES else []
-        )
+        if len(class_texts) > MAX_LISTED_CLASSES:
+            class_texts[MAX_LISTED_CLASSES:] = [f"{len(class_texts) - MAX_LISTED_CLASSES:,} more"]
         text = f"{target.name}: classification, {len(by_frequency):,} classes: {', '.join(class_texts)}"
     text += f"; or --task {other_task}" if other_task else ""
     uses = [f"{np.count_nonzero(rows):,} for the {name}" for name, rows in parts._asdict().items()]
@@ -91,11 +90,11 @@ def importances_table(evaluation: TableEvaluation) -> TextTable:
 
 def inputs_table(columns: Columns) -> TextTable:
     """Return the inputs of an exported model, which are the arrays that `columns.arrays` makes from a frame."""
-    rows = []
-    numbers = [
-        feature for column in columns.columns if isinstance(column, DateColumn) for feature in _date_features(column)
-    ]
-    descriptions = dict(numbers)
+    rows: list[tuple[str, ...]] = []
+    descriptions: dict[str, str] = {}
+    for column in columns.columns:
+        if isinstance(column, DateColumn):
+            descriptions |= _describe_date(column)
     for i, name in enumerate(columns.numbers):
         rows.append(("numbers", str(i), name, descriptions.get(name, "as in the table, NaN where it is missing")))
     for i, (name, known) in enumerate(columns.categories.items()):
@@ -104,8 +103,8 @@ def inputs_table(columns: Columns) -> TextTable:
     return text_table(["input", "", "column", "what"], rows, "<><<")
 
 
-def _date_features(column: DateColumn) -> list[tuple[str, str]]:
-    """Return the features of a date, and how they are computed."""
+def _describe_date(column: DateColumn) -> dict[str, str]:
+    """Return how each feature of a date is computed."""
     descriptions = []
     for part in column.parts:
         if part == "seconds":
@@ -116,4 +115,4 @@ def _date_features(column: DateColumn) -> list[tuple[str, str]]:
             descriptions += [f"sin({angle}), counted from 0", f"cos({angle}), counted from 0"]
         else:
             descriptions.append(part)
-    return list(zip(column.features, descriptions, strict=True))
+    return dict(zip(column.features, descriptions, strict=True))

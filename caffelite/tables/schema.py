@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,10 +150,8 @@ def _is_row_index(column: np.ndarray) -> bool:
 def _convert_words(name: str, column: Words, training: np.ndarray, min_frequency: int) -> tuple[Any, ColumnSummary]:
     """Return the values of a column of words, or None if it is left out, and its ColumnSummary."""
     training_codes = column.codes[training]
-    missing, counts = (
-        int((training_codes < 0).sum()),
-        np.bincount(training_codes[training_codes >= 0], minlength=len(column.words)),
-    )
+    missing = int((training_codes < 0).sum())
+    counts = np.bincount(training_codes[training_codes >= 0], minlength=len(column.words))
     order = np.argsort(-counts, kind="stable")
     frequent, distinct = int((counts >= min_frequency).sum()), int((counts > 0).sum())
     if distinct == 0:
@@ -221,14 +219,6 @@ def _parse_date(word: str) -> datetime.datetime:
     return date.replace(tzinfo=datetime.timezone(-ahead if sign == "-" else ahead))
 
 
-def _is_date(word: str) -> bool:
-    try:
-        _parse_date(word)
-    except ValueError:
-        return False
-    return True
-
-
 # ---- what a model gets ----------------------------------------------------------------------------------------------
 
 
@@ -270,7 +260,7 @@ def make_frame(table: CSVTable, columns: Columns) -> tuple[Frame, list[str]]:
 
 
 def _to_dates(table: CSVTable, name: str, column: Words) -> np.ndarray:
-    no_date = next((i for i, word in enumerate(column.words) if not _is_date(word)), None)
+    no_date = next((i for i, word in enumerate(column.words) if not _can_parse(_parse_date, word)), None)
     if no_date is not None:
         where = table.where(column.codes == no_date)
         raise ValueError(f"{table.path}: {name} is {column.words[no_date]!r} {where}; the model takes dates there")
@@ -303,13 +293,14 @@ def _check_finite(table: CSVTable, name: str, column: np.ndarray) -> None:
 
 def _nonnumeric_message(table: CSVTable, name: str, column: Words, expected: str) -> str:
     """Return the message of an error about words in a column of numbers. It names the first word."""
-    code = next((i for i, word in enumerate(column.words) if not _is_number(word)), 0)
+    are_numbers = [_can_parse(float, word.replace(",", ".")) for word in column.words]
+    code = int(np.argmin(are_numbers)) if are_numbers else 0
     return f"{table.path}: {name} is {column.words[code]!r} {table.where(column.codes == code)}; {expected}"
 
 
-def _is_number(word: str) -> bool:
+def _can_parse(parse: Callable[[str], Any], word: str) -> bool:
     try:
-        float(word.replace(",", "."))
+        parse(word)
     except ValueError:
         return False
     return True

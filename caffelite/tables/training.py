@@ -107,10 +107,10 @@ def train_nets(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, s
         if not nets:
             raise
         echo(f"caffelite: stopped, with {len(nets)} of {recipe.number_of_nets(count)} nets", sys.stderr)
-    is_regression = target.classes is None
-    functions = (
-        recipes.average_regressors(nets, center, scale) if is_regression else recipes.average_classifiers(nets, outputs)
-    )
+    if target.classes is None:
+        functions = recipes.average_regressors(nets, center, scale)
+    else:
+        functions = recipes.average_classifiers(nets, outputs)
     return TrainedNets(TableModel(functions, target.name, target.classes), histories)
 
 

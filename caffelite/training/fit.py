@@ -85,7 +85,7 @@ class TrainingRun:
     def train(self, batches: Iterable[Any], validation: Iterable[Any] | None, column_names: ColumnNames) -> History:
         """Train on `batches`, and evaluate `validation` after each epoch.
 
-        `column_names` are those of the data frames. The model remembers them.
+        The model remembers `column_names`, the names of the data frames' columns.
         """
         options, processes, average = self.options, self.processes, self.callback_list.average
         if options.accumulate > 1:

@@ -61,7 +61,7 @@ def make_training_batches(
         if options.validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
         check_batches(model, "x", x, y, options.sample_weight, loss, options.batch_options())
-        column_names, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
+        column_names, training, held_out = x.column_names if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
         training = merge_single_rows(training)
     if held_out is not None:
@@ -94,7 +94,7 @@ def _prepare_rows(
     data, column_names = prepare_data(model, "x", x, y, weights, loss)
     if not has_split:
         return data, None, column_names
-    split_rng = model._model_state.split_rng(data.rows, rng, reseed=options.seed is not None)
+    split_rng = model._model_state.find_split_rng(data.rows, rng, reseed=options.seed is not None)
     data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
         weights = class_weights.multiply(data.weights, data.targets[0])
@@ -109,7 +109,7 @@ def make_validation_batches(
 ) -> Iterable[Any]:
     """Return the validation data as batches. Frames must have the columns of the training."""
     if isinstance(data, DataGenerator):
-        check_columns(model, "validation_data", data.columns, column_names)
+        check_columns(model, "validation_data", data.column_names, column_names)
         return as_batches(model, "validation_data", data, None, None, loss)
     x, y, weights = unpack_validation_data(data, "(x, y), (x, y, weights) or a DataGenerator")
     return as_batches(model, "validation_data's x", x, y, weights, loss, column_names=column_names, **EVAL_OPTIONS)
@@ -171,7 +171,7 @@ def check_batches(
         raise ValueError("sample_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
     generator = x.batches if isinstance(x, Prefetch) else x
     if isinstance(generator, DataGenerator):
-        check_columns(model, name, generator.columns)
+        check_columns(model, name, generator.column_names)
     if isinstance(x, DataGenerator):
         if y is not None:
             raise ValueError(f"{name} is a DataGenerator, which has its own targets; leave out y")

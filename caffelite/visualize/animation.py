@@ -18,6 +18,7 @@ import numpy as np
 
 from caffelite._support.colours import FAINT, INK, PALETTE
 from caffelite.core.arrays import check_positive, check_positive_integer
+from caffelite.core.function import format_shape
 from caffelite.model.model import Model
 from caffelite.training.history import History
 from caffelite.visualize.regions import Plane
@@ -129,10 +130,9 @@ class Film:
         images = [Image.fromarray(frame) for frame in self.frames]
         sample = np.concatenate([self.frames[i] for i in sorted({0, len(self) // 3, len(self) - 1})])
         fixed_colours = np.array([ImageColor.getrgb(colour) for colour in ("#FFFFFF", INK, FAINT, *PALETTE)])
-        palette = (
-            Image.fromarray(sample).quantize(COLOURS - len(fixed_colours), dither=Image.Dither.NONE).getpalette() or []
-        )
-        candidates = np.array(palette).reshape(-1, 3)[: COLOURS - len(fixed_colours)]
+        count = COLOURS - len(fixed_colours)
+        palette = Image.fromarray(sample).quantize(count, dither=Image.Dither.NONE).getpalette() or []
+        candidates = np.array(palette).reshape(-1, 3)[:count]
         is_distinct = abs(candidates[:, None] - fixed_colours).max(axis=-1).min(axis=1) > MIN_DISTANCE
         colours = Image.new("P", (1, 1))
         colours.putpalette(np.concatenate([fixed_colours, candidates[is_distinct]]).reshape(-1).tolist())
@@ -179,7 +179,7 @@ class _Regions:
         if len(shape) != 2 or shape[1] < 2:
             raise ValueError(
                 "film draws the regions of a classifier with a column of outputs for each class, (n, classes); this "
-                f"model's outputs are {('n', *shape[1:])}".replace("'", "")
+                f"model's outputs are {format_shape((None, *shape[1:]))}"
             )
 
     def draw(self, axes: Any, outputs: np.ndarray, predictions: np.ndarray) -> str:
@@ -202,7 +202,7 @@ class _Curve:
         if shape not in ((1,), (1, 1)):
             raise ValueError(
                 "film draws the curve of a regression with one output, (n, 1) or (n,); this model's outputs are "
-                f"{('n', *shape[1:])}".replace("'", "")
+                f"{format_shape((None, *shape[1:]))}"
             )
 
     def draw(self, axes: Any, outputs: np.ndarray, predictions: np.ndarray) -> str:
@@ -288,14 +288,8 @@ def _choose_subject(model: Model, x: np.ndarray, y: np.ndarray) -> _Regions | _C
         raise TypeError(f"film takes a Model, got {model!r}")
     if x.ndim == 2 and x.shape[1] == 2 and y.shape == x.shape[:1] and y.dtype.kind in "iu" and len(x):
         return _Regions(model, x, y)
-    is_number = x.ndim == 1 or x.shape[1:] == (1,)
-    if (
-        is_number
-        and x.dtype.kind in "iuf"
-        and y.shape in (x.shape[:1], (len(x), 1))
-        and y.dtype.kind in "iuf"
-        and len(x)
-    ):
+    are_columns = all(a.ndim == 1 or a.shape[1:] == (1,) for a in (x, y))
+    if are_columns and len(x) == len(y) > 0 and x.dtype.kind in "iuf" and y.dtype.kind in "iuf":
         return _Curve(model, x, y)
     raise ValueError(
         "film takes points (n, 2) with integer labels (n,), or numbers (n, 1) with targets (n,) or (n, 1); "

@@ -1,7 +1,8 @@
 """The formulas of common Functions with the numbers of one row put in, forward and back.
 
 A formula is its text and its result: `("0.5 · 2 + 1", "2")`. There is one for each number of the output, or on the way
-back for each number of the input. Functions that are not here have none.
+back for each number of the input. Functions that are not here have none. Their subclasses have none either, because
+they may compute anything.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def format_number(x: Any) -> str:
 
 def forward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarray) -> Formulas:
     """Return the formulas of a Function's output; [] if there are too many numbers, or no formulas for this class."""
-    formula = _lookup(FORWARD_FORMULAS, function)
+    formula = FORWARD_FORMULAS.get(type(function))
     if formula is None or not _are_few([*inputs, output]):
         return []
     return _zip_results(formula(function, inputs), output)
@@ -36,16 +37,11 @@ def forward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarr
 
 def backward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarray, dy: np.ndarray) -> Formulas:
     """Return the formulas of the gradient of a Function's input; [] if there are too many numbers, or no formulas."""
-    formula = _lookup(BACKWARD_FORMULAS, function)
+    formula = BACKWARD_FORMULAS.get(type(function))
     if formula is None or not _are_few([*inputs, output]):
         return []
     texts, dx = formula(function, inputs, output, dy)
     return _zip_results(texts, dx)
-
-
-def _lookup(table: dict[type, Any], function: Function) -> Callable[..., Any] | None:
-    """Return the entry of a table for a Function's class. A subclass has no entry, because it may compute anything."""
-    return table.get(type(function))
 
 
 def _are_few(arrays: Sequence[Any]) -> bool:
@@ -71,14 +67,13 @@ def _join_terms(terms: list[str]) -> str:
 
 def _linear(function: Any, inputs: Sequence[np.ndarray]) -> list[str]:
     weight, bias = function.weight.data, function.bias
-    texts = []
-    for j in range(weight.shape[1]):
-        terms = [
-            f"{x} · {_parenthesize(w)}"
-            for x, w in zip(_format_numbers(inputs[0]), _format_numbers(weight[:, j]), strict=True)
-        ]
-        texts.append(_join_terms([*terms, *([] if bias is None else [_format_numbers(bias.data)[j]])]))
-    return texts
+    biases = [[]] * weight.shape[1] if bias is None else [[b] for b in _format_numbers(bias.data)]
+    return [_join_terms([*_products(inputs[0], w), *b]) for w, b in zip(weight.T, biases, strict=True)]
+
+
+def _products(a: np.ndarray, b: np.ndarray) -> list[str]:
+    """Return the products of the numbers of two arrays."""
+    return [f"{x} · {_parenthesize(y)}" for x, y in zip(_format_numbers(a), _format_numbers(b), strict=True)]
 
 
 def _binary(sign: str) -> Callable[..., list[str]]:
@@ -169,20 +164,13 @@ FORWARD_FORMULAS: dict[type, Callable[..., list[str]]] = {
 
 def _linear_backward(function: Any, _inputs: Any, _output: Any, dy: np.ndarray) -> tuple[list[str], np.ndarray]:
     weight = function.weight.data
-    texts = [
-        _join_terms(
-            [f"{d} · {_parenthesize(w)}" for d, w in zip(_format_numbers(dy), _format_numbers(row), strict=True)]
-        )
-        for row in weight
-    ]  # one for each input
-    return texts, dy @ weight.T
+    return [_join_terms(_products(dy, row)) for row in weight], dy @ weight.T  # a formula for each input
 
 
 def _elementwise_backward(slope: Callable[..., np.ndarray]) -> Callable[..., tuple[list[str], np.ndarray]]:
     def texts(_function: Any, inputs: Sequence[np.ndarray], output: np.ndarray, dy: np.ndarray) -> Any:
         slopes = slope(inputs[0], output)
-        pairs = zip(_format_numbers(dy), _format_numbers(slopes), strict=True)
-        return [f"{d} · {_parenthesize(s)}" for d, s in pairs], dy * slopes
+        return _products(dy, slopes), dy * slopes
 
     return texts
 

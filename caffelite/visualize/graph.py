@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from caffelite._support.text_table import FIT_STYLE
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite._support.text_table import FIT_STYLE, shorten
 from caffelite.core.autograd import topological_order
+from caffelite.core.modes import mode
 from caffelite.core.tensor import Tensor
 
 LETTER, MAX_LABEL = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
-MIN_HEIGHT, LINE_HEIGHT = (
-    42,
-    16,
-)  # pixels: the least height of a box, which has room for two lines; the height of a line
+MIN_HEIGHT, LINE_HEIGHT = 42, 16  # pixels of a box at least, which has room for two lines, and of a line
 GAP, MARGIN = 34, 8  # between rows, and around the drawing
 COLUMN_GAP, PORT_GAP = 16, 14  # between boxes in a row, and between arrows that end at one box
 
@@ -94,6 +96,18 @@ def graph(tensor: Tensor) -> SVG:
         return draw_boxes(build_boxes(tensor))
     except RuntimeError:
         raise RuntimeError("graph: backward has freed the graph; draw it before `backward`") from None
+
+
+@contextmanager
+def record_graph(training: bool) -> Iterator[None]:
+    """Inside, Functions record a graph, behave as in training or not, and give no warnings. No Program records them."""
+    before = mode.records_graph, mode.training
+    mode.records_graph, mode.training = True, training
+    try:
+        with kernels.pause_recording(), np.errstate(all="ignore"):
+            yield
+    finally:
+        mode.records_graph, mode.training = before
 
 
 def draw_boxes(boxes: list[Box], legend: Sequence[Piece] = ()) -> SVG:
@@ -224,6 +238,5 @@ def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
 
 def _label(text: str) -> str:
     """In one line, of limited length, of letters that XML allows."""
-    line = " ".join(text.split())
-    line = line if len(line) <= MAX_LABEL else line[: MAX_LABEL - 1] + "…"
+    line = shorten(text, MAX_LABEL)
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

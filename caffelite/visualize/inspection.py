@@ -22,13 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.terminal import make_writable
 from caffelite._support.text_table import TextTable, shorten, text_table
 from caffelite.core.function import Function
-from caffelite.core.modes import mode
 from caffelite.core.sparse import is_sparse, to_row_array
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import unpack_single
@@ -37,6 +35,7 @@ from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.training.inputs import as_loss, prepare_data
+from caffelite.visualize.graph import record_graph
 from caffelite.visualize.plots import PALETTE
 
 DEAD = 0.1  # share of the units that are 0 for all rows
@@ -232,13 +231,8 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
         raise ValueError(
             "inspect takes rows in memory, some hundreds, such as x[:500]; got rows that are not in memory"
         )
-    before = mode.records_graph, mode.training
-    mode.records_graph = mode.training = True
-    try:
-        with kernels.pause_recording(), np.errstate(all="ignore"):
-            return _inspect(*copy.deepcopy((model, loss)), batch)
-    finally:
-        mode.records_graph, mode.training = before
+    with record_graph(training=True):
+        return _inspect(*copy.deepcopy((model, loss)), batch)
 
 
 def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:

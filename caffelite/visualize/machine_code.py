@@ -239,13 +239,8 @@ def _disassemble(begin: int, file: str) -> dict[int, tuple[str, int]]:
             "machine_code needs the disassembler objdump, and there is none on the PATH: install binutils "
             "(apt install binutils; on macOS, xcode-select --install)"
         )
-    command = [
-        program,
-        "-d",
-        "--no-show-raw-insn",
-        f"--start-address={begin:#x}",
-        f"--stop-address={begin + CHUNK:#x}",
-    ]
+    addresses = [f"--start-address={begin:#x}", f"--stop-address={begin + CHUNK:#x}"]
+    command = [program, "-d", "--no-show-raw-insn", *addresses]
     if platform.machine() in ("x86_64", "AMD64"):
         command += ["-M", "intel"]
     result = subprocess.run([*command, file], capture_output=True, text=True, check=False)

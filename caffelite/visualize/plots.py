@@ -124,14 +124,12 @@ def weights(function: Function) -> Any:
 
     Raise ValueError if there are no such parameters.
     """
-    from caffelite._support.figures import Figure
-
     matrices = {name: p.data for name, p in function.named_parameters().items() if p.ndim > 1}
     if not matrices:
         raise ValueError(f"weights: {function!r} has no parameters of two or more axes")
     columns = min(len(matrices), 4)
     rows = math.ceil(len(matrices) / columns)
-    figure = Figure(2.6 * columns, 2.6 * rows)
+    figure = _make_figure(2.6 * columns, 2.6 * rows)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         axes.set_axis_off()
@@ -258,7 +256,7 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     x (n, 2), y (n,) integer labels.
     """
     share = np.mean(model.predict(x).argmax(axis=1) == y)
-    figure = _make_figure()
+    figure = _make_figure(dpi=160)
     axes = _draw_curves_right(figure, history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
     decision_regions(model, x, y, axes=axes)
     return figure
@@ -272,7 +270,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
     """
     wrong = np.flatnonzero(np.asarray(predictions) != labels)
     title = f"{len(wrong):,} of {len(images):,} held-out images wrong (label → prediction)"
-    figure = _make_figure()
+    figure = _make_figure(dpi=160)
     above, below = figure.subfigures(2, 1, height_ratios=[1.9, 1])
     mistakes(images, labels, predictions, axes=_draw_curves_right(above, history, title))
     axes = below.subplots()
@@ -283,7 +281,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
 
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
     """Return a matplotlib Figure: `text`, what there is room for, and beside it loss and accuracy over the epochs."""
-    figure = _make_figure()
+    figure = _make_figure(dpi=160)
     axes = _draw_curves_right(figure, history, "held-out text, the darker the less expected")
     text(characters[:MAX_CHARACTERS], probabilities[:MAX_CHARACTERS], axes=axes)
     return figure
@@ -299,7 +297,7 @@ def table_picture(
     by the names of columns.
     """
     truth, predictions = _check_columns("table_picture", "truth", truth, "predictions", predictions)
-    figure = _make_figure()
+    figure = _make_figure(dpi=160)
     left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 0.85, 0.85], wspace=0.03)
     axes = left.subplots()
     if classes is None:
@@ -338,9 +336,7 @@ def _draw_predictions(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> 
     axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
     axes.scatter(truth[shown_rows], predictions[shown_rows], s=12, alpha=0.6, color=PALETTE[0], linewidths=0)
     axes.set(xlabel="true", ylabel="predicted")
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    _style_axes(axes, f"{len(truth):,} held-out rows")
+    _style_axes(axes, f"{len(truth):,} held-out rows", grid="both")
 
 
 def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) -> None:
@@ -348,12 +344,14 @@ def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) ->
     top = sorted(importances.items(), key=lambda item: item[1])[-10:]
     axes.barh(range(len(top)), [x for _, x in top], color=PALETTE[0], height=0.6)
     axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 18)) for name, _ in top])
-    axes.grid(axis="x", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    _style_axes(axes, f"{what} if shuffled")
+    _style_axes(axes, f"{what} if shuffled", grid="x")
 
 
-def _style_axes(axes: Any, title: str) -> None:
+def _style_axes(axes: Any, title: str, grid: str | None = None) -> None:
+    """Write the title, and draw no box. Behind the picture are the lines of a grid: "x", "y", "both" or none."""
+    if grid is not None:
+        axes.grid(axis=grid, color=FAINT, linewidth=0.8)
+        axes.set_axisbelow(True)
     axes.set_title(title, fontsize=11, color=INK, loc="left")
     axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
     axes.xaxis.label.set_color(INK)
@@ -361,11 +359,11 @@ def _style_axes(axes: Any, title: str) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _make_figure() -> Any:
-    """Return a figure of 1600 × 700 pixels, empty."""
+def _make_figure(width: float = 10, height: float = 4.375, **options: Any) -> Any:
+    """Return an empty figure of this size in inches."""
     from caffelite._support.figures import Figure
 
-    return Figure(10, 4.375, dpi=160)
+    return Figure(width, height, **options)
 
 
 def _draw_curves_right(figure: Any, history: History, title: str) -> Any:
@@ -397,9 +395,7 @@ def _draw_curves(figure: Any, history: History, validation_label: str = "held ou
 
 def _make_axes(width: float, height: float) -> Any:
     """Axes on a figure of this size in inches, which has no others."""
-    from caffelite._support.figures import Figure
-
-    return Figure(width, height).subplots()
+    return _make_figure(width, height).subplots()
 
 
 def _import_display(what: str, module: str, name: str) -> Any:
@@ -453,9 +449,5 @@ def _draw_curve(axes: Any, history: History, name: str) -> None:
     for line in axes.lines:
         line.set_linewidth(1.5)
     axes.set_title("")
-    axes.set_title(escape_tex(name), fontsize=11, color=INK, loc="left")
     axes.margins(x=0.01)
-    axes.xaxis.label.set_color(INK)
-    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.spines[:].set_visible(False)
+    _style_axes(axes, escape_tex(name), grid="y")

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite import _kernels as kernels
 from caffelite.core.function import Function
-from caffelite.core.modes import mode
 from caffelite.core.sparse import is_sparse, to_row_array
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import unpack_single
@@ -19,12 +17,10 @@ from caffelite.model.model import Model
 from caffelite.model.tracing import to_list
 from caffelite.training.inputs import as_loss, check_indices, check_rows, model_inputs, prepare_data
 from caffelite.visualize.formulas import backward_formulas, format_number, forward_formulas
-from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes
+from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes, record_graph
 
-FORWARD_COLOUR, BACKWARD_COLOUR = (
-    "#00568a",
-    "#a83f00",
-)  # blue and vermillion, dark enough to be read on the boxes' grounds
+# Blue and vermillion, dark enough to be read on the boxes' grounds.
+FORWARD_COLOUR, BACKWARD_COLOUR = "#00568a", "#a83f00"
 MAX_LINE = 76  # letters of a line
 MAX_NUMBERS = 8  # numbers that are written out
 MAX_LINES = 4  # of a matrix or of formulas, that are written out
@@ -69,13 +65,8 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
         inputs, targets = batch.inputs, batch.targets
     if Source in map(type, inputs) or any(len(column) != 1 for column in inputs):
         raise ValueError(f"trace takes one row, such as x[0], got {[x.shape for x in inputs]}")
-    before = mode.records_graph, mode.training
-    mode.records_graph, mode.training = True, False
-    try:
-        with kernels.pause_recording(), np.errstate(all="ignore"):
-            return _draw(*copy.deepcopy((model, loss)), inputs, targets)
-    finally:
-        mode.records_graph, mode.training = before
+    with record_graph(training=False):
+        return _draw(*copy.deepcopy((model, loss)), inputs, targets)
 
 
 def _add_row_axis(row: Any) -> Any:
@@ -134,14 +125,8 @@ def _write_function(box: Box, loss: Function | None, targets: tuple[np.ndarray, 
     gradient, gradient_formulas = box.tensors[0].grad, []
     if gradient is not None and len(box.tensors) == 1:
         gradient_formulas = _drop_long(backward_formulas(box.function, inputs, box.tensors[0].data, gradient))
-    box.write(
-        [
-            *box.lines,
-            *lines,
-            *_gradient_lines(box),
-            *[[(f"back: {a} = {b}", BACKWARD_COLOUR)] for a, b in gradient_formulas],
-        ]
-    )
+    back = [[(f"back: {a} = {b}", BACKWARD_COLOUR)] for a, b in gradient_formulas]
+    box.write([*box.lines, *lines, *_gradient_lines(box), *back])
 
 
 def _drop_long(formulas: list[tuple[str, str]]) -> list[tuple[str, str]]:

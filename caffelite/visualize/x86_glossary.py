@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable
 
 LANES = {"xmm": 16, "ymm": 32, "zmm": 64}  # bytes of a register
-SIGNS = {"add": "+", "sub": "−", "mul": "·", "div": "/", "and": "and", "or": "or", "xor": "xor", "andn": "and not"}
+SIGNS = {"add": "+", "sub": "−", "mul": "·", "imul": "·", "div": "/"}
+SIGNS |= {"and": "and", "or": "or", "xor": "xor", "andn": "and not"}
 CONDITIONS = {
     "e": "equal", "ne": "not equal", "l": "less", "le": "less or equal", "g": "greater", "ge": "greater or equal",
     "b": "below", "be": "below or equal", "a": "above", "ae": "above or equal", "s": "negative", "ns": "not negative",
@@ -104,7 +105,7 @@ Match = re.Match[str]
 
 
 def _fma(match: Match, ops: _Operands) -> str:
-    negative, sign, order = match[1], {"add": "+", "sub": "−"}[match[2]], match[3]
+    negative, sign, order = match[1], SIGNS[match[2]], match[3]
     a, b, c = (ops.words(i) for i in range(3))
     factors, added = {"132": ((a, c), b), "213": ((b, a), c), "231": ((b, c), a)}[order]
     if negative and sign == "+":
@@ -112,9 +113,9 @@ def _fma(match: Match, ops: _Operands) -> str:
     return f"{a} ← {'−' if negative else ''}{factors[0]} · {factors[1]} {sign} {added}{ops.mask}"
 
 
-def _arithmetic(match: Match, ops: _Operands) -> str:
+def _arithmetic(match: Match, ops: _Operands, kind: str = "") -> str:
     a, b = ops.sources()
-    return f"{ops.result} ← {a} {SIGNS[match[1]]} {b}{ops.mask}"
+    return f"{ops.result} ← {a} {SIGNS[match[1]]} {b}{kind}{ops.mask}"
 
 
 def _extreme(match: Match, ops: _Operands) -> str:
@@ -140,11 +141,6 @@ def _mask(match: Match, ops: _Operands) -> str:
     return f"{ops.result} ← where not {a} {sign[name[1:]]} {b}{ops.mask}" if name[1:] in sign else ""
 
 
-def _whole_numbers(match: Match, ops: _Operands) -> str:
-    a, b = ops.sources()
-    return f"{ops.result} ← {a} {SIGNS[match[1]]} {b}, whole numbers{ops.mask}"
-
-
 def _shuffle(_found: Match, ops: _Operands) -> str:
     places = [i for i in range(1, len(ops)) if not ops.texts[i].lstrip("-").isdigit()]
     return f"{ops.result} ← numbers of {' and '.join(map(ops.words, places)) or 'itself'}, in another order{ops.mask}"
@@ -164,8 +160,7 @@ def _integer(match: Match, ops: _Operands) -> str:
         return f"{ops.integer_words(0)} ← {ops.integer_words(1)} · {ops.integer_words(2)}"
     if name == "imul" and len(ops) == 1:
         return ""
-    sign = {"imul": "·"}.get(name) or SIGNS[name]
-    return f"{ops.integer_words(0)} ← {ops.integer_words(0)} {sign} {ops.integer_words(1)}"
+    return f"{ops.integer_words(0)} ← {ops.integer_words(0)} {SIGNS[name]} {ops.integer_words(1)}"
 
 
 def _shift(match: Match, ops: _Operands) -> str:
@@ -182,13 +177,11 @@ def _address(_found: Match, ops: _Operands) -> str:
 
 
 def _comparison(match: Match, ops: _Operands) -> str:
+    a, b = ops.integer_words(0), ops.integer_words(1)
     if match[1] == "test":
-        return (
-            f"is {ops.integer_words(0)} 0?"
-            if ops.texts[0] == ops.texts[1]
-            else f"the bits of {ops.integer_words(0)} and {ops.integer_words(1)}"
-        )
-    return f"compare {ops.integer_words(0)} with {ops.integer_words(1)}"
+        is_itself = ops.texts[0] == ops.texts[1]
+        return f"is {a} 0?" if is_itself else f"the bits of {a} and {b}"
+    return f"compare {a} with {b}"
 
 
 # The forms of names, in the order in which they are tried, each with what makes the words.
@@ -200,7 +193,7 @@ PATTERNS: list[tuple[str, Callable[[Match, _Operands], str]]] = [
     (r"v?(andn|and|or|xor)p[sd]|v?p(andn|and|or|xor)[dq]?", _logic),
     (r"v?u?comis[sd]", lambda _, ops: f"compare {ops.words(0)} with {ops.words(1)}"),
     (r"v?cmp(\w+?)[ps][sd]", _mask),
-    (r"v?p(add|sub)[bwdq]", _whole_numbers),
+    (r"v?p(add|sub)[bwdq]", lambda match, ops: _arithmetic(match, ops, ", whole numbers")),
     (r"v?(?:broadcasts[sd]|pbroadcast[dq])", lambda _, ops: f"each of {ops.result} ← {ops.words(1)}{ops.mask}"),
     (r"v?(cvtt?)(sd|ss|si|pd|ps|dq|usi|udq|qq)2(sd|ss|si|pd|ps|dq|usi|udq|qq)", _conversion),
     (r"v?mov[ua]p[sd]|v?mov(?:dq[ua]\d*|s[sd]|[dq])", lambda _, ops: f"{ops.result} ← {ops.words(-1)}{ops.mask}"),

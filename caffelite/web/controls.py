@@ -72,10 +72,8 @@ class Controls:
         return was_asked
 
     def _handle(self, channel: Channel | None, kind: str, value: float) -> None:
-        if kind == "pause":
-            self.is_paused, self.steps, self.until_epoch = True, 0, 0
-        elif kind == "go":
-            self.is_paused, self.steps, self.until_epoch = False, 0, 0
+        if kind in ("pause", "go"):
+            self.is_paused, self.steps, self.until_epoch = kind == "pause", 0, 0
         elif kind == "step":
             self.is_paused, self.steps = True, 1
         elif kind == "epoch":

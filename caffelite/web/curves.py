@@ -12,7 +12,7 @@ MAX_POINTS = 512  # points
 class Curve:
     """A quantity over a training: the mean, minimum and maximum of the same number of values for each point.
 
-    If there are more than MOST points, two neighbours become one. So any number of values takes the same memory.
+    If there are more than MAX_POINTS, two neighbours become one. So any number of values takes the same memory.
     """
 
     def __init__(self) -> None:

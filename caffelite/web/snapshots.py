@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.text_table import shorten
-from caffelite.core.function import Function
-from caffelite.data.generator import DataGenerator
+from caffelite.data.conversion import as_inputs, as_targets, name_targets
+from caffelite.data.generator import Batch, DataGenerator, unpack_single
 from caffelite.data.vocabulary import Vocabulary
 from caffelite.files.state import find_vocabularies
 from caffelite.functions import Conv2d, Linear
 from caffelite.program import capture
 from caffelite.visualize.inspection import inspect
+from caffelite.visualize.regions import plane_extent, plane_points
 
 POINTS = 400  # of the plane, at most
 GRID = 72  # places along each side of the plane
@@ -59,10 +60,11 @@ class TrainingView:
         rows = order[np.linspace(0, len(order) - 1, min(max_rows, len(order))).astype(int)]
         x, y = generator.x, generator.y
         assert y is not None
-        return (
-            tuple([a[rows] for a in x]) if isinstance(x, tuple) else x[rows],
-            tuple([a[rows] for a in y]) if isinstance(y, tuple) else y[rows],
-        )
+
+        def take(data: Any) -> Any:
+            return tuple([a[rows] for a in data]) if isinstance(data, tuple) else data[rows]
+
+        return take(x), take(y)
 
     @property
     def x(self) -> np.ndarray | None:
@@ -174,15 +176,12 @@ def regions(view: TrainingView) -> dict[str, Any] | None:
     if x is None or x.ndim != 2 or x.shape[1] != 2 or not isinstance(view.rows.y, np.ndarray):  # type: ignore[union-attr]
         return None
     points, targets = view.sample_rows(POINTS)
-    low, high = points.min(axis=0).astype(float), points.max(axis=0).astype(float)
-    margin = 0.06 * float((high - low).max()) or 1.0
-    low, high = low - margin, high + margin
-    across, up = (np.linspace(low[i], high[i], GRID) for i in range(2))
-    grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2).astype(view.model.dtype)
-    scores = view.model.predict(grid)
+    left, right, bottom, top = plane_extent(points.astype(float))
+    grid = plane_points(np.linspace(left, right, GRID), np.linspace(bottom, top, GRID))
+    scores = view.model.predict(grid.astype(view.model.dtype))
     at_points = view.model.predict(points)
     message: dict[str, Any] = {
-        "extent": [low[0], high[0], low[1], high[1]],
+        "extent": [left, right, bottom, top],
         "points": points.astype(np.float32),
         "held_out": view.is_held_out,
     }
@@ -225,17 +224,14 @@ def filters(view: TrainingView) -> dict[str, Any] | None:
     for function in view.model.all_functions():
         if isinstance(function, Conv2d) and function.weight.shape[1] in (1, 3):
             values = function.weight.data[:FILTERS]
-            return {"of": repr(function), "filters": _to_channels_last(values)}
-        if isinstance(function, Linear) and function.weight.shape[0] == math.prod(shape):
+        elif isinstance(function, Linear) and function.weight.shape[0] == math.prod(shape):
             values = function.weight.data[:, :FILTERS].T.reshape(-1, *shape)
-            return {"of": repr(function), "filters": _to_channels_last(values)}
-        if isinstance(function, Conv2d | Linear):
+        elif isinstance(function, Conv2d | Linear):
             return None
+        else:
+            continue
+        return {"of": repr(function), "filters": np.ascontiguousarray(np.moveaxis(values, 1, -1), np.float32)}
     return None
-
-
-def _to_channels_last(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(values, 1, -1), np.float32)
 
 
 def mistakes(view: TrainingView) -> dict[str, Any] | None:
@@ -307,19 +303,16 @@ def kernels(view: TrainingView) -> dict[str, Any]:
     assert view.training_rows is not None
     model, optimizer, loss = copy.deepcopy((view.model, view.optimizer, view.loss))
     x, y = view.sample_rows(view.training_rows.batch_size, from_training=True)
-    inputs, targets = x if isinstance(x, tuple) else (x,), y if isinstance(y, tuple) else (y,)
-    kinds = model.takes_indices
-    takes = kinds if isinstance(kinds, tuple) else (kinds,) * len(inputs)
-    inputs = tuple([a.astype(np.int64 if is_index else model.dtype) for a, is_index in zip(inputs, takes, strict=True)])
-    targets = tuple([a.astype(model.dtype) if a.dtype.kind == "f" else a.astype(np.int64) for a in targets])
+    inputs, _ = as_inputs(x, model.dtype, model.takes_indices, "x")
+    batch = Batch(inputs, tuple([as_targets(a, model.dtype, name) for name, a in name_targets(y)]))
 
     def step(*columns: Any) -> None:
         optimizer.zero_grad()
-        y = columns[len(inputs) :]
-        loss(model(*columns[: len(inputs)]), y[0] if len(y) == 1 else y).backward()
+        inputs, targets, _ = batch.layout().batch(columns)
+        loss(model(*inputs), unpack_single(targets)).backward()
         optimizer.step()
 
-    program = capture(step, *inputs, *targets)
+    program = capture(step, *batch.columns())
     *rows, total = program.profile(REPLAYS).cells[1:]
     times: dict[str, list[float]] = {}
     for name, _, microseconds, *_ in rows:
@@ -330,10 +323,5 @@ def kernels(view: TrainingView) -> dict[str, Any]:
         "calls": [len(times) for _, times in by_time],
         "times": np.array([sum(times) for _, times in by_time]),
         "total": float(total[2]),
-        "of": len(x[0] if isinstance(x, tuple) else x),
+        "of": batch.rows,
     }
-
-
-def describe_model(model: Function) -> str:
-    """Return the model in a line."""
-    return shorten(repr(model), 400)

@@ -6,10 +6,11 @@ import math
 import time
 from typing import Any
 
-from caffelite.web import snapshots
+from caffelite._support.text_table import shorten
 from caffelite.web.curves import Curve
 
 MAX_SIZES = 12  # parameters whose sizes are drawn
+MAX_LETTERS = 400  # of a model or a loss
 
 
 class Status:
@@ -65,9 +66,7 @@ class Status:
             steps_in_epoch = self._steps_in_epoch()
             new_steps = self.steps - steps
             if last_epochs == epochs and 0 < new_steps < steps_in_epoch and not math.isnan(last_loss):
-                so_far += (
-                    (so_far - last_loss) * (steps_in_epoch - new_steps) / new_steps
-                )  # of the steps since the last update only
+                so_far += (so_far - last_loss) * (steps_in_epoch - new_steps) / new_steps  # of the new steps only
             self._extra_curves["loss of the last steps"].extend([place], [so_far])
         if training.optimizer is not None:
             self._extra_curves["learning rate"].extend([place], [training.optimizer.lr])
@@ -86,9 +85,9 @@ class Status:
     def add_sizes(self, layers: dict[str, Any]) -> None:
         """Append the sizes that `snapshots.layers` has found, of some parameters with two or more axes."""
         place, rows = self._position(), [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
-        for row in (
-            rows if len(rows) <= MAX_SIZES else [rows[i * (len(rows) - 1) // (MAX_SIZES - 1)] for i in range(MAX_SIZES)]
-        ):
+        if len(rows) > MAX_SIZES:  # evenly spread
+            rows = [rows[i * (len(rows) - 1) // (MAX_SIZES - 1)] for i in range(MAX_SIZES)]
+        for row in rows:
             weights, gradients = self._sizes.setdefault(row["name"], (Curve(), Curve()))
             weights.extend([place], [row["size"]])
             gradients.extend([place], [row["gradient"]])
@@ -140,8 +139,8 @@ class Status:
             "scheduled": optimizer is not None and optimizer._schedule_state[0] is not None,
             "results": {name: values[-1] for name, values in training.history.items() if values},
             "parameters": sum(p.size for p in training.model.parameters()),
-            "model": snapshots.describe_model(training.model),
+            "model": shorten(repr(training.model), MAX_LETTERS),
             "optimizer": "L-BFGS" if optimizer is None else type(optimizer).__name__,
-            "loss": snapshots.describe_model(training.loss),
+            "loss": shorten(repr(training.loss), MAX_LETTERS),
             "cannot": self.unsupported,
         }

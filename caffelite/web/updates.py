@@ -20,10 +20,8 @@ from caffelite.web.runs import STALE_AFTER, Runs
 from caffelite.web.server import Channel, encode_message
 from caffelite.web.status import Status
 
-FAST_INTERVAL, SLOW_INTERVAL = (
-    0.1,
-    0.4,
-)  # seconds between two updates: of numbers and of the plane, and of other pictures
+# Seconds between two updates: of numbers and of the plane, and of other pictures.
+FAST_INTERVAL, SLOW_INTERVAL = 0.1, 0.4
 TIME_SHARE = 0.0015  # of the time, for each part
 FIRST_SHARE = 0.005  # of the time until then, for a part that was never made
 COPY_SECONDS = 0.005  # seconds that it takes to copy a model, before its units are inspected
@@ -79,9 +77,8 @@ class Updates:
             name: Part(TIME_SHARE, FAST_INTERVAL if name in frequent else SLOW_INTERVAL)
             for name in ("status", *PARTS, "runs")
         }
-        self._parts["file"] = Part(
-            TIME_SHARE, SLOW_INTERVAL, max_interval=STALE_AFTER / 2
-        )  # otherwise the run would seem to have stopped
+        # Without a longest interval, the run would seem to have stopped.
+        self._parts["file"] = Part(TIME_SHARE, SLOW_INTERVAL, max_interval=STALE_AFTER / 2)
 
     # ---- pages, on the server's thread --------------------------------------------------------------------------
 
@@ -138,9 +135,8 @@ class Updates:
         rows, rate = self._rows_by_part.get(name), self.status.rate
         if rows is None:
             return True
-        guess = (
-            rows / getattr(self.training.batches, "batch_size", 32) / rate + COPY_SECONDS
-        )  # NaN before the first step
+        steps = rows / getattr(self.training.batches, "batch_size", 32)
+        guess = steps / rate + COPY_SECONDS  # NaN before the first step
         return guess <= max(budget, FIRST_SHARE * self.status.seconds)
 
     def _make(self, name: str, make: Callable[[], dict[str, Any] | None], now: float, budget: float = 0.0) -> None:

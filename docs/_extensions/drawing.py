@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from docutils import nodes
-from sources import find_file, page_of
+from sources import find_file, page_name
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -33,7 +33,7 @@ class Drawing(SphinxDirective):
         path = find_file(text[2])
         if path is None:
             raise self.error(f"the drawing names {text[2]}, which is no file of the project")
-        uri = self.env.app.builder.get_relative_uri(self.env.docname, page_of(path))
+        uri = self.env.app.builder.get_relative_uri(self.env.docname, page_name(path))
         return f'<a href="{uri}">{text[0]}</a>'
 
 

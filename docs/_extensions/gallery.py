@@ -1,6 +1,6 @@
 """The gallery: every file in examples/ is run, and gets a page with its picture, its code and what it printed.
 
-The pages are written to docs/gallery/ before the others are read. What a file printed is kept beside them, and it is
+The pages are written to docs/gallery/ before the others are read. What a file printed is kept next to them, and it is
 run again when it, or anything in caffelite, has changed.
 """
 
@@ -22,7 +22,7 @@ from sphinx.util.display import status_iterator
 import caffelite
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}  # others may be at work beside
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}  # other programs may run
 PICTURES = Path(__file__).parent / "pictures.py"
 
 
@@ -102,7 +102,7 @@ def write_pages(app):
     if set(examples) != (files := {path.stem for path in EXAMPLES.glob("*.py")}):
         raise ExtensionError(f"the gallery and examples/ differ in {sorted(set(examples) ^ files)}")
     library_digest = digest(sorted(Path(caffelite.__file__).parent.rglob("*.py")))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # they run in processes of their own
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # they run in their own processes
         done = pool.map(lambda example: run(example, folder, library_digest), examples.values())
         for _ in status_iterator(done, "running examples… ", length=len(examples), stringify_func=str):
             pass
@@ -116,7 +116,7 @@ def digest(paths, *more):
 
 
 def write(path, text):
-    """Write a file, unless it is as it should be: then the page is not made anew."""
+    """Write a file, unless it is as it should be: then the page is not made again."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 

@@ -113,7 +113,7 @@ def own_function(figure, namespace):
     axes, order = figure.subplots(), np.argsort(namespace["x"].ravel())
     axes.scatter(namespace["x"], namespace["y"], s=8, alpha=0.5)
     axes.plot(namespace["x"][order], namespace["model"].predict(namespace["x"])[order], color=COLOURS[1], linewidth=2)
-    axes.set(xlabel="x", xticks=(-1, -0.5, 0, 0.5, 1), title="sin 3x, by Functions of your own")
+    axes.set(xlabel="x", xticks=(-1, -0.5, 0, 0.5, 1), title="sin 3x, by your own Functions")
 
 
 def matmul_gradients(figure, namespace):
@@ -156,7 +156,7 @@ def label_noise(figure, namespace):
     share = namespace["is_random"].mean()
     left.pie([1 - share, share], colors=[COLOURS[0], COLOURS[5]], startangle=90)
     left.set_title("labels drawn\nat random", fontsize=10)
-    bars(right, {"test, a loss that forgives": namespace["accuracy"], "learned by heart": namespace["memorized"]})
+    bars(right, {"test, a loss that forgives": namespace["accuracy"], "memorized": namespace["memorized"]})
 
 
 def distillation(figure, namespace):

@@ -163,7 +163,7 @@ class Sources(SphinxPostTransform):
 
 
 def pages(app):
-    """Yield what Sphinx writes beside the documents."""
+    """Yield what Sphinx writes next to the documents."""
     for path in sorted(files()):
         yield page_name(path), {"title": path, "body": heading(app, path) + number_lines(app, path)}, "source.jinja"
     for path, names in sorted(folders().items()):

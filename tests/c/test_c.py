@@ -8,13 +8,22 @@ import pytest
 
 import caffelite as cl
 from caffelite import c, functions
-from caffelite.c.exporting import source
 from caffelite.c.layers import IDENTITIES
 from caffelite.c.net import LAYERS, STACKS
 from tests.c.models import F32, F64, Calling, Sequences, needs_compiler, rows
 from tests.conftest import run
 from tests.reference import special_values
-from tests.tools.fuzz_c_export import CC, CHANGES, SANITIZED, STRICT, Drawn, Several, differing, outputs_in_c
+from tests.tools.fuzz_c_export import (
+    CC,
+    CHANGES,
+    SANITIZED,
+    STRICT,
+    MultiOutputNet,
+    NetGenerator,
+    differing,
+    outputs_in_c,
+    source,
+)
 
 PUBLIC = [vars(functions.activation)[name] for name in functions.activation.__all__]
 ELEMENTWISE = [
@@ -148,7 +157,7 @@ class Attending(cl.Model):
         return self.attention(x, context, mask)
 
 
-class Masked(Attending):
+class MaskedAttention(Attending):
     def call(self, x, mask):
         return self.attention(x, mask), self.attention(x, mask=self.seen), x
 
@@ -162,7 +171,7 @@ def test_attention_has_contexts_and_masks_as_inputs(causal, rotary, tmp_path):
             mask = numbers.random(shape) < 0.4
             mask[0] = False  # a row that sees nothing
             nets.append((Attending(causal, rotary, dtype), (rows(3, 5, 4), rows(3, keys, 4), mask)))
-    nets.append((Masked(causal, rotary), (rows(3, 5, 4), numbers.random((3, 5)) < 0.5)))
+    nets.append((MaskedAttention(causal, rotary), (rows(3, 5, 4), numbers.random((3, 5)) < 0.5)))
     assert differing(tmp_path, nets) == []
 
 
@@ -170,8 +179,10 @@ def test_attention_has_contexts_and_masks_as_inputs(causal, rotary, tmp_path):
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_several_inputs_and_outputs_are_arguments_in_their_order(dtype, tmp_path):
     x = rows(3, 4, 6), rows(3, 5, 6), rows(3, 5) > 0, np.arange(6).reshape(3, 2)
-    nets = [(Several(6, 3, sequences, range(5 + len(CHANGES)), CHANGES, dtype), x) for sequences in (False, True)]
-    nets.append((Several(6, 3, True, [0, 0, 3], (), dtype), x))  # twice the same
+    nets = [
+        (MultiOutputNet(6, 3, sequences, range(5 + len(CHANGES)), CHANGES, dtype), x) for sequences in (False, True)
+    ]
+    nets.append((MultiOutputNet(6, 3, True, [0, 0, 3], (), dtype), x))  # twice the same
     assert differing(tmp_path, nets) == []
     text = source(nets[2][0], "net.c", ((4, 6), (5, 6), (5,), (2,)))
     number = "float" if dtype == F32 else "double"
@@ -184,7 +195,7 @@ def test_several_inputs_and_outputs_are_arguments_in_their_order(dtype, tmp_path
     assert max(map(len, text.splitlines())) <= len(" * ") + 120
 
 
-class Pooled(cl.Model):
+class MaskedPooling(cl.Model):
     """Means over what a mask lets through, and indices as numbers."""
 
     takes_indices = (False, False, True)
@@ -203,7 +214,7 @@ class Pooled(cl.Model):
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_masks_and_indices_may_be_used_as_numbers(dtype, tmp_path):
     given = rows(3, 5, 4), rows(3, 5) > 0, np.arange(6).reshape(3, 2)
-    assert differing(tmp_path, [(Pooled(dtype), given)]) == []
+    assert differing(tmp_path, [(MaskedPooling(dtype), given)]) == []
 
 
 def test_an_input_that_no_output_depends_on_stays_an_argument():
@@ -285,7 +296,7 @@ def test_missing_numbers_and_dates_of_columns_are_what_predict_makes_of_them(tmp
     assert differing(tmp_path, nets) == []
 
 
-def gated(model, x):
+def apply_gate(model, x):
     a = model.f(x)
     s = model.scale(a).sigmoid()
     h = a * s - x / (2.0 * s) + (1 - s) * (-x) + model.half * model.f(model.f(a)) + 2 / (s + 1) + s**2 + 1.5**s
@@ -310,9 +321,9 @@ def test_models_that_write_call_compute_what_predict_does(tmp_path):
     blocks = cl.Model(
         [cl.Conv2d(3, 4, 3), Block(4, 4), Block(4, 6, 2), cl.Residual(Block(6, 6)), cl.GlobalAvgPool()], seed=0
     )
-    nets = [(Calling(gated), rows(3, 3)), (Calling(gated, F64), rows(3, 3)), (blocks, rows(3, 3, 8, 8))]
+    nets = [(Calling(apply_gate), rows(3, 3)), (Calling(apply_gate, F64), rows(3, 3)), (blocks, rows(3, 3, 8, 8))]
     nets += [
-        (cl.Model([cl.Linear(2, 3), Calling(gated), cl.Tanh()], seed=0), rows(3, 2)),
+        (cl.Model([cl.Linear(2, 3), Calling(apply_gate), cl.Tanh()], seed=0), rows(3, 2)),
         (Calling(lambda model, x: x), rows(3, 3)),
     ]
     assert differing(tmp_path, nets) == []
@@ -325,15 +336,15 @@ def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
     def token(model, x):  # the same for each row, as many as there are rows
         return cl.concatenate([model.w.reshape(1, 1, 3) * np.ones((len(x), 1, 1), dtype), x], axis=1)
 
-    def masked(model, x):  # a mask of keys, with a row for each row
+    def apply_mask(model, x):  # a mask of keys, with a row for each row
         return model.attention(x, mask=np.array([[True, False, True, True, False]] * len(x)))
 
-    def decoded(model, x):  # a recurrent layer reads the same sequence for each row
+    def decode(model, x):  # a recurrent layer reads the same sequence for each row
         first, second = [model.gru(np.full((len(x), length, 3), 0.5, dtype), model.f(x)) for length in (1, 4)]
         return first + second
 
     nets = [
-        (Calling(decoded, dtype), rows(3, 3)),
+        (Calling(decode, dtype), rows(3, 3)),
         (Calling(lambda model, x: model.attention(token(model, x)[:, :1], x), dtype), rows(3, 4, 3)),
         (Calling(token, dtype), rows(3, 2, 3)),
         (Calling(lambda model, x: x - model.w * np.ones((len(x), 1)), dtype), rows(3, 3)),
@@ -342,7 +353,7 @@ def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
         (Calling(lambda model, x: x @ model.w.reshape(1, 3), dtype), rows(3, 1)),
         (Calling(lambda model, x: x.reshape(-1, 2, 1) @ model.w.reshape(1, 3), dtype), rows(3, 2)),
         (Calling(lambda model, x: x @ x.transpose(0, 1, 2, 4, 3), dtype), rows(3, 2, 3, 4, 2)),
-        (Calling(masked, dtype), rows(3, 5, 3)),
+        (Calling(apply_mask, dtype), rows(3, 5, 3)),
         (Calling(lambda model, x: (x.reshape(-1, *[1] * 8, 3) * 2).softmax(), dtype), rows(3, 3)),
         (Calling(lambda model, x: x + np.arange(2)[[1] * len(x)].reshape(-1, 1), dtype), rows(3, 3)),
         (Calling(lambda model, x: x.reshape(-1, 2, 2, 2, 2, 3) @ x.reshape(-1, 2, 2, 2, 3, 2), dtype), rows(3, 48)),
@@ -396,7 +407,7 @@ class Shrink(cl.Function):
         return dy * (1 - 1 / (1 + abs(self.x)) ** 2)
 
 
-class Wide(Shrink):
+class DoubledShrink(Shrink):
     def forward(self, x):
         return 2 * super().forward(x)
 
@@ -409,19 +420,19 @@ def test_a_function_without_c_of_its_own_is_written_by_its_formula(tmp_path):
     ]
     assert differing(tmp_path, nets) == []
     with pytest.raises(TypeError, match="no C for"):
-        c.export(cl.Model([cl.Linear(3, 4), Wide()]), tmp_path / "net.c")
+        c.export(cl.Model([cl.Linear(3, 4), DoubledShrink()]), tmp_path / "net.c")
 
 
 @needs_compiler
 def test_random_nets_compute_what_predict_does(tmp_path):
-    assert differing(tmp_path, [Drawn(seed).net() for seed in range(12)]) == []
+    assert differing(tmp_path, [NetGenerator(seed).net() for seed in range(12)]) == []
 
 
 @needs_compiler
 @pytest.mark.slow
 def test_many_random_nets_compute_what_predict_does(tmp_path):
     for start in range(1000, 2000, 50):
-        assert differing(tmp_path, [Drawn(seed).net() for seed in range(start, start + 50)]) == []
+        assert differing(tmp_path, [NetGenerator(seed).net() for seed in range(start, start + 50)]) == []
 
 
 @needs_compiler

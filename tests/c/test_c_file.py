@@ -8,13 +8,12 @@ import pytest
 
 import caffelite as cl
 from caffelite import c, functions
-from caffelite.c.exporting import source
 from caffelite.c.layers import IDENTITIES
 from caffelite.c.net import LAYERS, STACKS
 from caffelite.core.function import Function
 from tests.c.models import F32, F64, Calling, Sequences, needs_compiler
 from tests.conftest import run
-from tests.tools.fuzz_c_export import CC, STRICT
+from tests.tools.fuzz_c_export import CC, STRICT, source
 
 
 def lenet():
@@ -134,7 +133,7 @@ def test_of_each_function_it_is_known_whether_there_is_c():
     assert {kind.__name__ for kind in every - {*LAYERS, *STACKS, *IDENTITIES} - with_formula} == NOT_IN_C
 
 
-class Doubled(cl.Linear):
+class DoubledLinear(cl.Linear):
     def forward(self, x):
         return 2 * super().forward(x)
 
@@ -150,7 +149,7 @@ def stateful(model, x, n):
 @pytest.mark.parametrize(
     ("model", "input_shape", "error", "message"),
     [
-        (cl.Model([cl.Residual(cl.Model([Doubled(3, 3)]))]), None, TypeError, r"no C for Doubled\(3, 3\)"),
+        (cl.Model([cl.Residual(cl.Model([DoubledLinear(3, 3)]))]), None, TypeError, r"no C for DoubledLinear\(3, 3\)"),
         (
             Calling(lambda model, x: x / len(x)),
             (3,),

@@ -94,7 +94,7 @@ def test_weights_too_small_for_a_scale_are_quantized_to_0(tmp_path):
 
 
 def test_the_quantization_error_counts_one_layer_and_numbers_only(tmp_path):
-    class Tied(cl.Model):
+    class TiedNet(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
             self.words, self.scores = cl.Embedding(6, 6), cl.Linear(6, 6, bias=False)
@@ -104,14 +104,14 @@ def test_the_quantization_error_counts_one_layer_and_numbers_only(tmp_path):
         def call(self, x):
             return self.scores(self.words(x))
 
-    tied = Tied()
+    tied = TiedNet()
     tied.words.weight = tied.scores.weight
     rounding = c.export(tied, tmp_path / "net.c", input_shape=(1,), quantize=True)
     exact, product = tied.scores.weight.data, quantize_weight(tied.scores).product
     largest = max(abs(row @ exact - row @ product).max() for row in exact)
     np.testing.assert_allclose(rounding.largest, largest, rtol=1e-3)
 
-    class Decoded(cl.Model):
+    class Decoder(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
             self.f, self.identity = cl.Linear(6, 6, bias=False), cl.Embedding(6, 6)
@@ -122,7 +122,7 @@ def test_the_quantization_error_counts_one_layer_and_numbers_only(tmp_path):
         def call(self, x):
             return self.f(self.identity(x)) @ self.f.weight.transpose(1, 0)
 
-    model = Decoded()
+    model = Decoder()
     rounding = c.export(model, tmp_path / "net.c", input_shape=(1,), quantize=True)
     exact, product = model.f.weight.data, quantize_weight(model.f).product
     np.testing.assert_allclose(rounding.largest, abs((exact - product) @ exact.T).max(), rtol=1e-3)
@@ -143,7 +143,7 @@ def test_the_quantization_error_counts_one_layer_and_numbers_only(tmp_path):
 def test_indices_are_drawn_that_all_that_reads_them_knows(tmp_path):
     columns = cl.Columns({"a": ["u", "v", "w"], "b": ["p", "q", "q"]}, size=2)
 
-    class Shared(cl.Model):
+    class SharedIndices(cl.Model):
         takes_indices = True
 
         def __init__(self):
@@ -153,11 +153,11 @@ def test_indices_are_drawn_that_all_that_reads_them_knows(tmp_path):
         def call(self, n):
             return self.columns(n[:, 2:]) + self.few(n[:, 0]) + self.many(n[:, 0]) + self.many(n[:, 1])
 
-    graph = trace_graph(Shared(), ((4,),), lambda kind: True)
+    graph = trace_graph(SharedIndices(), ((4,),), lambda kind: True)
     (drawn,) = random_rows(graph, 3000, np.random.default_rng(0))
     assert drawn.min(axis=0).tolist() == [0, 0, 0, 0]
     assert drawn.max(axis=0).tolist() == [2, 89, 4, 3]
-    c.export(Shared(), tmp_path / "net.c", (4,), quantize=True)
+    c.export(SharedIndices(), tmp_path / "net.c", (4,), quantize=True)
 
 
 def test_categories_of_all_codes_are_drawn_to_measure_the_error_of_quantizing():

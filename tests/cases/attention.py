@@ -40,7 +40,7 @@ def attention(q, k, v, heads, causal=False, mask=None, kept=1.0):
     def cut(x):
         return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
 
-    def joined(x):
+    def join_heads(x):
         return x.transpose(0, 2, 1, 3).reshape(like.shape[0], x.shape[2], like.shape[2])
 
     like, (q, k, v) = q, map(cut, (q, k, v))
@@ -57,9 +57,9 @@ def attention(q, k, v, heads, causal=False, mask=None, kept=1.0):
         dp = kept * np.einsum("nhid,nhjd->nhij", dy, v)
         ds = scale * p * (dp - (p * dp).sum(3, keepdims=True))
         dq, dk = np.einsum("nhij,nhjd->nhid", ds, k), np.einsum("nhij,nhid->nhjd", ds, q)
-        return joined(dq), joined(dk), joined(np.einsum("nhij,nhid->nhjd", kept * p, dy))
+        return join_heads(dq), join_heads(dk), join_heads(np.einsum("nhij,nhid->nhjd", kept * p, dy))
 
-    return joined(np.einsum("nhij,nhjd->nhid", kept * p, v)), backward
+    return join_heads(np.einsum("nhij,nhjd->nhid", kept * p, v)), backward
 
 
 def linear_over_positions(x, weight, bias=None):
@@ -248,11 +248,11 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
         wide = f.linear(f.layer_norm(h, shape[2:], *second), widen[0].T, *widen[1:])
         return h + f.linear(f.gelu(wide), narrow[0].T, *narrow[1:]) * second_mask
 
-    def masks_of(layer):
-        def of_branch(branch):
+    def drawn_masks(layer):
+        def drawn_mask(branch):
             return np.ones(shape) if branch.rng_state is None else philox_mask(shape, branch.rng_state, dropout)
 
-        masks = {"first_mask": of_branch(layer.attention_dropout), "second_mask": of_branch(layer.mlp_dropout)}
+        masks = {"first_mask": drawn_mask(layer.attention_dropout), "second_mask": drawn_mask(layer.mlp_dropout)}
         return {"kept": attention_mask_in_use(layer.attention, shape), **masks}
 
     return Case(
@@ -261,7 +261,7 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
         judge,
         pytorch,
         held=masks(shape, masked),
-        saved=masks_of,
+        saved=drawn_masks,
         training=training,
         scale=30.0 / (1 - dropout),
     )

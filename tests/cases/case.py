@@ -81,7 +81,7 @@ class Case:
         gradients = [gradient for gradient in gradients if gradient is not None]
         return ys, dys, [*gradients, *[p.grad for p in function.parameters()]]
 
-    def judged(self, function, inputs):
+    def reference(self, function, inputs):
         """Return the true outputs, and the function from their dy to the true gradients of inputs and parameters.
 
         Of a Function after forward, with these inputs.
@@ -94,7 +94,7 @@ class Case:
         """Check that the outputs and all gradients are the judge's, for random inputs and a random dy."""
         function, inputs = self.function(dtype), self.inputs(dtype, seed)
         ys, dys, gradients = self.forward_and_backward(function, inputs)
-        truths, backward = self.judged(function, inputs)
+        truths, backward = self.reference(function, inputs)
         for mine, truth in zip([*ys, *gradients], [*truths, *backward(*map(to_float64, dys))], strict=True):
             assert_close(mine, truth, dtype, self.scale)
 

@@ -25,7 +25,7 @@ def columns(rows, numbers, counts, size=8, robust=False, gaps=False, bins=0):
         function.edges[:] = np.concatenate([*edges, []])
         return function
 
-    def bin_of(x):
+    def bin_shares(x):
         """For each bin, its share that is below the number x, and the slope of this share."""
         shares, slopes = [np.zeros((rows, 0))], [np.zeros((rows, 0))]
         for i, e in enumerate(edges):
@@ -40,7 +40,7 @@ def columns(rows, numbers, counts, size=8, robust=False, gaps=False, bins=0):
     def judge(*arrays):
         x, rest = (arrays[0], arrays[1:]) if numbers else (None, arrays)
         codes, tables = (rest[0], rest[1:]) if counts else (None, ())
-        parts = [] if x is None else [held_within((x - center) / scale, np.sqrt), missing, bin_of(x)[0]]
+        parts = [] if x is None else [held_within((x - center) / scale, np.sqrt), missing, bin_shares(x)[0]]
         parts += [table[codes[:, i]] for i, table in enumerate(tables)]
 
         def backward(dy):
@@ -48,7 +48,7 @@ def columns(rows, numbers, counts, size=8, robust=False, gaps=False, bins=0):
             gradients = []
             if x is not None:
                 slope = (1 + ((x - center) / scale) ** 2 / 9) ** -1.5 if robust else 1.0
-                of_bins = np.split(dys[2] * bin_of(x)[1], np.cumsum(of_each)[:-1], axis=1)
+                of_bins = np.split(dys[2] * bin_shares(x)[1], np.cumsum(of_each)[:-1], axis=1)
                 gradients.append(dys[0] * slope / scale + np.stack([part.sum(axis=1) for part in of_bins], axis=1))
                 dys = dys[3:]
             for i, table in enumerate(tables):

@@ -48,7 +48,7 @@ class Geometry(NamedTuple):
                 ),
             )
 
-    def inside(self, padded):
+    def crop(self, padded):
         """Return the pixels between the pads."""
         return padded[(..., *[slice(p, n - q) for (p, q), n in zip(self.pads(), padded.shape[2:], strict=True)])]
 
@@ -75,7 +75,7 @@ def backward(g, y, w, size):
     padded = np.zeros((len(y), g.groups, w.shape[2], *sizes))
     for tap, pixels in g.taps(y.shape[2:]):
         padded[(..., *pixels)] += np.einsum("ngo...,goc->ngc...", grouped_y, w[(..., *tap)])
-    return g.inside(padded.reshape(len(y), w.shape[0] * w.shape[2], *sizes))
+    return g.crop(padded.reshape(len(y), w.shape[0] * w.shape[2], *sizes))
 
 
 def weight_grad(g, x, y, shape):

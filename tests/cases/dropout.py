@@ -43,7 +43,7 @@ def seed_function(function):
 
 
 def dropout_case(shape, p, training=True):
-    def mask_of(function):
+    def drawn_mask(function):
         return {"mask": np.ones(shape) if function.rng_state is None else philox_mask(shape, function.rng_state, p)}
 
     return Case(
@@ -51,7 +51,7 @@ def dropout_case(shape, p, training=True):
         (shape,),
         lambda x, mask: (x * mask, lambda dy: (dy * mask,)),
         lambda torch, x, mask: x * mask,
-        saved=mask_of,
+        saved=drawn_mask,
         training=training,
     )
 
@@ -66,7 +66,7 @@ def drop_connect_case(shape, out_features, p, training=True):
 
         return y.reshape(*shape[:-1], out_features), gradients
 
-    def mask_of(function):
+    def drawn_mask(function):
         weight = function.weight.shape
         return {"mask": np.ones(weight) if function.rng_state is None else philox_mask(weight, function.rng_state, p)}
 
@@ -75,7 +75,7 @@ def drop_connect_case(shape, out_features, p, training=True):
         (shape,),
         judge,
         lambda torch, x, weight, bias, mask: x @ (weight * mask) + bias,
-        saved=mask_of,
+        saved=drawn_mask,
         training=training,
         scale=10.0 / (1 - p),  # of up to 343 rows, each enlarged so much
     )

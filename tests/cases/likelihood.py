@@ -5,7 +5,7 @@ import numpy as np
 
 from caffelite import functions
 from tests.cases.case import Case, Family
-from tests.cases.losses import drawn_weights, pointwise, shares, weighted_by_pytorch
+from tests.cases.losses import drawn_weights, pointwise, shares, weighted_mean
 
 
 def row_loss_case(make, shape, judged, counterpart, targets, weighted):
@@ -18,19 +18,19 @@ def row_loss_case(make, shape, judged, counterpart, targets, weighted):
 
     def theirs(torch, scores, targets, weights=None):
         targets = targets.reshape(*scores.shape[:-1], -1)
-        return weighted_by_pytorch(torch, counterpart(torch, scores, targets), weights)
+        return weighted_mean(torch, counterpart(torch, scores, targets), weights)
 
-    def held(rng):
+    def draw_targets(rng):
         return [targets(rng), *drawn_weights(rng, shape[0], weighted)]
 
-    return Case(make, (shape,), judge, theirs, held=held)
+    return Case(make, (shape,), judge, theirs, held=draw_targets)
 
 
 def quantiles(rows, count, weighted=False, each=()):
     """Targets are far from the outputs, on both sides. `each`: the axes between rows and quantiles."""
     q = np.linspace(0.1, 0.9, count)
 
-    def judged(scores, targets):
+    def judge_quantiles(scores, targets):
         d = targets - scores
         losses = np.maximum(q * d, (q - 1) * d).reshape(rows, -1)
         return losses.mean(axis=1), np.where(d > 0, -q, 1 - q) / losses.shape[1]
@@ -44,7 +44,7 @@ def quantiles(rows, count, weighted=False, each=()):
         return rng.choice([-3.0, 3.0], (rows, *each) if count % 2 else (rows, *each, 1))
 
     return row_loss_case(
-        lambda: functions.QuantileLoss(q), (rows, *each, count), judged, counterpart, targets, weighted
+        lambda: functions.QuantileLoss(q), (rows, *each, count), judge_quantiles, counterpart, targets, weighted
     )
 
 
@@ -53,7 +53,7 @@ def poisson(s, t, number):
 
 
 def gaussian(rows, k, weighted=False):
-    def judged(scores, targets):
+    def judge_gaussian(scores, targets):
         d, v = scores[:, :k] - targets, scores[:, k:]
         slopes = np.concatenate([d * np.exp(-v), (1 - d**2 * np.exp(-v)) / 2], axis=1) / k
         return ((v + d**2 * np.exp(-v)) / 2).mean(axis=1), slopes
@@ -65,7 +65,7 @@ def gaussian(rows, k, weighted=False):
     def targets(rng):
         return rng.normal(size=(rows, k) if k > 1 else rows)
 
-    return row_loss_case(functions.GaussianLoss, (rows, 2 * k), judged, counterpart, targets, weighted)
+    return row_loss_case(functions.GaussianLoss, (rows, 2 * k), judge_gaussian, counterpart, targets, weighted)
 
 
 side = st.integers(1, 40)

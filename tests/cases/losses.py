@@ -10,7 +10,7 @@ from tests.cases.case import Case, Family
 from tests.reference import softmax, special_values
 
 
-class OnGrid(Case):
+class GridCase(Case):
     """Scores are multiples of 1/64, so that their differences are, too, and no kink is near if it isn't one."""
 
     def array(self, rng, shape, dtype):
@@ -30,7 +30,7 @@ def drawn_weights(rng, rows, weighted):
     return [weights] if weighted else []
 
 
-def weighted_by_pytorch(torch, rows, weights):
+def weighted_mean(torch, rows, weights):
     """Return the mean of the losses (n, …) of PyTorch's reduction "none"."""
     rows = rows.reshape(len(rows), -1).mean(dim=1)
     return rows.mean() if weights is None else (weights * rows).sum() / weights.sum()
@@ -77,13 +77,13 @@ def pointwise(make, loss, pytorch, targets, more=()):
             return (share * losses).sum() * rows / scores.size, lambda dy: (dy * share * slopes * rows / scores.size,)
 
         def counterpart(torch, scores, targets, weights=None):
-            return weighted_by_pytorch(torch, pytorch(torch, scores, targets.reshape(scores.shape), number), weights)
+            return weighted_mean(torch, pytorch(torch, scores, targets.reshape(scores.shape), number), weights)
 
-        def held(rng):
+        def draw_targets(rng):
             drawn = targets(rng, shape)
             return [drawn[:, 0] if shape[1:] == (1,) else drawn, *drawn_weights(rng, shape[0], weighted)]
 
-        return Case(lambda: make(number), (shape,), judge, counterpart, held=held)
+        return Case(lambda: make(number), (shape,), judge, counterpart, held=draw_targets)
 
     return Family(
         build,
@@ -119,9 +119,9 @@ def hinge(rows, classes, margin=1.0, weighted=False):
 
     def counterpart(torch, scores, labels, weights=None):
         each = torch.nn.functional.multi_margin_loss(scores, labels, margin=margin, reduction="none")
-        return weighted_by_pytorch(torch, each * classes, weights)
+        return weighted_mean(torch, each * classes, weights)
 
-    return OnGrid(
+    return GridCase(
         lambda: functions.HingeLoss(margin),
         ((rows, classes),),
         judge,
@@ -166,7 +166,7 @@ def softmax_case(shape, kind="labels", smoothing=0.0, weighted=False):
             w = w * (given != ignore)
         return (w * each).sum() / w.sum()
 
-    def held(rng):
+    def draw_targets(rng):
         if kind == "probabilities":
             given = rng.dirichlet(np.ones(classes), of_labels)
             given[0] = 1 / classes  # so its first number alone, repeated, is of probabilities, too
@@ -182,7 +182,7 @@ def softmax_case(shape, kind="labels", smoothing=0.0, weighted=False):
         counterpart,
         low=0.0,
         high=4.0,
-        held=held,
+        held=draw_targets,
     )
 
 
@@ -202,18 +202,18 @@ def focal(shape, gamma=2.0, weighted=False):
 
     def counterpart(torch, scores, labels, weights=None):
         logs = scores.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        return weighted_by_pytorch(torch, -((1 - logs.exp()) ** gamma) * logs, weights)
+        return weighted_mean(torch, -((1 - logs.exp()) ** gamma) * logs, weights)
 
-    def held(rng):
+    def draw_targets(rng):
         return [rng.integers(0, classes, of_labels), *drawn_weights(rng, shape[0], weighted)]
 
-    return Case(lambda: functions.FocalLoss(gamma), (tuple(shape),), judge, counterpart, high=4.0, held=held)
+    return Case(lambda: functions.FocalLoss(gamma), (tuple(shape),), judge, counterpart, high=4.0, held=draw_targets)
 
 
 # ---- with a penalty ----
 
 
-class OfPenalized(Case):
+class PenalizedCase(Case):
     """Parameters that are in no Model have their dtype from the start."""
 
     def function(self, dtype=np.float64):
@@ -236,7 +236,7 @@ def penalized_case(rows, classes, l1=0.1, l2=0.2):
         penalty = sum(l1 * w.abs().sum() + l2 * (w * w).sum() / 2 for w in parameters)
         return torch.nn.functional.cross_entropy(scores, labels) + penalty
 
-    return OfPenalized(
+    return PenalizedCase(
         make,
         ((rows, classes),),
         judge,

@@ -98,7 +98,7 @@ def rms_norm_case(shape, eps=None):
     )
 
 
-class OfFeatures(Case):
+class BatchNormCase(Case):
     """A Case of BatchNorm, whose running moments are random numbers of the case's dtype."""
 
     def function(self, dtype=np.float64):
@@ -129,7 +129,7 @@ def batch_norm_case(shape, eps, training=True):
     def pytorch(torch, x, scale, shift, mean, variance):
         return torch.nn.functional.batch_norm(x, mean, variance, scale, shift, training, eps=eps)
 
-    return OfFeatures(
+    return BatchNormCase(
         lambda: functions.BatchNorm(shape[1], eps=eps),
         (shape,),
         judge,

@@ -45,7 +45,7 @@ class Case(NamedTuple):
     def pytorch(self, torch, parameters):
         return getattr(torch.optim, self.rule.pytorch)(parameters, **self.options)
 
-    def judged(self, w, gradients):
+    def reference(self, w, gradients):
         """Return the vector w after a step with each of these gradients, and the way it went: |w| and the sum of all
         |Δw|.
         """

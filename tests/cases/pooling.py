@@ -15,7 +15,7 @@ def windows_along(n, kernel, stride, padding, ceil):
     return len([start for start in range(-padding, n, stride) if start + kernel <= most])
 
 
-def pooled(x, kernel, stride, padding, place, slope, ceil=False):
+def pool_windows(x, kernel, stride, padding, place, slope, ceil=False):
     """y = Σ slope x of each window, with a `slope` of the window's elements that `place` gives, pads left out.
 
     x is (n, C, H, W), or (n, C, L), whose windows have one number each.
@@ -48,11 +48,13 @@ def first_largest(window):
 
 
 def largest(x, kernel, stride, padding, ceil=False):
-    return pooled(x, kernel, stride, padding, first_largest, lambda kernel: 1.0, ceil)
+    return pool_windows(x, kernel, stride, padding, first_largest, lambda kernel: 1.0, ceil)
 
 
 def mean(x, kernel, stride, padding):
-    return pooled(x, kernel, stride, padding, lambda window: np.ones(window.shape, bool), lambda k: 1 / math.prod(k))
+    return pool_windows(
+        x, kernel, stride, padding, lambda window: np.ones(window.shape, bool), lambda k: 1 / math.prod(k)
+    )
 
 
 @st.composite

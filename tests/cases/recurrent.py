@@ -16,11 +16,11 @@ def rnn_step(a, u, state):
     (h,) = state
     y = np.tanh(a + u)
 
-    def back(dh):
+    def backward(dh):
         da = dh * (1 - y**2)
         return da, da, (np.zeros_like(h),)
 
-    return (y,), back
+    return (y,), backward
 
 
 def gru_step(a, u, state):
@@ -30,12 +30,12 @@ def gru_step(a, u, state):
     r, z = sigmoid(ar + ur), sigmoid(az + uz)
     n = np.tanh(an + r * un)
 
-    def back(dh):
+    def backward(dh):
         dn = dh * (1 - z) * (1 - n**2)
         dr, dz = dn * un * r * (1 - r), dh * (h - n) * z * (1 - z)
         return np.concatenate([dr, dz, dn]), np.concatenate([dr, dz, dn * r]), (dh * z,)
 
-    return ((1 - z) * n + z * h,), back
+    return ((1 - z) * n + z * h,), backward
 
 
 def lstm_step(a, u, state):
@@ -45,12 +45,12 @@ def lstm_step(a, u, state):
     cell = f * c + i * g
     t = np.tanh(cell)
 
-    def back(dh, dcell):
+    def backward(dh, dcell):
         dcell = dcell + dh * o * (1 - t**2)
         parts = dcell * g * i * (1 - i), dcell * c * f * (1 - f), dcell * i * (1 - g**2), dh * t * o * (1 - o)
         return np.concatenate(parts), np.concatenate(parts), (np.zeros_like(h), dcell * f)
 
-    return (o * t, cell), back
+    return (o * t, cell), backward
 
 
 LAYERS = {

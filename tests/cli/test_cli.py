@@ -142,7 +142,7 @@ def test_digits_draws_the_held_out_images_it_gets_wrong(picture, capsys, monkeyp
     assert history["val_accuracy"][-1] == pytest.approx((predictions == labels).mean())
 
 
-@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.usefixtures("missing_matplotlib")
 def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch):
     for name, value in {"SIZE": 32, "STEPS": 50, "SAMPLE_LENGTH": 100}.items():
         monkeypatch.setattr(gpt, name, value)
@@ -154,7 +154,7 @@ def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch)
     assert sum(pair in ("äb", "bc", "c\n", "\nä") for pair in map("".join, pairwise(written[63:]))) > 80
 
 
-@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.usefixtures("missing_matplotlib")
 def test_gpt_writes_the_number_of_letters_that_is_asked_for(picture, capsys):
     for count in (0, 3):
         assert cli.main(["gpt", "--epochs", "1", "--sample", str(count), "--output", str(picture)]) == 0
@@ -198,7 +198,7 @@ def test_a_terminal_gets_a_bar_and_a_pipe_none(picture, capsys, monkeypatch):
 # ---- without a picture ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.usefixtures("missing_matplotlib")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_matplotlib_it_trains_and_says_that_the_picture_was_skipped(command, picture, capsys):
     assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_is_reported_and_the_exit_code_is_1(picture, capsys,
     assert picture.read_bytes() == b"an older one"
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 def test_a_fifo_raises_before_the_training_and_is_not_opened(picture, capsys):
     os.mkfifo(picture)
     with pytest.raises(SystemExit):
@@ -233,7 +233,7 @@ def test_a_fifo_raises_before_the_training_and_is_not_opened(picture, capsys):
 # ---- bad arguments --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "", "nan"])
 def test_epochs_raise_unless_they_are_a_positive_integer(command, value, capsys):
@@ -241,14 +241,14 @@ def test_epochs_raise_unless_they_are_a_positive_integer(command, value, capsys)
     assert refusal(capsys, command, f"--epochs={value}") == expected
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 @pytest.mark.parametrize("value", ["-1", "0.5", "x", ""])
 def test_a_seed_that_is_negative_or_no_integer_raises(value, capsys):
     expected = f"caffelite spiral: error: argument --seed: expected an integer, 0 or more, got {value!r}"
     assert refusal(capsys, "spiral", f"--seed={value}") == expected
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -267,21 +267,21 @@ def test_a_picture_that_could_not_be_written_raises_before_training(name, reason
     assert os.listdir(tmp_path) == ["folder.png"]
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_is_not_writable_raises_before_training(tmp_path, capsys):
     tmp_path.chmod(0o500)
     assert refusal(capsys, "spiral", "--output", tmp_path / "picture.png").endswith("Permission denied")
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 def test_a_refused_run_leaves_an_existing_picture_alone(picture, capsys):
     picture.write_bytes(b"as it was")
     refusal(capsys, "spiral", "--output", picture, "--seed", "-1")
     assert picture.read_bytes() == b"as it was"
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -298,7 +298,7 @@ def test_a_text_that_nothing_can_be_learned_from_raises(content, reason, tmp_pat
     assert re.fullmatch(f"caffelite gpt: error: argument FILE: {reason}", said)
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 def test_a_sample_of_less_than_nothing_raises(capsys):
     said = refusal(capsys, "gpt", "--sample=-1")
     assert said == "caffelite gpt: error: argument --sample: expected an integer, 0 or more, got '-1'"
@@ -396,7 +396,7 @@ def test_ctrl_c_ends_with_130_and_says_after_how_many_epochs(tmp_path):
 
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, capsys, monkeypatch):
-    class Interrupted(gpt.RandomWindows):
+    class InterruptedWindows(gpt.RandomWindows):
         begun = 0
 
         def __iter__(self):
@@ -405,7 +405,7 @@ def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, caps
                 signal.raise_signal(signal.SIGINT)
             return super().__iter__()
 
-    monkeypatch.setattr(gpt, "RandomWindows", Interrupted)
+    monkeypatch.setattr(gpt, "RandomWindows", InterruptedWindows)
     assert cli.main(["gpt", "--epochs", "100000000", "--output", str(picture)]) == 0
     out, err = capsys.readouterr()
     assert err == f"caffelite: stopped after {epochs} epoch{'s' * (epochs != 1)}\n"
@@ -415,10 +415,10 @@ def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, caps
 
 
 def test_ctrl_c_while_the_picture_is_drawn_ends_with_130_too(picture, capsys, monkeypatch):
-    def interrupted(*arguments):
+    def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plots, "spiral_picture", interrupted)
+    monkeypatch.setattr(plots, "spiral_picture", interrupt)
     assert cli.main(["spiral", "--epochs", "1", "--output", str(picture)]) == 130
     assert capsys.readouterr().err == "caffelite: interrupted\n"
 

@@ -32,7 +32,7 @@ def cell(source, kind="code"):
 
 
 @pytest.fixture
-def graded(tmp_path, capsys):
+def grades(tmp_path, capsys):
     """Write files, and run the command. Returns the row of each file."""
 
     def grade(seconds=5, **files):
@@ -49,16 +49,16 @@ def graded(tmp_path, capsys):
     return grade
 
 
-def test_it_counts_the_right_answers_of_each_file(graded):
+def test_it_counts_the_right_answers_of_each_file(grades):
     both = RELU + SLOPE + "def mse(p, y):\n    return 1\n"
-    assert graded(anna_py=RELU + SLOPE, ben_py=both, cem_py=RELU) == {
+    assert grades(anna_py=RELU + SLOPE, ben_py=both, cem_py=RELU) == {
         "anna.py": ("2", "relu slope", ""),
         "ben.py": ("2", "relu slope", ""),
         "cem.py": ("1", "relu", ""),
     }
 
 
-def test_a_notebook_counts_as_its_cells_do(graded):
+def test_a_notebook_counts_as_its_cells_do(grades):
     cells = [
         cell("# Text", "markdown"),
         cell("%matplotlib inline\n" + RELU),
@@ -66,24 +66,24 @@ def test_a_notebook_counts_as_its_cells_do(graded):
         cell('# your answer\n\n\ncl.exercises.check("mse", mse)'),  # left out: a NameError
         cell(SLOPE + 'cl.exercises.check("slope", slope)'),
     ]
-    assert graded(anna_ipynb=cells) == {"anna.ipynb": ("2", "relu slope", "")}
+    assert grades(anna_ipynb=cells) == {"anna.ipynb": ("2", "relu slope", "")}
 
 
-def test_an_answer_is_also_what_a_file_gives_to_check(graded):
+def test_an_answer_is_also_what_a_file_gives_to_check(grades):
     program = "import caffelite as cl\nimport numpy as np\nmine = lambda x: np.maximum(x, 0)\n"
-    assert graded(anna_py=program + "cl.exercises.check('relu', mine)")["anna.py"] == ("1", "relu", "")
+    assert grades(anna_py=program + "cl.exercises.check('relu', mine)")["anna.py"] == ("1", "relu", "")
 
 
-def test_a_function_that_was_only_imported_is_not_an_answer(graded):
-    assert graded(anna_py="from caffelite import *\nfrom caffelite import MaxPool2d as MaxPool\n")["anna.py"][0] == "0"
+def test_a_function_that_was_only_imported_is_not_an_answer(grades):
+    assert grades(anna_py="from caffelite import *\nfrom caffelite import MaxPool2d as MaxPool\n")["anna.py"][0] == "0"
 
 
-def test_folders_of_students_are_read_and_hidden_ones_are_not(graded, tmp_path):
+def test_folders_of_students_are_read_and_hidden_ones_are_not(grades, tmp_path):
     for folder in ("anna", ".ipynb_checkpoints"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "exercises.py").write_text(RELU)
     (tmp_path / "anna" / "notes.txt").write_text("not a program")
-    assert graded() == {"anna/exercises.py": ("1", "relu", "")}
+    assert grades() == {"anna/exercises.py": ("1", "relu", "")}
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_folders_of_students_are_read_and_hidden_ones_are_not(graded, tmp_path):
         ("return input()", ""),
     ],
 )
-def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(ending, problem, graded):
+def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(ending, problem, grades):
     program = RELU + f"def mse(p, y):\n    {ending}\n" + "def descend(slope, w, lr, steps):\n"
     program += "    for _ in range(steps):\n        w = w - lr * slope(w)\n    return w\n"
-    rows = graded(seconds=2, anna_py=program, ben_py=RELU)
+    rows = grades(seconds=2, anna_py=program, ben_py=RELU)
     assert rows == {"anna.py": ("2", "relu descend", problem), "ben.py": ("1", "relu", "")}
 
 
@@ -120,32 +120,32 @@ def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(endin
         (RELU + "if __name__ == '__main__':\n    input('')", "1", ""),
     ],
 )
-def test_the_problem_of_a_file_is_reported_and_what_came_before_it_counts(program, right, problem, graded):
-    row = graded(seconds=2, anna_py=program)["anna.py"]
+def test_the_problem_of_a_file_is_reported_and_what_came_before_it_counts(program, right, problem, grades):
+    row = grades(seconds=2, anna_py=program)["anna.py"]
     assert row[0] == right
     assert row[2].startswith(problem)
     assert problem or not row[2]
 
 
-def test_a_broken_notebook_and_a_binary_file_are_reported(graded, tmp_path):
+def test_a_broken_notebook_and_a_binary_file_are_reported(grades, tmp_path):
     (tmp_path / "cem.py").write_bytes(b"\xff\xfe")
-    rows = graded(anna_ipynb="{", ben_ipynb="3", dan_ipynb=[cell("1 +"), cell(RELU)])
+    rows = grades(anna_ipynb="{", ben_ipynb="3", dan_ipynb=[cell("1 +"), cell(RELU)])
     for name in ("anna.ipynb", "ben.ipynb", "cem.py"):
         assert rows[name][2].startswith("cannot be read: ")
     assert rows["dan.ipynb"] == ("1", "relu", "cell 1, line 1: SyntaxError: invalid syntax")
 
 
-def test_a_process_that_an_answer_starts_ends_with_it(graded, tmp_path):
+def test_a_process_that_an_answer_starts_ends_with_it(grades, tmp_path):
     late = tmp_path / "late"
     source = f"import time; time.sleep(2); open({str(late)!r}, 'w')"
     program = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {source!r}])\n"
-    assert graded(anna_py=program + RELU)["anna.py"] == ("1", "relu", "")
+    assert grades(anna_py=program + RELU)["anna.py"] == ("1", "relu", "")
     time.sleep(2.5)
     assert not late.exists()
 
 
-def test_programs_do_not_write_into_the_folder(graded, tmp_path):
-    graded(anna_py=RELU + "open('mine.txt', 'w').close()")
+def test_programs_do_not_write_into_the_folder(grades, tmp_path):
+    grades(anna_py=RELU + "open('mine.txt', 'w').close()")
     assert [path.name for path in tmp_path.iterdir()] == ["anna.py"]
 
 

@@ -10,7 +10,7 @@ def leaf(values, **options):
 
 
 class Swish(cl.Function):
-    """Swish, y = x · sigmoid(x), as a user would write it."""
+    """Swish, y = x · sigmoid(x), as a user would write it: in NumPy, so recorded steps call it back."""
 
     def forward(self, x):
         self.x, self.s = x, 1 / (1 + np.exp(-x))

@@ -169,14 +169,14 @@ class Foreign:
         return type(self)(self.array[rows])
 
 
-class OfPyTorch(Foreign):
+class PyTorchArray(Foreign):
     """As a tensor of PyTorch's or TensorFlow's, whose array NumPy can ask for."""
 
     def __array__(self, dtype=None, copy=None):
         return self.array if dtype is None else self.array.astype(dtype)
 
 
-class OfDLPack(Foreign):
+class DLPackArray(Foreign):
     """An array that has nothing but DLPack."""
 
     def __dlpack__(self, **options):
@@ -186,7 +186,7 @@ class OfDLPack(Foreign):
         return self.array.__dlpack_device__()
 
 
-class Elsewhere(OfDLPack):
+class DeviceArray(DLPackArray):
     """Not in the memory of the CPU."""
 
     def __dlpack__(self, **options):
@@ -196,11 +196,11 @@ class Elsewhere(OfDLPack):
 X, Y = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32), np.arange(8) % 2
 
 
-@pytest.mark.parametrize("kind", [OfPyTorch, OfDLPack])
+@pytest.mark.parametrize("kind", [PyTorchArray, DLPackArray])
 def test_arrays_of_other_libraries_are_taken_wherever_arrays_are(kind):
     x, y, loss = kind(X), kind(Y), cl.SoftmaxLoss()
 
-    def fitted(x, y, weights):
+    def fit(x, y, weights):
         model = cl.MLP(3, [4, 2], seed=0)
         optimizer = cl.SGD(model.parameters(), lr=0.1)
         model.fit(x, y, loss=loss, optimizer=optimizer, sample_weight=weights, verbose=0, validation_data=(x, y))
@@ -208,7 +208,7 @@ def test_arrays_of_other_libraries_are_taken_wherever_arrays_are(kind):
         return model
 
     weights = np.ones(8, np.float32)
-    model, same = fitted(x, y, kind(weights)), fitted(X, Y, weights)
+    model, same = fit(x, y, kind(weights)), fit(X, Y, weights)
     for found, expected in [
         (model(x).data, same(X).data),
         (model.predict(x), same.predict(X)),
@@ -230,7 +230,7 @@ def test_a_call_with_an_array_of_another_library_keeps_the_graph_of_a_tensor():
 
 def test_an_array_that_is_not_in_the_cpus_memory_is_a_type_error():
     with pytest.raises(TypeError, match="expected an array in the memory of the CPU: cannot export it"):
-        cl.Tensor(Elsewhere(X))
+        cl.Tensor(DeviceArray(X))
 
 
 @pytest.mark.parametrize("given", [{}, slice(1), None, object()])

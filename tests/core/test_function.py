@@ -207,7 +207,7 @@ def test_a_replay_follows_an_input_that_was_given_by_name():
 
 
 def test_an_input_that_can_be_given_by_name_alone_raises_and_is_not_left_out():
-    class Scaled(cl.Function):
+    class KeywordScale(cl.Function):
         def forward(self, x, *, factor=1.0):
             return x * factor
 
@@ -215,7 +215,7 @@ def test_an_input_that_can_be_given_by_name_alone_raises_and_is_not_left_out():
             return dy
 
     with pytest.raises(TypeError, match="factor can only be given by name"):
-        Scaled()(np.ones(2, np.float32), factor=3.0)
+        KeywordScale()(np.ones(2, np.float32), factor=3.0)
 
 
 # ---- parameters that declare themselves ----
@@ -288,18 +288,18 @@ def test_inputs_and_outputs_of_a_function_are_not_its_parameters():
 
 
 def test_a_tensor_that_is_set_later_is_trained_saved_and_loaded(tmp_path):
-    def made():
+    def make_model():
         model = cl.Model([cl.Linear(2, 3)], seed=0)
         model.add(Scale(3))
         return model
 
-    model, x, y = made(), *cl.datasets.spiral(20, seed=0)
+    model, x, y = make_model(), *cl.datasets.spiral(20, seed=0)
     model.functions[1].g = cl.Tensor(np.ones(3), requires_grad=True)
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=2, verbose=0)
     assert (model.functions[1].g.data != 1).all()
     with pytest.warns(UserWarning, match=r"Scale.__init__ takes options"):
         model.save(tmp_path / "m.safetensors")
-    again = made().load(tmp_path / "m.safetensors")
+    again = make_model().load(tmp_path / "m.safetensors")
     np.testing.assert_array_equal(again.predict(x), model.predict(x))
 
 
@@ -319,7 +319,7 @@ def test_a_parameters_method_that_leaves_one_out_raises_and_names_the_attribute(
 
 
 def test_a_parameters_method_may_extend_its_bases_and_repeat_some():
-    class Both(Scale):
+    class ExtendedScale(Scale):
         def __init__(self, features):
             super().__init__(features)
             self.h = cl.Tensor(np.ones(features), requires_grad=True)
@@ -327,14 +327,14 @@ def test_a_parameters_method_may_extend_its_bases_and_repeat_some():
         def parameters(self):
             return [self.h, *super().parameters(), self.g]
 
-    both = Both(3)
+    both = ExtendedScale(3)
     assert [id(p) for p in both.parameters()] == [id(both.h), id(both.g)]
 
 
 def test_a_function_with_slots_raises_when_its_class_is_made():
-    with pytest.raises(TypeError, match="Scaled has __slots__"):
+    with pytest.raises(TypeError, match="ScaleWithSlots has __slots__"):
 
-        class Scaled(cl.Function):
+        class ScaleWithSlots(cl.Function):
             __slots__ = ("w",)
 
 
@@ -372,7 +372,7 @@ def test_parameters_with_equal_names_are_named_by_their_attributes():
     ],
 )
 def test_a_shape_fits_the_required_one_or_raises(shape, required, fit):
-    class Required(cl.Function):
+    class RequiredShape(cl.Function):
         required_input_shape = required
 
         def forward(self, x):
@@ -381,11 +381,11 @@ def test_a_shape_fits_the_required_one_or_raises(shape, required, fit):
         def backward(self, dy):
             return dy
 
-    function = Required()
+    function = RequiredShape()
     if fit:
         function.check_input_shape(shape)
     else:
-        with pytest.raises(ValueError, match=r"^Required\(\) got .*shape .*; expected \(n, .*"):
+        with pytest.raises(ValueError, match=r"^RequiredShape\(\) got .*shape .*; expected \(n, .*"):
             function.check_input_shape(shape)
     if None not in shape:
         x = np.ones(shape, np.float32)
@@ -413,15 +413,15 @@ def test_an_input_is_checked_by_its_dtype_and_comes_in_native_byte_order():
 
 
 def test_a_subclass_of_a_layer_is_written_with_the_layers_arguments():
-    class Narrow(cl.Linear):
+    class NarrowLinear(cl.Linear):
         def __init__(self, in_features):
             super().__init__(in_features, 1)
 
-    class Wide(cl.Conv2d):
+    class WideConv2d(cl.Conv2d):
         def __init__(self):
             super().__init__(1, 64, (3, 3), stride=(2, 1), bias=False)
 
-    assert repr(Narrow(5)) == "Narrow(5, 1)"
-    assert repr(Wide()) == "Wide(1, 64, 3, stride=(2, 1), bias=False)"
+    assert repr(NarrowLinear(5)) == "NarrowLinear(5, 1)"
+    assert repr(WideConv2d()) == "WideConv2d(1, 64, 3, stride=(2, 1), bias=False)"
     assert repr(cl.Linear(2, 3, initializer=cl.initializers.he_normal)) == "Linear(2, 3, initializer=he_normal)"
     assert repr(cl.Linear(2, 3, initializer=cl.initializers.normal(0.5))) == "Linear(2, 3, initializer=normal(std=0.5))"

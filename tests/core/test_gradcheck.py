@@ -428,7 +428,7 @@ def test_outputs_are_all_float64():
         cl.check_gradients(Half(), X, X)
 
 
-class Masked(cl.Function):
+class RandomMask(cl.Function):
     """y = m x, m drawn anew in each forward, as many times as a counter says."""
 
     def __init__(self):
@@ -447,7 +447,7 @@ class Masked(cl.Function):
 
 
 def test_random_draws_repeat_and_their_counter_stays():
-    function = Masked()
+    function = RandomMask()
     assert cl.check_gradients(function, X) < 1e-7
     assert function.counter.tolist() == [7]
 
@@ -476,7 +476,7 @@ def test_a_function_of_functions_is_checked_with_their_parameters():
         cl.check_gradients(Wrong(), X)
 
 
-class InPlace(cl.Function):
+class SquareInPlace(cl.Function):
     """y = 4 x², by writing into x; or, backward, into dy."""
 
     def __init__(self, where):
@@ -499,13 +499,13 @@ class InPlace(cl.Function):
 
 @pytest.mark.parametrize(("where", "what"), [("forward", "input 0"), ("backward", "dy 0")])
 def test_a_function_that_writes_into_its_input_fails_the_check_by_name(where, what):
-    with pytest.raises(AssertionError, match=rf"InPlace\(\).{where} has changed its {what}"):
-        cl.check_gradients(InPlace(where), np.ones((2, 3)))
-    assert cl.check_gradients(InPlace("nowhere"), np.ones((2, 3))) < 1e-6
+    with pytest.raises(AssertionError, match=rf"SquareInPlace\(\).{where} has changed its {what}"):
+        cl.check_gradients(SquareInPlace(where), np.ones((2, 3)))
+    assert cl.check_gradients(SquareInPlace("nowhere"), np.ones((2, 3))) < 1e-6
 
 
 def test_a_forward_that_computes_with_a_parameters_tensor_gets_a_hint_at_data():
-    class Scaled(cl.Function):
+    class TensorScale(cl.Function):
         def __init__(self):
             self.w = cl.Tensor(np.ones(3), requires_grad=True)
 
@@ -519,4 +519,4 @@ def test_a_forward_that_computes_with_a_parameters_tensor_gets_a_hint_at_data():
             return dy * self.w.data
 
     with pytest.raises(TypeError, match=r"forward returned a Tensor, expected an array: .* self.w.data"):
-        cl.check_gradients(Scaled(), np.ones((2, 3), np.float32))
+        cl.check_gradients(TensorScale(), np.ones((2, 3), np.float32))

@@ -16,7 +16,7 @@ from tests.reference import assert_same_bits
 
 
 @pytest.fixture
-def without_collector():
+def disabled_collector():
     gc.collect()
     gc.disable()
     yield
@@ -39,7 +39,7 @@ def graph_of_everything():
     return y, x, [weakref.ref(thing) for thing in things if thing is not x and thing is not linear.weight]
 
 
-@pytest.mark.usefixtures("without_collector")
+@pytest.mark.usefixtures("disabled_collector")
 def test_a_graph_holds_no_reference_cycle():
     y, _x, references = graph_of_everything()
     assert len(references) > 20
@@ -48,7 +48,7 @@ def test_a_graph_holds_no_reference_cycle():
     assert [reference() for reference in references if reference() is not None] == []
 
 
-@pytest.mark.usefixtures("without_collector")
+@pytest.mark.usefixtures("disabled_collector")
 @pytest.mark.parametrize("backward", [True, False], ids=["with backward", "dropped without"])
 def test_10_000_graphs_leave_nothing_behind(backward):
     x, w = np.ones((4, 3), np.float32), leaf(np.ones((3, 2), np.float32))
@@ -67,7 +67,7 @@ def test_10_000_graphs_leave_nothing_behind(backward):
     assert sys.getallocatedblocks() - blocks < 10_000
 
 
-@pytest.mark.usefixtures("without_collector")
+@pytest.mark.usefixtures("disabled_collector")
 def test_backward_frees_what_it_is_done_with_as_it_goes():
     alive = []
 

@@ -13,9 +13,9 @@ import pytest
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite._kernels.openmp import SPINS
-from tests.conftest import bits, classifier, train
+from tests.conftest import bits, classifier, train, training_step
 
-pytestmark = pytest.mark.usefixtures("threads_restored")
+pytestmark = pytest.mark.usefixtures("restored_threads")
 
 with_openmp = pytest.mark.skipif(not kernels.OPENMP, reason="compiled without OpenMP")
 NAMES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -114,20 +114,12 @@ def test_no_step_runs_on_more_threads_than_are_allowed_then():
 # ---- the choice has an effect, and none on bits ---------------------------------------------------------------------
 
 
-def captured(dtype=np.float32):
+def capture_step(dtype=np.float32):
     """Return a training step whose products are divided among threads, captured, and its model and batch."""
     model = classifier(300, 257, 65, dtype=dtype)
-    loss, optimizer = cl.SoftmaxLoss(), cl.Adam(model.parameters(), lr=1e-3)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(333, 300)).astype(dtype), rng.integers(0, 65, 333)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        value = loss(model(x), y)
-        value.backward()
-        optimizer.step()
-        return value
-
+    step = training_step(model, cl.Adam(model.parameters(), lr=1e-3))
     return cl.capture(step, x, y), model, (x, y)
 
 
@@ -140,7 +132,7 @@ def force(program, number):
 def test_whichever_numbers_of_threads_a_replay_chooses_the_bits_are_the_same(dtype):
     found = set()
     for numbers in [(1,) * 8, (8,) * 8, (1, 2, 3, 8, 5, 1, 8, 2)]:
-        program, model, batch = captured(dtype)
+        program, model, batch = capture_step(dtype)
         kernels.set_num_threads(8, False)
         for number in numbers:
             force(program, number)
@@ -187,8 +179,8 @@ def in_a_process(program, **environment):
 
 
 CHOSEN = """
-from tests.core.test_num_threads import captured, cl, force, kernels
-program, model, batch = captured()
+from tests.core.test_num_threads import capture_step, cl, force, kernels
+program, model, batch = capture_step()
 """
 
 

@@ -18,6 +18,7 @@ import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
 from caffelite.program.recording import Recording
+from tests.conftest import training_step
 from tests.reference import assert_close, assert_same_bits
 
 sp = pytest.importorskip("scipy.sparse")
@@ -176,19 +177,8 @@ def test_a_captured_step_on_other_rows_has_eager_bits(dtype):
     x, y = matrix(dtype=dtype), labels()
     models = [net(dtype), net(dtype)]
 
-    def step_of(model):
-        loss, optimizer = cl.SoftmaxLoss(), OPTIMIZERS["Adam"](model.parameters())
-
-        def step(x, y):
-            optimizer.zero_grad()
-            value = loss(model(x), y)
-            value.backward()
-            optimizer.step()
-            return value
-
-        return step
-
-    eager, program = step_of(models[0]), cl.capture(step_of(models[1]), x[:20], y[:20])
+    eager, step = [training_step(model, OPTIMIZERS["Adam"](model.parameters())) for model in models]
+    program = cl.capture(step, x[:20], y[:20])
     eager(x[:20], y[:20])
     for i in (20, 40, 0, 20):
         assert_same_bits(np.asarray(eager(x[i : i + 20], y[i : i + 20]).data), program(x[i : i + 20], y[i : i + 20]))
@@ -548,7 +538,7 @@ def test_a_function_of_ones_own_is_called_back_and_takes_none():
         train(matrix(), labels(), cl.Model([Twice(90, 3)]))
 
 
-class Wide(cl.Model):
+class WideNet(cl.Model):
     """Scores of x, straight and through a hidden layer, which looks at x twice and at something else."""
 
     def __init__(self, seed=None, dtype=np.float32):
@@ -565,7 +555,7 @@ class Wide(cl.Model):
 @every_optimizer
 def test_a_model_may_use_sparse_rows_several_times_and_beside_others(make_optimizer, dtype):
     x, z, y = matrix(dtype=dtype), np.random.default_rng(2).normal(size=(60, 2)).astype(dtype), labels()
-    sparse, dense = Wide(0, dtype), Wide(0, dtype)
+    sparse, dense = WideNet(0, dtype), WideNet(0, dtype)
     train((x, z), y, sparse, make_optimizer)
     train((x.toarray(), z), y, dense, make_optimizer)
     assert_alike(sparse, dense, dtype)
@@ -588,7 +578,7 @@ def test_a_nested_model_and_dropconnect_take_sparse_rows():
 
 
 def test_inside_a_recorded_step_toarray_makes_an_array():
-    class Both(cl.Model):
+    class TwoBranchNet(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
             self.a, self.b = cl.Linear(90, 3), cl.Linear(90, 3)
@@ -596,11 +586,11 @@ def test_inside_a_recorded_step_toarray_makes_an_array():
         def call(self, x):
             return self.a(x) + self.b(x.toarray())
 
-    class Careless(Both):
+    class Careless(TwoBranchNet):
         def call(self, x):
             return self.a(x) + cl.Tensor(x).mean()
 
-    x, y, model, dense = matrix(), labels(), Both(), cl.Model([cl.Linear(90, 3)], seed=0)
+    x, y, model, dense = matrix(), labels(), TwoBranchNet(), cl.Model([cl.Linear(90, 3)], seed=0)
     train(x, y, model)
     np.testing.assert_allclose(model.b.weight.data.shape, (90, 3))
     np.testing.assert_allclose(model.predict(x), model.predict(x, batch_size=7), 0, 0)
@@ -712,7 +702,7 @@ def test_a_generator_gives_matrices_of_the_given_kind():
 def test_generators_iterables_and_transforms_are_taken():
     x, y = matrix(), labels()
 
-    def halved(x, y):
+    def halve(x, y):
         return x * 0.5, y
 
     def as_array(x, y):
@@ -720,7 +710,7 @@ def test_generators_iterables_and_transforms_are_taken():
 
     expected, dense = net(), net()
     train(x * 0.5, y, expected, seed=7)
-    for transform in (halved, as_array):
+    for transform in (halve, as_array):
         model = net()
         data = cl.DataGenerator(x, y, batch_size=16, seed=7, transform=transform)
         train(data, None, model)

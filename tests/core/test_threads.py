@@ -27,7 +27,7 @@ from caffelite._support import fork as forks
 from caffelite.core import threads
 from tests.conftest import bits, classifier, train
 
-pytestmark = pytest.mark.usefixtures("threads_restored")
+pytestmark = pytest.mark.usefixtures("restored_threads")
 
 ROOT = str(Path(__file__).parents[2])  # of the project
 
@@ -129,14 +129,14 @@ def test_eight_threads_may_predict_at_once(n):
 def test_models_may_be_trained_on_several_threads_at_once():
     x, y = cl.datasets.spiral(points_per_class=40, seed=0)
 
-    def trained_from(seed):
+    def train_from_seed(seed):
         model = classifier(2, 64, 3, seed=seed)
         train(model, x, y, epochs=20)
         return bits(model)
 
-    expected_digest = [trained_from(seed) for seed in range(4)]
+    expected_digest = [train_from_seed(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(trained_from, range(4))) == expected_digest
+        assert list(pool.map(train_from_seed, range(4))) == expected_digest
 
 
 def test_labels_that_another_thread_changes_during_a_fit_never_crash():

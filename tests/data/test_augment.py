@@ -36,7 +36,7 @@ def numbers(drawn, i, *counts):
     return [m * word >> 32 for m, word in zip(counts, words, strict=False)]
 
 
-def shifted(x, drawn, pixels):
+def shift(x, drawn, pixels):
     y = np.zeros_like(x)
     H, W = x.shape[-2:]
     for i in range(len(x)):
@@ -48,7 +48,7 @@ def shifted(x, drawn, pixels):
     return y
 
 
-def flipped(x, drawn):
+def flip(x, drawn):
     return np.array([image[..., ::-1] if numbers(drawn, i, 2)[0] else image for i, image in enumerate(x)], x.dtype)
 
 
@@ -92,14 +92,14 @@ def test_each_image_becomes_what_its_row_draws(shape, drawn, dtype):
     x, state = np.random.default_rng(0).uniform(1, 2, shape).astype(dtype), np.array(drawn)
     before = x.copy()
     for extent in (0, 1, 2, 3, 8, 2**31 - 1):
-        assert_same_bits(kernels.shift(x, state, extent), shifted(x, drawn, extent))
+        assert_same_bits(kernels.shift(x, state, extent), shift(x, drawn, extent))
         assert_same_bits(kernels.cutout(x, state, extent), cut_out(x, drawn, extent))
     for padding, height, width in ((0, 1, 1), (3, 2, 6), (9, 7, 18), (2**31 - 1, 3, 2)):
         if padding < 100 and height <= shape[-2] + 2 * padding and width <= shape[-1] + 2 * padding:
             y = kernels.crop(x, state, height, width, padding)
             assert_same_bits(y, crop(x, drawn, (height, width), padding))
     if x.size:
-        assert_same_bits(kernels.flip(x, state), flipped(x, drawn))
+        assert_same_bits(kernels.flip(x, state), flip(x, drawn))
     assert_same_bits(x, before)
     assert state.tolist() == list(drawn)
 
@@ -200,7 +200,7 @@ def test_kept_pixels_keep_their_bits_and_new_ones_are_zero(augmentation, dtype):
     assert (np.isnan(y) | ((y == 0) & ~np.signbit(y))).all()
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 @every_augmentation
 @both_dtypes
 def test_every_number_of_threads_draws_the_same(augmentation, dtype):

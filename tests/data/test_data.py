@@ -279,7 +279,7 @@ def test_a_generator_of_some_rows_trains_and_resumes_as_these_rows_alone(tmp_pat
     x, y = numbered_rows(12)
     rows, weights, log = np.array([0, 3, 3, 5, 7, 11]), np.arange(12.0), cl.callbacks.Checkpoint(tmp_path / "rows")
 
-    def trained(generator, epochs=3, **options):
+    def train_weights(generator, epochs=3, **options):
         model = classifier(2, 12)
         train(model, generator, epochs=epochs, **options)
         return bits(model)
@@ -288,7 +288,7 @@ def test_a_generator_of_some_rows_trains_and_resumes_as_these_rows_alone(tmp_pat
         return cl.DataGenerator(x, y, batch_size=4, seed=0, sample_weight=weights).restrict(rows)
 
     alone = cl.DataGenerator(x[rows], y[rows], batch_size=4, seed=0, sample_weight=weights[rows])
-    expected = trained(alone)
-    assert trained(some()) == expected
-    trained(some(), epochs=2, callbacks=[log])
-    assert trained(some(), resume=tmp_path / "rows") == expected
+    expected = train_weights(alone)
+    assert train_weights(some()) == expected
+    train_weights(some(), epochs=2, callbacks=[log])
+    assert train_weights(some(), resume=tmp_path / "rows") == expected

@@ -23,20 +23,10 @@ h5py = pytest.importorskip("h5py")
 NUMBERED = np.repeat(np.arange(N, dtype=np.float32)[:, None], 4, axis=1)
 
 
-@pytest.fixture(autouse=True)
-def small_buffers(monkeypatch):
-    """Buffers of some hundreds of rows, in blocks of a few."""
-    monkeypatch.setattr(sources, "BUFFER", 2**15)
-    monkeypatch.setattr(sources, "BLOCK", 2**10)
+pytestmark = pytest.mark.usefixtures("small_buffers", "thread_leak_check")
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    yield
-    assert [thread.name for thread in threading.enumerate() if "prefetch" in thread.name] == []
-
-
-class Sliced:
+class SlicedArray:
     """Something with shape, dtype and slices, which knows what was read."""
 
     def __init__(self, array):
@@ -49,7 +39,7 @@ class Sliced:
         return self.array[rows]
 
 
-class Lying(Sliced):
+class Lying(SlicedArray):
     """From the read of this number on, it gives what `lie` makes of rows, or changes itself."""
 
     def __init__(self, array, lie, reads=0):
@@ -86,7 +76,7 @@ SOURCES = {
     "memmap backwards": lambda array, folder: map_array(array[::-1], folder)[::-1],
     "h5py": dataset,
     "h5py chunks": lambda array, folder: dataset(array, folder, chunks=(37, *array.shape[1:]), compression="gzip"),
-    "sliced": lambda array, folder: Sliced(array),
+    "sliced": lambda array, folder: SlicedArray(array),
 }
 every_source = pytest.mark.parametrize("source", SOURCES)
 
@@ -167,7 +157,7 @@ def test_the_disk_hears_of_all_of_a_buffer_before_its_first_row_is_read(tmp_path
 def test_every_row_comes_once_in_full_batches(shuffle, drop_last, size):
     if drop_last and size > N:
         return
-    generator = cl.DataGenerator(Sliced(NUMBERED), batch_size=size, shuffle=shuffle, drop_last=drop_last, seed=0)
+    generator = cl.DataGenerator(SlicedArray(NUMBERED), batch_size=size, shuffle=shuffle, drop_last=drop_last, seed=0)
     batches = row_numbers(generator)
     assert len(batches) == len(generator) == (N // size if drop_last else -(-N // size))
     assert {len(batch) for batch in batches[:-1]} <= {size}
@@ -177,7 +167,7 @@ def test_every_row_comes_once_in_full_batches(shuffle, drop_last, size):
 
 
 def test_blocks_are_read_whole_and_ascending_in_each_buffer():
-    x = Sliced(NUMBERED)
+    x = SlicedArray(NUMBERED)
     generator = cl.DataGenerator(x, batch_size=48, seed=0)
     blocks = generator.blocks
     list(generator)
@@ -197,7 +187,7 @@ def test_a_block_consists_of_whole_chunks_of_the_source(tmp_path):
 
 
 def test_rows_of_a_buffer_are_shuffled_and_its_blocks_come_from_anywhere():
-    generator = cl.DataGenerator(Sliced(NUMBERED), batch_size=48, seed=0)
+    generator = cl.DataGenerator(SlicedArray(NUMBERED), batch_size=48, seed=0)
     for batch in row_numbers(generator)[:-1]:
         places = {row // generator.blocks.block for row in batch}
         assert len(places) > 10  # of some 30 blocks
@@ -206,7 +196,7 @@ def test_rows_of_a_buffer_are_shuffled_and_its_blocks_come_from_anywhere():
 
 def test_each_epoch_has_its_order_and_the_same_seed_the_same_orders():
     def orders(seed):
-        generator = cl.DataGenerator(Sliced(NUMBERED), batch_size=48, seed=seed)
+        generator = cl.DataGenerator(SlicedArray(NUMBERED), batch_size=48, seed=seed)
         return [row_numbers(generator) for _ in range(3)]
 
     first = orders(5)
@@ -217,7 +207,7 @@ def test_each_epoch_has_its_order_and_the_same_seed_the_same_orders():
 
 
 def test_every_row_is_as_likely_at_the_beginning_as_any_other():
-    generator = cl.DataGenerator(Sliced(NUMBERED[:3000]), batch_size=50, seed=0)
+    generator = cl.DataGenerator(SlicedArray(NUMBERED[:3000]), batch_size=50, seed=0)
     assert 3000 % generator.blocks.block  # the last block is short
     assert generator.blocks.buffer < 3000
     counts = np.zeros(3000)
@@ -229,7 +219,7 @@ def test_every_row_is_as_likely_at_the_beginning_as_any_other():
 
 def test_inputs_targets_and_weights_come_from_the_same_rows(tmp_path):
     number = NUMBERED[:, 0]
-    x = (Sliced(NUMBERED), X, map_array(NUMBERED.astype(np.uint16), tmp_path))
+    x = (SlicedArray(NUMBERED), X, map_array(NUMBERED.astype(np.uint16), tmp_path))
     generator = cl.DataGenerator(x, map_array(number, tmp_path), sample_weight=number, batch_size=48, seed=0)
     for (a, b, c), y, w in generator:
         assert (a[:, 0] == y).all()
@@ -281,18 +271,20 @@ def test_several_inputs_indices_masks_and_targets_that_are_read():
 
     words, mask, y = np.arange(N) % 50, (np.arange(N) % 7 > 2)[:, None], X[:, :4].astype(np.float64)
     options = {"shuffle": False, "loss": cl.MSELoss()}
-    of_sources = fit_classifier((Sliced(words), Sliced(X), Sliced(mask)), Sliced(y), model=Net(), **options)
+    of_sources = fit_classifier(
+        (SlicedArray(words), SlicedArray(X), SlicedArray(mask)), SlicedArray(y), model=Net(), **options
+    )
     assert_same(of_sources, fit_classifier((words, X, mask), y, model=Net(), **options))
-    assert_same(of_sources, fit_classifier((words, Sliced(X), mask), y, model=Net(), **options))
+    assert_same(of_sources, fit_classifier((words, SlicedArray(X), mask), y, model=Net(), **options))
 
 
 def test_shuffled_training_learns_and_the_same_seed_gives_the_same_bits(tmp_path):
     of_source = fit_classifier(map_array(X, tmp_path), Y, metrics=["accuracy"], epochs=6)
-    assert_same(of_source, fit_classifier(Sliced(X), Sliced(Y), metrics=["accuracy"], epochs=6))
+    assert_same(of_source, fit_classifier(SlicedArray(X), SlicedArray(Y), metrics=["accuracy"], epochs=6))
     assert of_source[0]["accuracy"][-1] > 0.95
-    assert dict(of_source[0]) != dict(fit_classifier(Sliced(X), Y, metrics=["accuracy"], epochs=6, seed=2)[0])
+    assert dict(of_source[0]) != dict(fit_classifier(SlicedArray(X), Y, metrics=["accuracy"], epochs=6, seed=2)[0])
     assert_same(
-        fit_classifier(cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=3)),
+        fit_classifier(cl.DataGenerator(SlicedArray(X), Y, batch_size=48, seed=3)),
         fit_classifier(cl.DataGenerator(map_array(X, tmp_path), Y, batch_size=48, seed=3)),
     )
 
@@ -309,7 +301,7 @@ def test_training_through_a_transform_has_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize("rows", [N, N - 800])  # an even number of buffers, and an odd one
 def test_the_first_buffer_of_the_next_epoch_is_read_while_the_last_is_in_use(rows):
-    source, ahead = Sliced(X[:rows]), []
+    source, ahead = SlicedArray(X[:rows]), []
 
     def rows_read():
         return sum(stop - start for start, stop in source.reads)
@@ -331,7 +323,7 @@ def test_the_first_buffer_of_the_next_epoch_is_read_while_the_last_is_in_use(row
 
 @pytest.mark.parametrize("rows", [N, N - 1000])  # an even number of buffers, and an odd one
 def test_a_buffer_in_use_is_not_read_over(rows):
-    source = Sliced(NUMBERED[:rows])
+    source = SlicedArray(NUMBERED[:rows])
     generator = cl.DataGenerator(source, batch_size=48, seed=0)
     columns, seen = [generator.x], []
     for read in generator.buffers(columns, generator.allocate_buffers(columns), epochs=2):
@@ -346,7 +338,7 @@ def test_a_buffer_in_use_is_not_read_over(rows):
 
 def test_a_pass_through_the_generator_between_two_epochs_takes_one():
     def training(transform):
-        generator = cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=3, transform=transform)
+        generator = cl.DataGenerator(SlicedArray(X), Y, batch_size=48, seed=3, transform=transform)
         return fit_classifier(
             generator, epochs=3, callbacks=[lambda epoch, history: epoch == 0 and next(iter(generator)) and None]
         )
@@ -375,13 +367,13 @@ def test_evaluate_and_predict_have_the_bits_of_what_is_in_memory(tmp_path):
 
 
 def test_an_overridden_predict_is_called_once_for_any_x_and_precision():
-    class Doubled(cl.Model):
+    class DoublingModel(cl.Model):
         def predict(self, x, **options):
             return 2 * super().predict(x, **options)
 
-    model = Doubled([cl.Linear(X.shape[1], 2)], seed=0)
+    model = DoublingModel([cl.Linear(X.shape[1], 2)], seed=0)
     twice = model(X).data * 2
-    for x in (X, Sliced(X)):
+    for x in (X, SlicedArray(X)):
         for options in ({}, {"precision": "float32"}):
             np.testing.assert_allclose(model.predict(x, **options), twice, 1e-5, 1e-6)
 
@@ -391,21 +383,21 @@ def test_predict_of_several_outputs_and_inputs():
         def call(self, a, b):
             return a + b, a * b
 
-    a, b = Two().predict((Sliced(X), X))
+    a, b = Two().predict((SlicedArray(X), X))
     assert (a == X + X).all()
     assert (b == X * X).all()
 
 
 def test_find_lr_takes_sources_and_inspect_says_that_it_takes_some_rows():
     model, loss = classifier(), cl.SoftmaxLoss()
-    assert cl.find_lr(model, Sliced(X), Y, loss=loss, optimizer=cl.SGD(model.parameters(), lr=1)).suggestion
+    assert cl.find_lr(model, SlicedArray(X), Y, loss=loss, optimizer=cl.SGD(model.parameters(), lr=1)).suggestion
     with pytest.raises(ValueError, match=r"x\[:500\]"):
-        cl.inspect(model, Sliced(X), Y, loss=loss)
+        cl.inspect(model, SlicedArray(X), Y, loss=loss)
 
 
 def test_class_weights_of_labels_that_are_read():
     options = {"shuffle": False, "class_weight": "balanced"}
-    assert_same(fit_classifier(Sliced(X), Sliced(Y), **options), fit_classifier(X, Y, **options))
+    assert_same(fit_classifier(SlicedArray(X), SlicedArray(Y), **options), fit_classifier(X, Y, **options))
 
 
 def test_validation_split_holds_out_blocks_drawn_at_random():
@@ -415,7 +407,7 @@ def test_validation_split_holds_out_blocks_drawn_at_random():
         seen.append(targets.copy())
         return 0.0
 
-    fit_classifier(Sliced(X), np.arange(N) % CLASSES, validation_split=0.3, epochs=1)
+    fit_classifier(SlicedArray(X), np.arange(N) % CLASSES, validation_split=0.3, epochs=1)
 
     class Noting(cl.Function):
         """The mean of x, which remembers targets."""
@@ -427,13 +419,13 @@ def test_validation_split_holds_out_blocks_drawn_at_random():
         def backward(self, dy):
             return np.zeros(self.shape, np.float32)
 
-    fit_classifier(Sliced(X), np.arange(N), loss=Noting(), metrics=[note], validation_split=0.3, epochs=1)
+    fit_classifier(SlicedArray(X), np.arange(N), loss=Noting(), metrics=[note], validation_split=0.3, epochs=1)
     rows = np.concatenate(seen)
     assert len(rows) == N
     assert (np.sort(rows) == np.arange(N)).all()
     held_out = rows[-int(0.3 * N) :]
     cuts = np.count_nonzero(np.diff(held_out) != 1)
-    block = cl.DataGenerator(Sliced(X), Y).blocks.block
+    block = cl.DataGenerator(SlicedArray(X), Y).blocks.block
     assert 0.3 * N / block / 4 < cuts <= 0.3 * N / block + 1
     assert held_out.min() < N / 5 < 4 * N / 5 < held_out.max()
 
@@ -473,7 +465,7 @@ def test_a_training_goes_on_in_mid_epoch_to_the_bits_of_one_that_never_stopped(t
         net = cl.Model([cl.Linear(FEATURES, 16), cl.ReLU(), cl.Dropout(0.1), cl.Linear(16, CLASSES)], seed=3)
         transform = (lambda x, y: (x + 1, y)) if way == "transformed" else None
         options_of_data = {"shuffle": way != "in order", "sample_weight": np.arange(N) % 5, "transform": transform}
-        data = cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=2, **options_of_data)
+        data = cl.DataGenerator(SlicedArray(X), Y, batch_size=48, seed=2, **options_of_data)
         assert data.blocks.batches == 13
         return fit_classifier(data, model=net, metrics=["f1", "accuracy"], **options)
 
@@ -486,7 +478,7 @@ def test_a_training_goes_on_in_mid_epoch_to_the_bits_of_one_that_never_stopped(t
 @pytest.mark.parametrize("change", ["a row", "length", "buffers"])
 def test_a_checkpoint_of_other_data_raises(tmp_path, monkeypatch, change):
     path, x, y = tmp_path / "checkpoint", X.copy(), Y
-    fit_classifier(Sliced(x), y, callbacks=[cl.callbacks.Checkpoint(path)])
+    fit_classifier(SlicedArray(x), y, callbacks=[cl.callbacks.Checkpoint(path)])
     if change == "a row":
         x[-1, 0] += 1
     elif change == "length":
@@ -494,7 +486,7 @@ def test_a_checkpoint_of_other_data_raises(tmp_path, monkeypatch, change):
     else:
         monkeypatch.setattr(sources, "BUFFER", 2**16)
     with pytest.raises(ValueError, match=r"another (data|number of rows|way of shuffling)"):
-        fit_classifier(Sliced(x), y, epochs=3, resume=path)
+        fit_classifier(SlicedArray(x), y, epochs=3, resume=path)
 
 
 # ---- lies -----------------------------------------------------------------------------------------------------------
@@ -592,20 +584,20 @@ def test_a_mapped_file_that_shrinks_is_an_error_and_not_the_end(mode, tmp_path):
 @pytest.mark.parametrize(
     ("x", "y", "error", "message"),
     [
-        (Sliced(X), Y[:-1], ValueError, "x has 5000 rows, y has shape"),
-        (Sliced(X[:, 1:]), Y, ValueError, r"Linear\(8 → 16.*7|got rows of 7|7"),
-        (Sliced(X.astype(complex)), Y, TypeError, "x.*complex"),
-        (Sliced(X.astype(object)), Y, TypeError, "x"),
-        (Sliced(X), Y + 9 * (np.arange(N) == 77), ValueError, "row 77"),
+        (SlicedArray(X), Y[:-1], ValueError, "x has 5000 rows, y has shape"),
+        (SlicedArray(X[:, 1:]), Y, ValueError, r"Linear\(8 → 16.*7|got rows of 7|7"),
+        (SlicedArray(X.astype(complex)), Y, TypeError, "x.*complex"),
+        (SlicedArray(X.astype(object)), Y, TypeError, "x"),
+        (SlicedArray(X), Y + 9 * (np.arange(N) == 77), ValueError, "row 77"),
         (
-            Sliced(X),
-            Sliced(np.where(np.arange(N) == 77, 9, Y)),
+            SlicedArray(X),
+            SlicedArray(np.where(np.arange(N) == 77, 9, Y)),
             ValueError,
             "63 … 83, 63 being row 0: label 9 in row 14",
         ),
         (
-            Sliced(X),
-            Sliced(np.where(np.arange(N) == 4000, -1, Y)),
+            SlicedArray(X),
+            SlicedArray(np.where(np.arange(N) == 4000, -1, Y)),
             ValueError,
             r"3,990 … 4,010.*-1 in row 10",
         ),
@@ -617,7 +609,7 @@ def test_sources_that_do_not_fit_raise_before_the_first_step_if_possible(monkeyp
     before = model.state_dict()
     with pytest.raises(error, match=message):
         fit_classifier(x, y, model=model, shuffle=False)
-    if "4000" not in str(y) and not (isinstance(y, Sliced) and (y.array < 0).any()):
+    if "4000" not in str(y) and not (isinstance(y, SlicedArray) and (y.array < 0).any()):
         assert all((value == before[name]).all() for name, value in model.state_dict().items())
 
 
@@ -626,16 +618,16 @@ def test_indices_are_checked_when_they_are_read():
     words[3210] = 50
     model = cl.Model([cl.Embedding(50, 4), cl.Linear(4, CLASSES)], seed=0)
     with pytest.raises(IndexError, match=r"among the rows [\d,]+ … [\d,]+, .* being row 0: x: index 50 in row"):
-        fit_classifier(Sliced(words), Y, model=model)
+        fit_classifier(SlicedArray(words), Y, model=model)
     with pytest.raises(IndexError, match=r"among the rows from [\d,]+ on.*index 50 in row"):
-        model.predict(Sliced(words))
+        model.predict(SlicedArray(words))
 
 
 def test_a_diverged_training_says_in_which_batch():
     x = X.copy()
     x[2000] = np.nan
     with pytest.raises(cl.TrainingDiverged, match=r"epoch 1, batch 42: .*x is not finite in 1 of"):
-        fit_classifier(Sliced(x), Y, shuffle=False)
+        fit_classifier(SlicedArray(x), Y, shuffle=False)
 
 
 # ---- Ctrl-C, memory -------------------------------------------------------------------------------------------------
@@ -643,12 +635,12 @@ def test_a_diverged_training_says_in_which_batch():
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
 def test_ctrl_c_ends_a_training_that_waits_for_a_slow_source():
-    class Slow(Sliced):
+    class SlowArray(SlicedArray):
         def __getitem__(self, rows):
             time.sleep(0.02)  # and some 30 of them make a buffer
             return super().__getitem__(rows)
 
-    main, x = threading.main_thread().ident, Slow(X)
+    main, x = threading.main_thread().ident, SlowArray(X)
     timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -705,7 +697,7 @@ def test_a_single_last_row_joins_the_batch_before_it(shuffle):
     """A training with a BatchNorm is given these batches, and goes on in their midst."""
 
     def generator(rows):
-        x, y = Sliced(NUMBERED[:rows]), Sliced(Y[:rows])
+        x, y = SlicedArray(NUMBERED[:rows]), SlicedArray(Y[:rows])
         return cl.DataGenerator(x, y, batch_size=64, shuffle=shuffle, seed=0)
 
     rows = generator(N).blocks.buffer * 3 + 1

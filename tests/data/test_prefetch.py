@@ -8,23 +8,12 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite import sources
 from tests.data.sources import FEATURES, N, Stopping, X, Y, assert_same, classifier, fit_classifier
 
 h5py = pytest.importorskip("h5py")
 
 
-@pytest.fixture(autouse=True)
-def small_buffers(monkeypatch):
-    """Buffers of some hundreds of rows, in blocks of a few."""
-    monkeypatch.setattr(sources, "BUFFER", 2**15)
-    monkeypatch.setattr(sources, "BLOCK", 2**10)
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    yield
-    assert [thread.name for thread in threading.enumerate() if "prefetch" in thread.name] == []
+pytestmark = pytest.mark.usefixtures("small_buffers", "thread_leak_check")
 
 
 def test_prefetch_gives_the_batches_in_order_each_time_and_their_number():
@@ -79,11 +68,13 @@ def test_a_prefetched_training_is_resumed(tmp_path):
     assert_same(fit_classifier(data(), resume=path), fit_classifier(data()))
 
 
-class Own(BaseException):
+class UserException(BaseException):
     pass
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), KeyError("mine"), Own("mine"), KeyboardInterrupt("mine")])
+@pytest.mark.parametrize(
+    "error", [ValueError("mine"), KeyError("mine"), UserException("mine"), KeyboardInterrupt("mine")]
+)
 @pytest.mark.parametrize("at", [0, 3])
 def test_an_exception_is_raised_at_the_batch_that_caused_it(error, at):
     def batches():

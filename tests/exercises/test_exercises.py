@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from tests.conftest import training_step
 
 EXERCISES = cl.exercises.EXERCISES
 PAGE = Path(__file__).parents[2] / "docs" / "exercises.md"
 OF_TIME = {"replay", "faster_than_numpy"}  # on a busy machine a right answer may be too slow
 
 
-def said(name, answer):
+def feedback(name, answer):
     verdict = cl.exercises.check(name, answer)
     assert not verdict, f"a wrong answer to {name} passes"
     return verdict.message
@@ -174,7 +175,7 @@ def scores_of_a_net(x, y):
     return model.predict
 
 
-def untrained(x, y):
+def skip_training(x, y):
     model = cl.MLP(2, [8, 3], seed=0)
     return lambda x: model.predict(x).argmax(axis=1)
 
@@ -296,7 +297,7 @@ WRONG = [
     ("batches", two_orders, "do not belong together"),
     ("batches", own_seed, "no seed of your own"),
     ("train", scores_of_a_net, "return the class"),
-    ("train", untrained, "of the new points are right"),
+    ("train", skip_training, "of the new points are right"),
     (
         "flop",
         lambda rows, sizes: sum(2 * rows * a * b for a, b in pairwise(sizes)),
@@ -320,13 +321,13 @@ WRONG = [
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # exponentials that overflow
 @pytest.mark.parametrize(("name", "answer", "message"), WRONG, ids=[f"{name}: {message}" for name, _, message in WRONG])
 def test_a_wrong_answer_gets_the_reason(name, answer, message):
-    assert message in said(name, answer)
+    assert message in feedback(name, answer)
 
 
 def scribbles(function):
     """Return an answer with the results of another one, which then overwrites the arrays that it got."""
 
-    def of_copies(*arguments):
+    def call_on_copies(*arguments):
         copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
         result = function(*copies)
         for x in arguments:
@@ -334,7 +335,7 @@ def scribbles(function):
                 x[...] = 77
         return list(result) if isinstance(result, GeneratorType) else result
 
-    return of_copies
+    return call_on_copies
 
 
 def in_place_version(answer):
@@ -367,7 +368,7 @@ def test_descend_in_place_gets_the_hint_to_make_a_new_array():
             w -= lr * slope(w)
         return w
 
-    assert "Write w = w - …" in said("descend", descend)
+    assert "Write w = w - …" in feedback("descend", descend)
 
 
 def test_a_leaky_that_writes_into_its_tensor_learns_why_it_is_not_recorded():
@@ -376,7 +377,7 @@ def test_a_leaky_that_writes_into_its_tensor_learns_why_it_is_not_recorded():
         x.data[...] = 77
         return y
 
-    assert said("recordable", leaky).startswith("It cannot be recorded: assigning to elements")
+    assert feedback("recordable", leaky).startswith("It cannot be recorded: assigning to elements")
 
 
 def test_a_loss_of_a_changed_p_gets_a_hint_at_it():
@@ -387,7 +388,7 @@ def test_a_loss_of_a_changed_p_gets_a_hint_at_it():
         return -np.log(p[rows, labels]).mean(), ds / len(s)
 
     with pytest.warns(RuntimeWarning, match="invalid value"):
-        assert "Was p changed before? Write ds = p.copy()." in said("cross_entropy", cross_entropy)
+        assert "Was p changed before? Write ds = p.copy()." in feedback("cross_entropy", cross_entropy)
 
 
 def test_every_exercise_has_a_typical_mistake_here():
@@ -420,14 +421,14 @@ def test_check_with_its_arguments_swapped_says_which_comes_first():
 
 
 def test_a_factor_is_named_only_if_all_numbers_have_it():
-    assert "times" not in said("relu", abs)
+    assert "times" not in feedback("relu", abs)
 
 
 def test_the_line_of_an_error_in_an_answer_is_named():
     def relu(x):
         return x.mxaimum(0)
 
-    assert re.search(r"raised AttributeError, in line \d+ of relu: ", said("relu", relu))
+    assert re.search(r"raised AttributeError, in line \d+ of relu: ", feedback("relu", relu))
 
 
 def test_an_error_names_the_last_line_of_the_answer_and_no_line_of_a_library():
@@ -438,8 +439,8 @@ def test_an_error_names_the_last_line_of_the_answer_and_no_line_of_a_library():
         def __init__(self, data):
             self.data, self.grad = data, 0.0
 
-    assert re.search(r"^relu\(x\) raised AttributeError, in line \d+ of relu: ", said("relu", relu))
-    assert said("autograd", Scalar).startswith("a + b raised TypeError: unsupported operand")
+    assert re.search(r"^relu\(x\) raised AttributeError, in line \d+ of relu: ", feedback("relu", relu))
+    assert feedback("autograd", Scalar).startswith("a + b raised TypeError: unsupported operand")
 
 
 def test_an_answer_that_exits_gets_a_verdict():
@@ -459,10 +460,10 @@ def test_an_answer_that_exits_gets_a_verdict():
         backward = exits
 
     for name in EXERCISES:
-        assert "raised SystemExit" in said(name, exits) or isinstance(RIGHT[name], type)
-    assert re.search(r"raised SystemExit, in line \d+ of exits: enough\.", said("relu", exits))
-    assert "raised SystemExit, in line" in said("ReLU", ReLU)
-    assert "Embedding raised SystemExit, in line" in said("Embedding", Embedding)
+        assert "raised SystemExit" in feedback(name, exits) or isinstance(RIGHT[name], type)
+    assert re.search(r"raised SystemExit, in line \d+ of exits: enough\.", feedback("relu", exits))
+    assert "raised SystemExit, in line" in feedback("ReLU", ReLU)
+    assert "Embedding raised SystemExit, in line" in feedback("Embedding", Embedding)
 
 
 def test_an_error_of_the_judge_itself_is_not_a_verdict():
@@ -473,10 +474,10 @@ def test_an_error_of_the_judge_itself_is_not_a_verdict():
         return {}[answer]
 
     with pytest.raises(KeyError):
-        Exercise(*_of_caffelite(relu)).judge(3)
+        Exercise(*_move_to_caffelite(relu)).judge(3)
 
 
-def _of_caffelite(check):
+def _move_to_caffelite(check):
     """Return a judge as if it were written in a file of caffelite."""
     code = check.__code__.replace(co_filename=cl.exercises.__file__)
     return check.__name__, type(check)(code, {"__doc__": check.__doc__}), (), ""
@@ -499,22 +500,14 @@ def test_the_course_for_teachers_has_every_exercise_once_and_says_which_names_di
 
 
 def test_a_verdict_says_what_was_returned_in_good_english():
-    assert said("mse", lambda p, y: 3).endswith("this is of type int.")
-    assert said("slope", 3) == "slope has to be a function or a class, and is 3."
+    assert feedback("mse", lambda p, y: 3).endswith("this is of type int.")
+    assert feedback("slope", 3) == "slope has to be a function or a class, and is 3."
 
 
 def test_the_judge_of_flop_counts_what_a_recording_counts():
     x, y = cl.datasets.spiral(points_per_class=10, seed=0)
-    model, loss = cl.MLP(2, [8, 8, 3], seed=0), cl.SoftmaxLoss()
-    optimizer = cl.SGD(model.parameters(), lr=0.1)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        value = loss(model(x), y)
-        value.backward()
-        optimizer.step()
-        return value
-
+    model = cl.MLP(2, [8, 8, 3], seed=0)
+    step = training_step(model, cl.SGD(model.parameters(), lr=0.1))
     lines = str(cl.capture(step, x.astype(np.float32), y)).splitlines()
     head = lines[0].index("FLOP")
     counted = [re.search(r"([\d,]*)$", line[: head + 4])[1] for line in lines[2:]]

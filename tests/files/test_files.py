@@ -38,7 +38,7 @@ UNWRITABLE = (functions.Index, functions.Penalized)
 
 
 @pytest.fixture(autouse=True)
-def disk_not_waited_for(monkeypatch):
+def skipped_fsync(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
@@ -64,7 +64,7 @@ class Scale(cl.Function):
         return dy * self.weight.data
 
 
-class Gated(cl.Model):
+class GatedNet(cl.Model):
     """A user's model, which keeps its size under another name."""
 
     def __init__(self, size, seed=None):
@@ -76,7 +76,7 @@ class Gated(cl.Model):
         return self.f(x) * self.g(x).sigmoid()
 
 
-class Described(Gated):
+class DescribedNet(GatedNet):
     """One that says what it was made with."""
 
     def arguments(self):
@@ -169,11 +169,11 @@ def test_custom_classes_and_initializers_are_given_by_name(path):
     def halves(shape, rng):
         return np.full(shape, 0.5)
 
-    model = cl.Model([cl.Linear(3, 3, initializer=halves), Scale(5.0), Described(3), cl.Linear(3, 2)], seed=0)
+    model = cl.Model([cl.Linear(3, 3, initializer=halves), Scale(5.0), DescribedNet(3), cl.Linear(3, 2)], seed=0)
     model.save(path)
-    custom = {"halves": halves, "Scale": Scale, "Described": Described}
+    custom = {"halves": halves, "Scale": Scale, "DescribedNet": DescribedNet}
     other = cl.load(path, custom=custom)
-    assert [type(f) for f in other.functions] == [cl.Linear, Scale, Described, cl.Linear]
+    assert [type(f) for f in other.functions] == [cl.Linear, Scale, DescribedNet, cl.Linear]
     assert other.functions[1].factor == 5.0
     assert_same_state(model, other)
     for name in custom:
@@ -452,13 +452,13 @@ def test_a_file_is_read_as_it_was_opened_though_another_one_takes_its_place(path
     model, header = classifier(2, 3), File._header
     model.save(path)
 
-    def replaced(file):
+    def replace_file(file):
         found = header(file)
         os.remove(path)
         os.mkfifo(path)  # opening it would wait for ever
         return found
 
-    monkeypatch.setattr(File, "_header", replaced)
+    monkeypatch.setattr(File, "_header", replace_file)
     assert_same_state(cl.load(path), model)
 
 
@@ -633,7 +633,7 @@ def test_names_of_columns_may_be_long_and_many(path):
     assert safetensors.numpy.load_file(path)["text:caffelite.columns"].dtype == np.uint8
 
 
-class Named(cl.Function):
+class NamedParameters(cl.Function):
     """y = x, and parameters with names of so many characters in all."""
 
     def __init__(self, characters):
@@ -647,7 +647,7 @@ class Named(cl.Function):
 
 
 def test_names_that_no_file_can_have_raise_before_the_first_step(path):
-    model = cl.Model([cl.Linear(2, 2), Named(2**21)], seed=0)
+    model = cl.Model([cl.Linear(2, 2), NamedParameters(2**21)], seed=0)
     before = bits(model)
     with pytest.raises(ValueError, match="6 arrays with their names and structure are too many"):
         train(model, np.ones((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(path)])
@@ -656,7 +656,10 @@ def test_names_that_no_file_can_have_raise_before_the_first_step(path):
 
 def test_a_checkpoint_with_names_that_no_file_can_have_does_not_end_the_training(path):
     """EarlyStopping keeps all parameters once more."""
-    model, stopping = cl.Model([cl.Linear(2, 2), Named(2**20 - 2**12)], seed=0), cl.callbacks.EarlyStopping("loss")
+    model, stopping = (
+        cl.Model([cl.Linear(2, 2), NamedParameters(2**20 - 2**12)], seed=0),
+        cl.callbacks.EarlyStopping("loss"),
+    )
     with pytest.warns(RuntimeWarning, match="no checkpoint was saved: .* too many; the training continues"):
         history = train(
             model, np.ones((2, 2)), [0, 1], epochs=2, callbacks=[cl.callbacks.Checkpoint(path), stopping]

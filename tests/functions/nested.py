@@ -96,19 +96,6 @@ class Net(cl.Model):
         return self.blocks[1]["last"](x)
 
 
-def step(model, optimizer, loss=None):
-    loss = loss or cl.SoftmaxLoss()
-
-    def one(x, y):
-        optimizer.zero_grad()
-        value = loss(model(x), y)
-        value.backward()
-        optimizer.step()
-        return value
-
-    return one
-
-
 def assert_same_parameters(a, b):
     for p, q in zip(a.parameters(), b.parameters(), strict=True):
         assert_same_bits(p.data, q.data)

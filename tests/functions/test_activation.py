@@ -112,11 +112,11 @@ def test_a_rows_softmax_does_not_depend_on_the_rows_beside_it(function):
 
 
 @pytest.mark.parametrize("approximate", [False, True])
-def test_gelu_computes_its_slope_for_a_training(approximate):
+def test_gelu_computes_its_derivative_for_a_training(approximate):
     x, layer = np.linspace(-3, 3, 7), cl.GELU(approximate)
     y, dx = layer.forward(x), layer.backward(np.ones_like(x))
     assert layer.x is None
     with cl.inference():
         np.testing.assert_array_equal(layer.forward(x), y)
-        assert layer.slope is None
+        assert layer.derivative is None
         np.testing.assert_array_equal(layer.backward(np.ones_like(x)), dx)

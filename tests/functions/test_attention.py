@@ -112,7 +112,7 @@ def test_a_query_has_the_same_bits_alone_in_any_row_and_at_the_end_of_any_sequen
 
 
 @both_dtypes
-def test_every_number_of_threads_gives_the_same_bits(dtype, threads_restored):
+def test_every_number_of_threads_gives_the_same_bits(dtype, restored_threads):
     mask = np.random.default_rng(0).random((3, 300)) < 0.9
     for causal in (False, True):
         for length in (300, 41):
@@ -348,12 +348,12 @@ def test_a_context_that_does_not_fit_raises():
 
 
 def test_a_model_counts_multiply_adds_of_pairs_that_are_seen():
-    def of_attention(causal):
+    def count_multiply_adds(causal):
         table = str(cl.Model([cl.MultiHeadAttention(8, 2, causal)]).summary((10, 8)))
         return int(table.splitlines()[-1].split()[-3].replace(",", ""))
 
-    assert of_attention(causal=False) == 4 * 10 * 8 * 8 + 2 * 100 * 8
-    assert of_attention(causal=True) == 4 * 10 * 8 * 8 + 2 * 55 * 8
+    assert count_multiply_adds(causal=False) == 4 * 10 * 8 * 8 + 2 * 100 * 8
+    assert count_multiply_adds(causal=True) == 4 * 10 * 8 * 8 + 2 * 55 * 8
 
 
 def sequence(dropout=0.1, seed=0, dtype=np.float32):
@@ -395,7 +395,7 @@ def test_fit_has_the_bits_of_the_loop_by_hand_with_all_that_is_dropped():
     assert bits(model) == bits(by_hand)
 
 
-class Masked(cl.Model):
+class MaskedNet(cl.Model):
     """A model of sequences of several lengths."""
 
     def __init__(self):
@@ -407,7 +407,7 @@ class Masked(cl.Model):
 
 
 def test_a_mask_is_an_input_of_a_model_and_padding_changes_nothing():
-    model, x = Masked(), numbers(10, 7, 6)
+    model, x = MaskedNet(), numbers(10, 7, 6)
     assert "(n, 7, 3)" in str(model.summary(((7, 6), (7,))))
     mask = np.arange(7) < np.random.default_rng(0).integers(1, 8, (10, 1))
     y = model.predict((x, mask))
@@ -516,7 +516,7 @@ def test_a_context_gives_the_values_and_gradients_of_pytorchs_module(drawn, keys
 
 
 @both_dtypes
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_rotary_positions_turn_pairs_of_numbers(dtype):
     x = numbers(3, 300, 12, dtype=dtype)
     for heads in (1, 2, 3):
@@ -542,7 +542,7 @@ def test_rotary_scores_depend_on_distances_alone():
 
 
 @both_dtypes
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_contexts_masks_and_rotary_positions_have_the_same_bits_on_any_threads(dtype):
     layer = make_attention(42, 3, dtype, dropout=0.2, rotary=True)
     arrays = [numbers(9, n, 42, dtype=dtype, seed=n) for n in (70, 130)]

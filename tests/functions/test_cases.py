@@ -29,7 +29,7 @@ class Affine(cl.Function):
         return self.a.data * dy
 
 
-class Dropped(cl.Function):
+class RandomDrop(cl.Function):
     """Random elements as they are, 0 for the others."""
 
     def forward(self, x):
@@ -40,7 +40,7 @@ class Dropped(cl.Function):
         return dy * self.mask
 
 
-class Doubled(cl.Function):
+class DoubleInTraining(cl.Function):
     """2 x in training, x in use."""
 
     def forward(self, x):
@@ -114,27 +114,29 @@ def rows(indices, table):
     return chosen @ table, lambda dy: (np.einsum("nki,nkj->ij", chosen, dy),)
 
 
-def weighted_by_pytorch(torch, x, labels, weights):
+def weighted_mean(torch, x, labels, weights):
     return (weights * x[torch.arange(len(x)), labels]).sum() / weights.sum()
 
 
 CASES = {
     "drawn parameters": Case(Affine, ((4, 3),), affine, lambda torch, x, a, b: a * x + b, draw=normal),
     "a random mask": Case(
-        Dropped,
+        RandomDrop,
         ((4, 3),),
         lambda x, mask: (x * mask, lambda dy: (dy * mask,)),
         lambda torch, x, mask: x * mask,
         saved=lambda function: {"mask": function.mask},
     ),
-    "training": Case(Doubled, ((4, 3),), lambda x: (2 * x, lambda dy: (2 * dy,)), lambda torch, x: 2 * x),
-    "inference": Case(Doubled, ((4, 3),), lambda x: (x, lambda dy: (dy,)), lambda torch, x: x.clone(), training=False),
+    "training": Case(DoubleInTraining, ((4, 3),), lambda x: (2 * x, lambda dy: (2 * dy,)), lambda torch, x: 2 * x),
+    "inference": Case(
+        DoubleInTraining, ((4, 3),), lambda x: (x, lambda dy: (dy,)), lambda torch, x: x.clone(), training=False
+    ),
     "two outputs": Case(Halves, ((4, 5),), halves, lambda torch, x: (x[:, :2], x[:, 2:])),
     "labels and weights": Case(
         WeightedLoss,
         ((5, 3),),
         weighted_loss,
-        weighted_by_pytorch,
+        weighted_mean,
         held=lambda rng: [rng.integers(0, 3, 5), rng.uniform(0.5, 1, 5)],
     ),
     "indices alone": Case(

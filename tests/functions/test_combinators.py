@@ -9,6 +9,7 @@ import pytest
 
 import caffelite as cl
 from tests.cases.combinators import AROUND
+from tests.conftest import training_step
 from tests.functions.nested import (
     RNG,
     Block,
@@ -19,7 +20,6 @@ from tests.functions.nested import (
     Split,
     X,
     assert_same_parameters,
-    step,
 )
 from tests.reference import assert_same_bits
 
@@ -145,7 +145,7 @@ def test_a_function_of_several_outputs_gets_a_gradient_for_each_that_was_used(ki
 
 
 def test_the_backward_of_several_outputs_is_called_once():
-    class Counted(Split):
+    class CountedSplit(Split):
         calls: list = []  # noqa: RUF012 (shared by the copies)
 
         def backward(self, dys):
@@ -153,11 +153,11 @@ def test_the_backward_of_several_outputs_is_called_once():
             return super().backward(dys)
 
     x = cl.Tensor(X, requires_grad=True)
-    y, z = Counted()(x)
+    y, z = CountedSplit()(x)
     (y.exp() + z * y).sum().backward()
-    y, z = Counted()(x)
+    y, z = CountedSplit()(x)
     z.sum().backward()
-    assert Counted.calls == [[True, True], [False, True]]
+    assert CountedSplit.calls == [[True, True], [False, True]]
 
 
 def test_the_graph_of_several_outputs_is_freed_once():
@@ -183,7 +183,7 @@ def test_a_sequence_may_end_with_several_outputs():
 
 @pytest.mark.parametrize("bare", [True, False])
 def test_a_loss_of_several_outputs_gets_them_as_a_tuple(bare):
-    class SumOfBoth(cl.Function):
+    class OutputSum(cl.Function):
         def forward(self, outputs, targets):
             self.shape = targets.shape
             y, z = outputs
@@ -195,7 +195,7 @@ def test_a_loss_of_several_outputs_gets_them_as_a_tuple(bare):
 
     model = cl.Model([cl.Linear(4, 3, bias=False), RecordableSplit()], seed=0)
     targets = np.ones((12, 3), np.float32)
-    one = step(model, cl.SGD(model.parameters(), lr=0.0), SumOfBoth())
+    one = training_step(model, cl.SGD(model.parameters(), lr=0.0), OutputSum())
     one(X, targets)
     h = X @ model.parameters()[0].data
     np.testing.assert_allclose(model.parameters()[0].grad, X.T @ (2 + 4 * h), rtol=1e-4)
@@ -254,7 +254,7 @@ def test_a_parallel_of_other_columns_takes_no_frames():
 
 
 def test_one_function_twice_in_a_parallel_adds_its_gradients():
-    class OfDouble(Block):
+    class DoubledInput(Block):
         """y = f(2 x)."""
 
         def forward(self, x):
@@ -265,7 +265,7 @@ def test_one_function_twice_in_a_parallel_adds_its_gradients():
 
     f = cl.Linear(4, 4)
     others = [around(f) for around in AROUND.values()]
-    assert cl.check_gradients(cl.Parallel([f, f, OfDouble(f), *others]), X[:2]) < 1e-6
+    assert cl.check_gradients(cl.Parallel([f, f, DoubledInput(f), *others]), X[:2]) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTIN
 
 @every_setting
 @both_dtypes
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_any_number_of_threads_gives_the_same_bits(setting, dtype):
     n = max(math.ceil((4 if is_winograds(setting) else 1.1) * kernels.PARALLEL_WORK / setting.work(1)), 17)
     arrays = setting.arrays(n, dtype)
@@ -135,7 +135,7 @@ def test_few_channels_have_the_bits_of_the_same_among_many(name, n, dtype):
     (c, o), groups = setting.channels, setting.groups
     wider = setting._replace(groups=40) if c == o == 1 else setting._replace(channels=(15, 35))
 
-    def widened(a, axis, before, after):
+    def widen(a, axis, before, after):
         """Zeros behind the channels of each group."""
         if c == o == 1:
             more = [(0, 40 - groups if d == axis else 0) for d in range(a.ndim)]
@@ -144,20 +144,20 @@ def test_few_channels_have_the_bits_of_the_same_among_many(name, n, dtype):
         parts = np.pad(parts, [(0, after - before if d == axis + 1 else 0) for d in range(parts.ndim)])
         return parts.reshape(*a.shape[:axis], -1, *a.shape[axis + 1 :])
 
-    def narrowed(a, before, after):
+    def narrow(a, before, after):
         """Return the channels that were there."""
         if c == o == 1:
             return a[:, :groups]
         return a.reshape(n, groups, after, *a.shape[2:])[:, :, :before].reshape(n, -1, *a.shape[2:])
 
-    wide_w = widened(w, 0, o, 35)
+    wide_w = widen(w, 0, o, 35)
     if c * o > 1:
-        wide_w = widened(wide_w, 1, c, 15)
-    arrays = widened(x, 1, c, 15), wide_w, widened(bias, 0, o, 35), widened(dy, 1, o, 35)
+        wide_w = widen(wide_w, 1, c, 15)
+    arrays = widen(x, 1, c, 15), wide_w, widen(bias, 0, o, 35), widen(dy, 1, o, 35)
     wide_y, wide_dx, _ = wider.results(*arrays)
     assert [a.strides[axis] for a, axis in ((y, 0), (wide_y, 1))] == [y.itemsize] * 2
-    assert_same_bits(narrowed(wide_y, o, 35), y)
-    assert_same_bits(narrowed(wide_dx, c, 15), dx)
+    assert_same_bits(narrow(wide_y, o, 35), y)
+    assert_same_bits(narrow(wide_dx, c, 15), dx)
 
 
 @every_setting

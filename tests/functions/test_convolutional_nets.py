@@ -65,16 +65,16 @@ def pytorchs_losses(torch, net, model, x, y, steps):
     p = iter(learned)
     adam, losses = torch.optim.Adam(learned, lr=0.01), []
 
-    def normed(x, scale, shift):
+    def normalize(x, scale, shift):
         return functional.batch_norm(x, None, None, scale, shift, training=True)
 
     for _ in range(steps):
         p = iter(learned)
         if net is small_net:
             h = functional.max_pool2d(torch.relu(functional.conv2d(x, next(p), next(p), padding=1)), 2)
-            h = torch.relu(normed(functional.conv2d(h, next(p)), next(p), next(p)))
+            h = torch.relu(normalize(functional.conv2d(h, next(p)), next(p), next(p)))
         else:
-            h = torch.relu(normed(functional.conv2d(x, next(p), padding=1), next(p), next(p)))
+            h = torch.relu(normalize(functional.conv2d(x, next(p), padding=1), next(p), next(p)))
             inner = torch.relu(functional.conv2d(h, next(p), next(p), padding=1))
             h = torch.relu(h + functional.conv2d(inner, next(p), next(p), padding=1))
             outer = functional.conv2d(h, next(p), next(p), 2, 1)
@@ -106,7 +106,7 @@ def test_losses_of_ten_steps_are_pytorchs(net):
 
 @every_net
 @both_dtypes
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_a_recorded_training_has_the_bits_of_the_loop_by_hand(net, dtype):
     x, trained = images(dtype), []
     for threads in (1, 2, 3):
@@ -175,18 +175,18 @@ def test_a_net_pickles_and_deepcopies(net, duplicate):
     model, x = net(), images()
     options = {"loss": cl.SoftmaxLoss(), "epochs": 2, "verbose": 0, "seed": 0}
 
-    def fitted(model):
+    def fit_bits(model):
         model.fit(x, LABELS, optimizer=cl.Adam(model.parameters(), lr=0.01), **options)
         return bits(model)
 
-    fitted(model)
+    fit_bits(model)
     same = duplicate(model)
     assert_same_bits(same.predict(x), model.predict(x))
     assert repr(same) == repr(model)
     before = bits(model)
-    after = fitted(same)
+    after = fit_bits(same)
     assert bits(model) == before
-    assert fitted(model) == after
+    assert fit_bits(model) == after
 
 
 def test_parameters_have_the_names_of_their_layers_and_states_are_exchanged_by_them():

@@ -93,14 +93,14 @@ def test_a_p_next_to_0_or_1_drops_none_or_all(p):
 # ---- the layer ----
 
 
-def applied_to_ones(function, n=1000):
+def apply_to_ones(function, n=1000):
     return function(np.ones(n, np.float32)).data
 
 
 def test_every_application_in_training_draws_another_mask_and_the_count_goes_on():
     dropout = Dropout(0.3)
     seed = int(dropout.random[0])
-    masks = [applied_to_ones(dropout) for _ in range(3)]
+    masks = [apply_to_ones(dropout) for _ in range(3)]
     assert dropout.buffers()["random"].tolist() == [seed, 3]
     for step, mask in enumerate(masks):
         np.testing.assert_allclose(mask, philox_mask((1000,), (seed, step), 0.3), 1e-6)
@@ -225,9 +225,9 @@ def test_a_copy_of_a_model_goes_on_drawing_as_the_model_does_by_itself(copied):
 def test_drawing_again_begins_to_count_again():
     dropout = Dropout()
     dropout.initialize(4)
-    first = applied_to_ones(dropout)
+    first = apply_to_ones(dropout)
     dropout.initialize(np.random.default_rng(4))
-    assert_same_bits(applied_to_ones(dropout), first)
+    assert_same_bits(apply_to_ones(dropout), first)
 
 
 # ---- DropConnect ----
@@ -290,7 +290,7 @@ def test_dropout_that_drops_nothing_draws_no_mask():
 
 def test_the_numerical_check_leaves_a_dropouts_count_as_it_is():
     dropout = Dropout()
-    applied_to_ones(dropout)
+    apply_to_ones(dropout)
     before = dropout.random.tolist()
     assert cl.check_gradients(dropout, np.random.default_rng(0).normal(size=(4, 5))) < 1e-7
     assert dropout.random.tolist() == before

@@ -19,7 +19,7 @@ MASK = TOKENS > 2
 LABELS = TOKENS[:, 0] % 3
 
 
-class Mixed(cl.Model):
+class MixedInputs(cl.Model):
     """Tables for two places of a row, the same for the two others, a mask, and numbers beside them."""
 
     takes_indices = (True, False, False)
@@ -159,7 +159,7 @@ def test_a_bad_index_anywhere_is_found_in_use_before_anything_is_written(bad):
 
 def test_a_bad_index_in_a_part_of_an_input_is_found():
     for place, bad in [((17, 0), 10), ((17, 1), 20), ((17, 2), 9), ((59, 3), -1)]:
-        x, model = TOKENS.copy(), Mixed()
+        x, model = TOKENS.copy(), MixedInputs()
         x[0, :2], x[place] = (9, 19), bad
         before, message = bits(model), rf"\[0\]: index {bad} in row {place[0]}, at \({place[0]}, {place[1]}\)"
         with pytest.raises(IndexError, match=message):
@@ -224,7 +224,7 @@ def test_indices_that_another_thread_changes_stop_a_training_before_it_writes():
 
 
 def test_a_model_that_is_changed_is_asked_again_which_indices_it_takes():
-    model = Mixed()
+    model = MixedInputs()
     train(model, (TOKENS, NUMBERS, MASK), LABELS)
     model.tables[0] = cl.Embedding(5, 2)
     with pytest.raises(IndexError, match="0 … 4"):
@@ -238,7 +238,7 @@ def test_tokens_numbers_and_a_mask_go_through_fit_predict_and_evaluate():
     data = (TOKENS.astype(np.uint8), NUMBERS.astype(np.float64), MASK)
     results = []
     for x in (data, cl.DataGenerator(data, LABELS, batch_size=16, seed=3), [(data, LABELS)]):
-        model = Mixed()
+        model = MixedInputs()
         y = LABELS if isinstance(x, tuple) else None
         options = {} if y is None else {"validation_split": 0.2}
         history = train(model, x, y, epochs=20, metrics=["accuracy"], **options)
@@ -249,7 +249,7 @@ def test_tokens_numbers_and_a_mask_go_through_fit_predict_and_evaluate():
     assert min(results) > 0.6
 
 
-@pytest.mark.parametrize("make", [sequence, Mixed])
+@pytest.mark.parametrize("make", [sequence, MixedInputs])
 @both_dtypes
 def test_a_training_has_the_bits_of_the_loop_by_hand(make, dtype):
     model, other = make(dtype=dtype), make(dtype=dtype)
@@ -264,28 +264,28 @@ def test_a_training_has_the_bits_of_the_loop_by_hand(make, dtype):
     assert bits(model) == bits(other)
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_any_number_of_threads_gives_the_same_bits():
     x = np.random.default_rng(0).integers(0, 300, (200, 30))
 
-    def trained(threads):
+    def train_on_threads(threads):
         cl.set_num_threads(threads)
         model = cl.Model([cl.Embedding(300, 100), cl.Flatten(), cl.Linear(3000, 3)], seed=0)
         train(model, x, x[:, 0] % 3, batch_size=128, epochs=2)
         return bits(model)
 
-    assert trained(1) == trained(2) == trained(3)
+    assert train_on_threads(1) == train_on_threads(2) == train_on_threads(3)
 
 
 def test_tables_are_summed_up_inspected_saved_pickled_and_copied(tmp_path):
-    for model, shape in [(sequence(), (4,)), (Mixed(), ((4,), (3,), (4,)))]:
+    for model, shape in [(sequence(), (4,)), (MixedInputs(), ((4,), (3,), (4,)))]:
         x = TOKENS if len(shape) == 1 else (TOKENS, NUMBERS, MASK)
         train(model, x, LABELS)
         found = cl.inspect(model, x, LABELS, loss=cl.SoftmaxLoss())
         assert any("Embedding(9" in layer.function for layer in found.layers)
         copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
         model.save(tmp_path / "model")
-        copies += [cl.load(tmp_path / "model", custom={"Mixed": Mixed})]
+        copies += [cl.load(tmp_path / "model", custom={"MixedInputs": MixedInputs})]
         for other in copies:
             assert_same_bits(other.predict(x), model.predict(x))
             train(other, x, LABELS)
@@ -572,18 +572,18 @@ def test_a_sparse_training_that_was_stopped_goes_on_to_the_same_bits(rule, tmp_p
     assert bits(rest) == bits(whole)
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_any_number_of_threads_takes_the_same_sparse_steps(name):
     x = np.random.default_rng(0).integers(0, 3000, (200, 20))
 
-    def trained(threads):
+    def train_on_threads(threads):
         cl.set_num_threads(threads)
         model = cl.Model([cl.Embedding(3000, 100, sparse=True), cl.Flatten(), cl.Linear(2000, 3)], seed=0)
         train(model, x, x[:, 0] % 3, optimizer=RULES[name](model.parameters()), batch_size=128, clip_norm=1.0)
         return bits(model)
 
-    assert trained(1) == trained(2) == trained(3)
+    assert train_on_threads(1) == train_on_threads(2) == train_on_threads(3)
 
 
 def test_sparse_tables_are_saved_pickled_copied_and_checked(tmp_path):

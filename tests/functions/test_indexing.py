@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 import caffelite as cl
-from tests.reference import assert_same_bits, strided
+from tests.reference import assert_same_bits, strided_view
 
 X = np.arange(24.0).reshape(2, 3, 4)
 
@@ -19,7 +19,7 @@ X = np.arange(24.0).reshape(2, 3, 4)
 def test_indices_may_be_integers_of_any_width_and_layout(kind):
     indices = np.array([[2, 0, 2, 1], [1, 1, 0, 2]]).astype(kind)[:, None]
     expected = np.take_along_axis(X, indices.astype(int), 1)
-    for like in (indices, strided(indices), indices.tolist()):
+    for like in (indices, strided_view(indices), indices.tolist()):
         assert_same_bits(cl.take_along_axis(X, like, 1).data, expected)
 
 
@@ -92,7 +92,7 @@ def test_take_along_axis_refuses_shapes_that_do_not_fit():
 def test_one_hot_has_a_1_at_each_index(shape, kind):
     indices = np.random.default_rng(0).integers(0, 4, shape).astype(kind)
     expected = np.eye(4, dtype=np.float32)[indices.astype(int)]
-    for like in (indices, strided(indices), indices.tolist() if indices.size else indices):
+    for like in (indices, strided_view(indices), indices.tolist() if indices.size else indices):
         found = cl.one_hot(like, 4)
         assert type(found) is np.ndarray
         assert_same_bits(found, expected)

@@ -114,11 +114,11 @@ def ones(shape, rng):
 def test_an_initializer_draws_the_weight_and_leaves_the_bias_0():
     shapes = []
 
-    def noted(shape, rng):
+    def note_shape(shape, rng):
         shapes.append(shape)
         return ones(shape, rng)
 
-    linear = cl.Linear(2, 3, initializer=noted)
+    linear = cl.Linear(2, 3, initializer=note_shape)
     assert shapes == [(2, 3)]
     assert (linear.weight == 1).all()
     assert (linear.bias == 0).all()

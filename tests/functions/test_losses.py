@@ -202,7 +202,7 @@ def test_backward_of_any_loss_needs_a_forward_that_succeeded_and_may_be_called_a
         loss.backward()
 
 
-class OnlyDLPack:
+class DLPackArray:
     """An array of another library that NumPy does not know by `__array__`."""
 
     def __init__(self, array):
@@ -218,9 +218,9 @@ class OnlyDLPack:
 @every_loss
 def test_targets_of_another_library_are_copied_too(loss, targets):
     theirs = targets.copy()
-    assert_same_bits(loss.forward(SCORES, OnlyDLPack(theirs)), loss.forward(SCORES, targets))
+    assert_same_bits(loss.forward(SCORES, DLPackArray(theirs)), loss.forward(SCORES, targets))
     expected = loss.backward().copy()
-    loss.forward(SCORES, OnlyDLPack(theirs))
+    loss.forward(SCORES, DLPackArray(theirs))
     theirs[...] = targets[::-1]
     assert_same_bits(loss.backward(), expected)
 
@@ -684,7 +684,7 @@ def test_a_penalized_fit_is_weight_decay():
     np.testing.assert_allclose(*weights, 1e-5)
 
 
-def test_any_number_of_threads_gives_the_same_losses(threads_restored):
+def test_any_number_of_threads_gives_the_same_losses(restored_threads):
     rng = np.random.default_rng(0)
     x, t, labels = rng.normal(size=(70_001, 7)), rng.uniform(size=(70_001, 7)), rng.integers(0, 7, 70_001)
     results = []

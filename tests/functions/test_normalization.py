@@ -275,7 +275,7 @@ def batch_norm_net(seed=0):
 ROWS, LABELS = numbers(33, 3), np.random.default_rng(0).integers(0, 4, 33)
 
 
-class Numbered(cl.Function):
+class RowCounter(cl.Function):
     """Notes how many rows it gets."""
 
     def __init__(self, seen):
@@ -293,7 +293,7 @@ def batch_sizes(x, y=None, **options):
     """How many rows the batches have in which a model with a BatchNorm is trained."""
     seen = []
     model = batch_norm_net()
-    model.add(Numbered(seen))
+    model.add(RowCounter(seen))
     train(model, x, y, **options)
     return seen
 
@@ -348,7 +348,7 @@ def test_a_generator_keeps_its_batches_and_orders_after_a_training():
 
 def test_a_model_without_a_batch_norm_that_is_trained_keeps_its_batch_of_one_row():
     seen = []
-    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4), Numbered(seen)], seed=0)
+    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4), RowCounter(seen)], seed=0)
     model.functions[0].requires_grad = False
     train(model, ROWS, LABELS, batch_size=16)
     assert seen == [16, 16, 1]

@@ -108,12 +108,12 @@ def test_a_net_with_pad_is_saved_and_trains_as_one_with_padded_images(tmp_path, 
     images, labels = rng.normal(size=(12, 1, 5, 4)).astype(np.float32), rng.integers(0, 3, 12)
     padded = cl.Pad(((1, 2), (2, 1)), mode)(images).data
 
-    def trained(functions, x):
+    def train_net(functions, x):
         model = cl.Model([*functions, cl.Conv2d(1, 2, 3), cl.ReLU(), cl.Flatten(), cl.Linear(60, 3)], seed=0)
         model.fit(x, labels, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), 0.1), epochs=3, batch_size=5)
         return model
 
-    inside, before = trained([cl.Pad(((1, 2), (2, 1)), mode)], images), trained([], padded)
+    inside, before = train_net([cl.Pad(((1, 2), (2, 1)), mode)], images), train_net([], padded)
     for p, q in zip(inside.parameters(), before.parameters(), strict=True):
         assert_same_bits(p.data, q.data)
     inside.save(tmp_path / "net")

@@ -56,7 +56,7 @@ def test_a_row_alone_has_the_bits_it_has_among_others(layer, kinds, sequences, d
 
 @every_layer
 @both_dtypes
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_every_number_of_threads_gives_the_same_bits(layer, kinds, dtype):
     layer, x = make_layer(layer, 30, 70, True, dtype=dtype), numbers(61, 9, 30, dtype=dtype)
     states = [numbers(61, 70, dtype=dtype, seed=i) for i in range(kinds)]
@@ -160,7 +160,7 @@ def test_impossible_lengths_are_named(layer, kinds, lengths, error, says):
         layer(numbers(3, 4, 2), lengths=lengths)
 
 
-class OfLengths(cl.Model):
+class LengthsNet(cl.Model):
     """A number from the last state of a GRU, of rows with lengths."""
 
     takes_indices = (False, True)
@@ -185,7 +185,7 @@ def lengths_and_sums(n=200):
 @every_layer
 def test_a_model_of_lengths_is_fitted_used_saved_and_summed_up(layer, kinds, tmp_path):
     x, lengths, y = lengths_and_sums()
-    model = OfLengths(layer, seed=0)
+    model = LengthsNet(layer, seed=0)
     history = model.fit(
         (x, lengths), y, loss=cl.MSELoss(), optimizer=cl.Adam(model.parameters(), lr=1e-2), epochs=15, verbose=0
     )
@@ -194,9 +194,9 @@ def test_a_model_of_lengths_is_fitted_used_saved_and_summed_up(layer, kinds, tmp
     assert_same_bits(model.predict((x[5:6], lengths[5:6])), expected[5:6])
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert_same_bits(other.predict((x, lengths)), expected)
-    with pytest.warns(UserWarning, match="OfLengths.__init__ takes"):  # a class is not written to a file
+    with pytest.warns(UserWarning, match="LengthsNet.__init__ takes"):  # a class is not written to a file
         model.save(tmp_path / "model")
-    assert_same_bits(OfLengths(layer).load(tmp_path / "model").predict((x, lengths)), expected)
+    assert_same_bits(LengthsNet(layer).load(tmp_path / "model").predict((x, lengths)), expected)
     gates, text = len(model.memory.bias_ih.data) // 8, str(model.summary(((7, 3), ())))
     assert f"{7 * gates * 8 * (3 + 8):,}" in text
     assert f"{sum(p.size for p in model.memory.parameters()):,}" in text
@@ -206,8 +206,8 @@ def test_a_model_of_lengths_is_fitted_used_saved_and_summed_up(layer, kinds, tmp
 def test_a_bad_length_stops_a_replayed_step_before_anything_is_written(bad):
     x, lengths, y = lengths_and_sums(96)
     lengths[70] = bad  # in the third batch, when the step is replayed
-    model = OfLengths(seed=0)
-    first = OfLengths(seed=0)
+    model = LengthsNet(seed=0)
+    first = LengthsNet(seed=0)
     options = {"batch_size": 32, "shuffle": False, "verbose": 0, "loss": cl.MSELoss()}
     first.fit((x[:64], lengths[:64]), y[:64], optimizer=cl.SGD(first.parameters(), lr=0.1), **options)
     with pytest.raises(ValueError, match=rf"GRU\(3, 8\): length {bad} in row 6 is not in 1 … 7"):
@@ -217,7 +217,7 @@ def test_a_bad_length_stops_a_replayed_step_before_anything_is_written(bad):
 
 def test_lengths_that_a_model_does_not_take_as_integers_raise():
     x, lengths, y = lengths_and_sums(8)
-    model = OfLengths(seed=0)
+    model = LengthsNet(seed=0)
     model.takes_indices = False
     with pytest.raises(TypeError, match=r"takes lengths that are integers"):
         model.fit((x, lengths), y, loss=cl.MSELoss(), optimizer=cl.SGD(model.parameters(), lr=0.1))
@@ -339,7 +339,7 @@ def test_parameters_have_pytorchs_shapes_order_and_names(layer, kinds):
 
 @every_layer
 @both_dtypes
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_a_stack_has_the_same_bits_for_every_number_of_threads_and_rows(layer, kinds, dtype):
     layer, x = make_layer(layer, 30, 70, True, dtype=dtype, **STACK), numbers(61, 9, 30, dtype=dtype)
     states, lengths = [numbers(4, 61, 70, dtype=dtype, seed=i) for i in range(kinds)], np.arange(61) % 9 + 1
@@ -398,7 +398,7 @@ def test_a_stack_goes_on_from_the_states_that_it_gave(layer, kinds):
 
 
 @every_layer
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_a_stack_drops_between_its_layers_as_dropout_does(layer, kinds):
     stack, x = make_layer(layer, 30, 70, True, layers=3, dropout=0.4), numbers(61, 9, 30)
     singles = [layer(30 if i == 0 else 70, 70, True) for i in range(3)]

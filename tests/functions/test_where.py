@@ -153,13 +153,13 @@ def test_maximum_refuses_what_does_not_fit():
 def test_numbers_alone_can_be_recorded(dtype):
     values = np.random.default_rng(0).normal(size=(4, 3)).astype(dtype)
 
-    def weighted(x, mask):
+    def weigh(x, mask):
         return (cl.Tensor(x) * cl.where(mask, cl.Tensor(0.1, dtype=dtype), -3) + cl.Tensor(2**53 + 1, dtype=dtype)).data
 
-    def chosen(x, mask):
+    def choose(x, mask):
         return cl.where(mask, 0.1, -3).data
 
-    for function in (weighted, chosen):
+    for function in (weigh, choose):
         recorded = cl.capture(function, values, values > 0)
         for least in (-1, 0, 1):
             assert_same_bits(recorded(values, values > least), function(values, values > least))

@@ -61,7 +61,7 @@ def test_take_copies_rows_of_any_dtype(dtype, shape):
     assert taken.tobytes() == rows[order].tobytes()
     if rows.dtype.isnative:
         out = np.empty_like(taken)
-        assert kernels.take(rows, reference.unaligned(order), out) is out
+        assert kernels.take(rows, reference.unaligned_view(order), out) is out
         assert out.tobytes() == taken.tobytes()
     assert kernels.take(rows, order[:0]).shape == (0, *shape[1:])
 
@@ -74,7 +74,7 @@ def test_take_refuses_rows_that_are_not_there(bad):
     assert (out == 5).all()
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_no_thread_takes_a_row_if_another_one_refuses_its_rows():
     cl.set_num_threads(2)
     out, order = np.full((1000, 10_000), 5, np.float32), np.zeros(1000, np.int64)

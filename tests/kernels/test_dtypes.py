@@ -5,7 +5,7 @@ import pytest
 
 from caffelite import _kernels as kernels
 from tests.kernels.arguments import ADAM, FLOAT_KERNELS, uniform
-from tests.reference import LAYOUTS, ODD_DTYPES, about, assert_same_bits, odd_array, plain_copy
+from tests.reference import LAYOUTS, ODD_DTYPES, assert_same_bits, name_failure, odd_array, plain_copy
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -16,7 +16,7 @@ def test_kernels_compute_in_float32_or_float64_only(name):
     for dtype in ODD_DTYPES:
         a = odd_array(dtype, (3, 3))
         native = np.dtype(dtype).newbyteorder("=")
-        with about(dtype):
+        with name_failure(dtype):
             if native in DTYPES:
                 assert_same_bits(FLOAT_KERNELS[name](a), FLOAT_KERNELS[name](a.astype(native)))
             else:
@@ -28,7 +28,7 @@ def test_kernels_compute_in_float32_or_float64_only(name):
 @both_dtypes
 def test_kernels_give_the_plain_copys_bits(name, dtype):
     for layout in LAYOUTS:
-        with about(layout.__name__):
+        with name_failure(layout.__name__):
             odd = layout(uniform(3, 3, dtype=dtype) + 2)
             before = plain_copy(odd)
             assert_same_bits(FLOAT_KERNELS[name](odd), FLOAT_KERNELS[name](before))

@@ -70,7 +70,7 @@ def test_strides_of_operands_and_output_do_not_change_a_bit(k, dtype):
     for layout_a, layout_b in itertools.product(LAYOUTS, LAYOUTS):
         if reference.zero_strided not in (layout_a, layout_b):
             assert_same_bits(kernels.matmul(layout_a(a), layout_b(b)), y)
-    for layout in (reference.fortran_ordered, reference.strided, reference.negatively_strided):
+    for layout in (reference.fortran_ordered, reference.strided_view, reference.negatively_strided):
         out = layout(np.full_like(y, np.nan))
         assert kernels.matmul(a, b, out) is out
         assert_same_bits(out, y)
@@ -94,7 +94,7 @@ def test_accumulating_adds_what_overwriting_writes(k, dtype):
 def test_a_bias_is_added_to_the_finished_sum(k, dtype):
     a, b, bias = uniform(30, k, dtype=dtype), uniform(k, 50, dtype=dtype, seed=1), uniform(50, dtype=dtype)
     assert_same_bits(kernels.matmul(a, b, bias=bias), kernels.matmul(a, b) + bias)
-    assert_same_bits(kernels.matmul(a, b, bias=reference.strided(bias)), kernels.matmul(a, b, bias=bias))
+    assert_same_bits(kernels.matmul(a, b, bias=reference.strided_view(bias)), kernels.matmul(a, b, bias=bias))
 
 
 def test_a_product_overwrites_what_its_output_held():
@@ -152,7 +152,12 @@ def test_a_stack_of_products_is_the_products_one_by_one(sizes, dtype):
     m, k, n = sizes
     a, b = uniform(4, m, k, dtype=dtype), uniform(4, k, n, dtype=dtype)
     turned = uniform(k, m, 4, dtype=dtype).transpose(2, 1, 0)
-    for left, right in ((a, b), (turned, b[::-1]), (np.broadcast_to(a[0], a.shape), b), (reference.unaligned(a), b)):
+    for left, right in (
+        (a, b),
+        (turned, b[::-1]),
+        (np.broadcast_to(a[0], a.shape), b),
+        (reference.unaligned_view(a), b),
+    ):
         expected = np.stack([kernels.matmul(x, y) for x, y in zip(left, right, strict=True)])
         assert_same_bits(kernels.matmul_stack(left, right), expected)
         out = np.full((m, n, 4), np.nan, dtype).transpose(2, 0, 1)

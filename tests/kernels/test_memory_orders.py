@@ -44,9 +44,9 @@ def test_the_second_output_of_a_kernel_has_the_layout_of_the_first(kernel, order
     y, slope = kernel(a)
     np.testing.assert_allclose(slope, (kernel(a + 1e-3)[0] - kernel(a - 1e-3)[0]) / 2e-3, atol=1e-3)
     assert_same_bits(kernel(order(a))[1], slope)
-    alone, no_slope = kernel(order(a), slope=False)
+    alone, no_derivative = kernel(order(a), derivative=False)
     assert_same_bits(alone, y)
-    assert no_slope is None
+    assert no_derivative is None
     assert has_order(kernel(order(a))[1], order)
     wide = np.zeros((*a.shape, 2), dtype)
     in_place = order(a.copy())
@@ -57,9 +57,9 @@ def test_the_second_output_of_a_kernel_has_the_layout_of_the_first(kernel, order
         assert_same_bits(slope_beside, slope)
     for strided in (wide[..., 0], order(a.copy())):  # its elements are where a slope would be written
         strided[...] = a
-        kernel(strided, np.empty_like(a), slope=False)
+        kernel(strided, np.empty_like(a), derivative=False)
         assert_same_bits(strided, a)
-        kernel(strided, strided, slope=False)
+        kernel(strided, strided, derivative=False)
         assert_same_bits(strided, y)
     deep = a.reshape(2, 1, *a.shape[:2], 1, -1).transpose(5, 3, 4, 1, 2, 0)
     assert_same_bits(kernel(deep)[1], slope.reshape(2, 1, *a.shape[:2], 1, -1).transpose(5, 3, 4, 1, 2, 0))
@@ -125,7 +125,7 @@ def test_a_copy_from_any_order_to_any_other_has_the_same_elements(shape, dtype):
     assert (out[..., shape[3] :] == 77).all()
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_a_copy_in_another_order_that_threads_share_is_whole(threads):
     cl.set_num_threads(threads)
@@ -139,7 +139,7 @@ def test_a_copy_in_another_order_that_threads_share_is_whole(threads):
 @every_order
 @both_dtypes
 @pytest.mark.parametrize("shape", [(5, 3, 7), (70, 66, 3, 5), (3, 130, 2, 2), (1, 4, 3, 3), (6, 1, 2, 9), (9, 4, 1, 1)])
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_batch_norm_has_the_same_bits_and_keeps_the_order_in_every_order_of_memory(shape, order, dtype):
     x, dy = 10 + uniform(*shape, dtype=dtype), uniform(*shape, dtype=dtype, seed=1)
     scale, shift = uniform(shape[1], dtype=dtype), uniform(shape[1], dtype=dtype, seed=2)

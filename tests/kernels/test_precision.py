@@ -224,7 +224,7 @@ def test_a_recurrent_net_has_the_same_bits_in_every_way_and_by_hand(layer):
     assert all(len(different) == 1 for different in found.values())
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("shape", [(300, 200, 190), (190, 200, 300)])
 def test_any_number_of_threads_has_the_same_bits(shape, way, monkeypatch):
     rows, depth, columns = shape
@@ -293,7 +293,7 @@ def test_a_way_that_does_not_exist_raises():
 # ---- the processor's modes ----
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_denormal_numbers_are_left_to_everybody_else(way):
     cl.set_num_threads(4)
     a = rng.normal(size=(400, 400)).astype(np.float32)
@@ -493,14 +493,14 @@ def test_a_recorded_program_follows_the_precision():
 def test_python_between_kernels_computes_in_the_precision_of_its_place():
     w = rng.normal(size=(20, 30)).astype(np.float32)
 
-    class Own(cl.Function):
+    class UserProduct(cl.Function):
         def forward(self, x):
             return kernels.matmul(x, w)
 
         def backward(self, dy):
             return kernels.matmul(dy, w.T)
 
-    model = cl.Model([Own(), cl.ReLU()])
+    model = cl.Model([UserProduct(), cl.ReLU()])
     expected = np.maximum(product(X, w), 0)
     for _ in range(3):
         same(model.predict(X, precision="bfloat16"), expected)
@@ -516,11 +516,11 @@ def test_python_between_kernels_computes_in_the_precision_of_its_place():
 
 
 def test_many_models_are_trained_in_the_precision_of_the_context():
-    def trained(seed):
+    def make_training(seed):
         model = classifier(20, 30, 3, seed=seed)
         return model, cl.SGD(model.parameters(), lr=0.1)
 
-    together, alone = [trained(seed) for seed in range(3)], [trained(seed) for seed in range(3)]
+    together, alone = [make_training(seed) for seed in range(3)], [make_training(seed) for seed in range(3)]
     with cl.precision("bfloat16"):
         models, optimizers = zip(*together, strict=True)
         cl.fit_many(models, X, Y, loss=cl.SoftmaxLoss(), optimizers=optimizers, shuffle=False, epochs=2)

@@ -14,7 +14,7 @@ DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 @both_dtypes
 def test_every_number_of_threads_gives_the_same_bits(dtype):
     a, b, long = uniform(300, 600, dtype=dtype), uniform(600, 130, dtype=dtype), uniform(1000, 1001, dtype=dtype)

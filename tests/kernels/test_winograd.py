@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.program.recording import Recording
-from tests.conftest import bits
+from tests.conftest import bits, training_step
 from tests.reference import assert_same_bits
 
 HEADER = Path(kernels.__file__).parent / "loops" / "winograd.h"
@@ -188,7 +188,7 @@ INPUTS = {
 
 
 @pytest.fixture(params=kernels.available_instruction_sets())
-def each_instruction_set(request):
+def instruction_set(request):
     before = kernels.ISA
     kernels.use_instruction_set(request.param)
     yield
@@ -197,7 +197,7 @@ def each_instruction_set(request):
 
 @pytest.mark.parametrize("inputs", INPUTS)
 @every_window
-@pytest.mark.usefixtures("each_instruction_set")
+@pytest.mark.usefixtures("instruction_set")
 def test_the_error_is_at_most_5e_6_of_the_result_for_hard_inputs_too(window, inputs):
     for n, channels, size in ((4, (64, 64), (13, 15)), (3, (17, 300), (7, 9)), (40, (16, 16), (8, 8))):
         rng = np.random.default_rng(0)
@@ -281,7 +281,7 @@ def training(dtype=np.float32, epochs=5):
     return losses, model
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_a_recorded_training_has_the_bits_of_the_loop_by_hand_on_any_threads():
     x, y = data()
     cl.set_num_threads(1)
@@ -302,16 +302,8 @@ def test_a_recorded_training_has_the_bits_of_the_loop_by_hand_on_any_threads():
 
 def test_additions_and_masks_are_done_in_winograds_convolutions():
     x, y = data()
-    model, loss = Residual(), cl.SoftmaxLoss()
-    optimizer = cl.SGD(model.parameters(), lr=0.05)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        value = loss(model(x), y)
-        value.backward()
-        optimizer.step()
-        return value
-
+    model = Residual()
+    step = training_step(model, cl.SGD(model.parameters(), lr=0.05))
     names = {line.split()[0] for line in str(cl.capture(step, x, y)).splitlines()[2:]}
     assert names >= {"winograd_convolution_relu", "winograd_convolution_add", "winograd_convolution_relu_grad"}
 

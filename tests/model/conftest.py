@@ -6,6 +6,6 @@ import caffelite as cl
 
 
 @pytest.fixture(params=[1, 3])
-def threads(request, threads_restored):
+def threads(request, restored_threads):
     cl.set_num_threads(request.param)
     return request.param

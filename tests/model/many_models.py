@@ -4,6 +4,7 @@ import numpy as np
 
 import caffelite as cl
 from tests.conftest import classifier
+from tests.core.tensors import Swish
 
 ROWS = 50  # in batches of 16, the last one of 2
 
@@ -13,18 +14,7 @@ def data(outputs=3):
     return rng.normal(size=(ROWS, 4)), rng.integers(0, outputs, ROWS)
 
 
-class Swish(cl.Function):
-    """Computed by NumPy: recorded steps call it back."""
-
-    def forward(self, x):
-        self.x, self.s = x, 1 / (1 + np.exp(-x))
-        return x * self.s
-
-    def backward(self, dy):
-        return dy * (self.s + self.x * self.s * (1 - self.s))
-
-
-class Gated(cl.Model):
+class GatedNet(cl.Model):
     """No sequence."""
 
     def __init__(self, seed):
@@ -35,7 +25,7 @@ class Gated(cl.Model):
         return self.f(x) * self.g(x).sigmoid()
 
 
-class Plain(cl.Optimizer):
+class NumPySGD(cl.Optimizer):
     """Computed by NumPy."""
 
     def step(self):
@@ -62,7 +52,7 @@ MODELS = {
         [cl.Linear(4, 8), cl.BatchNorm(8), cl.Dropout(0.3), cl.ReLU(), cl.DropConnect(8, 3)], seed=seed
     ),
     "Python": lambda seed: cl.Model([cl.Linear(4, 8), Swish(), cl.Linear(8, 3)], seed=seed),
-    "call": Gated,
+    "call": GatedNet,
     "frozen": frozen_net,
     "of one seed": one_seed,
 }
@@ -71,7 +61,7 @@ OPTIMIZERS = {
     "Adam": lambda ps, i: cl.Adam(ps, lr=0.01 * (i + 1), weight_decay=0.01 * i),
     "schedule": lambda ps, i: cl.SGD(ps, lr=cl.schedules.cosine(0.1 + 0.01 * i, steps=6, warmup=2), momentum=0.9),
     "groups": lambda ps, i: cl.SGD([{"parameters": ps[:1], "lr": 0.05}, {"parameters": ps[1:]}], lr=0.1),
-    "Python": lambda ps, i: Plain(ps, lr=0.1),
+    "Python": lambda ps, i: NumPySGD(ps, lr=0.1),
 }
 
 

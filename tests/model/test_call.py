@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from tests.functions.nested import RNG, Block, Net, X, Y, assert_same_parameters, step
+from tests.conftest import training_step
+from tests.functions.nested import RNG, Block, Net, X, Y, assert_same_parameters
 from tests.reference import assert_same_bits
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -57,7 +58,7 @@ def test_functions_added_to_a_list_are_drawn_at_the_next_use_of_the_model():
                 x = layer(x)
             return x
 
-    def grown():
+    def grow():
         model = Growing(seed=1)
         model.layers.append(cl.Linear(4, 4))
         model.parameters()
@@ -67,7 +68,7 @@ def test_functions_added_to_a_list_are_drawn_at_the_next_use_of_the_model():
         assert_same_bits(model.layers[0].weight.data, before)
         return model
 
-    assert_same_parameters(grown(), grown())
+    assert_same_parameters(grow(), grow())
 
 
 def test_learned_values_are_not_drawn_again():
@@ -82,7 +83,7 @@ def test_learned_values_are_not_drawn_again():
 
 
 def test_a_model_takes_over_what_was_assigned_before_it_is_used():
-    class Loaded(cl.Model):
+    class LoadedNet(cl.Model):
         def __init__(self):
             super().__init__(seed=0, dtype=np.float64)
             self.f = cl.MLP(4, [3])
@@ -90,7 +91,7 @@ def test_a_model_takes_over_what_was_assigned_before_it_is_used():
         def call(self, x):
             return self.f(x)
 
-    model = Loaded()
+    model = LoadedNet()
     model.f.load_state_dict({"0.weight": np.ones((4, 3)), "0.bias": np.zeros(3)})
     assert_same_bits(model.predict(np.ones((1, 4))), np.full((1, 3), 4.0))
 
@@ -157,7 +158,7 @@ def test_buffers_are_part_of_the_state():
 
 
 def test_a_parameter_and_a_buffer_of_one_name_raise():
-    class Same(Counting):
+    class NameClash(Counting):
         def __init__(self):
             super().__init__()
             self.p = cl.Tensor([1.0], requires_grad=True, name="mean")
@@ -166,7 +167,7 @@ def test_a_parameter_and_a_buffer_of_one_name_raise():
             return [self.p]
 
     with pytest.raises(ValueError, match=r"have the name 0\.mean"):
-        cl.Model([Same()]).state_dict()
+        cl.Model([NameClash()]).state_dict()
 
 
 @pytest.mark.parametrize("count", [1.5, np.zeros(2), "word"])
@@ -189,7 +190,7 @@ def test_a_model_by_call_trains_to_the_bits_of_its_functions_by_hand(dtype):
     plain = PlainNet(other)
     net.fit(X, Y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(net.parameters(), lr=0.1, momentum=0.9), epochs=5,
             batch_size=5, shuffle=False, verbose=0)  # fmt: skip
-    one = step(plain, cl.SGD(other.parameters(), lr=0.1, momentum=0.9))
+    one = training_step(plain, cl.SGD(other.parameters(), lr=0.1, momentum=0.9))
     for _ in range(5):
         for i in range(0, len(X), 5):
             one(X[i : i + 5].astype(dtype), Y[i : i + 5])
@@ -228,7 +229,7 @@ def test_a_model_by_call_nests_in_a_sequence_in_an_attribute_and_in_a_function()
 
 @DTYPES
 def test_a_model_by_call_may_have_parameters_of_its_own(dtype):
-    class Own(cl.Model):
+    class ParameterNet(cl.Model):
         def __init__(self):
             super().__init__(seed=0, dtype=dtype)
             self.w = cl.Tensor(np.ones((4, 3)), requires_grad=True, name="w")
@@ -240,7 +241,7 @@ def test_a_model_by_call_may_have_parameters_of_its_own(dtype):
         def call(self, x):
             return self.f((x @ self.w).tanh())
 
-    model = Own()
+    model = ParameterNet()
     assert list(model.state_dict()) == ["w", "f.weight", "f.bias"]
     assert {p.dtype for p in model.parameters()} == {np.dtype(dtype)}
     assert cl.check_gradients(model, X[:2]) < 1e-7

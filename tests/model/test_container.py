@@ -23,7 +23,7 @@ def train_net(model, x=X, y=Y):
     return model
 
 
-class Gated(cl.Model):
+class GatedNet(cl.Model):
     def __init__(self):
         super().__init__()
         self.f, self.g = cl.Linear(4, 4), cl.Linear(4, 4)
@@ -57,14 +57,14 @@ def test_a_place_in_a_sequence_is_an_integer_or_a_slice(index):
 
 
 def test_a_model_that_writes_call_is_not_a_sequence_and_reports_it():
-    model = Gated()
+    model = GatedNet()
     for use in (len, iter, list, lambda model: model[0], lambda model: model[:1]):
-        with pytest.raises(TypeError, match=r"Gated writes `call` and is not a sequence.*in its attributes"):
+        with pytest.raises(TypeError, match=r"GatedNet writes `call` and is not a sequence.*in its attributes"):
             use(model)
 
 
 def test_a_model_is_true_whatever_is_in_it():
-    for model in (cl.Model(), net(), Gated()):
+    for model in (cl.Model(), net(), GatedNet()):
         assert model
         assert bool(model) is True
 

@@ -10,6 +10,7 @@ import pytest
 import caffelite as cl
 from caffelite._support.extras import install_command
 from tests.conftest import bits, classifier
+from tests.core.tensors import Swish
 
 pytest.importorskip("scipy")
 
@@ -130,14 +131,6 @@ def test_a_loss_that_is_another_each_time_raises_and_nothing_is_changed():
 
 
 def test_functions_and_losses_in_python_are_minimized_too():
-    class Swish(cl.Function):
-        def forward(self, x):
-            self.x, self.s = x, 1 / (1 + np.exp(-x))
-            return x * self.s
-
-        def backward(self, dy):
-            return dy * (self.s + self.x * self.s * (1 - self.s))
-
     x, y = line()
     model, same = (
         cl.Model([cl.Linear(3, 8), f, cl.Linear(8, 1)], seed=0, dtype=np.float64) for f in (Swish(), cl.SiLU())
@@ -167,7 +160,7 @@ def test_odd_layouts_and_dtypes_are_their_plain_copies():
     assert np.array_equal(wide[:, ::2], x)
 
 
-def test_threads_give_the_same_bits(threads_restored):
+def test_threads_give_the_same_bits(restored_threads):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(3000, 64)), rng.integers(0, 10, 3000)
     found = set()

@@ -103,7 +103,7 @@ def test_losses_may_be_each_models_own(threads):
 
 
 def test_models_that_differ_in_a_number_alone_are_not_confused(threads):
-    def made():
+    def make_models():
         models = [
             cl.Model([cl.Linear(4, 8), cl.LeakyReLU(slope), cl.Dropout(p), cl.Linear(8, 3)], seed=0)
             for slope in (0.0, 0.1)
@@ -113,7 +113,7 @@ def test_models_that_differ_in_a_number_alone_are_not_confused(threads):
         return models, [cl.SGD(m.parameters(), lr=0.1, momentum=0.9 * (i % 2)) for i, m in enumerate(models)]
 
     x, y = data()
-    alone, together = made(), made()
+    alone, together = make_models(), make_models()
     assert many(*together, x, y, epochs=3) == lone(*alone, x, y, epochs=3)
     assert_alike(together, alone)
 
@@ -127,12 +127,12 @@ def test_a_constant_that_a_step_looks_at_is_each_models_own(threads):
         def call(self, x):
             return self.f(x) if self.sign[0] else self.f(x).tanh()
 
-    def made():
+    def make_models():
         models = [Branching(seed) for seed in range(10)]
         return models, [cl.SGD(m.parameters(), lr=0.1) for m in models]
 
     x, y = data()
-    alone, together = made(), made()
+    alone, together = make_models(), make_models()
     assert many(*together, x, y, epochs=3) == lone(*alone, x, y, epochs=3)
     assert_alike(together, alone)
 
@@ -148,13 +148,13 @@ def test_several_inputs_and_indices(threads):
         def call(self, numbers, words):
             return self.last(cl.concatenate([numbers, self.embedding(words)], axis=1))
 
-    def made():
+    def make_models():
         models = [Tabular(seed, sparse=seed % 2 == 0) for seed in range(8)]
         return models, [cl.SGD(m.parameters(), lr=0.1) for m in models]
 
     x, y = data()
     words = np.arange(ROWS) % 6
-    alone, together = made(), made()
+    alone, together = make_models(), make_models()
     expected = [
         m.fit((x, words), y, loss=cl.SoftmaxLoss(), optimizer=o, epochs=3, verbose=0)
         for m, o in zip(*alone, strict=True)
@@ -222,11 +222,11 @@ def test_a_divergence_does_not_stop_the_other_models(threads):
     x = 100 * x
     rates = [0.001, 1e30, 0.002, 1e25, 0.001, 1e28, 0.003]
 
-    def made():
+    def make_models():
         models = [cl.Model([cl.Linear(4, 8), cl.Dropout(0.1), cl.Linear(8, 3)], seed=i) for i in range(7)]
         return models, [cl.SGD(m.parameters(), lr=lr) for m, lr in zip(models, rates, strict=True)]
 
-    alone, together = made(), made()
+    alone, together = make_models(), make_models()
     histories, messages = [], []
     for i, model_and_optimizer in enumerate(zip(*alone, strict=True)):
         diverges = pytest.raises(cl.TrainingDiverged) if rates[i] > 1 else contextlib.nullcontext()
@@ -294,7 +294,7 @@ def take(model, optimizer, x, y, steps):
     """So many steps of a fit in batches of 16."""
     left = [steps]
 
-    class Until(cl.DataGenerator):
+    class LimitedBatches(cl.DataGenerator):
         """Batches, as long as there are steps left."""
 
         def __iter__(self):
@@ -303,7 +303,7 @@ def take(model, optimizer, x, y, steps):
                     left[0] -= 1
                     yield batch
 
-    batches = Until(x, y, batch_size=16, seed=model._model_state.rng)
+    batches = LimitedBatches(x, y, batch_size=16, seed=model._model_state.rng)
     epochs = -(-steps // 4)
     model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
 

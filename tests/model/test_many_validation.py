@@ -105,7 +105,7 @@ def test_rows_to_evaluate_and_weights_are_checked_before_anything_is_changed(giv
     assert [bits(m) for m in models] == before
 
 
-class Shifted(cl.Function, rowwise=True):
+class Shift(cl.Function, rowwise=True):
     """x − 10⁹, subtracted in float64."""
 
     takes_float64 = True
@@ -122,15 +122,15 @@ def test_models_that_round_the_rows_differently_get_rows_of_their_own(threads, o
     x, y = data()
     far = 1e9 + x.astype(np.float64)
 
-    def made():
-        models = [cl.Model([cl.Linear(4, 3)], seed=0), cl.Model([Shifted(), cl.Linear(4, 3)], seed=0)]
+    def make_models():
+        models = [cl.Model([cl.Linear(4, 3)], seed=0), cl.Model([Shift(), cl.Linear(4, 3)], seed=0)]
         models = [models[i] for i in order]
         return models, [cl.SGD(m.parameters(), 1e-20) for m in models]
 
-    models, _ = made()
+    models, _ = make_models()
     for model, outputs in zip(models, cl.predict_many(models, far), strict=True):
         np.testing.assert_array_equal(outputs, model.predict(far))
-    (alone, of_alone), together = made(), made()
+    (alone, of_alone), together = make_models(), make_models()
     assert many(*together, far, y) == lone(alone, of_alone, far, y)
 
 
@@ -166,12 +166,12 @@ def test_batch_sizes_may_be_each_models_own(threads, options):
     sizes = [16, 50, 7, 16, 1, 64, 49, 33]
     loss = cl.SigmoidLoss()
 
-    def made():
+    def make_models():
         models = [cl.Model([cl.Linear(4, 6), cl.BatchNorm(6), cl.ReLU(), cl.Linear(6, 1)], seed=i) for i in range(8)]
         return models, [cl.SGD(m.parameters(), lr=0.1) for m in models]
 
     sizes[4] = 2  # a batch of one row has no variance
-    both(made, x, y, batch_size=sizes, epochs=4, loss=loss, **options)
+    both(make_models, x, y, batch_size=sizes, epochs=4, loss=loss, **options)
 
 
 @pytest.mark.parametrize("how", ["data", "split"])
@@ -191,7 +191,7 @@ def test_several_targets_have_the_histories_of_lone_fits(threads, how, dtype):
     x, labels = data()
     numbers = np.stack([x[:, 0] * x[:, 1], x[:, 2]], axis=1)
 
-    def made():
+    def make_models():
         models = [TwoHeads(seed, dtype) for seed in range(6)]
         return models, [cl.Adam(m.parameters(), lr=0.01 * (i + 1)) for i, m in enumerate(models)]
 
@@ -201,7 +201,7 @@ def test_several_targets_have_the_histories_of_lone_fits(threads, how, dtype):
         options["validation_data"] = x[:20] + 0.1, (labels[:20], numbers[:20])
     elif how == "split":
         options["validation_split"] = 0.3
-    histories = both(made, x, (labels, numbers), patience=None if how == "plain" else 2, **options)
+    histories = both(make_models, x, (labels, numbers), patience=None if how == "plain" else 2, **options)
     names = ["loss", "loss_0", "loss_1", "accuracy_0", "mae_1", "r2_1"]
     assert list(histories[0]) == names + ([] if how == "plain" else [f"val_{name}" for name in names])
 
@@ -225,12 +225,12 @@ def test_a_model_that_diverges_gets_the_parameters_of_its_best_epoch(threads):
     x, y = data()
     rates = [0.01, 1e4, 0.02, 1e5, 0.01, 3e3, 0.03]
 
-    def made():
+    def make_models():
         models = [cl.Model([cl.Linear(4, 8), cl.ReLU(), cl.Linear(8, 3)], seed=i) for i in range(7)]
         return models, [cl.SGD(m.parameters(), lr=lr) for m, lr in zip(models, rates, strict=True)]
 
     options = {"loss": cl.MSELoss(), "validation_split": 0.2, "epochs": 40}
-    alone, together = made(), made()
+    alone, together = make_models(), make_models()
     histories = []
     for i, (model, optimizer) in enumerate(zip(*alone, strict=True)):
         with pytest.raises(cl.TrainingDiverged) if rates[i] > 1 else contextlib.nullcontext() as caught:

@@ -214,13 +214,13 @@ def test_a_call_that_returns_an_empty_tuple_is_a_type_error():
     ],
 )
 def test_a_call_that_returns_something_else_is_a_type_error_in_a_recording_as_well(compute, got):
-    class Other(cl.Model):
+    class WrongOutput(cl.Model):
         def call(self, x):
             return compute(x)
 
     for use in (lambda m: m(X), lambda m: m.predict(X), lambda m: m.output_shape((None, 2))):
-        with pytest.raises(TypeError, match=r"Other.call has to return a Tensor or a tuple of them, " + got):
-            use(Other())
+        with pytest.raises(TypeError, match=r"WrongOutput.call has to return a Tensor or a tuple of them, " + got):
+            use(WrongOutput())
 
 
 def test_a_model_around_nested_models_looks_at_each_function_a_few_times(monkeypatch):
@@ -228,21 +228,21 @@ def test_a_model_around_nested_models_looks_at_each_function_a_few_times(monkeyp
     count = 0
     found = cl.Function._named_children
 
-    def counted(self):
+    def count_call(self):
         nonlocal count
         count += 1
         return found(self)
 
-    def nested(depth, functions):
+    def nest(depth, functions):
         inner = cl.ReLU()
         for _ in range(depth):
             inner = cl.Model([inner, *[cl.ReLU() for _ in range(functions)]])
         return inner
 
-    monkeypatch.setattr(cl.Function, "_named_children", counted)
+    monkeypatch.setattr(cl.Function, "_named_children", count_call)
     counts = []
     for depth in (5, 20):
-        inner = nested(depth, 100 // depth)
+        inner = nest(depth, 100 // depth)
         count = 0
         outer = cl.Model([inner, cl.Linear(2, 2)], seed=0)
         outer.add(cl.ReLU())

@@ -81,7 +81,7 @@ def test_the_summary_of_a_function_that_raises_for_zeros_has_question_marks():
 
 
 def test_the_summary_says_how_much_is_frozen():
-    class Called(cl.Model):
+    class CallNet(cl.Model):
         def __init__(self):
             super().__init__()
             self.linear = cl.Linear(4, 3)
@@ -89,7 +89,7 @@ def test_the_summary_says_how_much_is_frozen():
         def call(self, x):
             return self.linear(x)
 
-    sequence, called = classifier(4, 3, 3), Called()
+    sequence, called = classifier(4, 3, 3), CallNet()
     assert [row[-5] for row in summary_rows(called.summary())] == ["?", "?"]  # before there is a shape
     for model in (sequence, called):
         model.children()[0].requires_grad = False

@@ -8,7 +8,7 @@ import caffelite as cl
 import caffelite.onnx
 from caffelite import functions
 from caffelite.functions.losses.base import Loss
-from caffelite.onnx import registry
+from caffelite.onnx import families
 from tests.cases import FAMILIES, both_dtypes
 from tests.onnx.graphs import FLOAT, load_graph, make_graph, run
 
@@ -16,7 +16,7 @@ LOSSES = Loss | functions.Penalized | functions.Losses | functions.WeightedSum
 LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, LOSSES)}
 
 
-class Applied(cl.Model):
+class FunctionNet(cl.Model):
     """A Function as a model."""
 
     def __init__(self, function, dtype, takes_indices):
@@ -47,7 +47,7 @@ def test_every_function_is_exported_and_computes_the_same(kind, dtype, path):
         inputs = case.inputs(dtype)
         if any(x.ndim == 0 or len(x) != len(inputs[0]) for x in inputs):
             continue  # no rows, or not as many of each
-        model = Applied(case.function(dtype), dtype, tuple([x.dtype.kind == "i" for x in inputs]))
+        model = FunctionNet(case.function(dtype), dtype, tuple([x.dtype.kind == "i" for x in inputs]))
         try:
             caffelite.onnx.export(model, path, tuple([x.shape[1:] for x in inputs]))  # which compares them
         except ValueError:
@@ -106,7 +106,7 @@ def test_inputs_may_be_several_and_be_indices_masks_and_lengths(dtype, path):
                 np.testing.assert_allclose(other, y, atol=1e-5)
 
 
-class Pooled(cl.Model):
+class PooledAttention(cl.Model):
     """What `pool` makes of attention to words, of their mask, which attention takes too, and of their number."""
 
     takes_indices = (True, False, True)
@@ -134,7 +134,7 @@ class Pooled(cl.Model):
     ],
 )
 def test_masks_and_lengths_may_be_used_as_numbers_too(pool, dtype, path):
-    model = Pooled(pool, dtype)
+    model = PooledAttention(pool, dtype)
     caffelite.onnx.export(model, path, ((6,), (6,), ()))
     kinds = [onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in onnx.load(path).graph.input]
     assert kinds == [np.int64, np.bool_, np.int64]
@@ -169,7 +169,7 @@ def test_columns_are_exported_with_what_is_missing_and_unknown(robust, dtype, pa
             np.testing.assert_allclose(found, expected, atol=2e-5 if dtype == np.float32 else 1e-12)
 
 
-class Stacked(cl.Model):
+class StackedLayers(cl.Model):
     """Recurrent layers in stacks and in both directions, from states, of sequences of several lengths or of one."""
 
     def __init__(self, layer, dtype):
@@ -189,7 +189,7 @@ class Stacked(cl.Model):
 @both_dtypes
 @pytest.mark.parametrize("layer", [cl.RNN, cl.GRU, cl.LSTM])
 def test_stacks_and_both_directions_are_exported_with_states_and_lengths(layer, dtype, path):
-    model = Stacked(layer, dtype)
+    model = StackedLayers(layer, dtype)
     caffelite.onnx.export(model, path, ((6, 4), ()))
     attributes = [a for node in onnx.load(path).graph.node for a in node.attribute if a.name == "direction"]
     assert {a.s for a in attributes} == {b"bidirectional"}
@@ -237,7 +237,7 @@ def test_contexts_masks_and_rotary_positions_are_exported(dtype, path):
                 np.testing.assert_allclose(other, y, atol=1e-5)
 
 
-class Counted(cl.Model):
+class ComputedNet(cl.Model):
     """Written as `compute` says."""
 
     def __init__(self, compute):
@@ -256,7 +256,7 @@ class Swish(cl.Function):
         return dy
 
 
-class Scaled(cl.Linear):
+class ScaledLinear(cl.Linear):
     """A layer that computes something else than its class."""
 
     def forward(self, x):
@@ -309,7 +309,7 @@ class Formula(Swish):
         return x * x.sigmoid()
 
 
-class Doubled(Formula):
+class DoubledFormula(Formula):
     """A layer that computes something else than its class's formula."""
 
     def forward(self, x):
@@ -333,9 +333,9 @@ def test_a_function_without_a_rule_is_written_by_its_formula(dtype, path):
 
 
 REFUSED = [
-    (lambda self, x: Doubled()(x), TypeError, "Doubled"),
+    (lambda self, x: DoubledFormula()(x), TypeError, "DoubledFormula"),
     (lambda self, x: Swish()(x), TypeError, "Swish"),
-    (lambda self, x: Scaled(3, 3)(x), TypeError, "Scaled"),
+    (lambda self, x: ScaledLinear(3, 3)(x), TypeError, "ScaledLinear"),
     (lambda self, x: cl.Tensor(np.tanh(x.data)), TypeError, "tanh"),
     (lambda self, x: x * float(x.sum()), TypeError, "item"),
     (lambda self, x: x / np.sqrt(len(x)), ValueError, "number of rows"),
@@ -350,7 +350,7 @@ REFUSED = [
 def test_a_call_without_a_graph_for_any_rows_raises_and_writes_nothing(compute, error, match, path):
     path.write_bytes(b"older")
     with pytest.raises(error, match=match):
-        caffelite.onnx.export(Counted(compute), path, (3,))
+        caffelite.onnx.export(ComputedNet(compute), path, (3,))
     assert path.read_bytes() == b"older"
     assert [other.name for other in path.parent.iterdir()] == ["net.onnx"]
 
@@ -361,7 +361,7 @@ def test_a_shape_that_is_needed_or_does_not_fit_is_reported(path):
         (conv, None, ValueError, r"knows only \(n, 1, \?, \?\): give input_shape, such as \(1, 28, 28\)"),
         (cl.Model([cl.LSTM(3, 2)]), None, ValueError, r"knows only \(n, \?, 3\): give input_shape, such as \(28, 3\)"),
         (cl.Model([cl.ReLU()]), None, ValueError, r"input_shape, such as \(64,\)$"),
-        (Counted(lambda self, x: x), None, ValueError, r"such as \(64,\), or \(\(64,\), \(3,\)\) for two inputs"),
+        (ComputedNet(lambda self, x: x), None, ValueError, r"such as \(64,\), or \(\(64,\), \(3,\)\) for two inputs"),
         (conv, (None, 1, 8, 8), TypeError, "without the axis of the rows"),
         (conv, (3, 8, 8), ValueError, "3, 8, 8"),
         (conv, (1, 0, 8), ValueError, "1 or more"),
@@ -384,7 +384,7 @@ def test_a_shape_that_is_needed_or_does_not_fit_is_reported(path):
     ],
 )
 def test_an_export_that_differs_is_noticed(kind, wrong, dtype, path, monkeypatch):
-    monkeypatch.setitem(registry.RULES, kind, wrong)
+    monkeypatch.setitem(families.RULES, kind, wrong)
     model = cl.Model([cl.Residual(cl.Tanh())], dtype=dtype)
     with pytest.raises(Exception, match=r"anh|Reshape|ONNX"):
         caffelite.onnx.export(model, path, (3,))

@@ -360,7 +360,7 @@ def test_attention_is_the_judges_has_gradients_and_is_trained_and_exported(heads
 def test_an_attention_that_is_not_computed_raises_by_name(path):
     inputs = [(name, FLOAT, ("n", 3, 6)) for name in "qkv"]
 
-    def loaded(**attributes):
+    def load_attention(**attributes):
         node = ("Attention", ["q", "k", "v"], ["y"], attributes)
         return load_graph(path, [node], {}, inputs=inputs, outputs=[("y", FLOAT, None)], opset=24)
 
@@ -373,7 +373,7 @@ def test_an_attention_that_is_not_computed_raises_by_name(path):
         ({**heads, "softmax_precision": 6}, r"the Attention.*softmax_precision = 6"),
     ]:
         with pytest.raises(ValueError, match=match):
-            loaded(**attributes)(x, x, x)
+            load_attention(**attributes)(x, x, x)
 
 
 BOOL = onnx.TensorProto.BOOL

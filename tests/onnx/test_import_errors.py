@@ -9,7 +9,7 @@ import pytest
 
 import caffelite as cl
 import caffelite.onnx
-from caffelite.onnx import layers, nodes, operators
+from caffelite.onnx import families, layers, nodes
 from tests.onnx.graphs import FLOAT, INT64, SEQUENCES, W, load_graph, make_graph
 
 IMAGES = [("x", FLOAT, ("n", 4, 6, 6))]
@@ -140,10 +140,10 @@ def test_a_mistake_of_caffelites_is_not_blamed_on_the_file(path, monkeypatch):
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, IndexError, ZeroDivisionError, MemoryError])
 def test_an_error_inside_caffelite_is_not_blamed_on_the_file(error, path, monkeypatch):
-    def broken(g, node):
+    def raise_error(g, node):
         raise error("a mistake")
 
-    monkeypatch.setitem(layers.SINGLE_NODES, "MatMul", [broken])
+    monkeypatch.setitem(layers.SINGLE_NODES, "MatMul", [raise_error])
     with pytest.raises(error, match=r"^a mistake$"):
         load_graph(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
@@ -152,7 +152,7 @@ def test_a_constant_too_large_for_memory_names_its_node(path, monkeypatch):
     def rule(node, *arrays):
         raise MemoryError
 
-    monkeypatch.setitem(operators.OPERATORS, "Neg", rule)
+    monkeypatch.setitem(families.OPERATORS, "Neg", rule)
     with pytest.raises(ValueError, match=r"the Neg.*MemoryError"):
         load_graph(path, [("Neg", ["w"], ["z"], {}), ("Add", ["x", "z"], ["y"], {})], {"w": W})
 

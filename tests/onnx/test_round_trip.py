@@ -69,7 +69,7 @@ def test_a_loaded_model_can_be_trained_exported_saved_and_copied(path, tmp_path)
 
 
 def test_a_tied_weight_stays_one(path):
-    class Tied(cl.Model):
+    class TiedNet(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
             self.embedding, self.takes_indices = cl.Embedding(5, 4), True
@@ -77,7 +77,7 @@ def test_a_tied_weight_stays_one(path):
         def call(self, x):
             return self.embedding(x).tanh() @ self.embedding.weight.T
 
-    caffelite.onnx.export(Tied(), path, (3,))
+    caffelite.onnx.export(TiedNet(), path, (3,))
     loaded = caffelite.onnx.load(path)
     assert [p.shape for p in loaded.parameters()] == [(5, 4)]
     x = np.array([[0, 4, 1]])
@@ -96,7 +96,7 @@ GATES = {
 @pytest.mark.parametrize("shape", [(4,), (5, 4)])
 @pytest.mark.parametrize("gate", GATES)
 def test_linears_whose_results_are_multiplied_are_loaded(gate, shape, path):
-    class Gated(cl.Model):
+    class GatedNet(cl.Model):
         def __init__(self):
             super().__init__(seed=0)
             self.f, self.g = cl.Linear(4, 4), cl.Linear(4, 4)
@@ -104,7 +104,7 @@ def test_linears_whose_results_are_multiplied_are_loaded(gate, shape, path):
         def call(self, x):
             return GATES[gate](self, x)
 
-    model = Gated()
+    model = GatedNet()
     caffelite.onnx.export(model, path, shape)
     loaded = caffelite.onnx.load(path)
     x = np.random.default_rng(0).standard_normal((3, *shape)).astype(np.float32)

@@ -20,7 +20,7 @@ def parameter(values, gradient=None, **options):
     return p
 
 
-class Plain(cl.Optimizer):
+class NumPySGD(cl.Optimizer):
     """w ← w − lr g, a user's, in NumPy."""
 
     def step(self):
@@ -83,7 +83,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("rule", [cl.SGD, Plain])
+@pytest.mark.parametrize("rule", [cl.SGD, NumPySGD])
 def test_parameters_cannot_be_changed_afterwards(rule, change):
     parameters = [parameter([1.0], [1.0]), parameter([2.0], [1.0])]
     optimizer = rule(parameters, lr=0.5)
@@ -143,7 +143,7 @@ def test_a_parameter_without_a_gradient_is_skipped_with_its_velocity():
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("rule", [cl.SGD, cl.Adam, Plain])
+@pytest.mark.parametrize("rule", [cl.SGD, cl.Adam, NumPySGD])
 def test_a_gradient_that_is_not_finite_raises_before_anything_is_written(rule, value):
     parameters = [parameter([1.0, 2.0], [1.0, 1.0]), parameter([3.0, 4.0], [0.0, value], name="bias")]
     optimizer = rule(parameters, lr=0.1)
@@ -154,7 +154,7 @@ def test_a_gradient_that_is_not_finite_raises_before_anything_is_written(rule, v
     assert all(np.array_equal(value, before[name]) for name, value in optimizer.state_dict().items())
 
 
-@pytest.mark.parametrize("rule", [cl.SGD, Plain])
+@pytest.mark.parametrize("rule", [cl.SGD, NumPySGD])
 def test_a_step_between_forward_and_backward_is_noticed(rule):
     w = parameter([1.0, 2.0], [1.0, 1.0])
     y = (w * w).sum()
@@ -164,7 +164,7 @@ def test_a_step_between_forward_and_backward_is_noticed(rule):
 
 
 def test_a_step_of_a_subclass_of_a_rule_is_checked_too():
-    class Logged(cl.SGD):
+    class LoggedSGD(cl.SGD):
         steps = 0
 
         def step(self):
@@ -172,7 +172,7 @@ def test_a_step_of_a_subclass_of_a_rule_is_checked_too():
             self.steps += 1
 
     p = parameter([1.0], [2.0])
-    optimizer = Logged([p], lr=0.5)
+    optimizer = LoggedSGD([p], lr=0.5)
     optimizer.step()
     assert (p.data, optimizer.steps) == ([0.0], 1)
     p.add_grad([np.nan])
@@ -404,7 +404,7 @@ def test_subsets_and_separate_tensors_are_runs_of_their_own():
 @every_optimizer
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 2, 4], [0, 3, 1, 2], [3, 0, 1]], ids=str)
 def test_runs_and_single_parameters_are_updated_with_the_same_bits(order, case):
-    def trained(one_by_one):
+    def train_bits(one_by_one):
         model = classifier(3, 4, 5, 2)
         parameters = [model.parameters()[i] for i in order]
         groups = [[p] for p in parameters] if one_by_one else [parameters]
@@ -419,13 +419,13 @@ def test_runs_and_single_parameters_are_updated_with_the_same_bits(order, case):
                 optimizer.step()
         return bits(model)
 
-    assert trained(True) == trained(False)
+    assert train_bits(True) == train_bits(False)
 
 
 def test_two_optimizers_over_the_halves_are_one_over_the_whole():
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
 
-    def trained(cuts):
+    def train_bits(cuts):
         model, loss = classifier(2, 8, 8, 3), cl.SoftmaxLoss()
         optimizers = [
             cl.SGD(model.parameters()[a:b], lr=0.1, momentum=0.9, weight_decay=1e-3)
@@ -439,13 +439,13 @@ def test_two_optimizers_over_the_halves_are_one_over_the_whole():
                 optimizer.step()
         return bits(model)
 
-    assert trained([]) == trained([3]) == trained([1, 2, 5])
+    assert train_bits([]) == train_bits([3]) == train_bits([1, 2, 5])
 
 
 def test_an_optimizer_follows_its_parameters_when_the_model_grows():
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
 
-    def trained(grows_at):
+    def train_bits(grows_at):
         model, loss = classifier(2, 3), cl.SoftmaxLoss()
         optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
         for step in range(6):
@@ -457,7 +457,7 @@ def test_an_optimizer_follows_its_parameters_when_the_model_grows():
             optimizer.step()
         return b"".join(p.data.tobytes() for p in model.functions[0].parameters())
 
-    assert trained(None) == trained(3)
+    assert train_bits(None) == train_bits(3)
 
 
 def test_an_optimizer_follows_a_layer_that_moves_to_another_model():
@@ -665,7 +665,7 @@ def test_a_recorded_step_clips_as_an_eager_one(case):
         [np.random.default_rng(10 * t + n).normal(size=n).astype(np.float32) for n in (5, 3)] for t in range(6)
     ]
 
-    def stepped(recorded):
+    def take_steps(recorded):
         parameters = [cl.Tensor(start.copy(), requires_grad=True) for start in starts]
         optimizer = case.make(parameters)
 
@@ -686,7 +686,7 @@ def test_a_recorded_step_clips_as_an_eager_one(case):
                 program(*gs)
         return [array.tobytes() for p in parameters for array in (p.data, p.grad)]
 
-    assert stepped(True) == stepped(False)
+    assert take_steps(True) == take_steps(False)
 
 
 def test_the_default_rate_of_rmsprop_is_pytorchs():

@@ -72,7 +72,7 @@ def check_against_judge(case, parameters, gradients):
     starts = [p.data.astype(float) for p in parameters]
     take_steps(case.make(parameters), gradients)
     for p, start, own in zip(parameters, starts, gradients, strict=True):
-        truth, way = case.judged(start.ravel(), [g.ravel() for g in own if g is not None])
+        truth, way = case.reference(start.ravel(), [g.ravel() for g in own if g is not None])
         assert_close(p.data, truth.reshape(p.shape), p.dtype, scale=way.reshape(p.shape))
 
 
@@ -139,14 +139,16 @@ def test_groups_with_other_hyper_parameters_are_pytorchs(rule):
     torch = pytest.importorskip("torch")
     starts, gradients = draw_many_gradients(SHAPES * len(rule.options))
 
-    def grouped(optimizer, name):
+    def add_groups(optimizer, name):
         """Return an optimizer, of parameters under a name, with a group for each of the rule's options."""
         parts = [slice(i, i + len(SHAPES)) for i in range(0, len(starts), len(SHAPES))]
         options = list(zip(parts, rule.options.values(), strict=True))
         return lambda ps: optimizer([{name: ps[part], **own} for part, own in options], lr=0.1)
 
     peer = getattr(torch.optim, rule.pytorch)
-    check_against_pytorch(torch, grouped(rule.optimizer, "parameters"), grouped(peer, "params"), starts, gradients)
+    check_against_pytorch(
+        torch, add_groups(rule.optimizer, "parameters"), add_groups(peer, "params"), starts, gradients
+    )
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import caffelite as cl
 from caffelite import schedules
 from tests.cases.optimizers import every_optimizer
-from tests.conftest import bits, classifier, train
+from tests.conftest import bits, classifier, train, training_step
 
 
 def parameter(values=(1.0,), gradient=None):
@@ -160,12 +160,12 @@ def test_something_other_than_a_schedule_raises_before_anything_is_done(schedule
 
 
 def test_an_exception_of_a_users_schedule_comes_through():
-    class Broken(Halving):
+    class BrokenSchedule(Halving):
         def __call__(self, t):
             raise StopIteration("no more rates")
 
     with pytest.raises(StopIteration, match="no more rates"):
-        cl.SGD([parameter()], lr=Broken())
+        cl.SGD([parameter()], lr=BrokenSchedule())
 
 
 def test_setting_lr_ends_the_schedule_and_another_begins_again():
@@ -189,7 +189,7 @@ def test_a_step_that_diverges_does_not_advance_the_schedule():
     assert (optimizer.lr, optimizer.state_dict()["t"]) == (0.5, 1)
 
 
-class Logged(cl.SGD):
+class DoubleStepSGD(cl.SGD):
     """A user's, whose step calls its base's, twice."""
 
     def step(self):
@@ -198,10 +198,10 @@ class Logged(cl.SGD):
 
 
 def test_a_step_that_calls_its_bases_moves_the_schedule_once():
-    assert collect_rates(Logged([parameter()], lr=Halving()), 3) == [1, 0.5, 0.25]
+    assert collect_rates(DoubleStepSGD([parameter()], lr=Halving()), 3) == [1, 0.5, 0.25]
 
 
-class Own(cl.Optimizer):
+class NumPySGD(cl.Optimizer):
     """w ← w − lr g in NumPy."""
 
     def step(self):
@@ -210,7 +210,7 @@ class Own(cl.Optimizer):
                 p.data = p.data - self.lr * p.grad
 
 
-class Stopping(Own):
+class Stopping(NumPySGD):
     """Ends its schedule in its third step."""
 
     count = 0
@@ -233,8 +233,8 @@ RULES = {
         ],
         lr=0.1,
     ),
-    "a user's": lambda p: Own(p, lr=Halving()),
-    "a user's that calls SGD's": lambda p: Logged(p, lr=Halving(), momentum=0.5),
+    "a user's": lambda p: NumPySGD(p, lr=Halving()),
+    "a user's that calls SGD's": lambda p: DoubleStepSGD(p, lr=Halving(), momentum=0.5),
     "a user's that ends it": lambda p: Stopping(p, lr=schedules.linear(0.1, 20)),
 }
 every_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
@@ -246,17 +246,9 @@ def test_replays_follow_a_schedule_to_the_bit(make, dtype):
     x, y = cl.datasets.spiral(points_per_class=10, seed=0)
 
     def training():
-        model, loss = classifier(2, 8, 3, dtype=dtype), cl.SoftmaxLoss()
+        model = classifier(2, 8, 3, dtype=dtype)
         optimizer = make(model.parameters())
-
-        def step(x, y):
-            optimizer.zero_grad()
-            value = loss(model(x), y)
-            value.backward()
-            optimizer.step()
-            return value
-
-        return model, optimizer, step
+        return model, optimizer, training_step(model, optimizer)
 
     (replayed, replayeds, to_capture), (eager, eagers, step) = training(), training()
     program = None
@@ -519,14 +511,14 @@ def test_neighbours_of_one_group_are_one_run_and_of_two_groups_two():
 def test_groups_with_the_same_hyper_parameters_are_one_optimizer_to_the_bit(case):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
 
-    def trained(grouped):
+    def train_bits(grouped):
         model = classifier(2, 8, 8, 3)
         p = model.parameters()
         groups = [{"parameters": p[:1]}, {"parameters": p[1:4]}, {"parameters": p[4:]}]
         train(model, x, y, optimizer=case.make(groups if grouped else p), seed=0)
         return bits(model)
 
-    assert trained(True) == trained(False)
+    assert train_bits(True) == train_bits(False)
 
 
 # ---- state ----------------------------------------------------------------------------------------------------------
@@ -550,7 +542,7 @@ def test_a_state_has_the_hyperparameters_and_schedule_steps_of_each_group():
 @every_rule
 @pytest.mark.parametrize("steps", [0, 1, 5, 30])
 def test_a_loaded_state_goes_on_in_the_middle_of_its_schedule(make, steps):
-    def stepped(optimizer, n):
+    def take_steps(optimizer, n):
         for _ in range(n):
             optimizer.step()
         return optimizer
@@ -558,7 +550,7 @@ def test_a_loaded_state_goes_on_in_the_middle_of_its_schedule(make, steps):
     def parameters():
         return [parameter([1.0, 2.0]) for _ in range(5)]
 
-    first = stepped(make(parameters()), steps)
+    first = take_steps(make(parameters()), steps)
     second = make(parameters())
     for p, q in zip(first.parameters, second.parameters, strict=True):
         q.data = p.data
@@ -566,9 +558,9 @@ def test_a_loaded_state_goes_on_in_the_middle_of_its_schedule(make, steps):
     copies = [copy.deepcopy(first), pickle.loads(pickle.dumps(first)), second]
     if isinstance(second, Stopping):
         second.count = first.count
-    stepped(first, 4)
+    take_steps(first, 4)
     for other in copies:
-        stepped(other, 4)
+        take_steps(other, 4)
         assert [g["lr"] for g in other.groups] == [g["lr"] for g in first.groups]
         assert [p.data.tobytes() for p in other.parameters] == [p.data.tobytes() for p in first.parameters]
 
@@ -626,7 +618,7 @@ def test_a_schedule_that_cannot_be_loaded_raises_before_anything_is_written(chan
 # ---- a user's own ---------------------------------------------------------------------------------------------------
 
 
-class EverySecond(cl.SGD):
+class AccumulatingSGD(cl.SGD):
     """Adds up the gradients of two batches."""
 
     calls = 0
@@ -637,7 +629,7 @@ class EverySecond(cl.SGD):
             super().zero_grad()
 
 
-class Halved(cl.Adam):
+class HalvingAdam(cl.Adam):
     """Keeps half of the gradients."""
 
     def zero_grad(self):
@@ -663,7 +655,7 @@ class Freezing(cl.SGD):
         return super().segments() if self.lr > 0.05 else super().segments()[:1]
 
 
-class WithHelper(Own):
+class HelperSGD(NumPySGD):
     """Overrides a helper of a user's step."""
 
     def step(self):
@@ -673,21 +665,21 @@ class WithHelper(Own):
         super().step()
 
 
-class WithAnotherHelper(WithHelper):
+class SignSGD(HelperSGD):
     def move(self):
         for p in self.parameters:
             p.data = p.data - 0.01 * np.sign(p.grad)
 
 
 USERS = {
-    "zero_grad": lambda p: EverySecond(p, lr=0.1, momentum=0.9),
-    "zero_grad in NumPy": lambda p: Halved(p, lr=0.01),
+    "zero_grad": lambda p: AccumulatingSGD(p, lr=0.1, momentum=0.9),
+    "zero_grad in NumPy": lambda p: HalvingAdam(p, lr=0.01),
     "step": lambda p: Slower(p, lr=0.1),
     "what step uses": lambda p: Freezing(
         [{"parameters": p[:2]}, {"parameters": p[2:]}], lr=schedules.linear(0.1, 8), momentum=0.9
     ),
-    "a helper": lambda p: WithHelper(p, lr=0.1),
-    "another helper": lambda p: WithAnotherHelper(p, lr=0.1),
+    "a helper": lambda p: HelperSGD(p, lr=0.1),
+    "another helper": lambda p: SignSGD(p, lr=0.1),
 }
 
 
@@ -714,17 +706,8 @@ def test_an_overridden_method_is_called_in_every_captured_step(make):
     x, y = cl.datasets.spiral(points_per_class=10, seed=0)
 
     def training():
-        model, loss = classifier(2, 8, 3), cl.SoftmaxLoss()
-        optimizer = make(model.parameters())
-
-        def step(x, y):
-            optimizer.zero_grad()
-            value = loss(model(x), y)
-            value.backward()
-            optimizer.step()
-            return value
-
-        return model, step
+        model = classifier(2, 8, 3)
+        return model, training_step(model, make(model.parameters()))
 
     (replayed, to_capture), (eager, step) = training(), training()
     program = cl.capture(to_capture, x, y)
@@ -735,14 +718,14 @@ def test_an_overridden_method_is_called_in_every_captured_step(make):
 
 
 def test_methods_outside_of_a_step_may_be_overridden_without_a_call_back():
-    class Named(cl.SGD):
+    class NamedStateSGD(cl.SGD):
         def state_dict(self):
             return {"mine": super().state_dict()}
 
         def describe(self):
             return "mine"
 
-    assert not Named.runs_in_python
+    assert not NamedStateSGD.runs_in_python
     assert Freezing.runs_in_python
 
 
@@ -754,7 +737,7 @@ def test_an_exception_of_a_users_method_comes_through_a_captured_step(method, er
         if self.calls == 2:
             raise error("mine")
 
-    failing = type("Failing", (Own,), {method: fails, "calls": 0})
+    failing = type("Failing", (NumPySGD,), {method: fails, "calls": 0})
     p, ones = parameter(), np.ones(1)
     optimizer = failing([p], lr=0.1)
 

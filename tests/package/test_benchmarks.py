@@ -73,7 +73,7 @@ def steps(monkeypatch):
 
 
 @pytest.fixture
-def without_peers(tmp_path):
+def missing_peers(tmp_path):
     """Return a folder of modules in whose presence no peer is installed."""
     for module in set(PEERS.values()):
         (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
@@ -86,13 +86,13 @@ LONG |= {"convolutions.py", "kernels.py", "live.py", "playground.py", "sequences
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in SCRIPTS])
-def test_every_benchmark_prints_a_table_of_numbers(script, without_peers):
+def test_every_benchmark_prints_a_table_of_numbers(script, missing_peers):
     """sequences.py without its peers, whom it has in common with convolutions.py: starting them takes long."""
     if script == "exported.py" and shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     if script in NEEDED:
         pytest.importorskip(NEEDED[script])
-    modules = without_peers if script == "sequences.py" else None
+    modules = missing_peers if script == "sequences.py" else None
     benchmark = run(script, "--quick", *OPTIONS.get(script, []), modules=modules)
     assert benchmark.returncode == 0, benchmark.stderr
     found = tables(benchmark.stdout)
@@ -136,8 +136,8 @@ def test_every_benchmark_explains_itself(script):
     assert f"python benchmarks/{script}" in benchmark.stdout
 
 
-def test_peers_that_are_not_installed_are_named_and_left_out(without_peers):
-    benchmark = run("steps.py", "--quick", "--only", *SMALL, modules=without_peers)
+def test_peers_that_are_not_installed_are_named_and_left_out(missing_peers):
+    benchmark = run("steps.py", "--quick", "--only", *SMALL, modules=missing_peers)
     assert benchmark.returncode == 0, benchmark.stderr
     *comparisons, summary = tables(benchmark.stdout)
     assert [set(compared) for compared in comparisons] == [{"caffelite", "NumPy by hand"}] * 2
@@ -146,9 +146,9 @@ def test_peers_that_are_not_installed_are_named_and_left_out(without_peers):
     assert benchmark.stdout.endswith(f"Not installed, left out: {left_out}\n")
 
 
-def test_a_chart_has_what_the_benchmark_printed(without_peers, tmp_path):
+def test_a_chart_has_what_the_benchmark_printed(missing_peers, tmp_path):
     benchmark = run(
-        "steps.py", "--quick", "--only", "spiral32", "--chart", str(tmp_path / "a.svg"), modules=without_peers
+        "steps.py", "--quick", "--only", "spiral32", "--chart", str(tmp_path / "a.svg"), modules=missing_peers
     )
     assert benchmark.returncode == 0, benchmark.stderr
     for name in ("a.svg", "a-dark.svg"):
@@ -194,7 +194,7 @@ def test_gradients_that_disagree_end_the_run(monkeypatch):
             autograd.check_agreement({"caffelite": gradient, "PyTorch": wrong}, tolerance=1e-5)
 
 
-def test_caffelite_and_numpy_by_hand_train_every_workload_without_norms_alike(steps, threads_restored):
+def test_caffelite_and_numpy_by_hand_train_every_workload_without_norms_alike(steps, restored_threads):
     cl.set_num_threads(1)
     for net in [net for net in steps.WORKLOADS.values() if not net.norms]:
         task, epochs, _ = steps.prepare(net, quick=True)

@@ -42,7 +42,7 @@ def blocks(page, language):
 
 
 @pytest.fixture(autouse=True)
-def no_figures_are_left():
+def closed_figures():
     """Close the figures. What a page draws stays in pyplot until somebody closes it, and other tests look there."""
     yield
     if "matplotlib.pyplot" in sys.modules:
@@ -54,7 +54,7 @@ def no_figures_are_left():
     # The guide's comparison with boosted trees takes half a minute, the nets a quarter.
     [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in ("guide", "nets"))) for page in PAGES],
 )
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     if page.stem in NEEDED:
         pytest.importorskip(NEEDED[page.stem])

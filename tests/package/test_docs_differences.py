@@ -83,7 +83,7 @@ def test_the_first_weights_have_the_distributions_that_the_tables_name():
 
 
 def test_rmsprop_and_adagrad_are_the_formulas_that_the_tables_name():
-    def stepped(make, gradients):
+    def take_steps(make, gradients):
         w = cl.Tensor(np.array([1.0]), requires_grad=True)
         optimizer = make([w])
         for g in gradients:
@@ -94,8 +94,8 @@ def test_rmsprop_and_adagrad_are_the_formulas_that_the_tables_name():
 
     square = 0.01 * 4e-16
     expected = 1 - 0.01 * 2e-8 / (np.sqrt(square) + 1e-8)  # a gradient so small that ε counts
-    assert stepped(cl.RMSProp, [2e-8]) == pytest.approx(expected, rel=1e-12)
-    assert stepped(cl.Adagrad, [2.0]) == pytest.approx(1 - 0.01, rel=1e-9)
+    assert take_steps(cl.RMSProp, [2e-8]) == pytest.approx(expected, rel=1e-12)
+    assert take_steps(cl.Adagrad, [2.0]) == pytest.approx(1 - 0.01, rel=1e-9)
 
 
 def test_a_rate_that_is_changed_acts_at_once_on_the_velocity():
@@ -127,14 +127,14 @@ def test_a_call_of_a_model_is_one_of_the_training_and_predict_is_not():
 
 
 def test_only_the_ratios_of_weights_count():
-    def trained(lr=0.1, **options):
+    def fit_once(lr=0.1, **options):
         model = cl.Model([cl.Linear(2, 2)], seed=0)
         history = train(model, x, y, lr=lr, epochs=1, batch_size=8, shuffle=False, **options)
         return history["loss"][0], model[0].weight.data
 
     x, y = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32), np.array([0, 1] * 4)
-    loss, weight = trained(class_weight={0: 1, 1: 4})
-    for same in (trained(class_weight={0: 3, 1: 12}), trained(sample_weight=np.where(y == 1, 4.0, 1.0))):
+    loss, weight = fit_once(class_weight={0: 1, 1: 4})
+    for same in (fit_once(class_weight={0: 3, 1: 12}), fit_once(sample_weight=np.where(y == 1, 4.0, 1.0))):
         assert same[0] == pytest.approx(loss, rel=1e-6)
         np.testing.assert_allclose(same[1], weight, rtol=1e-5)
 
@@ -152,7 +152,7 @@ def test_a_validation_split_is_drawn_from_the_seed_and_not_the_last_rows():
     x = np.arange(40, dtype=np.float32)[:, None]
     seen = []
 
-    class Seen(cl.Function):
+    class RowRecorder(cl.Function):
         def forward(self, x):
             seen.append(x.copy())
             return x
@@ -160,7 +160,7 @@ def test_a_validation_split_is_drawn_from_the_seed_and_not_the_last_rows():
         def backward(self, dy):
             return dy
 
-    model = cl.Model([Seen(), cl.Linear(1, 1)], seed=0)
+    model = cl.Model([RowRecorder(), cl.Linear(1, 1)], seed=0)
     train(model, x, x, loss=cl.MSELoss(), lr=0.0, epochs=1, validation_split=0.25, batch_size=10)
     validated = {float(v) for v in seen[-1].ravel()}
     assert validated != set(range(30, 40))

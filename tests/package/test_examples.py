@@ -120,7 +120,7 @@ def test_two_hidden_layers_and_adam_classify_96_percent_of_the_digits():
 
 
 @pytest.fixture(scope="module")
-def files_of_mnist(tmp_path_factory):
+def mnist_files(tmp_path_factory):
     """Return the bundled digits, each pixel as 3 × 3 and a margin, written as MNIST's files, two of them compressed."""
     folder = tmp_path_factory.mktemp("mnist")
     for part, (images, labels) in zip(("train", "t10k"), cl.datasets.digits(), strict=True):
@@ -137,8 +137,8 @@ def files_of_mnist(tmp_path_factory):
     return folder
 
 
-def test_digits_in_the_files_of_mnist_are_classified(files_of_mnist):
-    output = run("digits_mlp.py", str(files_of_mnist)).stdout
+def test_digits_in_the_files_of_mnist_are_classified(mnist_files):
+    output = run("digits_mlp.py", str(mnist_files)).stdout
     assert "Linear(784, 128)" in output
     (accuracy,) = numbers_after("test images: .* accuracy", output)
     assert accuracy >= 0.9
@@ -161,8 +161,8 @@ def test_the_digits_are_read_in_c_as_in_python():
         assert difference <= 1e-5
 
 
-def test_lenet_classifies_what_is_in_the_files_of_mnist(files_of_mnist):
-    output = run("lenet.py", str(files_of_mnist)).stdout
+def test_lenet_classifies_what_is_in_the_files_of_mnist(mnist_files):
+    output = run("lenet.py", str(mnist_files)).stdout
     (accuracy,) = numbers_after("test images: .* accuracy", output)
     assert accuracy >= 0.85
 
@@ -273,11 +273,11 @@ def test_mixup_helps_against_wrong_labels():
     assert mixed > plain + 0.005
 
 
-def test_a_loss_that_forgives_learns_fewer_wrong_labels_by_heart():
+def test_a_loss_that_forgives_memorizes_fewer_wrong_labels():
     output = run("label_noise.py").stdout
     usual, forgiving = numbers_after("test accuracy", output)
     assert forgiving > usual
-    repeated, fewer = numbers_after("by heart", output)
+    repeated, fewer = numbers_after("memorized", output)
     assert fewer < 0.8 * repeated
 
 

@@ -52,12 +52,12 @@ def test_the_lines_of_functions_are_counted_with_and_without_docstring(tmp_path)
     python.write_text(
         'class C:\n    def f(\n        x,\n    ):\n        """One.\n\n        Two.\n        """\n        return x\n'
     )
-    assert [d[2:] for d in definitions(python)] == [("C", True, 9, 0), ("f", False, 8, 4)]
+    assert [d[2:6] for d in definitions(python)] == [("C", True, 9, 0), ("f", False, 8, 4)]
     cython = tmp_path / "a.pyx"
     cython.write_text(
         'cdef class C:\n    cdef int f(\n        int x\n    ):\n        """One."""\n\n        return x\n\n\nx = 1\n'
     )
-    assert [d[2:] for d in definitions(cython)] == [("C", True, 7, 0), ("f", False, 6, 1)]
+    assert [d[2:6] for d in definitions(cython)] == [("C", True, 7, 0), ("f", False, 6, 1)]
 
 
 #: For each measure, a file that it counts once, and one that it does not count.
@@ -82,6 +82,10 @@ FILES = {
     ],
     "functions": [("core/a.py", "def f():\n" + "    x = 1\n" * 50), ("core/a.py", "def f():\n" + "    x = 1\n" * 49)],
     "tests": [("../tests/a/test_b.py", "x = 1\n" * 901), ("../tests/a/test_b.py", "x = 1\n" * 900)],
+    "assertions": [
+        ("../tests/a/test_b.py", "def test_c():\n    fit()"),
+        ("../tests/a/test_b.py", "def test_c():\n    assert fit()"),
+    ],
 }
 
 
@@ -104,6 +108,42 @@ def test_a_measure_counts_a_fault_and_nothing_else(measure, tmp_path):
     write(tmp_path / "right", other, right)
     write(tmp_path / "wrong", path, fault)
     assert (count(measure, tmp_path / "right") - before, count(measure, tmp_path / "wrong") - before) == (0, 1)
+
+
+HELPERS = {
+    "tests/conftest.py": "@pytest.fixture\ndef leak_check():\n    yield\n    assert not threads()\n",
+    "tests/helpers.py": "def compare(a, b):\n    assert a == b\n\ndef fit(x):\n    return x\n",
+    "tests/a/other.py": "from tests.helpers import compare as same\n\ndef twice(x):\n    return same(x, x)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("test", "asserts"),
+    [
+        ("twice(3)", True),
+        ("helpers.compare(1, 1)", True),
+        ("helpers.fit(1)", False),
+        ("compare(1, 1)", False),
+        ("cl.check_gradients(model, x)", True),
+        ("np.testing.assert_allclose(x, x)", True),
+        ("with pytest.warns(UserWarning): fit()", True),
+        ("run('x = 1\\nassert x == 1')", True),
+        ("run('we assert x')", False),
+    ],
+)
+def test_an_assertion_may_be_in_a_helper(test, asserts, tmp_path):
+    imports = "from tests import helpers\nfrom tests.a.other import twice\n"
+    test_b = {"tests/a/test_b.py": f"{imports}\ndef test_b():\n    {test}\n"}
+    for path, text in (HELPERS | test_b).items():
+        write(tmp_path, f"../{path}", text)
+    assert count("assertions", tmp_path) == (not asserts)
+
+
+@pytest.mark.parametrize("test", ["def test_b(leak_check)", "@pytest.mark.usefixtures('leak_check')\ndef test_b()"])
+def test_an_assertion_may_be_in_a_fixture(test, tmp_path):
+    for path, text in (HELPERS | {"tests/a/test_b.py": f"{test}: fit()\n"}).items():
+        write(tmp_path, f"../{path}", text)
+    assert count("assertions", tmp_path) == 0
 
 
 def test_the_model_and_its_fit_are_measured(tmp_path):

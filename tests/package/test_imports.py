@@ -11,7 +11,7 @@ import caffelite
 
 PACKAGE = Path(caffelite.__file__).parent
 
-# A module imports from its own layer and from those above it in this table. Other rooms have no place yet.
+# A module imports from its own layer and from those above it in this table. Other subpackages have no place yet.
 LAYERS = [
     {"_kernels", "_support", "textbook"},
     {"core"},
@@ -64,15 +64,15 @@ def test_the_layers_up_to_the_model_do_not_import_the_package_itself():
 def test_no_module_imports_itself_through_others():
     inside = {module: {name for name in imports(module) if name not in ("", module)} for module in MODULES if module}
 
-    def reached(module, seen):
+    def reach(module, seen):
         for imported in inside.get(module, ()):
             if imported not in seen:
                 seen.add(imported)
-                reached(imported, seen)
+                reach(imported, seen)
         return seen
 
     packages = {"functions", "_kernels"}  # they gather their own modules
-    assert [m for m in inside if m not in packages and not m.startswith("_kernels") and m in reached(m, set())] == []
+    assert [m for m in inside if m not in packages and not m.startswith("_kernels") and m in reach(m, set())] == []
 
 
 def test_kernels_mention_no_other_part_of_the_package():

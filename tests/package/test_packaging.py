@@ -250,10 +250,10 @@ def test_messages_name_python3_if_the_place_of_this_python_is_unknown(executable
 
 
 def test_messages_name_the_full_path_of_python_without_a_current_folder(monkeypatch):
-    def deleted():
+    def fail():
         raise FileNotFoundError
 
-    monkeypatch.setattr(Path, "cwd", deleted)
+    monkeypatch.setattr(Path, "cwd", fail)
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     assert install_command("plot") == "/usr/bin/python3 -m pip install matplotlib"
 

@@ -15,16 +15,16 @@ from tests.tools.prose import (
 )
 
 
-def found_in_page(text):
+def check_page(text):
     return [(finding.line, finding.text) for finding in findings(ROOT / "page.md", paragraphs_of_page(text))]
 
 
-def found_in_docstring(text):
+def check_docstring(text):
     paragraphs = paragraphs_of_docstring(text, first_line=10)
     return [(finding.line, finding.text) for finding in findings(ROOT / "file.py", paragraphs)]
 
 
-def found_in_program(text, is_cython=False):
+def check_program(text, is_cython=False):
     return [
         (finding.line, finding.text) for finding in findings(ROOT / "file.py", paragraphs_of_program(text, is_cython))
     ]
@@ -49,8 +49,8 @@ LONG = " ".join(["Word", *["word"] * 30]) + "."
     ],
 )
 def test_plain_sentences_are_left_alone(sentence):
-    assert found_in_page(sentence) == []
-    assert found_in_docstring(sentence) == []
+    assert check_page(sentence) == []
+    assert check_docstring(sentence) == []
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,7 @@ def test_plain_sentences_are_left_alone(sentence):
         "A wrong shape is refused.",
         "The step is recorded anew.",
         "Beside it stands the loss.",
+        "Every room imports the heart of the house.",
         "It is nothing but a loop.",
         "A callback of one's own.",
         "A second thread pays from 5 µs on.",
@@ -77,14 +78,14 @@ def test_plain_sentences_are_left_alone(sentence):
     ],
 )
 def test_a_habit_is_found_once(sentence):
-    assert len(found_in_page(sentence)) == 1
-    assert len(found_in_docstring(sentence)) == 1
+    assert len(check_page(sentence)) == 1
+    assert len(check_docstring(sentence)) == 1
 
 
 def test_a_finding_has_the_line_of_its_sentence():
     page = f"---\na: b\n---\n\n# Title\n\nShort. Also\nshort. The gradient is that of\nthe input.\n\n- {LONG}\n"
-    assert [line for line, _ in found_in_page(page)] == [8, 11]
-    assert [line for line, _ in found_in_docstring(f"Short.\n\nAlso short.\n{LONG}")] == [13]
+    assert [line for line, _ in check_page(page)] == [8, 11]
+    assert [line for line, _ in check_docstring(f"Short.\n\nAlso short.\n{LONG}")] == [13]
 
 
 @pytest.mark.parametrize(
@@ -100,17 +101,17 @@ def test_a_finding_has_the_line_of_its_sentence():
     ],
 )
 def test_the_parts_of_a_page_that_are_not_prose_are_not_read(page):
-    assert found_in_page(page) == []
+    assert check_page(page) == []
 
 
 def test_an_admonition_is_prose():
-    assert len(found_in_page(f"```{{admonition}} Exercise 1\n:class: dropdown\n\n{LONG}\n```\n")) == 1
+    assert len(check_page(f"```{{admonition}} Exercise 1\n:class: dropdown\n\n{LONG}\n```\n")) == 1
 
 
 def test_in_a_docstring_an_indented_block_is_code_but_in_a_section_it_is_prose():
-    assert found_in_docstring(f"Short:\n\n    {LONG}\n\nShort.") == []
+    assert check_docstring(f"Short:\n\n    {LONG}\n\nShort.") == []
     section = f"Short.\n\nParameters\n----------\nname_of_it : what is no array\n    {LONG}\n\n\nShort:\n\n    {LONG}"
-    assert [line for line, _ in found_in_docstring(section)] == [15]
+    assert [line for line, _ in check_docstring(section)] == [15]
 
 
 def test_abbreviations_and_initials_end_no_sentence():
@@ -147,9 +148,9 @@ class C:
 
 
 def test_all_docstrings_and_messages_of_a_program_are_read():
-    assert [line for line, _ in found_in_program(PROGRAM)] == [3, 8, 13, 17]
+    assert [line for line, _ in check_program(PROGRAM)] == [3, 8, 13, 17]
     warnings = "warnings.warn('This is no array.', UserWarning)\nreturn warn(f'{x} is refused')\nprint('Is no array.')"
-    assert [line for line, _ in found_in_program(f"def f(x):\n  {warnings.replace(chr(10), chr(10) + '  ')}")] == [2, 3]
+    assert [line for line, _ in check_program(f"def f(x):\n  {warnings.replace(chr(10), chr(10) + '  ')}")] == [2, 3]
 
 
 def test_a_program_in_cython_is_read_but_no_code_in_c():
@@ -157,7 +158,7 @@ def test_a_program_in_cython_is_read_but_no_code_in_c():
     cython = PROGRAM.replace("class C", "cdef class C").replace("def _private(self, x)", function)
     cython = cython.replace("{self}", "{(<object> self).name}")
     cython += 'cdef extern from *:\n    """\n    int a; int b; int c;\n    """\n    int f(int *x) nogil\n'
-    assert [line for line, _ in found_in_program(cython, is_cython=True)] == [3, 8, 13, 17]
+    assert [line for line, _ in check_program(cython, is_cython=True)] == [3, 8, 13, 17]
 
 
 def test_comments_are_read_and_no_other_signs_of_number():
@@ -177,14 +178,14 @@ z = 2  # in z
 """
     found = [(f.line, f.text) for f in findings(ROOT / "file.py", paragraphs_of_comments(comments))]
     assert [line for line, _ in found] == [1, 3, 12]
-    assert [line for line, _ in found_in_program(comments)] == [1, 3, 12]
-    assert [line for line, _ in found_in_program(f"cdef int f(int* x):  # is no array\n    pass  # {LONG}", True)] == [
+    assert [line for line, _ in check_program(comments)] == [1, 3, 12]
+    assert [line for line, _ in check_program(f"cdef int f(int* x):  # is no array\n    pass  # {LONG}", True)] == [
         1,
         2,
     ]
 
 
-def found_in_names(tmp_path, package, test="", suffix="py"):
+def check_names(tmp_path, package, test="", suffix="py"):
     """Return the findings of two files of the package, and of a test, as lines and texts."""
     paths = [tmp_path / name for name in (f"a.{suffix}", f"b.{suffix}", "test_it.py")]
     for path, text in zip(paths, [*package, test], strict=True):
@@ -199,17 +200,17 @@ def found_in_names(tmp_path, package, test="", suffix="py"):
 def test_names_that_break_a_rule_are_found(tmp_path):
     first = "class Kept:\n    def checked(self):\n        pass\n\ndef rows_of(x):\n    def of():\n        pass\n"
     second = "class Rows:\n    pass\n"
-    assert found_in_names(tmp_path, [first, second]) == [
+    assert check_names(tmp_path, [first, second]) == [
         ("a.py", 1, "class Kept: name it with a noun of the field"),
         ("a.py", 5, "function rows_of: name it with a verb, or with what it returns"),
         ("a.py", 2, "function checked: name it with a verb, or with what it returns"),
         ("a.py", 6, "function of: name it with a verb, or with what it returns"),
     ]
-    assert found_in_names(tmp_path, [second, f"\n{second}"]) == [
+    assert check_names(tmp_path, [second, f"\n{second}"]) == [
         ("a.py", 1, "class Rows: b.py has one, too"),
         ("b.py", 2, "class Rows: a.py has one, too"),
     ]
-    assert found_in_names(tmp_path, [second, "class Columns:\n    def check(self):\n        pass\n"]) == []
+    assert check_names(tmp_path, [second, "class Columns:\n    def check(self):\n        pass\n"]) == []
 
 
 def test_names_in_cython_are_found(tmp_path):
@@ -217,7 +218,7 @@ def test_names_in_cython_are_found(tmp_path):
         "cdef class Alone:\n    cdef inline double* rows_of(self, int n) noexcept nogil:\n        return 0\n\n"
         "    cpdef told_apart(self):\n        x = found(1)\n\ncdef int checked = length(3)\n"
     )
-    assert [line for _, line, _ in found_in_names(tmp_path, [cython, ""], suffix="pyx")] == [1, 2, 5]
+    assert [line for _, line, _ in check_names(tmp_path, [cython, ""], suffix="pyx")] == [1, 2, 5]
 
 
 def test_the_name_of_a_test_is_a_sentence(tmp_path):
@@ -229,7 +230,19 @@ def test_the_name_of_a_test_is_a_sentence(tmp_path):
         "is_no_longer_slow",
     ]
     test = "".join(f"def test_{name}():\n    pass\n\n" for name in names) + "def a_list_is_no_array():\n    pass\n"
-    assert [line for _, line, _ in found_in_names(tmp_path, ["", ""], test)] == [1, 4, 7]
+    assert [line for _, line, _ in check_names(tmp_path, ["", ""], test)] == [1, 4, 7]
+    lines = [f"def test_{'x' * length}(): pass\n" for length in (85, 86)]
+    assert [line for _, line, _ in check_names(tmp_path, ["", ""], "".join(lines))] == [2]
+
+
+def test_helpers_classes_and_fixtures_of_tests_have_names_by_the_same_rules(tmp_path):
+    names = ["checked", "about", "of_rows", "rows_of", "check_rows", "as_rows"]
+    test = "".join(f"def {name}(): pass\n" for name in names) + "class Kept: pass\nclass Rows: pass\n"
+    assert [line for _, line, _ in check_names(tmp_path, ["class Rows: pass\n", ""], test)] == [1, 2, 3, 4, 7]
+    names = ["no_training", "threads_restored", "narrow", "recorded", "saved_model", "one_thread", "browser"]
+    test = "".join(f"@pytest.fixture\ndef {name}(): pass\n" for name in names)
+    found = [line for _, line, text in check_names(tmp_path, ["", ""], test) if text.startswith("fixture")]
+    assert found == [2, 4, 6, 8]
 
 
 def test_the_linter_fails_if_there_is_something_to_rewrite(tmp_path, capsys, monkeypatch):

@@ -32,7 +32,7 @@ def test_there_are_examples_for_most_of_what_is_offered():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 def test_an_example_prints_what_it_shows(name, tmp_path, monkeypatch):
     for prefix, library in NEEDED.items():
         if name.startswith(prefix):

@@ -172,14 +172,14 @@ def test_the_published_settings_learn_the_spiral_without_momentum():
 
 
 def test_a_graph_is_freed_without_the_garbage_collector():
-    class Kept(np.ndarray):
+    class WeakArray(np.ndarray):
         """An array that a weak reference can point to."""
 
     freed = []
 
-    class Watched(cl.Function):
+    class WatchedFunction(cl.Function):
         def forward(self, x):
-            self.kept = x.copy().view(Kept)
+            self.kept = x.copy().view(WeakArray)
             freed.append(weakref.ref(self.kept))
             return x * 2
 
@@ -190,7 +190,7 @@ def test_a_graph_is_freed_without_the_garbage_collector():
     gc.disable()
     try:
         for backward in (True, False):
-            y = Watched()(parameter([1.0]))
+            y = WatchedFunction()(parameter([1.0]))
             y = (y * y + y).sum()
             if backward:
                 y.backward()
@@ -269,7 +269,7 @@ def test_a_tensor_used_several_times_gets_all_its_gradients():
     assert x.grad.tolist() == [3 * 9 + 4 * 3 + 1]
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("rows", [500, 20_000])
 def test_the_gradient_of_the_bias_is_the_sum_over_all_rows_for_any_number_of_threads(rows):
     columns = 1_200_000 // rows

@@ -17,16 +17,3 @@ def small_net(dtype=np.float32, seed=0):
 def batch(seed, dtype=np.float32, rows=6):
     rng = np.random.default_rng(seed)
     return rng.standard_normal((rows, 3)).astype(dtype), rng.integers(0, 4, rows)
-
-
-def training_step(model, optimizer, loss=None):
-    loss = loss or cl.SoftmaxLoss()
-
-    def step(x, y):
-        optimizer.zero_grad()
-        value = loss(model(x), y)
-        value.backward()
-        optimizer.step()
-        return value
-
-    return step

@@ -8,7 +8,8 @@ import pytest
 import caffelite as cl
 from caffelite import _kernels as kernels
 from tests.cases.combinators import AROUND
-from tests.functions.nested import Block, RecordableBlock, RecordableSplit, Scale, X, Y, assert_same_parameters, step
+from tests.conftest import training_step
+from tests.functions.nested import Block, RecordableBlock, RecordableSplit, Scale, X, Y, assert_same_parameters
 from tests.reference import assert_same_bits
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -51,10 +52,10 @@ def test_an_attribute_that_was_the_classs_and_is_set_on_the_instance_is_seen():
 
 @pytest.mark.parametrize("kind", [Block, RecordableBlock])
 def test_a_child_that_is_replaced_after_recording_is_seen(kind):
-    def trained(replay):
+    def train_net(replay):
         block = kind(cl.Linear(4, 3))
         model = cl.Model([block], seed=0)
-        one = step(model, cl.SGD(model.parameters(), lr=0.1))
+        one = training_step(model, cl.SGD(model.parameters(), lr=0.1))
         run = cl.capture(one, X, Y) if replay else one
         if not replay:
             run(X, Y)
@@ -63,7 +64,7 @@ def test_a_child_that_is_replaced_after_recording_is_seen(kind):
         values = [np.asarray(run(X, Y).data if not replay else run(X, Y)) for _ in range(3)]
         return values, block.function.weight.grad
 
-    (eager, g), (replayed, h) = trained(False), trained(True)
+    (eager, g), (replayed, h) = train_net(False), train_net(True)
     assert_same_bits(np.array(eager), np.array(replayed))
     assert_same_bits(g, h)
 
@@ -106,12 +107,12 @@ def random_tree(rng, depth):
     if kind == 5:
         return cl.Model([cl.Parallel([shared or inner[1], inner[0]]), cl.Linear(8, 4)])
     if kind == 6:
-        return ByCall(inner, shared or inner[1])
+        return RepeatingNet(inner, shared or inner[1])
     around = list(AROUND.values())[kind - 7](inner[0])
     return cl.Model([around, cl.Linear(around.output_shape((None, 4))[-1], 4)])
 
 
-class ByCall(cl.Model):
+class RepeatingNet(cl.Model):
     """Applies one of its Functions twice."""
 
     def __init__(self, functions, last):
@@ -131,7 +132,7 @@ def test_random_trees_replay_to_the_bit_while_their_attributes_change(seed, dtyp
     rng = np.random.default_rng(seed)
     tree = cl.Model([random_tree(rng, 3), cl.Linear(4, 3)], seed=seed, dtype=dtype)
     twin = copy.deepcopy(tree)
-    steps = [step(model, cl.SGD(model.parameters(), lr=0.01, momentum=0.9)) for model in (tree, twin)]
+    steps = [training_step(model, cl.SGD(model.parameters(), lr=0.01, momentum=0.9)) for model in (tree, twin)]
     x = X.astype(dtype)
     program = cl.capture(steps[0], x, Y)
     steps[1](x, Y)

@@ -15,7 +15,7 @@ from tests.reference import LAYOUTS
 SIZES = [7, 1, 2, 3, 4, 5, 8, 9, 16, 17, 23, 48, 49, 63, 64, 65, 100, 240, 241, 257, 300, 7, 1]
 
 
-class Several(cl.Model):
+class TwoInputNet(cl.Model):
     """Two outputs of two inputs. It writes `call`, so nobody knows whether its rows are independent."""
 
     def __init__(self):
@@ -51,7 +51,7 @@ class Halves(cl.Function, recordable=True, rowwise=True):
         raise NotImplementedError
 
 
-class Centered(cl.Function):
+class Centering(cl.Function):
     """Rows less their mean: each row depends on all others."""
 
     def forward(self, x):
@@ -61,8 +61,8 @@ class Centered(cl.Function):
         return dy - dy.mean(axis=0)
 
 
-class CenteredByKernels(cl.Function, recordable=True):
-    """As `Centered`, but a step with it can be recorded."""
+class KernelCentering(cl.Function, recordable=True):
+    """As `Centering`, but a step with it can be recorded."""
 
     def forward(self, x):
         return cl._kernels.subtract(x, cl._kernels.sum(x, axis=0, scale=1 / len(x)))
@@ -137,7 +137,7 @@ every_net = pytest.mark.parametrize(("make", "x"), NETS.values(), ids=NETS)
 
 
 @pytest.fixture
-def recorded(monkeypatch):
+def recorded_rows(monkeypatch):
     """Return the numbers of rows that are recorded."""
     found, record = [], cl.Program.record
     monkeypatch.setattr(cl.Program, "record", lambda *given: found.append(len(given[2])) or record(*given))
@@ -252,12 +252,12 @@ def test_several_threads_predict_other_numbers_of_rows_at_once():
 
 
 @every_net
-def test_few_numbers_of_rows_are_recorded(make, x, recorded):
+def test_few_numbers_of_rows_are_recorded(make, x, recorded_rows):
     model = make()
     for rows in [*SIZES, *range(1, 301, 3)]:
         model.predict(x[:rows])
-    assert set(recorded) <= {7, *buckets.SIZES}
-    assert len(recorded) == len(set(recorded))
+    assert set(recorded_rows) <= {7, *buckets.SIZES}
+    assert len(recorded_rows) == len(set(recorded_rows))
 
 
 @every_net
@@ -270,40 +270,40 @@ def test_all_programs_have_at_most_twice_the_memory_of_the_largest(make, x):
         assert kept.nbytes == sum(sizes) <= 2 * max(sizes), rows
 
 
-def test_one_number_of_rows_beside_single_rows_is_recorded_as_it_is(recorded):
+def test_one_number_of_rows_beside_single_rows_is_recorded_as_it_is(recorded_rows):
     model, x = mlp(), NETS["mlp"][1]
     for _ in range(3):
         for rows in (1, 300):
             model.predict(x[:rows])
-    assert recorded == [1, 300]
+    assert recorded_rows == [1, 300]
 
 
-def test_a_number_of_rows_that_comes_again_and_again_gets_a_program_of_its_own(recorded):
+def test_a_number_of_rows_that_comes_again_and_again_gets_a_program_of_its_own(recorded_rows):
     model, x = mlp(), NETS["mlp"][1]
     for rows in (5, *[300] * 10, 5, 1, 300):
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()
-    assert recorded == [5, 256, 16, 300, 4, 1]
+    assert recorded_rows == [5, 256, 16, 300, 4, 1]
     (kept,) = find_blocks(model)
     assert 300 in kept.programs
     assert 5 not in kept.programs
 
 
-def test_numbers_of_rows_in_turn_are_not_recorded_again_and_again(recorded):
+def test_numbers_of_rows_in_turn_are_not_recorded_again_and_again(recorded_rows):
     model, x = mlp(), NETS["mlp"][1]
     for _ in range(200):
         for rows in (300, 299):
             model.predict(x[:rows])
             (kept,) = find_blocks(model)
             assert kept.nbytes <= 2 * max(program.nbytes for program in kept.programs.values())
-    assert len(recorded) < 20
+    assert len(recorded_rows) < 20
 
 
-def test_no_number_of_rows_is_recorded_again_soon_after_its_program_was_dropped(recorded):
+def test_no_number_of_rows_is_recorded_again_soon_after_its_program_was_dropped(recorded_rows):
     model, x = mlp(), NETS["mlp"][1]
     for _ in range(3):
         for rows in (200, 299, 100):
             model.predict(x[:rows])
-    assert recorded == [200, 256, 16, 64, 4]
+    assert recorded_rows == [200, 256, 16, 64, 4]
     (kept,) = find_blocks(model)
     assert set(kept.programs) == {256, 64, 16, 4}
 
@@ -317,7 +317,7 @@ def test_each_block_has_few_rows_that_are_repeated():
         assert sorted(sizes, reverse=True) == list(sizes)
 
 
-def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypatch):
+def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded_rows, monkeypatch):
     monkeypatch.setattr("caffelite.program.cache.MEMORY_BUDGET", 0)
     model = words()
     for length in range(1, 6):
@@ -334,8 +334,8 @@ def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypat
     "make",
     [
         CenteredCall,
-        lambda: cl.Model([cl.Linear(4, 3), Centered()], seed=0),
-        lambda: cl.Model([cl.Linear(4, 3), CenteredByKernels()], seed=0),
+        lambda: cl.Model([cl.Linear(4, 3), Centering()], seed=0),
+        lambda: cl.Model([cl.Linear(4, 3), KernelCentering()], seed=0),
         lambda: cl.Model([CenteredLinear(4, 3)], seed=0),
         lambda: cl.Model([cl.Residual(CenteredLinear(4, 4))], seed=0),
         lambda: cl.Model([cl.Linear(4, 3), cl.Softmax(0)], seed=0),
@@ -372,35 +372,35 @@ def test_numbers_without_an_axis_of_features_are_not_cut_into_blocks():
 
 
 def test_several_inputs_and_outputs_of_a_call():
-    model, x = Several(), NETS["mlp"][1].astype(np.float32)
+    model, x = TwoInputNet(), NETS["mlp"][1].astype(np.float32)
     for rows in SIZES:
         given = x[:rows], x[300 - rows :]
         assert [y.tobytes() for y in model.predict(given)] == [y.tobytes() for y in eager(model, *given)]
 
 
 @pytest.mark.parametrize("keyword", ["rowwise", "by_row"])  # by_row: its former name
-def test_a_function_may_declare_that_it_computes_rowwise(keyword, recorded):
-    class Doubled(cl.Function, recordable=True, **{keyword: True}):
+def test_a_function_may_declare_that_it_computes_rowwise(keyword, recorded_rows):
+    class Double(cl.Function, recordable=True, **{keyword: True}):
         def forward(self, x):
             return cl._kernels.add(x, x)
 
         def backward(self, dy):
             return cl._kernels.add(dy, dy)
 
-    class Inheriting(Doubled):
+    class Inheriting(Double):
         pass
 
     x = NETS["mlp"][1].astype(np.float32)
     inheriting = cl.Model([Inheriting()])
     assert not inheriting._model_state.is_rowwise(inheriting)
-    model = cl.Model([Doubled()])
+    model = cl.Model([Double()])
     for rows in SIZES:
         np.testing.assert_array_equal(model.predict(x[:rows]), 2 * x[:rows])
-    assert set(recorded) <= {7, *buckets.SIZES}
+    assert set(recorded_rows) <= {7, *buckets.SIZES}
 
 
-def test_a_model_that_writes_call_may_declare_it(recorded):
-    class Gated(cl.Model, rowwise=True):
+def test_a_model_that_writes_call_may_declare_it(recorded_rows):
+    class GatedNet(cl.Model, rowwise=True):
         def __init__(self, gate):
             super().__init__(seed=0)
             self.f, self.g = cl.Linear(4, 3), gate
@@ -408,16 +408,16 @@ def test_a_model_that_writes_call_may_declare_it(recorded):
         def call(self, x):
             return self.f(x) * self.g(x).sigmoid()
 
-    class Inheriting(Gated):
+    class Inheriting(GatedNet):
         pass
 
     x = NETS["mlp"][1].astype(np.float32)
-    for dependent in (Inheriting(cl.Linear(4, 3)), Gated(CenteredLinear(4, 3))):
+    for dependent in (Inheriting(cl.Linear(4, 3)), GatedNet(CenteredLinear(4, 3))):
         assert not dependent._model_state.is_rowwise(dependent)
-    model = Gated(cl.Linear(4, 3))
+    model = GatedNet(cl.Linear(4, 3))
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()
-    assert set(recorded) <= {7, *buckets.SIZES}
+    assert set(recorded_rows) <= {7, *buckets.SIZES}
 
 
 def test_a_function_that_can_t_be_recorded_gets_all_rows_at_once():

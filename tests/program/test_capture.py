@@ -9,7 +9,8 @@ import pytest
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.program import program as programs
-from tests.program.steps import batch, small_net, training_step
+from tests.conftest import training_step
+from tests.program.steps import batch, small_net
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "uint64", "float64"])

@@ -55,7 +55,7 @@ def deciding_by(kind):
         "class": (lambda self: Config.scale, lambda v: setattr(Config, "scale", v)),
         "attribute": (lambda self: self.scale, lambda v: setattr(model, "scale", v)),
         "object in an attribute": (lambda self: self.config.scale, lambda v: setattr(model.config, "scale", v)),
-        "class attribute": (lambda self: self.of_class, lambda v: setattr(Scaled, "of_class", v)),
+        "class attribute": (lambda self: self.of_class, lambda v: setattr(ScaledNet, "of_class", v)),
         "attribute that hides the class's": (lambda self: hiding.scale, lambda v: setattr(hiding, "scale", v)),
         "attribute that was missing": (
             lambda self: getattr(missing, "scale", 1.0),
@@ -68,7 +68,7 @@ def deciding_by(kind):
     }
     read, write = ways[kind]
 
-    class Scaled(Net):
+    class ScaledNet(Net):
         of_class = 1.0
 
         def prepare(self):
@@ -80,7 +80,7 @@ def deciding_by(kind):
         def call(self, x):
             return super().call(x) * read(self)
 
-    model = Scaled()
+    model = ScaledNet()
     return model, write
 
 
@@ -117,7 +117,7 @@ def test_values_that_a_model_decides_by_may_change_later(kind):
 
 @pytest.mark.parametrize("kind", WAYS)
 def test_a_callback_may_change_what_a_model_decides_by(kind):
-    def trained(by_fit):
+    def train_net(by_fit):
         model, write = deciding_by(kind)
         optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9)
         try:
@@ -139,7 +139,7 @@ def test_a_callback_may_change_what_a_model_decides_by(kind):
             Config.scale = 1.0
         return [p.data.copy() for p in model.parameters()]
 
-    for a, b in zip(trained(by_fit=True), trained(by_fit=False), strict=True):
+    for a, b in zip(train_net(by_fit=True), train_net(by_fit=False), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -153,7 +153,7 @@ def test_a_step_that_decides_by_nothing_new_is_recorded_once(monkeypatch):
 
 @pytest.mark.parametrize("layer", ["dropout", "batchnorm", "attention"])
 def test_caffelites_own_layers_in_a_users_model_give_no_false_alarm(layer):
-    class Own(Net):
+    class LayersNet(Net):
         def prepare(self):
             self.layer = {
                 "dropout": lambda: cl.Dropout(0.5),
@@ -162,11 +162,11 @@ def test_caffelites_own_layers_in_a_users_model_give_no_false_alarm(layer):
             }[layer]()
 
         def call(self, x):
-            return self.b(self.layer(self.hidden(x)))
+            return self.b(self.layer(self.hidden_layer(x)))
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = Own()
+        model = LayersNet()
         model.fit(X, LABELS, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters()), epochs=3, verbose=0)
         model.predict(X)
     assert "Python" not in str(next(iter(model._model_state.programs._programs.values())))

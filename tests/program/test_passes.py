@@ -13,7 +13,8 @@ from caffelite.program import PASSES
 from caffelite.program import program as programs
 from caffelite.program.ir import RecordedStep
 from caffelite.program.passes.place_temporaries import ALIGNMENT
-from tests.program.steps import batch, small_net, training_step
+from tests.conftest import training_step
+from tests.program.steps import batch, small_net
 from tests.reference import assert_same_bits
 
 
@@ -183,7 +184,7 @@ def convolved_depthwise(x, w, shape, of=kernels.convolution):
     return of(x, w[:, :1], shape, w[:, 0, 0, 0], **window)
 
 
-def pooled_back(x, w, shape):
+def pool_back(x, w, shape):
     pooled, places = kernels.max_pool(x, (2, 2), (2, 2), (0, 0))
     return kernels.max_pool_grad(pooled, places, x, (2, 2), (2, 2), (0, 0))
 
@@ -193,7 +194,7 @@ MAKERS = {
     "transposed_convolution": transposed_convolution,
     "depthwise": convolved_depthwise,
     "transposed_depthwise": functools.partial(convolved_depthwise, of=kernels.transposed_convolution),
-    "max_pool_grad": pooled_back,
+    "max_pool_grad": pool_back,
     "batch_norm": lambda x, w, shape: kernels.batch_norm(x, w[:, 0, 0, 0], w[:, 1, 0, 0], 0.1)[0],
 }
 

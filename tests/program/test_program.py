@@ -13,8 +13,9 @@ from caffelite.program import program as programs
 from tests.cases import FAMILIES, every_function
 from tests.cases.case import as_tuple
 from tests.cases.optimizers import OPTIMIZERS
-from tests.conftest import bits
-from tests.program.steps import batch, small_net, training_step
+from tests.conftest import bits, training_step
+from tests.core.tensors import Swish
+from tests.program.steps import batch, small_net
 from tests.reference import assert_same_bits
 
 
@@ -25,7 +26,7 @@ def state(model, optimizer):
     ]
 
 
-class Doubled(cl.Optimizer):
+class NumPyOptimizer(cl.Optimizer):
     """A user's, in NumPy, with a state of its own."""
 
     def __init__(self, parameters, lr):
@@ -37,17 +38,6 @@ class Doubled(cl.Optimizer):
         for p in self.parameters:
             if p.grad is not None:
                 p.data = p.data - 2 * self.lr * p.grad / self.steps
-
-
-class Swish(cl.Function):
-    """A user's, in NumPy."""
-
-    def forward(self, x):
-        self.x, self.s = x, 1 / (1 + np.exp(-x))
-        return x * self.s
-
-    def backward(self, dy):
-        return dy * (self.s + self.x * self.s * (1 - self.s))
 
 
 class Scale(cl.Function):
@@ -130,8 +120,8 @@ EVERY_OPTIMIZER = {
     **{name: case.make for name, case in OPTIMIZERS.items()},
     "groups": lambda p: cl.AdamW([{"parameters": [q], "lr": 0.1, "eps": 0.01 * i} for i, q in enumerate(p, start=1)]),
     "a schedule": lambda p: cl.SGD(p, lr=cl.schedules.cosine(0.1, 3, warmup=1), momentum=0.9),
-    "a user's with a schedule": lambda p: Doubled(p, cl.schedules.linear(0.1, 3)),
-    "a user's": lambda p: Doubled(p, 0.1),
+    "a user's with a schedule": lambda p: NumPyOptimizer(p, cl.schedules.linear(0.1, 3)),
+    "a user's": lambda p: NumPyOptimizer(p, 0.1),
 }
 
 
@@ -253,14 +243,14 @@ def backward_alone(base):
 
 @pytest.mark.parametrize("overriding", [forward_alone, backward_alone])
 def test_a_function_that_overrides_half_of_another_trains_as_that_does(overriding):
-    def trained(linear, tanh, loss):
+    def train_net(linear, tanh, loss):
         model = cl.Model([linear(3, 8), tanh(), cl.Linear(8, 4)], seed=0)
         x, y = batch(0, rows=40)
         history = model.fit(x, y, loss=loss(), optimizer=cl.SGD(model.parameters(), lr=0.5), epochs=4, verbose=0)
         return history["loss"], bits(model)
 
-    expected = trained(cl.Linear, cl.Tanh, cl.SoftmaxLoss)
-    assert trained(*map(overriding, (cl.Linear, cl.Tanh, cl.SoftmaxLoss))) == expected
+    expected = train_net(cl.Linear, cl.Tanh, cl.SoftmaxLoss)
+    assert train_net(*map(overriding, (cl.Linear, cl.Tanh, cl.SoftmaxLoss))) == expected
 
 
 def test_a_users_function_that_computes_wanted_gradients_only_is_replayed():

@@ -15,7 +15,7 @@ from caffelite.program.timeline import _measure, measure_stages
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 
 
-class Doubled(cl.Function):
+class Double(cl.Function):
     """A user's, in NumPy."""
 
     def forward(self, x):
@@ -30,7 +30,7 @@ def net(*more, dtype=np.float32):
     return cl.Model(functions, seed=0, dtype=dtype)
 
 
-def captured(model=None, optimizer=cl.Adam, x=X, y=Y):
+def capture_step(model=None, optimizer=cl.Adam, x=X, y=Y):
     """Return a training step as a Program, with its model and its optimizer."""
     model = model or net()
     loss, rule = cl.SoftmaxLoss(), optimizer(model.parameters(), lr=0.01)
@@ -48,7 +48,7 @@ def captured(model=None, optimizer=cl.Adam, x=X, y=Y):
 def convolutional():
     images = np.random.default_rng(0).random((8, 1, 8, 8), np.float32)
     functions = [cl.Conv2d(1, 4, 3), cl.BatchNorm(4), cl.ReLU(), cl.MaxPool2d(2), cl.Flatten(), cl.Linear(36, 3)]
-    return captured(cl.Model(functions, seed=0), cl.SGD, images, np.arange(8) % 3)
+    return capture_step(cl.Model(functions, seed=0), cl.SGD, images, np.arange(8) % 3)
 
 
 def state(model, rule):
@@ -56,13 +56,13 @@ def state(model, rule):
     return [np.asarray(a).tobytes() for a in arrays]
 
 
-def timed(program, replays=5):
+def time_stages(program, replays=5):
     return measure_stages(program._stages, program.optimize(), replays)
 
 
-@pytest.mark.parametrize("make", [captured, convolutional], ids=["dense", "convolutional"])
+@pytest.mark.parametrize("make", [capture_step, convolutional], ids=["dense", "convolutional"])
 def test_bars_are_as_wide_as_the_times_and_are_side_by_side(make):
-    stages = timed(make()[0])
+    stages = time_stages(make()[0])
     figure = plot_stages(stages)
     assert len(figure.axes) == 2 * len(stages) == 8
     for stage, axes in zip(stages, figure.axes[::2], strict=True):
@@ -75,9 +75,9 @@ def test_bars_are_as_wide_as_the_times_and_are_side_by_side(make):
 
 
 def test_the_times_are_taken_from_the_profile():
-    program, *_ = captured(x=np.tile(X, (50, 1)), y=np.tile(Y, 50))
+    program, *_ = capture_step(x=np.tile(X, (50, 1)), y=np.tile(Y, 50))
     lines = program.profile(200).splitlines()
-    last = timed(program, 200)[-1]
+    last = time_stages(program, 200)[-1]
     assert last.calls == [line.split()[0] for line in lines[2:-1]] == [call.name for call in calls(program)]
     assert 1 / 3 < last.seconds.sum() * 1e6 / float(lines[-1].split()[1]) < 3
 
@@ -86,9 +86,9 @@ def calls(program):
     return [instruction.call for instruction in program.optimize().instructions]
 
 
-@pytest.mark.parametrize("make", [captured, convolutional], ids=["dense", "convolutional"])
+@pytest.mark.parametrize("make", [capture_step, convolutional], ids=["dense", "convolutional"])
 def test_no_two_temporaries_that_live_at_once_overlap_in_memory(make):
-    stages = timed(make()[0])
+    stages = time_stages(make()[0])
     for stage in stages:
         for i, a in enumerate(stage.bars):
             assert a.begin <= a.end < len(stage.calls)
@@ -103,7 +103,7 @@ def test_no_two_temporaries_that_live_at_once_overlap_in_memory(make):
 
 
 def test_the_rectangles_are_the_temporaries():
-    stages = timed(captured()[0])
+    stages = time_stages(capture_step()[0])
     for stage, axes in zip(stages, plot_stages(stages).axes[1::2], strict=True):
         ends = np.cumsum(stage.seconds) * 1e6
         assert len(axes.patches) == len(stage.bars) > 3
@@ -114,19 +114,19 @@ def test_the_rectangles_are_the_temporaries():
 
 
 def test_a_panel_shows_the_step_as_recorded_and_one_after_each_pass(monkeypatch):
-    program, *_ = captured()
+    program, *_ = capture_step()
     names = ["as recorded", "after drop_unread", "after fuse_epilogue", "after place_temporaries"]
-    stages = timed(program)
+    stages = time_stages(program)
     assert [stage.name for stage in stages] == names
     assert len(stages[-1].calls) == len(program) < len(stages[0].calls)
     monkeypatch.setattr(programs, "PASSES", [])
-    assert timed(captured()[0])[0].calls == stages[0].calls
-    assert len(captured()[0].show(1).axes) == 2
+    assert time_stages(capture_step()[0])[0].calls == stages[0].calls
+    assert len(capture_step()[0].show(1).axes) == 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_each_stage_makes_the_very_step(dtype):
-    program, model, rule = captured(net(dtype=dtype))
+    program, model, rule = capture_step(net(dtype=dtype))
     before = [a.copy() for a in (*arrays(program),)]
     program.replay.run()
     expected = state(model, rule)
@@ -144,8 +144,8 @@ def arrays(program):
 
 
 def test_drawing_changes_nothing():
-    program, model, rule = captured()
-    other, other_model, other_rule = captured()
+    program, model, rule = capture_step()
+    other, other_model, other_rule = capture_step()
     before = state(model, rule)
     program.show(3)
     assert state(model, rule) == before
@@ -155,7 +155,7 @@ def test_drawing_changes_nothing():
 
 
 def test_drawing_changes_nothing_even_if_a_replay_stops():
-    program, model, rule = captured()
+    program, model, rule = capture_step()
     program.inputs[1][3] = 7  # no label
     before = state(model, rule)
     with pytest.raises(ValueError, match="row 3"):
@@ -165,15 +165,15 @@ def test_drawing_changes_nothing_even_if_a_replay_stops():
 
 
 def test_calls_into_python_are_drawn_too():
-    program, model, rule = captured(net(Doubled()))
+    program, model, rule = capture_step(net(Double()))
     before = state(model, rule)
     figure = program.show(2)
-    assert "Python: Doubled" in [text.get_text().split(".")[0] for text in figure.axes[0].texts]
+    assert "Python: Double" in [text.get_text().split(".")[0] for text in figure.axes[0].texts]
     assert state(model, rule) == before
     program(X, Y)
 
 
-@pytest.mark.parametrize("make", [captured, convolutional], ids=["dense", "convolutional"])
+@pytest.mark.parametrize("make", [capture_step, convolutional], ids=["dense", "convolutional"])
 def test_labels_can_be_read(make):
     figure = make()[0].show(3)
     figure.draw_without_rendering()
@@ -203,7 +203,7 @@ def test_names_are_moved_apart_around_their_places():
 
 
 def test_drawing_leaves_pyplot_alone():
-    captured()[0].show(1)
+    capture_step()[0].show(1)
     assert plt.get_fignums() == []
 
 
@@ -216,7 +216,7 @@ def test_a_forward_pass_alone_can_be_drawn():
 @pytest.mark.parametrize(("replays", "error"), [(0, ValueError), (1.5, TypeError)])
 def test_replays_are_counted(replays, error):
     with pytest.raises(error, match="replays"):
-        captured()[0].show(replays)
+        capture_step()[0].show(replays)
 
 
 def test_a_program_without_a_current_recording_cannot_be_drawn():
@@ -226,14 +226,14 @@ def test_a_program_without_a_current_recording_cannot_be_drawn():
     for program in blocks.programs.values():
         with pytest.raises(RuntimeError, match="show draws a Program that capture has recorded"):
             program.show()
-    program, model, _ = captured()
+    program, model, _ = capture_step()
     model.functions[0].weight.requires_grad = False
     with pytest.raises(RuntimeError, match="no recording that is up to date: call it before show"):
         program.show()
 
 
 def test_without_matplotlib_the_error_says_what_is_missing(monkeypatch):
-    program, *_ = captured()
+    program, *_ = capture_step()
     monkeypatch.delitem(sys.modules, "caffelite._support.figures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"drawn by matplotlib, which is not installed: .* -m pip install"):

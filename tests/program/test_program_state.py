@@ -5,7 +5,8 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from tests.program.steps import batch, small_net, training_step
+from tests.conftest import training_step
+from tests.program.steps import batch, small_net
 
 
 def test_a_learning_rate_set_later_takes_effect():
@@ -158,7 +159,7 @@ def test_versions_move_on_with_replays():
         value.backward()
 
 
-class Scaled(cl.Function, recordable=True):
+class Scaling(cl.Function, recordable=True):
     """s · x, with a number that may be set at any time."""
 
     def __init__(self, s):
@@ -171,7 +172,7 @@ class Scaled(cl.Function, recordable=True):
         return kernels.multiply(dy, self.s)
 
 
-class ScaledInNumPy(cl.Function):
+class NumPyScaling(cl.Function):
     def __init__(self, s):
         self.s = s
         self.calls = 0
@@ -184,7 +185,7 @@ class ScaledInNumPy(cl.Function):
         return dy * np.float32(self.s)
 
 
-@pytest.mark.parametrize("function", [Scaled, ScaledInNumPy])
+@pytest.mark.parametrize("function", [Scaling, NumPyScaling])
 def test_an_attribute_of_a_function_set_later_takes_effect(function):
     model = cl.Model([cl.Linear(3, 3), function(2.0)], seed=0)
     x = batch(0)[0]
@@ -210,7 +211,7 @@ def test_a_layer_or_an_optimizer_that_is_changed_is_recorded_again():
         model.functions[2].bias = None
     assert program(x, y) == step(x, y).data
     for model in (replayed, eager):
-        model.functions[1] = Scaled(0.5)
+        model.functions[1] = Scaling(0.5)
     assert program(x, y) == step(x, y).data
     assert [p.data.tobytes() for p in replayed.parameters()] == [p.data.tobytes() for p in eager.parameters()]
 

@@ -91,7 +91,7 @@ def test_a_layer_that_a_callback_adds_is_named_if_no_optimizer_has_it(change, lo
 
 
 def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
-    class Weighted(cl.Model):
+    class WeightedLoss(cl.Model):
         def __init__(self):
             super().__init__()
             self.log_variance = cl.Tensor(0.0, requires_grad=True)
@@ -99,7 +99,7 @@ def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
         def call(self, o, y):
             return ((o - y) ** 2).mean() * (-self.log_variance).exp() + self.log_variance
 
-    model, loss = net(1), Weighted()
+    model, loss = net(1), WeightedLoss()
     with pytest.warns(cl.TrainingWarning, match="not trained: Tensor"):
         model.fit(X, VALUES, loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0)
     both = cl.SGD([*model.parameters(), *loss.parameters()], lr=0.1)

@@ -119,7 +119,7 @@ def contrastive_with_integer_labels():
 
 @form(recorded=False, y=VALUES)
 def a_weight_that_grows_by_a_counter():
-    class Annealed(cl.Model):
+    class AnnealedLoss(cl.Model):
         def __init__(self):
             super().__init__()
             self.t = 0
@@ -128,7 +128,7 @@ def a_weight_that_grows_by_a_counter():
             self.t += 1
             return ((o - y) ** 2).mean() * min(1.0, self.t / 10)
 
-    return net(1), Annealed()
+    return net(1), AnnealedLoss()
 
 
 @form(recorded=False, y=VALUES)
@@ -299,12 +299,12 @@ def a_counter_behind_the_decorator_of_a_library():
     t = [0]
 
     @contextlib.contextmanager
-    def counted():
+    def count_calls():
         t[0] += 1
         yield t[0]
 
     def loss(o, y):
-        with counted() as count:
+        with count_calls() as count:
             return ((o - y) ** 2).mean() * (1 / count)
 
     return net(1), loss
@@ -367,7 +367,7 @@ def a_small_array_that_kernels_write():
             self.mean = np.zeros(8, np.float32)
 
         def call(self, x):
-            h = self.hidden(x)
+            h = self.hidden_layer(x)
             kernels.multiply(self.mean, 0.9, self.mean)
             return self.b(h + self.mean)
 
@@ -399,13 +399,13 @@ def a_function_of_functions():
 
 @form(recorded=True, y=VALUES)
 def an_object_that_is_called():
-    class Scaled:
+    class ScaledLoss:
         factor = 0.5
 
         def __call__(self, o, y):
             return ((o - y) ** 2).mean() * self.factor
 
-    return net(1), Scaled()
+    return net(1), ScaledLoss()
 
 
 @form(recorded=False, y=VALUES)
@@ -426,18 +426,18 @@ class Net(cl.Model):
     def prepare(self):
         pass
 
-    def hidden(self, x):
+    def hidden_layer(self, x):
         return self.a(x).relu()
 
     def call(self, x):
-        return self.b(self.hidden(x))
+        return self.b(self.hidden_layer(x))
 
 
 @form(recorded=True)
 def a_model_that_keeps_its_hidden_values():
     class Keeps(Net):
         def call(self, x):
-            self.h = self.hidden(x)
+            self.h = self.hidden_layer(x)
             return self.b(self.h)
 
     return Keeps(), cl.SoftmaxLoss()
@@ -451,7 +451,7 @@ def a_model_that_prepares_something_when_it_is_first_called():
         def call(self, x):
             if self.scale is None:
                 self.scale = 0.5
-            return self.b(self.hidden(x) * self.scale)
+            return self.b(self.hidden_layer(x) * self.scale)
 
     return Lazy(), cl.SoftmaxLoss()
 
@@ -490,7 +490,7 @@ def a_variational_autoencoder_with_noise_drawn_inside():
 def stochastic_depth_by_a_coin():
     class Depth(Net):
         def call(self, x):
-            h = self.hidden(x)
+            h = self.hidden_layer(x)
             return self.b(h + h.tanh()) if random.random() < 0.5 else self.b(h)
 
     return Depth(), cl.SoftmaxLoss()
@@ -500,7 +500,7 @@ def stochastic_depth_by_a_coin():
 def stochastic_depth_by_numpys_global_stream():
     class Depth(Net):
         def call(self, x):
-            h = self.hidden(x)
+            h = self.hidden_layer(x)
             return self.b(h + h.tanh()) if np.random.rand() < 0.5 else self.b(h)  # noqa: NPY002
 
     return Depth(), cl.SoftmaxLoss()
@@ -514,7 +514,7 @@ def scheduled_sampling_by_a_step_count():
 
         def call(self, x):
             self.step += 1
-            h = self.hidden(x)
+            h = self.hidden_layer(x)
             return self.b(h if self.step > 5 else h * 0.5)
 
     return Sampling(), cl.SoftmaxLoss()
@@ -522,12 +522,12 @@ def scheduled_sampling_by_a_step_count():
 
 @form(recorded=False)
 def a_mask_made_by_numpy():
-    class Masked(Net):
+    class MaskedNet(Net):
         def call(self, x):
             mask = (x.data > 0).astype(np.float32)
-            return self.b(self.hidden(x * mask))
+            return self.b(self.hidden_layer(x * mask))
 
-    return Masked(), cl.SoftmaxLoss()
+    return MaskedNet(), cl.SoftmaxLoss()
 
 
 @form(recorded=False)
@@ -563,7 +563,7 @@ def a_state_that_goes_from_batch_to_batch():
             self.state = cl.Tensor(np.zeros((1, 8), np.float32))
 
         def call(self, x):
-            h = self.hidden(x) + self.state
+            h = self.hidden_layer(x) + self.state
             self.state = h.detach().mean(axis=0, keepdims=True)
             return self.b(h)
 

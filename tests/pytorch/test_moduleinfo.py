@@ -27,13 +27,13 @@ TOLERANCE = {np.float32: 1e-4, np.float64: 1e-9}
 EXPECTED_SHARE = 0.75  # of the samples that are taken
 
 
-class Refused(ValueError):
+class UnsupportedOption(ValueError):
     """An option that caffelite does not have."""
 
 
 def require(*conditions):
     if not all(conditions):
-        raise Refused
+        raise UnsupportedOption
 
 
 def set_parameters(layer, module, *names):
@@ -71,7 +71,7 @@ def convolution(kind):
     return make
 
 
-def transposed(kind):
+def transposed_convolution(kind):
     def make(m):
         require(m.padding_mode == "zeros")
         sizes = map(numbers, (m.kernel_size, m.stride, m.padding, m.output_padding))
@@ -183,7 +183,7 @@ def counterparts():
             found |= {f"ReflectionPad{axes}d": pad("reflect"), f"ReplicationPad{axes}d": pad("replicate")}
     for axes in (1, 2):
         found[f"Conv{axes}d"] = convolution(getattr(cl, f"Conv{axes}d"))
-        found[f"ConvTranspose{axes}d"] = transposed(getattr(cl, f"ConvTranspose{axes}d"))
+        found[f"ConvTranspose{axes}d"] = transposed_convolution(getattr(cl, f"ConvTranspose{axes}d"))
         found[f"MaxPool{axes}d"] = max_pool(getattr(cl, f"MaxPool{axes}d"))
         found[f"AvgPool{axes}d"] = average_pool(getattr(cl, f"AvgPool{axes}d"))
     return found
@@ -246,7 +246,7 @@ def check(info, make, module, x, dtype):
         layer = make(module)
         y, dy, dx, gradients = theirs(module, x)
         found = mine(layer, x.detach().numpy(), dy, dtype, training, has_no_rows(info, x))
-    except (Refused, ValueError, TypeError):
+    except (UnsupportedOption, ValueError, TypeError):
         return False
     tolerance = TOLERANCE[dtype]
     np.testing.assert_allclose(found[0].reshape(y.shape), y, tolerance, tolerance)

@@ -16,7 +16,7 @@ import pytest
 
 import caffelite as cl
 from tests.tools.torch_layers import LAYERS
-from tests.tools.torch_operators import NEEDS, OPERATORS, Refused
+from tests.tools.torch_operators import NEEDS, OPERATORS, UnsupportedOption
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ class Comparison:
                 try:
                     self.check(op, TABLE[op.name], str(dtype).partition(".")[2], *given)
                     self.accepted[op.name] += 1
-                except (Refused, ValueError, TypeError, IndexError):
+                except (UnsupportedOption, ValueError, TypeError, IndexError):
                     self.refused[op.name] += 1
                 except Exception as error:
                     shapes = map_tensors(lambda x: tuple(x.shape), given)

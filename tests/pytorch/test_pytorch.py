@@ -275,17 +275,17 @@ def assert_same_state(one, other):
             assert found[name].tobytes() == expected[name].tobytes(), name
 
 
-class Doubled(nn.Linear):
+class DoubledLinear(nn.Linear):
     def forward(self, x):
         return 2 * super().forward(x)
 
 
-class DoubledInside(nn.Conv2d):
+class DoubledConv2d(nn.Conv2d):
     def _conv_forward(self, *inputs):
         return 2 * super()._conv_forward(*inputs)
 
 
-class Named(nn.Linear):
+class SquareLinear(nn.Linear):
     """A class that changes nothing but how it is made."""
 
     def __init__(self, size):
@@ -327,22 +327,22 @@ def named_parts():
     return nn.Sequential(collections.OrderedDict(conv=nn.Conv3d(1, 1, 1)))
 
 
-def patched_inside():
+def patch_linear1():
     layer = nn.TransformerEncoderLayer(4, 2, dropout=0.0, **IN_ENCODER)
     layer.linear1.forward = lambda x: x
     return layer
 
 
 REFUSED = [
-    (patched_inside, r"2\.linear1, Linear: has a forward of its own"),
+    (patch_linear1, r"2\.linear1, Linear: has a forward of its own"),
     (lambda: nn.BatchNorm1d(3).eval(), "2, BatchNorm1d: is not in the mode of the whole"),
     (lambda: nn.Dropout(0.1).eval(), "2, Dropout: is not in the mode of the whole"),
     (lambda: nn.LSTM(2, 3, 2, dropout=0.1).eval(), "2, LSTM: is not in the mode of the whole"),
     (lambda: modules.Residual(nn.ReLU(inplace=True)), "2, Residual: has a part that changes its input in place"),
     (lambda: named_parts(), r"2\.conv, Conv3d: caffelite has no such layer"),
     (lambda: nn.ModuleList([nn.ReLU()]), "2, ModuleList: caffelite has no such layer"),
-    (lambda: Doubled(2, 3), "2, Doubled: has a forward of its own"),
-    (lambda: DoubledInside(2, 3, 1), "2, DoubledInside: has a _conv_forward of its own"),
+    (lambda: DoubledLinear(2, 3), "2, DoubledLinear: has a forward of its own"),
+    (lambda: DoubledConv2d(2, 3, 1), "2, DoubledConv2d: has a _conv_forward of its own"),
     (with_other_forward, "2, Linear: has a forward of its own"),
     (hooked_layer, "2, Linear: has hooks"),
     (hooked_parameter, "2, Linear: has hooks"),
@@ -498,7 +498,7 @@ def test_a_lone_layer_takes_names_without_a_prefix():
 
 
 def test_shared_and_frozen_parameters_stay_so():
-    shared = Named(3)
+    shared = SquareLinear(3)
     module = nn.Sequential(collections.OrderedDict(a=shared, b=nn.Tanh(), c=shared, d=nn.BatchNorm1d(3).eval()))
     module.d.requires_grad_(False)
     model = door.from_torch(module)

@@ -297,20 +297,20 @@ def tasks(n_jobs):
 
 
 @pytest.fixture(scope="module")
-def found_by_one():
+def single_worker_results():
     """Return what the tasks find in this process, one after the other."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {name: task() for name, task in tasks(None).items()}
 
 
-def test_they_go_into_searches_ensembles_calibration_and_cross_validation(found_by_one):
+def test_they_go_into_searches_ensembles_calibration_and_cross_validation(single_worker_results):
     y, targets = wine()[1], diabetes()[1]
     for name in ("bagging", "voting", "calibration", "one against the rest", "cross-validation", "predictions"):
-        labels = found_by_one[name].argmax(axis=1)
+        labels = single_worker_results[name].argmax(axis=1)
         assert (labels == np.tile(y, len(labels) // len(y))).mean() > 0.9, name
-    assert found_by_one["search"].max() > 0.9
-    for predictions in (found_by_one["stacking"], found_by_one["several outputs"][:, 0]):
+    assert single_worker_results["search"].max() > 0.9
+    for predictions in (single_worker_results["stacking"], single_worker_results["several outputs"][:, 0]):
         assert np.corrcoef(predictions, targets)[0, 1] > 0.6
 
 
@@ -323,7 +323,7 @@ PROCESSES = [pytest.param(name, marks=pytest.mark.slow) for name in ("loky", "mu
 
 
 @pytest.mark.parametrize("backend", ["threading", *PROCESSES])
-def test_two_workers_find_to_the_bit_what_one_finds_and_share_the_processors(backend, found_by_one):
+def test_two_workers_find_to_the_bit_what_one_finds_and_share_the_processors(backend, single_worker_results):
     own = tasks(2)
     if backend == "multiprocessing":
         del own["calibration"]  # which scikit-learn cannot pickle without cloudpickle, whatever the estimator
@@ -331,7 +331,7 @@ def test_two_workers_find_to_the_bit_what_one_finds_and_share_the_processors(bac
     with joblib.parallel_config(backend=backend, **mapped), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, task in own.items():
-            assert task().tobytes() == found_by_one[name].tobytes(), name
+            assert task().tobytes() == single_worker_results[name].tobytes(), name
         threads = joblib.Parallel(n_jobs=2)(joblib.delayed(threads_here)() for _ in range(4))
     if backend == "loky":  # joblib says it in the environment
         assert set(threads) == {int(os.environ.get("OMP_NUM_THREADS", max(joblib.cpu_count() // 2, 1)))}

@@ -57,7 +57,7 @@ def test_a_built_model_is_drawn_from_random_state_unless_it_has_learned():
 
 
 def test_a_model_may_be_any_graph():
-    class Wide(cl.Model):
+    class WideNet(cl.Model):
         def __init__(self, features, outputs):
             super().__init__()
             self.deep, self.wide = cl.MLP(features, [16, outputs]), cl.Linear(features, outputs)
@@ -66,8 +66,8 @@ def test_a_model_may_be_any_graph():
             return self.deep(x) + self.wide(x)
 
     x, y = wine(dtype=np.float32)
-    estimator = ours.NetClassifier(Wide, max_iter=40, learning_rate_init=0.01, random_state=0).fit(x, y)
-    assert isinstance(estimator.model_, Wide)
+    estimator = ours.NetClassifier(WideNet, max_iter=40, learning_rate_init=0.01, random_state=0).fit(x, y)
+    assert isinstance(estimator.model_, WideNet)
     assert estimator.score(x, y) > 0.95
 
 

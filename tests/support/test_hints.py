@@ -221,7 +221,7 @@ def test_attributes_that_change_a_training_in_keras_cannot_be_set(thing, name, h
 
 
 def test_a_users_class_may_have_attributes_of_these_names():
-    class Own(cl.Model):
+    class UserModel(cl.Model):
         trainable = True
 
         def __init__(self):
@@ -232,7 +232,7 @@ def test_a_users_class_may_have_attributes_of_these_names():
         def compile(self):
             return self.layers[0]
 
-    model = Own()
+    model = UserModel()
     assert model.compile() is model.layers[0]
     assert not model.trainable
     assert {"layers", "trainable", "compile"} <= set(dir(model))
@@ -240,7 +240,7 @@ def test_a_users_class_may_have_attributes_of_these_names():
 
 
 def test_a_rule_with_a_learning_rate_of_its_own_is_replayed():
-    class Own(cl.SGD):
+    class UserSGD(cl.SGD):
         @property
         def learning_rate(self):
             return self.lr
@@ -249,7 +249,7 @@ def test_a_rule_with_a_learning_rate_of_its_own_is_replayed():
         def learning_rate(self, value):
             self.lr = value
 
-    optimizer = Own(cl.Linear(3, 2).parameters(), lr=0.1)
+    optimizer = UserSGD(cl.Linear(3, 2).parameters(), lr=0.1)
     optimizer.learning_rate = 0.2
     assert optimizer.lr == optimizer.learning_rate == 0.2
-    assert not Own.runs_in_python
+    assert not UserSGD.runs_in_python

@@ -204,12 +204,12 @@ def test_probabilities_given_to_a_loss_of_values_are_not():
 
 
 def test_help_shows_what_a_model_is_made_with():
-    class Own(cl.Model):
+    class UserModel(cl.Model):
         def __init__(self, size, seed=None):
             super().__init__(seed=seed)
 
     assert list(inspect.signature(cl.Model).parameters) == ["functions", "seed", "dtype"]
-    assert list(inspect.signature(Own).parameters) == ["size", "seed"]
+    assert list(inspect.signature(UserModel).parameters) == ["size", "seed"]
 
 
 def test_an_optimizer_shows_its_numbers():
@@ -236,7 +236,7 @@ class Torch(cl.Model):
         return self.linear(x)
 
 
-class Indexed:
+class IndexedData:
     def __len__(self):
         return 1
 
@@ -309,7 +309,7 @@ ERRORS = {
         "whose __iter__ returns a new iterator: these give their batches in every epoch",
     ),
     "pairs": (lambda: fit(zip(X, Y, strict=True), None), ValueError, "as many rows in x as in y, got one with x of"),
-    "a PyDataset": (lambda: fit(Indexed(), None), ValueError, "give it __iter__, such as (self[i] for i in range"),
+    "a PyDataset": (lambda: fit(IndexedData(), None), ValueError, "give it __iter__, such as (self[i] for i in range"),
     "a loss of Keras": (
         lambda: fit(loss=keras_loss),
         TypeError,
@@ -373,7 +373,7 @@ def test_divergence_says_nothing_of_data_that_are_finite():
     assert "not finite in" not in str(error.value)
 
 
-class Masked(cl.Model):
+class MaskedNet(cl.Model):
     takes_indices = True
 
     def __init__(self):
@@ -386,7 +386,7 @@ class Masked(cl.Model):
 
 def test_a_mask_that_call_makes_with_numpy_is_a_warning_that_says_what_is_faster():
     way_out = "A mask or condition on the inputs is one more input, `call(self, x, mask)`, predict((x, x != 0))"
-    model, x = cl.Model([Masked()]), np.zeros((3, 4), int)
+    model, x = cl.Model([MaskedNet()]), np.zeros((3, 4), int)
     with pytest.warns(cl.NotRecorded, match=re.escape(way_out)):
         y = model.predict(x)
     np.testing.assert_array_equal(y, model(x).data)

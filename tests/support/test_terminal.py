@@ -15,7 +15,7 @@ from caffelite.training.callbacks.progress import Progress
 
 
 @pytest.fixture(params=["ascii", "cp1252"])
-def narrow(request, monkeypatch):
+def narrow_streams(request, monkeypatch):
     """Have standard streams that raise for a character that their encoding lacks; returns what tells what they got."""
 
     def begin():
@@ -46,16 +46,16 @@ def test_characters_that_an_encoding_lacks_become_ascii(text, encoding, written)
     assert terminal.make_writable(text, io.TextIOWrapper(io.BytesIO(), encoding=encoding)) == written
 
 
-def test_a_table_is_aligned_in_the_characters_that_the_output_can_write(narrow):
-    got = narrow()
+def test_a_table_is_aligned_in_the_characters_that_the_output_can_write(narrow_streams):
+    got = narrow_streams()
     print(text_table(["µs", "a → b"], [["1", "…"]], "><"))
     first, _, last = got().splitlines()
     assert first.split()[1:] == ["a", "->", "b"]
     assert len(first.split("  ")[0]) == len("µs") == last.index("1") + 1
 
 
-def test_all_that_is_printed_of_a_model_can_be_written(narrow):
-    got = narrow()
+def test_all_that_is_printed_of_a_model_can_be_written(narrow_streams):
+    got = narrow_streams()
     x = np.zeros((8, 3), np.float32)
     model = cl.Model([cl.Linear(3, 2), cl.ReLU(), cl.Linear(2, 2)], seed=0)
 
@@ -75,8 +75,8 @@ def test_all_that_is_printed_of_a_model_can_be_written(narrow):
     assert "->" in got()
 
 
-def test_bars_and_lines_can_be_written(narrow):
-    got = narrow()
+def test_bars_and_lines_can_be_written(narrow_streams):
+    got = narrow_streams()
     for verbose in (1, 2):
         with Progress(verbose, 1, 1) as shown:
             shown.step(1, lambda: 1.0)
@@ -88,8 +88,8 @@ def test_bars_and_lines_can_be_written(narrow):
 @pytest.mark.parametrize(
     "arguments", [["info"], ["spiral", "--epochs", "2"], ["digits", "--epochs", "1"], ["gpt", "--epochs", "1"]]
 )
-def test_every_command_can_be_written(arguments, narrow, tmp_path, monkeypatch):
-    got = narrow()
+def test_every_command_can_be_written(arguments, narrow_streams, tmp_path, monkeypatch):
+    got = narrow_streams()
     monkeypatch.setattr(gpt, "STEPS", 1)
     monkeypatch.setattr(gpt, "SIZE", 8)
     monkeypatch.setattr(gpt, "SAMPLE_LENGTH", 5)
@@ -100,8 +100,8 @@ def test_every_command_can_be_written(arguments, narrow, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_the_commands_of_tables_can_be_written(task, narrow, tmp_path, monkeypatch):
-    got = narrow()
+def test_the_commands_of_tables_can_be_written(task, narrow_streams, tmp_path, monkeypatch):
+    got = narrow_streams()
     monkeypatch.chdir(tmp_path)
     rows = [f"{i},{'Köln' if i % 3 else '漢'},{i % 2 if task == 'classification' else i * 0.5}" for i in range(60)]
     rows = [row + ("é→" if task == "classification" else "") for row in rows]

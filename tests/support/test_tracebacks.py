@@ -11,32 +11,32 @@ import caffelite as cl
 X, Y = np.zeros((8, 4), np.float32), np.arange(8) % 4
 
 
-def here(*_):
+def fail(*_):
     raise ZeroDivisionError("by the user")
 
 
 class Raising(cl.Function):
-    forward = backward = here
+    forward = backward = fail
 
 
 class RaisingBackward(cl.Function):
     def forward(self, x):
         return x
 
-    backward = here
+    backward = fail
 
 
 class RaisingStep(cl.SGD):
-    step = here
+    step = fail
 
 
-class Own(cl.Model):
-    call = here
+class UserModel(cl.Model):
+    call = fail
 
 
 def batches():
     yield X, Y
-    here()
+    fail()
 
 
 class Batches:
@@ -44,14 +44,14 @@ class Batches:
 
 
 def ending(epoch, history):
-    return here() if epoch == 1 else None
+    return fail() if epoch == 1 else None
 
 
 STEP = "in the step of epoch 1, batch 1, called by fit"
 RAISED = {
     "a Function": ({"last": Raising()}, STEP),
     "a Function's backward": ({"last": RaisingBackward()}, STEP),
-    "a loss": ({"loss": here}, STEP),
+    "a loss": ({"loss": fail}, STEP),
     "an optimizer": ({"kind": RaisingStep}, STEP),
     "a callback": ({"callbacks": [ending], "epochs": 3}, "in a callback after epoch 2, called by fit"),
     "batches": ({"data": (Batches(),)}, "in the making of epoch 1, batch 2, called by fit"),
@@ -79,7 +79,7 @@ def test_a_replayed_step_names_its_batch_too():
     class Third(cl.Function):
         def forward(self, x):
             calls.append(1)
-            return here() if len(calls) > 5 else x
+            return fail() if len(calls) > 5 else x
 
         def backward(self, dy):
             return dy

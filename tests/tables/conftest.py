@@ -13,7 +13,7 @@ def path(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained_models(tmp_path_factory):
     """Return a model of each task that `caffelite train` has written, with what was printed."""
     folder = tmp_path_factory.mktemp("trained")
     data = write_rows(folder / "shop.csv", shop())

@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_the_nets_that_have_begun(nets_that_begin, monkeypatch, cap
     frame, target = numbers_and_words()
     begun = []
 
-    def interrupted(nets, *data, **options):
+    def interrupt_fit(nets, *data, **options):
         begun.extend(nets[:nets_that_begin])
         histories = []
         if begun:
@@ -104,7 +104,7 @@ def test_ctrl_c_keeps_the_nets_that_have_begun(nets_that_begin, monkeypatch, cap
         error.histories = [*histories, *[cl.History(loss=[])] * (len(nets) - len(histories))]
         raise error
 
-    monkeypatch.setattr(recipe, "fit_many", interrupted)
+    monkeypatch.setattr(recipe, "fit_many", interrupt_fit)
     if not nets_that_begin:
         with pytest.raises(KeyboardInterrupt):
             learn_nets(frame, target, nets=5)
@@ -261,13 +261,13 @@ def test_of_many_columns_fewer_rows_are_shuffled(monkeypatch):
 # ---- the file -------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_is_the_whole_model_and_load_makes_it_again(trained):
-    model = cl.load(trained.classes.model)
+def test_the_file_is_the_whole_model_and_load_makes_it_again(trained_models):
+    model = cl.load(trained_models.classes.model)
     assert type(model) is TableModel
     assert (model.target, model.classes) == ("sold", ("no", "yes"))
     assert set(model.columns.categories["city"]) == {"Ulm", "Bonn", "Aachen"}
     assert model.columns.numbers == ["size", "age"]
-    assert cl.load(trained.values.model).classes is None
+    assert cl.load(trained_models.values.model).classes is None
 
 
 @pytest.mark.parametrize(

@@ -810,7 +810,7 @@ class FrameShift(cl.Function):
         return dy.astype(np.float64)
 
 
-def test_a_model_that_begins_with_a_users_frame_reader_takes_frames_and_keeps_its_buffers_float64(tmp_path):
+def test_a_model_with_a_users_frame_reader_takes_frames_and_keeps_its_buffers_float64(tmp_path):
     frame = {"b": RNG.normal(-1e9, 1, N), "other": RNG.normal(0, 1, N), "a": RNG.normal(1e9, 1, N)}
     y = ((frame["a"] > 1e9) ^ (frame["b"] > -1e9)).astype(int)
     model = cl.Model([cl.Model([FrameShift()]), cl.Linear(2, 8), cl.Tanh(), cl.Linear(8, 2)], seed=0)

@@ -20,8 +20,8 @@ from caffelite.tables.reading import read
 from tests.tables.shop import run, shop, write_rows
 
 
-def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are(trained):
-    out = trained.classes.out
+def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are(trained_models):
+    out = trained_models.classes.out
     for line in [
         r"\(1 without a name\) +left out",
         r"size +numbers +-?[\d.]+ … [\d.]+, mean -?[\d.]+",
@@ -43,20 +43,20 @@ def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are
         r"The nets do better than a linear model: log loss .*",
         r"(The nets do better than boosted trees|Boosted trees do as well): log loss .*",
         r"size +\d\.\d\d\d ± 0.\d\d\d",
-        rf"model in {trained.classes.model}",
-        rf"picture in {trained.classes.picture}",
+        rf"model in {trained_models.classes.model}",
+        rf"picture in {trained_models.classes.picture}",
     ]:
         assert len(re.findall(rf"^{line}$", out, re.MULTILINE)) == 1, line
     assert max(map(len, out.splitlines())) <= 120
 
 
-def test_a_regression_is_reported_in_the_units_of_the_table(trained):
-    found = re.search(r"^root mean squared error((?: +[\d.]+){5})$", trained.values.out, re.MULTILINE)
+def test_a_regression_is_reported_in_the_units_of_the_table(trained_models):
+    found = re.search(r"^root mean squared error((?: +[\d.]+){5})$", trained_models.values.out, re.MULTILINE)
     *net, linear, trees, mean = map(float, found[1].split())
     assert max(net) < 0.5 < linear < mean < 2
     assert trees < 1
-    assert re.search(r"^ +training +test +linear +boosted trees +the mean$", trained.values.out, re.MULTILINE)
-    assert re.search(r"^price: regression, -?[\d.]+ … [\d.]+, mean [\d.]+$", trained.values.out, re.MULTILINE)
+    assert re.search(r"^ +training +test +linear +boosted trees +the mean$", trained_models.values.out, re.MULTILINE)
+    assert re.search(r"^price: regression, -?[\d.]+ … [\d.]+, mean [\d.]+$", trained_models.values.out, re.MULTILINE)
 
 
 def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
@@ -68,22 +68,22 @@ def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["train", "predict"])
-def test_an_output_that_cannot_be_written_is_reported_in_a_sentence(command, trained, tmp_path, monkeypatch):
+def test_an_output_that_cannot_be_written_is_reported_in_a_sentence(command, trained_models, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("too many names")
 
     monkeypatch.setattr(TableModel, "save", fail)
     monkeypatch.setattr("caffelite.cli.tables.replace_file", fail)
     given = ["--target", "sold", "--epochs", 1] if command == "train" else []
-    model = [trained.classes.model] if command == "predict" else []
-    said = run(command, *model, trained.data, *given, "--output", tmp_path / "m.safetensors")
+    model = [trained_models.classes.model] if command == "predict" else []
+    said = run(command, *model, trained_models.data, *given, "--output", tmp_path / "m.safetensors")
     assert said.status == 1
     assert said.err.endswith("could not write " + str(tmp_path / "m.safetensors") + ": too many names\n")
 
 
 @pytest.mark.parametrize("name", ["classes", "values"])
-def test_the_picture_shows_predictions_curves_and_columns(name, trained):
-    pixels = matplotlib.image.imread(getattr(trained, name).picture)[..., :3]
+def test_the_picture_shows_predictions_curves_and_columns(name, trained_models):
+    pixels = matplotlib.image.imread(getattr(trained_models, name).picture)[..., :3]
     assert pixels.shape == (700, 1600, 3)
     for part in (pixels[:, :550], pixels[:, 650:1080], pixels[:, 1120:]):
         assert 0.005 < (part < 0.9).any(axis=-1).mean() < 0.99
@@ -101,11 +101,11 @@ def test_the_picture_counts_what_was_taken_for_what():
     assert [bar.get_width() for bar in bars.patches] == [-0.1, 0.5]
 
 
-def test_predict_gives_classes_and_values_for_columns_in_any_order(trained, tmp_path):
+def test_predict_gives_classes_and_values_for_columns_in_any_order(trained_models, tmp_path):
     names, *rows = shop(50, seed=1)
     mixed = [[*row[::-1], "more"] for row in [names, *rows]]
     data = write_rows(tmp_path / "new.csv", mixed)
-    found = run("predict", trained.classes.model, data)
+    found = run("predict", trained_models.classes.model, data)
     assert (found.status, found.err) == (0, "")
     lines = list(csv.reader(io.StringIO(found.out)))
     assert lines[0] == ["sold", "P(no)", "P(yes)"]
@@ -115,26 +115,26 @@ def test_predict_gives_classes_and_values_for_columns_in_any_order(trained, tmp_
     assert [line[0] for line in lines[1:]] == [["no", "yes"][i] for i in p.argmax(axis=1)]
     assert np.mean([line[0] == row[-1] for line, row in zip(lines[1:], rows, strict=True)]) > 0.8
     output = tmp_path / "predictions.csv"
-    found = run("predict", trained.values.model, data, "--output", output)
+    found = run("predict", trained_models.values.model, data, "--output", output)
     assert (found.status, found.out) == (0, f"predictions in {output}\n")
     first, *lines = output.read_text().splitlines()
     assert first == "price"
     assert np.corrcoef(np.array(lines, float), [row[-2] for row in rows])[0, 1] > 0.95
 
 
-def test_predict_reports_the_same_scores_of_the_test_rows_as_train(trained):
-    table = read(trained.data)
+def test_predict_reports_the_same_scores_of_the_test_rows_as_train(trained_models):
+    table = read(trained_models.data)
     target = schema.encode_target(table, "price")
     parts = learning.split(target, 0.2, 0)
-    lines = run("predict", trained.values.model, trained.data).out.splitlines()
+    lines = run("predict", trained_models.values.model, trained_models.data).out.splitlines()
     errors = (np.array(lines[1:], float) - target.values)[parts.test]
-    said = re.search(r"^root mean squared error +[\d.]+ +([\d.]+)", trained.values.out, re.MULTILINE)
+    said = re.search(r"^root mean squared error +[\d.]+ +([\d.]+)", trained_models.values.out, re.MULTILINE)
     assert float(said[1]) == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
 
 
-def test_new_words_and_missing_numbers_are_predicted_and_said(trained, tmp_path):
+def test_new_words_and_missing_numbers_are_predicted_and_said(trained_models, tmp_path):
     rows = [["size", "city", "age"], [1, "Rome", 3], [1, "Paris", ""], ["", "", 3]]
-    found = run("predict", trained.classes.model, write_rows(tmp_path / "new.csv", rows))
+    found = run("predict", trained_models.classes.model, write_rows(tmp_path / "new.csv", rows))
     assert found.status == 0
     assert len(found.out.splitlines()) == 4
     assert found.err.splitlines() == [
@@ -155,15 +155,15 @@ def test_new_words_and_missing_numbers_are_predicted_and_said(trained, tmp_path)
         ([["size", "city", "age"]], "has the names of columns and no rows"),
     ],
 )
-def test_tables_that_a_model_cannot_be_applied_to_raise(rows, message, trained, tmp_path):
+def test_tables_that_a_model_cannot_be_applied_to_raise(rows, message, trained_models, tmp_path):
     data = write_rows(tmp_path / "new.csv", rows)
-    found = run("predict", trained.classes.model, data, "--output", tmp_path / "out.csv")
+    found = run("predict", trained_models.classes.model, data, "--output", tmp_path / "out.csv")
     assert (found.status, found.out) == (2, "")
     assert re.fullmatch(rf"caffelite predict: error: {re.escape(data)}:? {re.escape(message)}\n", found.err)
     assert os.listdir(tmp_path) == ["new.csv"]
 
 
-@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.usefixtures("missing_matplotlib")
 def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path):
     rows = [["code", "y"], *[[f"0{1 + i % 3}", [5.5, 0.25, 2.75][i % 3]] for i in range(90)]]
     data = write_rows(tmp_path / "data.csv", rows)
@@ -176,7 +176,7 @@ def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path)
     np.testing.assert_allclose(np.array(values, float), [0.25, 5.5, 2.75], atol=0.3)
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -262,7 +262,7 @@ def test_an_impossible_command_raises_in_a_sentence_and_writes_nothing(arguments
     assert {name: Path(name).read_bytes() for name in os.listdir()} == before
 
 
-@pytest.mark.usefixtures("no_training")
+@pytest.mark.usefixtures("forbidden_training")
 def test_a_picture_that_cannot_be_written_raises_before_the_training(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     (tmp_path / "m.png").mkdir()
@@ -280,7 +280,7 @@ def test_a_training_that_diverges_writes_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["data.csv"]
 
 
-@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.usefixtures("missing_matplotlib")
 def test_the_same_seed_makes_the_same_file_and_another_another(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     contents = []
@@ -301,7 +301,7 @@ def test_the_same_seed_makes_the_same_file_and_another_another(tmp_path):
     assert contents[0] == contents[1] != contents[2]
 
 
-@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.usefixtures("missing_matplotlib")
 def test_without_matplotlib_there_is_a_model_and_no_picture(tmp_path):
     data = write_rows(tmp_path / "data.csv", shop(100))
     found = run("train", data, "--target", "sold", "--epochs", 2, "--output", tmp_path / "m.safetensors")
@@ -323,13 +323,13 @@ def exporter(fails=False):
     return SimpleNamespace(export=export, calls=calls)
 
 
-def test_export_says_what_the_inputs_are(trained, tmp_path, monkeypatch):
+def test_export_says_what_the_inputs_are(trained_models, tmp_path, monkeypatch):
     modules = {"caffelite.onnx": exporter(), "caffelite.c": exporter()}
     monkeypatch.setattr(commands, "import_module", modules.get)
     onnx, c = tmp_path / "net.onnx", tmp_path / "net.c"
-    found = run("export", trained.classes.model, "--onnx", onnx, "--c", c)
+    found = run("export", trained_models.classes.model, "--onnx", onnx, "--c", c)
     assert (found.status, found.err) == (0, "")
-    known = cl.load(trained.classes.model).columns.categories["city"]
+    known = cl.load(trained_models.classes.model).columns.categories["city"]
     for line in [
         "numbers  0  size    as in the table, NaN where it is missing",
         "numbers  1  age     as in the table, NaN where it is missing",
@@ -391,10 +391,10 @@ def test_export_of_any_model_takes_the_shape_of_a_row(tmp_path, monkeypatch):
     assert module.calls[0][1] == (3, 2, 2)
 
 
-def test_nothing_is_exported_if_a_part_cannot_be(trained, tmp_path, monkeypatch):
+def test_nothing_is_exported_if_a_part_cannot_be(trained_models, tmp_path, monkeypatch):
     modules = {"caffelite.onnx": exporter(), "caffelite.c": exporter(fails=True)}
     monkeypatch.setattr(commands, "import_module", modules.get)
-    found = run("export", trained.classes.model, "--onnx", tmp_path / "net.onnx", "--c", tmp_path / "net.c")
+    found = run("export", trained_models.classes.model, "--onnx", tmp_path / "net.onnx", "--c", tmp_path / "net.c")
     assert (found.status, found.out) == (2, "")
     assert found.err == "caffelite export: error: Swish can't be exported\n"
     assert os.listdir(tmp_path) == []
@@ -402,8 +402,8 @@ def test_nothing_is_exported_if_a_part_cannot_be(trained, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", ["onnx", "c"])
 @pytest.mark.parametrize("task", ["classes", "values"])
-def test_the_modules_take_what_export_gives_them(name, task, trained, tmp_path):
+def test_the_modules_take_what_export_gives_them(name, task, trained_models, tmp_path):
     pytest.importorskip(f"caffelite.{name}", exc_type=ImportError)
-    found = run("export", getattr(trained, task).model, f"--{name}", tmp_path / "net")
+    found = run("export", getattr(trained_models, task).model, f"--{name}", tmp_path / "net")
     assert (found.status, found.err) == (0, "")
     assert (tmp_path / "net").stat().st_size > 10_000

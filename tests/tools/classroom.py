@@ -74,7 +74,7 @@ def pip(*arguments, python=sys.executable):
     subprocess.run([python, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)], cwd=ROOT, check=True)
 
 
-def supported(wheel):
+def supported_platforms(wheel):
     """Return the Python and the systems that a wheel of caffelite is for, in words."""
     python = re.search(r"-cp(\d)(\d+)-", wheel.name)
     system, *version, machine = re.search(r"(manylinux|macosx)_(\d+)_(\d+)_(\w+)$", wheel.stem).groups()
@@ -98,7 +98,7 @@ def make_wheels(folder):
 def remove_outdated(folder, wheel):
     """Remove the wheels of other versions of caffelite, and those that a new wheel replaces."""
     for old in folder.glob("caffelite-*.whl"):
-        if old.name.split("-")[1] != wheel.name.split("-")[1] or supported(old) == supported(wheel):
+        if old.name.split("-")[1] != wheel.name.split("-")[1] or supported_platforms(old) == supported_platforms(wheel):
             old.unlink()
 
 
@@ -122,7 +122,7 @@ def make_rest(folder):
     if site.exists():
         shutil.copytree(site, folder / "site")
     absent = "" if site.exists() else " (not here: run `make docs classroom`)"
-    systems = sorted(f"- {supported(wheel)}" for wheel in folder.glob("wheels/caffelite-*.whl"))
+    systems = sorted(f"- {supported_platforms(wheel)}" for wheel in folder.glob("wheels/caffelite-*.whl"))
     packages = " ".join(f"'{name}'" if "[" in name else name for name in PACKAGES)
     text = README.format(packages=packages, supported="\n".join(systems), site=absent)
     (folder / "README.md").write_text(text)

@@ -103,7 +103,7 @@ class Following:
         pass
 
 
-class Killed:
+class KilledTraining:
     """A net's training, killed as often as wanted."""
 
     def __init__(self, net, folder, reference=None):
@@ -155,7 +155,7 @@ def main():
         return
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
-        trainings = [Killed(net, folder) for net in NETS]
+        trainings = [KilledTraining(net, folder) for net in NETS]
         while (kills := sum(training.kills for training in trainings)) < options.kills:
             trainings[kills % len(trainings)].run(rng.uniform(0, 1.0))
         for training in trainings:

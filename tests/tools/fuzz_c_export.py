@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import caffelite as cl
-from caffelite.c.exporting import source
+from caffelite.c.exporting import render
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of the project, for what the tests share
 from tests.conftest import run
@@ -29,6 +29,12 @@ STRICT = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-13}  # of the largest output
 LARGEST = 1500  # numbers of a row between layers
+
+
+def source(model, path, input_shape=None, quantize=False):
+    """Return the text that `export` writes to this path."""
+    return render(model, path, input_shape, quantize)[0]
+
 
 MAIN = """\
 #include <stdint.h>
@@ -135,7 +141,7 @@ OPERATORS = [
 ]
 
 
-class Woven(cl.Model):
+class WovenNet(cl.Model):
     """A model that writes `call`: layers that keep the shape, and operators on what there is so far."""
 
     def __init__(self, layers, operators):
@@ -173,7 +179,7 @@ CHANGES = [
 ]
 
 
-class Several(cl.Model):
+class MultiOutputNet(cl.Model):
     """A model of a sequence, a context, a mask of it and indices, which makes several outputs."""
 
     takes_indices = (False, False, False, True)
@@ -198,7 +204,7 @@ class Several(cl.Model):
         return tuple([found[i % len(found)] for i in self.parts])
 
 
-class Drawn:
+class NetGenerator:
     """What is drawn from a seed."""
 
     def __init__(self, seed):
@@ -207,7 +213,7 @@ class Drawn:
 
     def net(self):
         """Return a model with parameters and running moments, and rows for it."""
-        model, x = self.choice([self.of_numbers] * 4 + [self.of_words, self.of_a_table, self.of_several_inputs])()
+        model, x = self.choice([self.number_net] * 4 + [self.word_net, self.table_net, self.multi_input_net])()
         for p in model.parameters():
             p.data = p.data + self.numbers.normal(size=p.shape) * 0.1
         for function in model.all_functions():
@@ -222,19 +228,19 @@ class Drawn:
     def rows(self, *shape):
         return self.numbers.normal(size=(3, *shape)).astype(np.float32)
 
-    def of_numbers(self):
+    def number_net(self):
         axes = self.choice([1, 2, 2, 3, 3, 3, 4])
         shape = tuple([self.integer(1, {1: 40, 2: 15, 3: 9, 4: 4}[axes]) for _ in range(axes)])
         functions, _ = self.sequence(shape, self.integer(1, 7), depth=0)
         return self.model(functions), self.rows(*shape)
 
-    def of_words(self):
+    def word_net(self):
         count, size, length = self.several(3, 1, 12)
         functions, _ = self.sequence((length, size), self.integer(1, 4), depth=0)
         x = self.numbers.integers(0, count, (3, length))
         return self.model([cl.Embedding(count, size), *functions]), x
 
-    def of_a_table(self):
+    def table_net(self):
         numbers, words = self.choice([(0, 1), (1, 0), (2, 1), (1, 3), (4, 2)])
         table = {f"x{i}": self.numbers.normal(self.integer(-9, 9), 2, 20) for i in range(numbers)}
         kinds = [self.integer(1, 5) for _ in range(words)]
@@ -252,13 +258,13 @@ class Drawn:
         x = tuple([a for a in x if a.size])
         return self.model([columns, *functions]), x if len(x) > 1 else x[0]
 
-    def of_several_inputs(self):
+    def multi_input_net(self):
         heads, length, keys = self.several(3, 1, 5)
         size = heads * self.integer(1, 4)
         parts = self.several(self.integer(1, 4), 0, 9)
         changes = self.random.sample(CHANGES, self.integer(0, 3)) if length > 1 and 1 < size <= 12 else []
         dtype, sequences = self.choice([np.float32, np.float32, np.float64]), self.integer(0, 1) == 0
-        model = Several(size, heads, sequences, parts, changes, dtype)
+        model = MultiOutputNet(size, heads, sequences, parts, changes, dtype)
         mask = self.numbers.random((3, keys) if self.integer(0, 1) else (3, length, keys)) < 0.6
         indices = self.numbers.integers(0, 9, (3, self.integer(1, 4)))
         return model, (self.rows(length, size), self.rows(keys, size), mask, indices)
@@ -291,7 +297,7 @@ class Drawn:
                 ]
             ),
             lambda: self.choice([cl.Softmax, cl.LogSoftmax])(self.choice([-1, self.integer(1, len(shape))])),
-            lambda: self.choice([cl.Dropout(), cl.Reshape(self.reshaped(shape))]),
+            lambda: self.choice([cl.Dropout(), cl.Reshape(self.draw_shape(shape))]),
             *[cl.Flatten] * (self.integer(0, 3) == 0),
             lambda: self.choice([cl.LayerNorm(last, 0.1), cl.LayerNorm(last, 0.01, bias=False), cl.BatchNorm(first)]),
             lambda: cl.RMSNorm(last, 0.1),
@@ -312,7 +318,7 @@ class Drawn:
                 lambda: cl.PositionalEncoding(last, 15),
             ]
         if depth < 2:
-            made += [lambda: self.composed(shape, depth + 1)] * 2
+            made += [lambda: self.compose(shape, depth + 1)] * 2
         return made
 
     def recurrent(self, features):
@@ -329,7 +335,7 @@ class Drawn:
     def several(self, axes, least, most):
         return tuple([self.integer(least, most) for _ in range(axes)])
 
-    def reshaped(self, shape):
+    def draw_shape(self, shape):
         """Another shape of as many elements."""
         n = int(np.prod(shape))
         divisors = [m for m in range(1, n + 1) if n % m == 0]
@@ -357,7 +363,7 @@ class Drawn:
         ceil = {"ceil": True} if issubclass(kind, cl.functions.pooling.MaxPool) and self.integer(0, 2) == 0 else {}
         return kind(kernel, self.several(axes, 1, 3), tuple([self.integer(0, k // 2) for k in kernel]), **ceil)
 
-    def composed(self, shape, depth):
+    def compose(self, shape, depth):
         """Return a Model, a Residual, a Parallel or a model that writes `call`."""
         functions, _ = self.sequence(shape, self.integer(0, 3), depth)
         kind = self.integer(0, 4)
@@ -372,7 +378,7 @@ class Drawn:
             branch = self.random.sample(keeping, self.integer(1, 3))
             if kind == 4:
                 places = [self.several(2, 0, 9) for _ in range(self.integer(0, 4))]
-                return Woven(branch, [(*pair, self.choice(OPERATORS)) for pair in places])
+                return WovenNet(branch, [(*pair, self.choice(OPERATORS)) for pair in places])
             return cl.Residual(branch[0] if len(branch) == 1 else cl.Model(branch))
         axis = self.choice([-1, *range(1, len(shape) + 1)])
         beside = [self.sequence(shape, self.integer(0, 2), depth)[0] for _ in range(self.integer(0, 2))]
@@ -392,7 +398,7 @@ def main():
     for start in range(0, arguments.count, 50):
         seeds = range(arguments.seed + start, arguments.seed + min(start + 50, arguments.count))
         with tempfile.TemporaryDirectory() as folder:
-            different += differing(Path(folder), [Drawn(seed).net() for seed in seeds])
+            different += differing(Path(folder), [NetGenerator(seed).net() for seed in seeds])
         print(f"{seeds.stop - arguments.seed} nets, {len(different)} of them different", flush=True)
     print("\n".join(different))
     return 1 if different else 0

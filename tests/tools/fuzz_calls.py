@@ -37,11 +37,11 @@ class Wrong(Exception):
 def kind(weight):
     """Make a function of a Generator a kind of call, so many times as likely as one of weight 1."""
 
-    def listed(function):
+    def register(function):
         KINDS[function.__name__] = function, weight
         return function
 
-    return listed
+    return register
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def an_array(rng, shape, dtype, special=True):
     return np.asarray(x).astype(dtype)
 
 
-def laid_out(rng, array):
+def lay_out(rng, array):
     """Return the array in one of many layouts; its values stay."""
     return plain_copy(array) if rng.integers(2) else pick(rng, [f for f in LAYOUTS if f is not zero_strided])(array)
 
@@ -126,7 +126,7 @@ def anything(rng):
         return pick(rng, THINGS)
     if which == 4:
         return odd_array(pick(rng, ODD_DTYPES), a_shape(rng))
-    array = laid_out(rng, an_array(rng, a_shape(rng), a_dtype(rng)))
+    array = lay_out(rng, an_array(rng, a_shape(rng), a_dtype(rng)))
     return pick(rng, [array, array.tolist(), cl.Tensor(array)])
 
 
@@ -248,8 +248,8 @@ def functions_against_judges(rng):
     case, dtype, seed = a_case(rng), a_dtype(rng), int(rng.integers(2**32))
     function, inputs = case.function(dtype), case.inputs(dtype, seed)
     with must_work():
-        ys, dys, gradients = case.forward_and_backward(function, [laid_out(rng, x) for x in inputs])
-    truths, backward = case.judged(function, inputs)
+        ys, dys, gradients = case.forward_and_backward(function, [lay_out(rng, x) for x in inputs])
+    truths, backward = case.reference(function, inputs)
     for mine, truth in zip([*ys, *gradients], [*truths, *backward(*map(to_float64, dys))], strict=True):
         same(mine, truth, max(case.scale, 1.0))
 
@@ -260,7 +260,7 @@ def functions_of_tensors(rng):
     case, dtype, seed = a_case(rng), a_dtype(rng), int(rng.integers(2**32))
     inputs = case.inputs(dtype, seed)
     shaped = len(case.shapes)  # indices and labels behind them keep their values
-    inputs = [pick(rng, LAYOUTS)(x) if i < shaped else laid_out(rng, x) for i, x in enumerate(inputs)]
+    inputs = [pick(rng, LAYOUTS)(x) if i < shaped else lay_out(rng, x) for i, x in enumerate(inputs)]
     function, other = case.function(dtype), case.function(dtype)
     with must_work():
         ys, dys, gradients = case.forward_and_backward(function, list(map(plain_copy, inputs)))
@@ -311,7 +311,7 @@ def an_operand(rng, dtype, special):
     """Return what stands beside a Tensor, and whether it is such that it is to be taken."""
     shape, which = a_shape(rng), rng.integers(8)
     if which < 4:
-        array = laid_out(rng, an_array(rng, shape, dtype, special))
+        array = lay_out(rng, an_array(rng, shape, dtype, special))
         return (array if which == 0 else cl.Tensor(array)), True
     if which == 4:
         return pick(rng, [0, 1, -2, 0.5, True, 3e38, math.nan, np.float32(0.5), np.float64(2), np.int8(3)]), True
@@ -329,7 +329,7 @@ def power(a, b):
 def operators(rng):
     """Try a Tensor and something else on either side of an operator."""
     symbol, dtype = pick(rng, list(OPERATORS)), a_dtype(rng)
-    t = cl.Tensor(laid_out(rng, an_array(rng, a_shape(rng), dtype, symbol != "@")))
+    t = cl.Tensor(lay_out(rng, an_array(rng, a_shape(rng), dtype, symbol != "@")))
     other, taken = an_operand(rng, dtype, symbol != "@")
     if not taken:
         OPERATORS[symbol](*((t, other) if rng.integers(2) else (other, t)))
@@ -356,7 +356,7 @@ def an_index(rng, shape):
         entry = rng.integers(-n - (rng.integers(8) == 0), max(n, 1), a_shape(rng, 2)).astype(
             pick(rng, [np.int64, np.int8])
         )
-        return entry.tolist() if rng.integers(2) else laid_out(rng, entry)
+        return entry.tolist() if rng.integers(2) else lay_out(rng, entry)
     if which == 9:
         return rng.random(pick(rng, [shape[:1], shape[:2], (n,)])) < 0.5
     return mostly(rng, an_integer(rng), 2)
@@ -372,7 +372,7 @@ def indexing(rng):
     index = index[0] if len(index) == 1 and rng.integers(2) else index
     if any(isinstance(entry, cl.Tensor) for entry in (index if isinstance(index, tuple) else [index])):
         return
-    t = cl.Tensor(laid_out(rng, x), True)
+    t = cl.Tensor(lay_out(rng, x), True)
     y = as_numpy(lambda: t[index], lambda: x[index], taken=False)
     with must_work():
         dy = an_array(rng, y.shape, x.dtype, special=False)
@@ -394,7 +394,7 @@ def reductions(rng):
     keepdims = bool(rng.integers(2))
     if rng.integers(4) == 0 and name != "sum" and name != "mean" and x.size:
         x.reshape(-1)[rng.integers(x.size)] = pick(rng, SPECIAL)
-    t = cl.Tensor(laid_out(rng, x), True)
+    t = cl.Tensor(lay_out(rng, x), True)
 
     def theirs():
         total = to_float64(x).sum(axis=axis, keepdims=keepdims)
@@ -419,7 +419,7 @@ def shapes(rng):
     """Tensors in other shapes, joined, clipped, chosen from: as NumPy's functions."""
     dtype = a_dtype(rng)
     x = an_array(rng, a_shape(rng), dtype)
-    t = cl.Tensor(laid_out(rng, x))
+    t = cl.Tensor(lay_out(rng, x))
     axes = (
         tuple(int(n) for n in rng.permutation(x.ndim))
         if rng.integers(2)
@@ -598,12 +598,12 @@ def optimizers(rng):
         optimizer = case.make([parameter])
         for g in gradients:
             optimizer.zero_grad()
-            parameter.add_grad(laid_out(rng, g))
+            parameter.add_grad(lay_out(rng, g))
             optimizer.step()
             if rng.integers(4) == 0:
                 state, optimizer = optimizer.state_dict(), case.make([parameter])
                 optimizer.load_state_dict(state)
-    truth, way = case.judged(to_float64(start).ravel(), [to_float64(g).ravel() for g in gradients])
+    truth, way = case.reference(to_float64(start).ravel(), [to_float64(g).ravel() for g in gradients])
     same(parameter.data, truth.reshape(start.shape), 4 * way.reshape(start.shape))
 
 
@@ -642,7 +642,7 @@ def rates(rng):
 def batches(rng):
     """Check that a DataGenerator gives each row once an epoch, beside its target; Prefetch gives the same batches."""
     n, size, last = int(rng.integers(1, 20)), int(rng.integers(1, 8)), bool(rng.integers(2))
-    x = laid_out(rng, np.float32(rng.standard_normal((n, 2))))
+    x = lay_out(rng, np.float32(rng.standard_normal((n, 2))))
     options = {"batch_size": size, "shuffle": bool(rng.integers(2)), "drop_last": last, "seed": int(rng.integers(99))}
     if n < size and last:
         return
@@ -678,7 +678,7 @@ def an_optimizer(rng, model):
 def trainings(rng):
     """`fit`, which replays a recorded step, gives the bits of the loop by hand; a row alone that of its batch."""
     model, n, size, epochs = a_model(rng), int(rng.integers(1, 12)), int(rng.integers(1, 6)), int(rng.integers(1, 4))
-    x, y = laid_out(rng, np.float32(rng.standard_normal((n, 4)))), rng.integers(0, 3, n)
+    x, y = lay_out(rng, np.float32(rng.standard_normal((n, 4)))), rng.integers(0, 3, n)
     by_hand, seed = copy.deepcopy(model), int(rng.integers(99))
     with must_work():
         state, optimizer = (

@@ -1,8 +1,9 @@
 """Measures of the house, with their limits: python tests/tools/house.py [--list MEASURE], or `make house`.
 
 It counts names that break the rules of `names.py`, files that a room should not have, words of a concern in rooms that
-should not know it, and what is too long. The exit status is 1 if a limit is exceeded. `--list` prints the places that
-count. Lines are all lines, with blank ones and comments; without a docstring where that is said.
+should not know it, tests that assert nothing, and what is too long. The exit status is 1 if a limit is exceeded.
+`--list` prints the places that count. Lines are all lines, with blank ones and comments; without a docstring where that
+is said.
 """
 
 import argparse
@@ -17,11 +18,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.tools.assertions import TestModules  # noqa: E402
 from tests.tools.names import CYTHON, Definition, definitions, is_participle, parts, repeated_classes, word_set  # noqa: E402
 
 SOURCES = {".py", ".pyi", *CYTHON, ".h", ".js", ".css", ".html"}
 
-#: Files and folders that have a better name now, by the room that they were in.
+#: Files and folders that have a better name now, by the folder that they were in.
 OLD_FILES = {
     "": "look parallel tabular",
     "_kernels": "border spinning watch",
@@ -42,7 +44,7 @@ OLD_FILES = {
     "web/playground": "follow setting wishes",
     "web/static": "said",
 }
-#: Names of files that no room should have.
+#: Names that no file should have.
 PRIVATE_WORDS = word_set(
     """alike applied at_once buffered cautions choosing door elsewhere film kept own_loss predicting said saying
     several spinning streamed surroundings weighing wishes"""
@@ -74,7 +76,7 @@ class House:
         self.package = root / "caffelite"
 
     def files(self, folder: str = "", deep: bool = True) -> list[Path]:
-        """Return the sources of a room, without what Cython makes of them."""
+        """Return the sources of a folder, without what Cython makes of them."""
         room = self.package / folder
         paths = room.rglob("*") if deep else room.glob("*")
         return sorted(path for path in paths if path.suffix in SOURCES and path.is_file() and not is_generated(path))
@@ -103,7 +105,7 @@ def participles(house: House) -> list[Place]:
     return as_places(d for d in house.functions if is_participle(d.name))
 
 
-def of_endings(house: House) -> list[Place]:
+def name_endings(house: House) -> list[Place]:
     return as_places(d for d in house.functions if d.name.rstrip("_").endswith("_of"))
 
 
@@ -194,6 +196,10 @@ def long_tests(house: House) -> Iterator[Place]:
             yield Place(path, 1, f"{lines} lines")
 
 
+def tests_without_assertion(house: House) -> list[Place]:
+    return [Place(*test) for test in TestModules(house.root).without_assertion()]
+
+
 def model_class(house: House) -> list[Definition]:
     room = house.package / "model"
     return [d for d in house.definitions if d.is_class and d.name == "Model" and d.path.is_relative_to(room)]
@@ -229,7 +235,7 @@ class Measure(NamedTuple):
 
 MEASURES = {
     "participles": Measure(15, 286, "functions that are a participle", participles),
-    "of-endings": Measure(15, 147, "functions that end in _of", of_endings),
+    "of-endings": Measure(15, 147, "functions that end in _of", name_endings),
     "of": Measure(0, 14, "functions that are called of", prepositions),
     "classes": Measure(6, 24, "class names in two files, without pytorch/ and textbook.py", classes_in_two_files),
     "old-files": Measure(0, 101, "files with an old name", old_files),
@@ -244,7 +250,8 @@ MEASURES = {
     "model": Measure(330, 365, "lines of class Model, with docstrings", lines_of_model),
     "fit": Measure(45, 41, "lines of Model.fit, without docstring", lines_of_fit),
     "tests": Measure(0, 17, "test files above 900 lines", long_tests),
-    "lines": Measure(63502, 62937, "lines of the package", lines_of_package),
+    "assertions": Measure(0, 8, "tests that assert nothing, and only run", tests_without_assertion),
+    "lines": Measure(62937, 62937, "lines of the package", lines_of_package),
 }
 
 

@@ -103,7 +103,7 @@ def fewer_rows_than_ranks(dtype):
 
 
 @case
-def weighted(dtype):
+def zero_weights(dtype):
     """Weights of which many are 0, so that whole shares and whole batches weigh nothing; clipped; groups."""
     model = cl.MLP(5, [12, 1], cl.SiLU, seed=0, dtype=dtype)
     first, others = model.parameters()[:2], model.parameters()[2:]
@@ -231,7 +231,7 @@ def large(dtype):
 
 
 @case
-def called_back(dtype):
+def user_code(dtype):
     """Return a user's Function, loss, weights, optimizer and metric; batches of an iterable, made in Python."""
     model = cl.Model([cl.Linear(5, 8), Swish(), cl.Linear(8, 2)], seed=0, dtype=dtype)
     x, y, w = rows(43, 5).astype(dtype), rows(43, 2, seed=2).astype(dtype), (np.arange(43) % 3).astype(dtype)
@@ -244,7 +244,7 @@ def called_back(dtype):
 
 
 @case
-def augmented(dtype):
+def augmentation(dtype):
     """Return a transform, in a thread ahead."""
     model = cl.Model([cl.Flatten(), cl.Linear(36, 5), cl.Softplus(), cl.Linear(5, 3)], seed=0, dtype=dtype)
     x, shift = rows(50, 1, 6, 6), cl.augment.shift(1)
@@ -489,13 +489,13 @@ def who_ends_the_training_on_one_rank_ends_it_on_all(folder):
 def a_ctrl_c_on_one_rank_is_one_on_all_after_the_same_step(folder):
     model, optimizer = small()
 
-    def begun(epoch, history):
+    def interrupt_last_rank(epoch, history):
         if epoch == 3 and WORLD.rank == WORLD.size - 1:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    begun.due = lambda epochs: 4 if epochs < 4 else np.inf  # then epochs are replayed in one go
+    interrupt_last_rank.due = lambda epochs: 4 if epochs < 4 else np.inf  # then epochs are replayed in one go
     with Raises(KeyboardInterrupt):
-        model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, callbacks=[begun], **FIT)
+        model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, callbacks=[interrupt_last_rank], **FIT)
     with Raises(KeyboardInterrupt):
         soon = lambda epoch, history: epoch == 3 and WORLD.rank == 0 and os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
         model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, callbacks=[soon], **FIT)
@@ -574,11 +574,11 @@ def one_thread_trains_at_a_time(folder):
     model, optimizer = small()
 
     def another(epoch, history):
-        thread = threading.Thread(target=refused)
+        thread = threading.Thread(target=fit_on_thread)
         thread.start()
         thread.join()
 
-    def refused():
+    def fit_on_thread():
         with Raises(RuntimeError, "another thread"):
             model.fit(rows(20, 4), labels(20), optimizer=small()[1], **FIT)
 
@@ -673,7 +673,7 @@ class Dawdling:
         time.sleep(1 if WORLD.rank == 0 else 0)
 
 
-class Undecided(cl.Model):
+class RankDependentNet(cl.Model):
     """A model that has another layer on one rank, whose gradient is large enough to be sent by itself."""
 
     def __init__(self, who):
@@ -740,7 +740,7 @@ def end(how, who):
     model, optimizer = small()
     if how == "standstill":
         cl.mpi.DEADLOCK_TIMEOUT = 2.0
-        model = Undecided(who)
+        model = RankDependentNet(who)
         optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))
 
     def happen(epoch, history):

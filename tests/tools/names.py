@@ -1,16 +1,19 @@
 """Rules for names: `house.py` counts what breaks them, and `prose.py` reports it.
 
-A function is a verb, or a noun for what it returns. A class is a noun of the field. One word means one thing. So these
-are faults:
+A function is a verb, or a noun for what it returns. A class is a noun of the field, and so is a fixture. One word means
+one thing. So these are faults:
 
 - a function that is a participle, as `checked` or `told_apart`: its first word ends in -ed or is an irregular past
   participle, and nothing follows, or a preposition or an adverb. (`named_parameters` is a noun with an adjective.)
-- a function that ends in `_of`, or is called `of`.
+- a function that begins with `of` or ends in `_of`, or is a lone preposition or adverb, as `about`.
 - a class that is a participle (`Kept`) or an adjective (`Alone`), begins with a preposition or a pronoun (`OwnHosts`),
   or has an "of" in it (`OfEpoch`).
+- a fixture that would be no name of a class, or that has a participle behind its noun (`threads_restored`).
+- a test with a name of more than 90 characters.
 - a class whose name another file of the package defines, too. The classes of `pytorch/` and `textbook.py` do not count,
   because these mirror PyTorch's layers and the framework.
 
+Tests, benchmarks and examples follow these rules, too, but two of their files may each have a class of the same name.
 Underscores at the ends of a name do not matter. Python files are parsed. In Cython files, regular expressions find
 `def`, `cdef`, `cpdef` and `class`, and the indentation says where they end.
 """
@@ -50,12 +53,15 @@ NO_NOUNS = word_set(
     Least Like Most My No None Not Of Off On Only Other Others Our Own Several Some Such That The Their These
     They This Those To Until We What When Where Which While Who Whose With Without"""
 )
-#: Public names, which stay, and a name that two rooms have for the same idea.
-ALLOWED = word_set("Each NotRecorded Penalized ToShape Where add_grad_of")
+#: Public names, which stay, a function that tracebacks show, and a name that two packages have for the same idea.
+ALLOWED = word_set("Each NotRecorded Penalized ToShape Where add_grad_of inside")
 ALLOWED_TWICE = word_set("Node")
 #: Terms of the field that begin like a pronoun or a preposition.
 TERMS = ("AllClasses", "AllReduce", "InMemory", "NotAFile", "OneHot", "OutOfCore")
-ADJECTIVES = word_set("Alike Alone Complete Elsewhere Free Latest Native Plain Same Sole Whole")
+ADJECTIVES = word_set(
+    """Alike Alone Complete Elsewhere Fast Free Generous Latest Narrow Native Plain Quick Same Slow Sole Whole Wide"""
+)
+LONGEST_TEST = 90  # characters
 
 
 class Definition(NamedTuple):
@@ -65,6 +71,7 @@ class Definition(NamedTuple):
     is_class: bool
     lines: int
     docstring_lines: int
+    is_fixture: bool = False
 
 
 class Fault(NamedTuple):
@@ -98,6 +105,12 @@ def is_noun(name: str) -> bool:
     return not (is_adjective or is_participle("_".join(words).lower()) or words[0] in NO_NOUNS or "Of" in words)
 
 
+def is_fixture_noun(name: str) -> bool:
+    """Return whether the name of a fixture may be that of a thing: its participles are in front of a noun."""
+    words = name.strip("_").split("_")
+    return is_noun("".join(map(str.capitalize, words))) and not any(map(is_past_participle, words[1:]))
+
+
 def definitions(path: Path) -> list[Definition]:
     """Return the functions and classes of a file, with methods and inner functions."""
     text = path.read_text()
@@ -110,7 +123,9 @@ def python_definitions(path: Path, text: str) -> Iterator[Definition]:
             lines = node.end_lineno - node.lineno + 1
             string = node.body[0]
             docstring_lines = string.end_lineno - string.lineno + 1 if ast.get_docstring(node) is not None else 0
-            yield Definition(path, node.lineno, node.name, isinstance(node, ast.ClassDef), lines, docstring_lines)
+            is_class = isinstance(node, ast.ClassDef)
+            is_fixture = any(ast.unparse(decorator).startswith("pytest.fixture") for decorator in node.decorator_list)
+            yield Definition(path, node.lineno, node.name, is_class, lines, docstring_lines, is_fixture)
 
 
 CYTHON_CLASS = re.compile(r" *(?:cdef |cpdef )?class (\w+)")
@@ -151,6 +166,16 @@ def repeated_classes(all_definitions: Iterable[Definition]) -> dict[str, list[De
     return {name: classes for name, classes in sorted(places.items()) if len({c.path for c in classes}) > 1}
 
 
+def broken_rule(name: str) -> str | None:
+    """Return the rule that a function's name breaks, if there is one."""
+    words = name.strip("_").split("_")
+    if words[0] == "of" or (len(words) == 1 and words[0] in PARTICLES):
+        return "of"
+    if words[-1] == "of":
+        return "_of"
+    return "participle" if is_participle(name) else None
+
+
 def check_name(definition: Definition) -> Iterator[Fault]:
     """Yield what is wrong with a name, whoever else has it."""
     path, line, name, is_class = definition[:4]
@@ -160,9 +185,11 @@ def check_name(definition: Definition) -> Iterator[Fault]:
         if not is_noun(name):
             yield Fault(path, line, "no noun", f"class {name}: name it with a noun of the field")
         return
-    bare = name.strip("_")
-    rule = "of" if bare == "of" else "_of" if bare.endswith("_of") else "participle" if is_participle(name) else None
-    if rule:
+    if definition.is_fixture and not is_fixture_noun(name):
+        yield Fault(path, line, "fixture", f"fixture {name}: name it with a noun for what a test gets")
+    if name.startswith("test_") and len(name) > LONGEST_TEST:
+        yield Fault(path, line, "long", f"{len(name)} characters: {name}")
+    if rule := broken_rule(name):
         yield Fault(path, line, rule, f"function {name}: name it with a verb, or with what it returns")
 
 

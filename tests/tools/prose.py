@@ -4,8 +4,8 @@ It reads README.md, the pages in docs/, the docstrings and comments of the examp
 the messages in `raise` and `warn(…)`, and the comments. In tests/ it reads the comments, and the names of tests as
 sentences. In all of these it finds sentences of more than 30 words, sentences with two semicolons, and this project's
 own habits, each with a suggestion. Code, tables and formulas are not prose: a name in backticks, a formula and a value
-in a message count as one word each. In caffelite/ and tests/ it also finds names that break the rules of `names.py`.
-`--figures` prints a table of the prose instead.
+in a message count as one word each. In caffelite/, tests/, benchmarks/ and examples/ it also finds names that break the
+rules of `names.py`. `--figures` prints a table of the prose instead.
 """
 
 import argparse
@@ -44,6 +44,7 @@ HABITS = {
     r"\b(is|are) said\b|\b(say|says) (so|of)\b": "write “returns”, “names”, “declares”, …",
     r"\b(anew|thereby|whereby|therein|thereof|besides|likewise|hence|beforehand)\b": "use a word of today, or none",
     r"\b(stands?|stood|lies) (?!for\b)": "write “is”",
+    r"\b(house|doors?|hearts?|rooms|(a|the|each|every|all|which) room)\b": "name the part: package, interface, core",
     r"\b(is|are) such as\b": "name them, and then write “such as”",
     r"\bnothing but\b|\b(all|any|none) but\b": "write “only” or “except”",
     r"\bone's( own)?\b": "write “your”",
@@ -159,17 +160,17 @@ def findings(path: Path, paragraphs: Iterator[list[tuple[int, str]]]) -> Iterato
         for line, sentence in sentences(paragraph):
             count = words(sentence)
             if count > LONGEST:
-                yield Finding(path, line, f"{count} words: {shortened(sentence)}")
+                yield Finding(path, line, f"{count} words: {shorten(sentence)}")
             yield from habits(path, line, sentence)
 
 
 def habits(path: Path, line: int, sentence: str) -> Iterator[Finding]:
     for pattern, advice in PATTERNS:
         if match := pattern.search(sentence):
-            yield Finding(path, line, f"“{shortened(match[0])}”: {advice}")
+            yield Finding(path, line, f"“{shorten(match[0])}”: {advice}")
 
 
-def shortened(text: str, length: int = 60) -> str:
+def shorten(text: str, length: int = 60) -> str:
     return text if len(text) <= length else text[: length - 1].rsplit(" ", 1)[0] + " …"
 
 
@@ -225,14 +226,16 @@ def paragraphs_of_comments(text: str) -> Iterator[list[tuple[int, str]]]:
     yield paragraph
 
 
-def findings_in_names(package: list[Path], tests: list[Path]) -> Iterator[Finding]:
-    """Yield the names of the package that break the rules, and habits in the names of tests."""
+def findings_in_names(package: list[Path], programs: list[Path]) -> Iterator[Finding]:
+    """Yield the names that break the rules in the package and in tests and other programs, and habits in names of
+    tests.
+    """
     in_package = [definition for path in package for definition in definitions(path)]
-    in_tests = [definition for path in tests for definition in definitions(path)]
-    for definition in in_package:
+    in_programs = [definition for path in programs for definition in definitions(path)]
+    for definition in in_package + in_programs:
         yield from (Finding(path, line, text) for path, line, _, text in check_name(definition))
     yield from (Finding(path, line, text) for path, line, _, text in check_repeated(in_package, ROOT))
-    for path, line, name, *_ in in_tests:
+    for path, line, name, *_ in in_programs:
         if name.startswith("test_"):
             yield from habits(path, line, name.removeprefix("test_").replace("_", " "))
 
@@ -267,6 +270,11 @@ def pages() -> Iterator[Path]:
 def sources() -> Iterator[Path]:
     for suffix in ("py", "pyx", "pxi", "pxd"):
         yield from sorted((ROOT / "caffelite").rglob(f"*.{suffix}"))
+
+
+def programs() -> Iterator[Path]:
+    for folder in ("tests", "benchmarks", "examples"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
 
 
 def prose() -> Iterator[tuple[Path, list[list[tuple[int, str]]]]]:
@@ -311,7 +319,7 @@ def main(arguments: list[str]) -> int:
         print(figures(parts))
         return 0
     all_findings = [finding for path, paragraphs in parts for finding in findings(path, paragraphs)]
-    in_names = findings_in_names([*sources()], sorted((ROOT / "tests").rglob("*.py")))
+    in_names = findings_in_names([*sources()], [*programs()])
     all_findings += [finding for finding in in_names if not chosen or finding.path in chosen]
     for finding in all_findings:
         print(finding._replace(path=finding.path.relative_to(ROOT)))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import caffelite as cl
-from tests.tools.torch_operators import along, axes, chunk, only, swap
+from tests.tools.torch_operators import along, axes, chunk, require, swap
 
 
 def linear(x, weight, bias=None):
@@ -26,12 +26,12 @@ def convolution(kind, window):
         if padding == "valid":
             padding = 0
         if padding == "same":
-            only(stride=(stride, 1))
+            require(stride=(stride, 1))
         stride, dilation = _alike(stride), _alike(dilation)
         padding = padding if isinstance(padding, str) else _alike(padding)
         options = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
         layer = kind(weight.shape[1] * groups, weight.shape[0], weight.shape[2:], bias=bias is not None, **options)
-        return _unbatched(apply_layer(layer, x, weight=weight, bias=bias), alone)
+        return _unbatch(apply_layer(layer, x, weight=weight, bias=bias), alone)
 
     return apply
 
@@ -40,7 +40,7 @@ def _alike(value):
     return tuple(value) if isinstance(value, list | tuple) and len(value) > 1 else np.ravel(value).tolist()[0]
 
 
-def _unbatched(y, alone):
+def _unbatch(y, alone):
     return y.reshape(*y.shape[1:]) if alone else y
 
 
@@ -52,18 +52,18 @@ def apply_layer(layer, x, **parameters):
     return layer(x)
 
 
-def transposed(kind, window):
+def transposed_convolution(kind, window):
     def apply(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
         x, alone = in_batch(x, window + 1)
         options = {"stride": _alike(stride), "padding": _alike(padding), "output_padding": _alike(output_padding)}
         options |= {"groups": groups, "dilation": _alike(dilation)}
         layer = kind(weight.shape[0], weight.shape[1] * groups, weight.shape[2:], bias=bias is not None, **options)
-        return _unbatched(apply_layer(layer, x, weight=weight, bias=bias), alone)
+        return _unbatch(apply_layer(layer, x, weight=weight, bias=bias), alone)
 
     return apply
 
 
-def pooled_by_places(x, kernel, stride, padding, dilation, ceil_mode, return_indices):
+def pool_by_places(x, kernel, stride, padding, dilation, ceil_mode, return_indices):
     """Return the largest element of each window, taken by its places among the pixels; behind the last pixel
     is −inf.
     """
@@ -92,10 +92,10 @@ def max_pool(kind, window):
         stride = kernel_size if stride is None or np.size(stride) == 0 else stride
         options = [np.broadcast_to(n, window).tolist() for n in (kernel_size, stride, padding, dilation)]
         if ceil_mode or return_indices or max(options[3]) > 1:
-            y = pooled_by_places(x, *options, ceil_mode, return_indices)
+            y = pool_by_places(x, *options, ceil_mode, return_indices)
         else:
             y = kind(*[_alike(n) for n in options[:3]])(x)
-        return tuple([_unbatched(part, alone) for part in y]) if return_indices else _unbatched(y, alone)
+        return tuple([_unbatch(part, alone) for part in y]) if return_indices else _unbatch(y, alone)
 
     return apply
 
@@ -103,11 +103,11 @@ def max_pool(kind, window):
 def average_pool(kind, window):
     def apply(x, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
         padded_at_all = np.any(np.ravel(padding) != 0)
-        only(ceil_mode=(ceil_mode, False), divisor=(divisor_override, None))
-        only(count_include_pad=(count_include_pad or not padded_at_all, True))
+        require(ceil_mode=(ceil_mode, False), divisor=(divisor_override, None))
+        require(count_include_pad=(count_include_pad or not padded_at_all, True))
         x, alone = in_batch(x, window + 1)
         stride = None if stride is None or (isinstance(stride, list | tuple) and not stride) else _alike(stride)
-        return _unbatched(kind(_alike(kernel_size), stride, _alike(padding))(x), alone)
+        return _unbatch(kind(_alike(kernel_size), stride, _alike(padding))(x), alone)
 
     return apply
 
@@ -157,17 +157,17 @@ def rms_norm(x, normalized_shape, weight=None, eps=None):
 
 
 def normalize(x, p=2.0, dim=1, eps=1e-12):
-    only(p=(p, 2.0))
+    require(p=(p, 2.0))
     return x / cl.maximum((x * x).sum(axes(x, dim), True).sqrt(), eps)
 
 
 def embedding(weight, x, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
-    only(max_norm=(max_norm, None), scale_grad_by_freq=(scale_grad_by_freq, False), padding_idx=(padding_idx, None))
+    require(max_norm=(max_norm, None), scale_grad_by_freq=(scale_grad_by_freq, False), padding_idx=(padding_idx, None))
     return weight[x]
 
 
 def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    only(dropout_p=(dropout_p, 0.0), enable_gqa=(enable_gqa, False))
+    require(dropout_p=(dropout_p, 0.0), enable_gqa=(enable_gqa, False))
     scores = q @ swap(k, -1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:
         attn_mask = np.tri(*scores.shape[-2:], dtype=bool)
@@ -186,7 +186,7 @@ def difference_loss(function):
     """Return a loss of two inputs that may both have a gradient, with operators."""
 
     def apply(x, target, size_average=None, reduce=None, reduction="mean", **options):
-        only(size_average=(size_average, None), reduce=(reduce, None))
+        require(size_average=(size_average, None), reduce=(reduce, None))
         return reduce_loss(function(x - target, **options), reduction)
 
     return apply
@@ -293,7 +293,7 @@ LAYERS = {
     "nn.functional.linear": linear,
     "nn.functional.conv1d": convolution(cl.Conv1d, 1),
     "nn.functional.conv2d": convolution(cl.Conv2d, 2),
-    "nn.functional.conv_transpose2d": transposed(cl.ConvTranspose2d, 2),
+    "nn.functional.conv_transpose2d": transposed_convolution(cl.ConvTranspose2d, 2),
     "nn.functional.max_pool1d": max_pool(cl.MaxPool1d, 1),
     "nn.functional.max_pool2d": max_pool(cl.MaxPool2d, 2),
     "nn.functional.avg_pool1d": average_pool(cl.AvgPool1d, 1),

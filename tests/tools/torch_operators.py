@@ -1,6 +1,7 @@
 """PyTorch's operators of tensors, by name, as functions of its arguments that compute with caffelite.
 
-If caffelite has no such argument, the function raises an error: `Refused`, ValueError, TypeError or IndexError.
+If caffelite has no such argument, the function raises an error: `UnsupportedOption`, ValueError, TypeError
+or IndexError.
 """
 
 import itertools
@@ -11,15 +12,15 @@ import numpy as np
 import caffelite as cl
 
 
-class Refused(Exception):
+class UnsupportedOption(Exception):
     """caffelite has no such argument."""
 
 
-def only(**expected):
+def require(**expected):
     """Refuse arguments, by name, that have another value than these."""
     for name, (given, value) in expected.items():
         if given is not value and given != value:
-            raise Refused(f"{name}={given}")
+            raise UnsupportedOption(f"{name}={given}")
 
 
 # ---- adaptors: PyTorch's arguments to caffelite's -------------------------------------------------------------------
@@ -28,16 +29,16 @@ def only(**expected):
 def axes(x, dim):
     """PyTorch's dim as an axis. It takes an empty list for all axes, and gives a number one axis."""
     none = dim is None or x.ndim == 0 or (isinstance(dim, list | tuple) and not dim)
-    return None if none else _tupled(dim)
+    return None if none else _to_tuple(dim)
 
 
-def _tupled(dim):
+def _to_tuple(dim):
     return tuple(dim) if isinstance(dim, list | tuple) else dim
 
 
 def reduction(function):
     def apply(x, dim=None, keepdim=False, *, dtype=None):
-        only(dtype=(dtype, None))
+        require(dtype=(dtype, None))
         return function(x, axes(x, dim), keepdim)
 
     return apply
@@ -47,7 +48,7 @@ def along(function):
     """Return a function along an axis; a number is taken for one element."""
 
     def apply(x, dim, dtype=None):
-        only(dtype=(dtype, None))
+        require(dtype=(dtype, None))
         return function(x, dim) if x.ndim else function(x.reshape(1), 0).reshape(())
 
     return apply
@@ -93,7 +94,7 @@ def subtract(x, other, alpha=1):
 
 
 def divide(x, other, rounding_mode=None):
-    only(rounding_mode=(rounding_mode, None))
+    require(rounding_mode=(rounding_mode, None))
     return x / other
 
 
@@ -192,7 +193,7 @@ def take(x, index, dim=None):
 def gather(x, dim, index, sparse_grad=False):
     """Return the elements at an index, which may be shorter than x."""
     if x.ndim == 0 or index.ndim == 0:
-        raise Refused("no axes")
+        raise UnsupportedOption("no axes")
     places = list(np.indices(index.shape, sparse=True))
     places[dim] = index
     return x[tuple(places)]
@@ -212,7 +213,7 @@ def tile(x, *counts):
     return x
 
 
-def padded(x, pad, mode="constant", value=None):
+def pad_array(x, pad, mode="constant", value=None):
     widths = [(0, 0)] * (x.ndim - len(pad) // 2) + [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
     for axis, (before, after) in enumerate(widths):  # negative ones cut off
         x = select(x, axis, slice(max(-before, 0), x.shape[axis] - max(-after, 0)))
@@ -221,7 +222,7 @@ def padded(x, pad, mode="constant", value=None):
     return cl.pad(x, widths, mode=mode, **({"constant_values": value or 0.0} if mode == "constant" else {}))
 
 
-def squeezed(x, dim=None):
+def squeeze(x, dim=None):
     if dim is None:
         return cl.squeeze(x)
     dims = {d % max(x.ndim, 1) for d in (dim if isinstance(dim, list | tuple) else (dim,))}
@@ -230,12 +231,12 @@ def squeezed(x, dim=None):
 
 def einsum(operands, letters):
     if len(operands) != 2:
-        raise Refused("other than two operands")
+        raise UnsupportedOption("other than two operands")
     return cl.einsum(letters, *operands)
 
 
 def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
-    only(dtype=(dtype, None))
+    require(dtype=(dtype, None))
     a, axis = x.abs(), axes(x, dim)
     if ord in (np.inf, -np.inf):
         return (cl.max if ord > 0 else cl.min)(a, axis, keepdim)
@@ -343,17 +344,17 @@ OPERATORS = {
     "expand": expand,
     "expand_as": lambda x, other: expand(x, *other.shape),
     "broadcast_to": expand,
-    "squeeze": squeezed,
+    "squeeze": squeeze,
     "unsqueeze": lambda x, dim: cl.expand_dims(x, dim),
     "flip": lambda x, dims: cl.flip(x, tuple(dims)),
     "fliplr": lambda x: cl.flip(x, 1),
     "flipud": lambda x: cl.flip(x, 0),
-    "roll": lambda x, shifts, dims=None: cl.roll(x, _tupled(shifts), axes(x, dims)),
+    "roll": lambda x, shifts, dims=None: cl.roll(x, _to_tuple(shifts), axes(x, dims)),
     "repeat_interleave": repeat,
     "repeat": tile,
     "tile": tile,
-    "constant_pad_nd": lambda x, pad, value=0: padded(x, pad, "constant", value),
-    "nn.functional.pad": padded,
+    "constant_pad_nd": lambda x, pad, value=0: pad_array(x, pad, "constant", value),
+    "nn.functional.pad": pad_array,
     "take_along_dim": take,
     "atleast_1d": at_least(1),
     "atleast_2d": at_least(2),

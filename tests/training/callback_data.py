@@ -10,6 +10,19 @@ X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 VALIDATION = cl.datasets.spiral(points_per_class=20, seed=1)
 
 
+class Rows:
+    """A source: an array that is read block by block."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        return self.array[rows]
+
+
 class Noting:
     """A callback that notes what happens to it."""
 

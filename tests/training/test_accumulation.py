@@ -6,6 +6,7 @@ from caffelite.callbacks import AverageWeights, Checkpoint, Each
 
 import caffelite as cl
 from tests.conftest import bits, classifier, train
+from tests.training.callback_data import Rows
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)  # 60 rows
 WEIGHTS = np.linspace(0.5, 2.0, 60)
@@ -90,7 +91,7 @@ def test_one_batch_a_step_is_the_usual_training():
 def test_other_losses_train_as_with_large_batches(loss):
     y = np.where(np.arange(60) % 7 == 0, -1, Y) if loss == "ignoring" else Y
 
-    def made(model):
+    def make_loss(model):
         if loss == "ignoring":
             return cl.SoftmaxLoss(ignore=-1)
         if loss == "penalized":
@@ -99,7 +100,7 @@ def test_other_losses_train_as_with_large_batches(loss):
 
     models = [classifier(2, 8, 3, dtype=np.float64) for _ in range(2)]
     for model, options in zip(models, [{"batch_size": 5, "accumulate": 3}, {"batch_size": 15}], strict=True):
-        train(model, X, y, loss=made(model), epochs=2, shuffle=False, **options)
+        train(model, X, y, loss=make_loss(model), epochs=2, shuffle=False, **options)
     assert difference(*models) < 1e-12
 
 
@@ -199,16 +200,6 @@ def test_a_transform_gets_the_small_batches():
 
 
 def test_data_that_are_read_are_trained_on_in_groups(monkeypatch):
-    class Rows:
-        def __init__(self, array):
-            self.array, self.shape, self.dtype = array, array.shape, array.dtype
-
-        def __len__(self):
-            return len(self.array)
-
-        def __getitem__(self, rows):
-            return self.array[rows]
-
     monkeypatch.setattr(cl.sources, "BUFFER", 32 * 24)
     models = [classifier(2, 3, dtype=np.float64) for _ in range(2)]
     for model, options in zip(models, [{"batch_size": 4, "accumulate": 4}, {"batch_size": 16}], strict=True):
@@ -304,16 +295,16 @@ def test_replays_are_of_whole_steps_and_need_the_memory_of_a_small_batch(monkeyp
     recorded, record = [], cl.Program.record
     monkeypatch.setattr(cl.Program, "record", lambda *given: (recorded.append(1), record(*given)))
 
-    def trained(**options):
+    def recorded_bytes(**options):
         model = classifier(2, 256, 256, 3)
         train(model, x, y, epochs=3, shuffle=False, **options)
         return sum(program.nbytes for program in model._model_state.programs._programs.values())
 
-    small = trained(batch_size=16)
+    small = recorded_bytes(batch_size=16)
     recorded.clear()
-    accumulated = trained(batch_size=16, accumulate=10)
+    accumulated = recorded_bytes(batch_size=16, accumulate=10)
     assert len(recorded) == 2  # the step of 10 batches and the last one of 5
-    assert accumulated < 3 * small < trained(batch_size=160)
+    assert accumulated < 3 * small < recorded_bytes(batch_size=160)
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_it():
@@ -359,7 +350,7 @@ def test_averages_follow_groups():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_any_number_of_threads_gives_the_same_bits(threads, threads_restored):
+def test_any_number_of_threads_gives_the_same_bits(threads, restored_threads):
     models = [classifier(2, 300, 3) for _ in range(2)]
     for model, count in zip(models, (1, threads), strict=True):
         cl.set_num_threads(count)

@@ -57,7 +57,7 @@ def test_the_model_ends_with_the_average_over_all_steps(data, dtype):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_average_has_the_same_bits_replayed_in_python_and_on_any_threads(threads, threads_restored):
+def test_the_average_has_the_same_bits_replayed_in_python_and_on_any_threads(threads, restored_threads):
     cl.set_num_threads(threads)
     recorded, eager = classifier(2, 300, 3), classifier(2, 300, 3)
     train(recorded, X, Y, epochs=3, batch_size=8, callbacks=[AverageWeights(0.99)])
@@ -121,7 +121,7 @@ def test_early_stopping_restores_the_average_of_the_best_epoch(first):
     assert model.evaluate(*VALIDATION, loss=cl.SoftmaxLoss())["loss"] == stopping.best
 
 
-class Stopped(Exception):
+class StopTraining(Exception):
     pass
 
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_has_weights_and_average(data, stop, seconds, tmp_path):
     def run(stop, resume=None):
         def f(step, training):
             if step == stop:
-                raise Stopped
+                raise StopTraining
 
         model = make_net()
         optimizer = cl.Adam(model.parameters(), lr=0.05)
@@ -147,7 +147,7 @@ def test_a_checkpoint_has_weights_and_average(data, stop, seconds, tmp_path):
     model, state = run(None)
     assert bits(cl.load(path)) == bits(model)
     path.unlink()
-    with pytest.raises(Stopped):
+    with pytest.raises(StopTraining):
         run(stop)
     again, its_state = run(None, path if path.exists() else None)
     assert bits(again) == bits(model)

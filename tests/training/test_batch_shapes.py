@@ -20,38 +20,38 @@ def texts(lengths, epochs=3):
 
 
 @pytest.fixture
-def recorded(monkeypatch):
+def recorded_calls(monkeypatch):
     calls, record = [], cl.Program.record
     monkeypatch.setattr(cl.Program, "record", lambda *given: calls.append(given) or record(*given))
     return calls
 
 
-def test_batches_of_forty_lengths_in_turn_are_recorded_once_each(recorded):
+def test_batches_of_forty_lengths_in_turn_are_recorded_once_each(recorded_calls):
     texts(range(1, 41))
-    assert len(recorded) == 40
+    assert len(recorded_calls) == 40
 
 
-def test_steps_beyond_the_budget_of_memory_run_in_python_with_the_same_bits(recorded, monkeypatch):
+def test_steps_beyond_the_budget_of_memory_run_in_python_with_the_same_bits(recorded_calls, monkeypatch):
     expected = bits(texts(range(1, 11)))
-    recorded.clear()
+    recorded_calls.clear()
     monkeypatch.setattr(cache, "MEMORY_BUDGET", 0)
     model = texts(range(1, 11))
     assert bits(model) == expected
-    assert len(recorded) == cache.MIN_PROGRAMS
+    assert len(recorded_calls) == cache.MIN_PROGRAMS
 
 
-def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, monkeypatch):
+def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded_calls, monkeypatch):
     monkeypatch.setattr(cache, "MEMORY_BUDGET", 0)
     monkeypatch.setattr(cache, "STALE_REQUESTS", 5)
     model = texts(range(1, 7))
-    recorded.clear()
+    recorded_calls.clear()
     for rows in (1, 2, 3, *range(2, 20), 3, 3):
         model.predict(np.zeros((rows, 5), int))
-    assert recorded
+    assert recorded_calls
     assert len(model._model_state.programs._programs) <= cache.MIN_PROGRAMS + cache.PREDICT_LIMITS[0]
 
 
-class Called(cl.Model):
+class CallNet(cl.Model):
     """A model that writes `call`: its rows may depend on each other."""
 
     def __init__(self):
@@ -62,11 +62,11 @@ class Called(cl.Model):
         return self.linear(x)
 
 
-def test_predict_of_ever_other_numbers_of_rows_records_few_of_them(recorded):
-    model, x = Called(), np.random.default_rng(0).normal(size=(100, 2))
+def test_predict_of_ever_other_numbers_of_rows_records_few_of_them(recorded_calls):
+    model, x = CallNet(), np.random.default_rng(0).normal(size=(100, 2))
     for rows in range(1, 101):
         np.testing.assert_array_equal(model.predict(x[:rows]), model(x[:rows].astype(np.float32)).data)
-    assert len(recorded) == 16
+    assert len(recorded_calls) == 16
 
 
 @pytest.mark.parametrize(

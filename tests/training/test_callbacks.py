@@ -9,7 +9,7 @@ from caffelite.callbacks import Each, EarlyStopping, ReduceLROnPlateau, Training
 
 import caffelite as cl
 from tests.conftest import bits, classifier, train
-from tests.training.callback_data import VALIDATION, Noting, X, Y, play_values, same, with_buffers
+from tests.training.callback_data import VALIDATION, Noting, Rows, X, Y, play_values, same, with_buffers
 
 # ---- the protocol ---------------------------------------------------------------------------------------------------
 
@@ -151,15 +151,15 @@ def test_methods_that_other_frameworks_call_are_not_ignored_in_silence():
         def on_epoch_end(self, epoch, logs=None):
             raise AssertionError
 
-    class Both(Keras):
+    class TwoStyles(Keras):
         def __call__(self, epoch, history):
             pass
 
     with pytest.raises(TypeError, match=r"no __call__ \(caffelite does not call on_train_end, on_epoch_end\)"):
         train(classifier(2, 3), X, Y, callbacks=[Keras()])
-    message = r"does not call on_train_end, on_epoch_end of Both: .* begin\(training\), __call__\(epoch, history\)"
+    message = r"does not call on_train_end, on_epoch_end of TwoStyles: .* begin\(training\), __call__\(epoch, history\)"
     with pytest.warns(cl.TrainingWarning, match=message):
-        train(classifier(2, 3), X, Y, callbacks=[Both()])
+        train(classifier(2, 3), X, Y, callbacks=[TwoStyles()])
 
 
 @pytest.mark.parametrize(
@@ -245,19 +245,6 @@ WAYS = {
     "streamed": lambda: make_batches(8),
     "read": lambda: cl.DataGenerator(Rows(X), Rows(Y), batch_size=8, seed=1),
 }
-
-
-class Rows:
-    """A source: an array that is read block by block."""
-
-    def __init__(self, array):
-        self.array, self.shape, self.dtype = array, array.shape, array.dtype
-
-    def __len__(self):
-        return len(self.array)
-
-    def __getitem__(self, rows):
-        return self.array[rows]
 
 
 def num_steps(training):

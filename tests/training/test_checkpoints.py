@@ -25,7 +25,7 @@ IMAGES = rng.random((50, 1, 6, 6), np.float32)
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def fast_checkpoints(monkeypatch):
     """Replays come back often, and nobody waits for the disk."""
     monkeypatch.setattr(in_memory, "REPLAY_SECONDS", 2e-7)
     monkeypatch.setattr(os, "fsync", lambda file: None)
@@ -36,7 +36,7 @@ def path(tmp_path):
     return tmp_path / "checkpoint.safetensors"
 
 
-class Stopped(Exception):
+class StopTraining(Exception):
     """A training is stopped where a killed one would be."""
 
 
@@ -49,7 +49,7 @@ class StopAt:
     def between_steps(self):
         self.left -= 1
         if self.left == 0:
-            raise Stopped
+            raise StopTraining
 
     def __call__(self, epoch, history):
         pass
@@ -78,7 +78,7 @@ def check(path, run, stops=(1, 2, 3, 5, 8)):
     for count in stops:
         resume = None
         for further in (count, 2):  # it is stopped twice
-            with pytest.raises(Stopped):
+            with pytest.raises(StopTraining):
                 run([cl.callbacks.Checkpoint(path, seconds=0), StopAt(further)], resume)
             resume = path
         assert everything(*run([cl.callbacks.Checkpoint(path, seconds=0)], path)) == never_stopped, count
@@ -191,7 +191,7 @@ def test_a_model_that_draws_otherwise_goes_on_with_the_stream_of_the_checkpoint(
         return model, optimizer, train(model, X, Y, optimizer=optimizer, **options)
 
     never_stopped = everything(*run([], None, make_net()))
-    with pytest.raises(Stopped):
+    with pytest.raises(StopTraining):
         run([cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], None, make_net())
     assert everything(*run([], path, cl.load(path))) == never_stopped
 
@@ -261,7 +261,7 @@ def test_a_metric_of_several_outputs_goes_on_in_the_midst_of_an_epoch(path, give
             h = self.functions[0](x)
             return h, self.functions[1](h)
 
-    class OfBoth(cl.Model):
+    class PairLoss(cl.Model):
         def call(self, outputs, y):
             return cl.SoftmaxLoss()(outputs[1], y) + (outputs[0] ** 2).mean()
 
@@ -273,7 +273,7 @@ def test_a_metric_of_several_outputs_goes_on_in_the_midst_of_an_epoch(path, give
     def run(callbacks, resume):
         model = TwoHeads([cl.Linear(2, 4), cl.Linear(4, 3)], seed=0)
         optimizer = cl.Adam(model.parameters(), lr=0.01)
-        options = {"loss": OfBoth(), "metrics": [total], "callbacks": callbacks, "resume": resume}
+        options = {"loss": PairLoss(), "metrics": [total], "callbacks": callbacks, "resume": resume}
         options["batch_size"] = 10 if given == "arrays" else None
         history = train(model, *data, optimizer=optimizer, epochs=3, seed=0, **options)
         return model, optimizer, history
@@ -347,7 +347,7 @@ def test_a_training_that_was_ended_stays_so(path):
     assert run(path) == ended
 
 
-def test_the_number_of_threads_may_change(path, threads_restored):
+def test_the_number_of_threads_may_change(path, restored_threads):
     def run(threads, callbacks=(), resume=None):
         cl.set_num_threads(threads)
         model = classifier(2, 400, 300, 3)
@@ -355,7 +355,7 @@ def test_the_number_of_threads_may_change(path, threads_restored):
         options = {"callbacks": callbacks, "resume": resume, "epochs": 2, "batch_size": 50}
         return everything(model, optimizer, train(model, X, Y, optimizer=optimizer, **options))
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StopTraining):
         run(3, [cl.callbacks.Checkpoint(path, seconds=0), StopAt(4)])
     assert run(2, resume=path) == run(1)
 
@@ -382,7 +382,7 @@ def test_a_layer_that_a_callback_has_thawed_goes_on_learning(path):
 def stop_in_mid_epoch(path, **options):
     """Return a checkpoint in mid-epoch."""
     model = make_net()
-    with pytest.raises(Stopped):
+    with pytest.raises(StopTraining):
         train(model, X, Y, callbacks=[cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], **{"epochs": 2, **options})
     return model
 
@@ -728,7 +728,7 @@ def test_nobody_is_between_steps_who_does_not_want_it():
 
 
 def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path):
-    training, seconds = crash_resume.Killed("dropout", tmp_path), 0.3
+    training, seconds = crash_resume.KilledTraining("dropout", tmp_path), 0.3
     while training.kills < 2:  # unless it was at its end by then, which begins it again
         training.run(seconds)
         seconds *= 0.7

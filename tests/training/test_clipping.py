@@ -29,31 +29,31 @@ def test_each_fit_has_its_own_norm():
     model = classifier(2, 8, 3)
     start, optimizer, loss = model.state_dict(), cl.SGD(model.parameters(), lr=0.5), cl.SoftmaxLoss()
 
-    def after(clip_norm):
+    def train_with(clip_norm):
         model.load_state_dict(start)
         train(model, POINTS, ARMS, loss=loss, optimizer=optimizer, epochs=2, seed=0, clip_norm=clip_norm)
         return bits(model)
 
-    first = [after(norm) for norm in (None, 0.1, 0.01, 1e9)]
-    assert first == [after(norm) for norm in (None, 0.1, 0.01, 1e9)]
+    first = [train_with(norm) for norm in (None, 0.1, 0.01, 1e9)]
+    assert first == [train_with(norm) for norm in (None, 0.1, 0.01, 1e9)]
     assert first[0] == first[3]
     assert len(set(first)) == 3
 
 
 def test_the_gradients_of_a_users_optimizer_are_clipped():
-    class Plain(cl.Optimizer):
+    class NumPySGD(cl.Optimizer):
         def step(self):
             for p in self.parameters:
                 p.data = p.data - np.float32(self.lr) * p.grad
 
     model, other = classifier(2, 8, 3), classifier(2, 8, 3)
     options = {"epochs": 3, "seed": 0, "clip_norm": 0.1}
-    train(model, POINTS, ARMS, optimizer=Plain(model.parameters(), lr=0.5), **options)
+    train(model, POINTS, ARMS, optimizer=NumPySGD(model.parameters(), lr=0.5), **options)
     train(other, POINTS, ARMS, optimizer=cl.SGD(other.parameters(), lr=0.5), **options)
     np.testing.assert_allclose(model.predict(POINTS), other.predict(POINTS), rtol=1e-5, atol=1e-6)
 
 
-def test_clipping_gives_the_same_bits_for_any_number_of_threads(threads_restored):
+def test_clipping_gives_the_same_bits_for_any_number_of_threads(restored_threads):
     x, y = RNG.normal(size=(64, 1200)).astype(np.float32), RNG.integers(0, 10, size=64)
     seen = set()
     for threads in (1, 2, 3):

@@ -20,7 +20,7 @@ def interrupt():
 
 
 @pytest.fixture
-def handler_kept():
+def sigint_handler():
     """Check that fit puts Python's own handler of Ctrl-C back."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -35,7 +35,7 @@ def interrupt_fit(model, x=X, y=Y, **options):
     return error.value.history
 
 
-@pytest.mark.usefixtures("handler_kept")
+@pytest.mark.usefixtures("sigint_handler")
 def test_ctrl_c_in_a_callback_leaves_the_completed_epochs():
     model = classifier(2, 16, 3)
     history = interrupt_fit(model, epochs=9, callbacks=[lambda epoch, history: interrupt() if epoch == 3 else None])
@@ -43,7 +43,7 @@ def test_ctrl_c_in_a_callback_leaves_the_completed_epochs():
     assert bits(model) == bits(by_hand(classifier(2, 16, 3), X, Y, 4))
 
 
-@pytest.mark.usefixtures("handler_kept")
+@pytest.mark.usefixtures("sigint_handler")
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_ctrl_c_in_a_users_function_waits_for_the_end_of_the_step(where):
     calls = itertools.count(1)
@@ -61,22 +61,22 @@ def test_ctrl_c_in_a_users_function_waits_for_the_end_of_the_step(where):
     assert next(calls) > 4
 
 
-@pytest.mark.usefixtures("handler_kept")
+@pytest.mark.usefixtures("sigint_handler")
 def test_ctrl_c_in_a_users_optimizer_waits_for_the_end_of_the_step():
-    class Interrupted(Descent):
+    class InterruptedDescent(Descent):
         def step(self):
             for p in self.parameters:
                 interrupt()
                 p.data = p.data - np.float32(self.lr) * p.grad
 
     model, other = classifier(2, 16, 3), classifier(2, 16, 3)
-    history = interrupt_fit(model, optimizer=Interrupted(model.parameters(), lr=0.1), epochs=9)
+    history = interrupt_fit(model, optimizer=InterruptedDescent(model.parameters(), lr=0.1), epochs=9)
     assert history.epochs == 1  # of one step
     train(other, X, Y, optimizer=Descent(other.parameters(), lr=0.1), batch_size=len(X), shuffle=False)
     assert bits(model) == bits(other)
 
 
-@pytest.mark.usefixtures("handler_kept")
+@pytest.mark.usefixtures("sigint_handler")
 def test_ctrl_c_in_a_generator_or_a_metric_leaves_the_steps_made_so_far():
     def batches():
         yield X, Y
@@ -93,7 +93,7 @@ def test_ctrl_c_in_a_generator_or_a_metric_leaves_the_steps_made_so_far():
         assert bits(model) == bits(by_hand(classifier(2, 16, 3), X, Y, steps))
 
 
-@pytest.mark.usefixtures("handler_kept")
+@pytest.mark.usefixtures("sigint_handler")
 def test_ctrl_c_during_validation_leaves_lists_of_one_length():
     history = interrupt_fit(
         cl.Model([cl.Linear(2, 3), Through(lambda: None if cl.is_training() else interrupt())], seed=0),
@@ -103,7 +103,7 @@ def test_ctrl_c_during_validation_leaves_lists_of_one_length():
     assert {name: len(values) for name, values in history.items()} == {"loss": 0, "val_loss": 0}
 
 
-@pytest.mark.usefixtures("handler_kept")
+@pytest.mark.usefixtures("sigint_handler")
 @pytest.mark.parametrize("seed", range(8))
 def test_ctrl_c_at_a_random_time_leaves_a_whole_number_of_steps(seed):
     delay = random.Random(seed).uniform(0, 0.03)
@@ -149,7 +149,7 @@ def test_the_handler_of_the_program_is_called_and_put_back():
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("handler_kept")
+@pytest.mark.usefixtures("sigint_handler")
 def test_the_handler_is_put_back_after_errors_too():
     with pytest.raises(cl.TrainingDiverged):
         train(classifier(2, 3), np.full_like(X, np.nan), Y)

@@ -10,7 +10,7 @@ from tests.conftest import bits, classifier, train
 from tests.training.numpy_parts import Descent, SquaredError, Through, X, Y
 
 
-class Watched:
+class SpoiltBatches:
     """Five batches an epoch. Spoils one of them, and notes the state of the training before each."""
 
     def __init__(self, model, optimizer, epoch=None, batch=None, value=np.nan):
@@ -37,7 +37,7 @@ def test_a_loss_that_is_not_finite_stops_the_training_before_its_step(seed, valu
     epoch, batch = rng.randint(1, 4), rng.randint(1, 5)
     model = classifier(2, 16, 3)
     optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    batches = Watched(model, optimizer, epoch, batch, value)
+    batches = SpoiltBatches(model, optimizer, epoch, batch, value)
     with pytest.raises(cl.TrainingDiverged, match=rf"epoch {epoch}, batch {batch}\b") as error:
         train(model, batches, optimizer=optimizer, epochs=5)
     assert batches.state() == batches.before
@@ -57,7 +57,7 @@ def test_an_infinite_gradient_under_a_finite_loss_stops_the_training_before_its_
 
     model = classifier(2, 16, 3).add(Through(backward=spoilt)).add(cl.Linear(3, 3))
     optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    batches = Watched(model, optimizer)
+    batches = SpoiltBatches(model, optimizer)
     with pytest.raises(cl.TrainingDiverged, match=rf"epoch {epoch}, batch {batch}\b") as error:
         train(model, batches, optimizer=optimizer, epochs=5, clip_norm=clip_norm)
     assert batches.state() == batches.before

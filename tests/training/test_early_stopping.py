@@ -181,7 +181,7 @@ class Losses:
         history["mine"][-1] = next(self.values)
 
 
-def followed_by(callback, values, **options):
+def train_on_values(callback, values, **options):
     """Train a model on these values of `mine`; what its state was after each epoch, what it is, and the history."""
     model, losses = with_buffers(), Losses(values)
     metric = lambda outputs, targets: 0.0  # noqa: E731
@@ -192,7 +192,7 @@ def followed_by(callback, values, **options):
 
 
 def test_early_stopping_restores_the_best_parameters_and_buffers():
-    states, state, history = followed_by(EarlyStopping("mine", mode="min", patience=2), [3, 1, 2, 2, 0, 0])
+    states, state, history = train_on_values(EarlyStopping("mine", mode="min", patience=2), [3, 1, 2, 2, 0, 0])
     assert history.epochs == 4
     assert same(state, states[1])
     changed = {name for name, array in states[3].items() if not np.array_equal(array, states[1][name])}
@@ -200,19 +200,19 @@ def test_early_stopping_restores_the_best_parameters_and_buffers():
 
 
 def test_the_best_is_restored_too_when_all_epochs_ran():
-    states, state, history = followed_by(EarlyStopping("mine", mode="min"), [3, 1, 2])
+    states, state, history = train_on_values(EarlyStopping("mine", mode="min"), [3, 1, 2])
     assert history.epochs == 3
     assert same(state, states[1])
 
 
 def test_without_restore_best_the_model_keeps_what_it_has():
-    states, state, _ = followed_by(EarlyStopping("mine", mode="min", restore_best=False), [3, 1, 2])
+    states, state, _ = train_on_values(EarlyStopping("mine", mode="min", restore_best=False), [3, 1, 2])
     assert same(state, states[2])
 
 
 def test_without_a_best_epoch_nothing_is_restored():
     with pytest.warns(cl.TrainingWarning, match="mine is NaN in epoch 1"):
-        states, state, _ = followed_by(EarlyStopping("mine", mode="min", patience=2), [math.nan] * 3)
+        states, state, _ = train_on_values(EarlyStopping("mine", mode="min", patience=2), [math.nan] * 3)
     assert len(states) == 2
     assert same(state, states[1])
 
@@ -237,13 +237,13 @@ def test_a_ctrl_c_while_the_best_is_restored_takes_effect_afterwards(monkeypatch
     metric.__name__ = "mine"
     load = model.load_state_dict
 
-    def interrupted(state):
+    def interrupt_and_load(state):
         signal.raise_signal(signal.SIGINT)
         load(state)
 
     notes = []
     callbacks = [losses, EarlyStopping("mine", mode="min"), Noting("after", notes)]
-    monkeypatch.setattr(model, "load_state_dict", interrupted)
+    monkeypatch.setattr(model, "load_state_dict", interrupt_and_load)
     with pytest.raises(KeyboardInterrupt) as raised:
         train(model, X, Y, epochs=3, metrics=[metric], callbacks=callbacks)
     assert same(model.state_dict(), losses.states[0])
@@ -269,7 +269,7 @@ def test_the_best_is_restored_when_the_training_diverges():
 
 
 def test_the_optimizer_and_replays_go_on_from_what_was_restored():
-    def trained(restored):
+    def train_on(restored):
         model = with_buffers()
         optimizer = cl.SGD(model.parameters(), lr=0.1)
         callbacks = [EarlyStopping("loss", patience=9)] if restored else []
@@ -282,15 +282,15 @@ def test_the_optimizer_and_replays_go_on_from_what_was_restored():
         return model, other
 
     for restored in (False, True):
-        model, other = trained(restored)
+        model, other = train_on(restored)
         assert same(model.state_dict(), other.state_dict())
 
 
 def test_callbacks_start_again_with_a_second_training():
     stopping = EarlyStopping("mine", mode="min", patience=2)
-    first = followed_by(stopping, [0, 1, 2, 3])
+    first = train_on_values(stopping, [0, 1, 2, 3])
     assert (stopping.best, stopping.best_epoch) == (0, 0)
-    second = followed_by(stopping, [5, 4, 3, 4, 4])
+    second = train_on_values(stopping, [5, 4, 3, 4, 4])
     assert (stopping.best, stopping.best_epoch) == (3, 2)
     assert (first[2].epochs, second[2].epochs) == (3, 5)
 
@@ -311,13 +311,13 @@ def test_the_rate_falls_after_so_many_epochs_without_a_better_one():
     rates = []
     callback = ReduceLROnPlateau(factor=0.5, patience=2)
 
-    def noted(epoch, history):
+    def note_rate(epoch, history):
         returned = callback(epoch, history)
         rates.append(optimizer.lr)
         return returned
 
-    noted.begin = callback.begin
-    assert not any(play_values(noted, [3, 3, 3, 3, 3, 2, 2, math.nan, 1], optimizer=optimizer))
+    note_rate.begin = callback.begin
+    assert not any(play_values(note_rate, [3, 3, 3, 3, 3, 2, 2, math.nan, 1], optimizer=optimizer))
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
 
 
@@ -357,7 +357,7 @@ def test_scaling_rates_raises_if_a_replay_would_not_repeat_it():
 # ---- validation and early stopping without Python --------------------------------------------------------------------
 
 
-class InPython(cl.callbacks.EarlyStopping):
+class PythonEarlyStopping(cl.callbacks.EarlyStopping):
     """The same, but every epoch goes through Python, as `fit` replays only what it knows."""
 
 
@@ -395,7 +395,7 @@ def stopped_early(kind, seed, **options):
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("options", [{}, {"restore_best": False}, {"monitor": "loss"}], ids=str)
 def test_early_stopping_without_python_is_that_with_python(seed, options):
-    states = [stopped_early(kind, seed, **options) for kind in (cl.callbacks.EarlyStopping, InPython)]
+    states = [stopped_early(kind, seed, **options) for kind in (cl.callbacks.EarlyStopping, PythonEarlyStopping)]
     np.testing.assert_equal(states[0], states[1])
 
 

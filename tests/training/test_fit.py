@@ -89,14 +89,14 @@ def test_two_runs_give_the_same_bits_and_the_same_history(dtype):
 
 
 def test_the_seeds_of_the_model_and_of_fit_take_effect():
-    def trained(stream, seed):
+    def train_bits(stream, seed):
         model = classifier(2, 16, 3, seed=stream)
         model.load_state_dict(classifier(2, 16, 3).state_dict())
         train(model, X, Y, seed=seed)
         return bits(model)
 
-    assert trained(0, None) != trained(1, None)
-    assert trained(0, seed=1) == trained(1, seed=1) != trained(0, seed=2)
+    assert train_bits(0, None) != train_bits(1, None)
+    assert train_bits(0, seed=1) == train_bits(1, seed=1) != train_bits(0, seed=2)
 
 
 def test_fit_goes_on_from_the_present_parameters():

@@ -95,7 +95,7 @@ def test_a_notebook_shows_the_figure_itself():
     assert history().plot()._repr_png_().startswith(b"\x89PNG")
 
 
-@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.usefixtures("missing_matplotlib")
 def test_without_matplotlib_a_notebook_shows_a_table():
     one = history(30)
     assert one._repr_svg_() is None

@@ -133,7 +133,7 @@ def test_indices_become_int64_numbers_the_models_dtype_and_a_mask_stays_bool(kin
     assert all(dtypes == [np.int64, np.float32, np.bool_] for dtypes in model.seen)
 
 
-class Masked(cl.Model):
+class MaskedNet(cl.Model):
     """Words and a mask, or lengths."""
 
     def __init__(self):
@@ -150,7 +150,7 @@ MASK = WORDS > 3
 
 @pytest.mark.parametrize("takes", [True, (True, True), (True, False)])
 def test_a_mask_beside_indices_stays_bool_whatever_takes_indices_names_it(takes):
-    model, expected = Masked(), Masked()
+    model, expected = MaskedNet(), MaskedNet()
     model.takes_indices, expected.takes_indices = takes, (True, False)
     assert train(model, (WORDS, MASK), Y) == train(expected, (WORDS, MASK), Y)
 
@@ -171,7 +171,7 @@ def test_a_mask_beside_indices_stays_bool_whatever_takes_indices_names_it(takes)
     ],
 )
 def test_integers_that_became_floats_say_what_to_set(takes, x, message):
-    model = Masked()
+    model = MaskedNet()
     model.takes_indices = takes
     with pytest.raises(TypeError, match=message):
         train(model, x, Y)
@@ -194,12 +194,12 @@ def test_lengths_that_became_floats_say_what_to_set():
 
 
 def test_a_model_is_called_with_inputs_by_the_names_that_call_has():
-    model, lengths = Masked(), np.full(60, 3)
+    model, lengths = MaskedNet(), np.full(60, 3)
     expected = model(WORDS, None, lengths)
     for y in (model(WORDS, lengths=lengths), model(words=WORDS, lengths=lengths), model(WORDS, None, lengths=lengths)):
         assert_same_bits(y.data, expected.data)
     with pytest.raises(
-        TypeError, match=r"Masked\(.*\): got an unexpected keyword argument 'length'; did you mean 'lengths'\?$"
+        TypeError, match=r"MaskedNet\(.*\): got an unexpected keyword argument 'length'; did you mean 'lengths'\?$"
     ):
         model(WORDS, length=lengths)
     with pytest.raises(TypeError, match="missing a required argument: 'words'"):
@@ -235,7 +235,7 @@ class TwoHeads(Towers):
         return self.functions[0](a), self.functions[1](b)
 
 
-class OfBoth(SquaredError):
+class PairLoss(SquaredError):
     """The squared error of the sum of two outputs."""
 
     def __call__(self, outputs, targets):
@@ -250,7 +250,7 @@ def test_a_model_with_two_outputs_predicts_a_tuple_and_its_loss_and_metrics_get_
 
     two, one = TwoHeads(), Towers()
     histories = [
-        train(two, (A, B), TARGETS, loss=OfBoth(), lr=0.01, epochs=3, metrics=[largest]),
+        train(two, (A, B), TARGETS, loss=PairLoss(), lr=0.01, epochs=3, metrics=[largest]),
         train(one, (A, B), TARGETS, loss=SquaredError(), lr=0.01, epochs=3),
     ]
     assert histories[0]["loss"] == histories[1]["loss"]
@@ -258,7 +258,7 @@ def test_a_model_with_two_outputs_predicts_a_tuple_and_its_loss_and_metrics_get_
     assert isinstance(outputs, tuple)
     np.testing.assert_allclose(outputs[0] + outputs[1], one.predict((A, B)), rtol=1e-5)
     with pytest.raises(ValueError, match="one output"):
-        train(two, (A, B), TARGETS, loss=OfBoth(), metrics=["mse"])
+        train(two, (A, B), TARGETS, loss=PairLoss(), metrics=["mse"])
 
 
 @pytest.mark.parametrize("how", ["arrays", "generator", "batches"])
@@ -274,7 +274,7 @@ def test_a_metric_of_several_outputs_is_of_all_rows(how):
         "generator": {"x": cl.DataGenerator(inputs, targets, batch_size=8, shuffle=False)},
         "batches": {"x": [((A[i : i + 8], B[i : i + 8]), targets[i : i + 8]) for i in range(0, 30, 8)]},
     }[how]
-    history = train(model, loss=OfBoth(), lr=1e-12, epochs=2, metrics=[difference], **data)
+    history = train(model, loss=PairLoss(), lr=1e-12, epochs=2, metrics=[difference], **data)
     first, second = model.predict(inputs)
     assert history["difference"] == pytest.approx([(first - second).max()] * 2, rel=1e-5)
     assert rows == [30, 30]

@@ -370,12 +370,12 @@ def test_class_1_of_probabilities_is_more_than_a_half(loss, kind, batches):
 
 
 def test_class_1_is_a_score_whose_link_gives_more_than_a_half():
-    class Shifted(cl.MSELoss):
+    class ShiftedLoss(cl.MSELoss):
         def link(self, scores):
             return 1 / (1 + np.exp(-3 * (scores - 0.4)))
 
     expected = np.mean((SCORES[:, 0] > 0.4) == ONES)
-    found = cl.Model([Identity()]).evaluate(SCORES, ONES[:, None], loss=Shifted(), metrics=["accuracy"])
+    found = cl.Model([Identity()]).evaluate(SCORES, ONES[:, None], loss=ShiftedLoss(), metrics=["accuracy"])
     assert found["accuracy"] == expected
 
 
@@ -638,14 +638,14 @@ def test_labels_that_are_neither_0_nor_1_raise_value_error_naming_the_row():
 
 
 def test_metrics_of_probabilities_are_of_the_link_of_the_loss():
-    class Doubled(cl.SigmoidLoss):
+    class DoubledLoss(cl.SigmoidLoss):
         def link(self, scores):
             return super().link(2 * scores)
 
     scores, y = SCORES, ONES
     p = 1 / (1 + np.exp(-2 * scores[:, 0]))
     expected = -np.mean(np.log(np.where(y == 1, p, 1 - p)))
-    for loss in (Doubled(), cl.Penalized(Doubled(), [cl.Tensor(np.ones(1))])):
+    for loss in (DoubledLoss(), cl.Penalized(DoubledLoss(), [cl.Tensor(np.ones(1))])):
         model = cl.Model([Identity()], dtype=np.float64)
         found = model.evaluate(scores, y[:, None], loss=loss, metrics=["log_loss", "auc"])
         assert found["log_loss"] == pytest.approx(expected, rel=1e-12)
@@ -721,11 +721,11 @@ def test_an_unknown_name_or_one_that_is_taken_raises_value_error(metrics):
 
 
 def test_an_exception_in_a_metric_comes_through():
-    def broken(outputs, targets):
+    def fail(outputs, targets):
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        train(classifier(2, 3), *cl.datasets.spiral(points_per_class=5), metrics=[broken])
+        train(classifier(2, 3), *cl.datasets.spiral(points_per_class=5), metrics=[fail])
 
 
 @pytest.mark.parametrize("ignore", [None, -1])

@@ -363,7 +363,7 @@ def test_a_loss_that_cannot_be_recorded_trains_with_one_warning():
 
 @pytest.mark.parametrize("given", ["arrays", "batches"])
 def test_a_single_loss_of_several_outputs_gets_tuples(given):
-    class Both(cl.Function):
+    class PairLoss(cl.Function):
         def forward(self, outputs, targets):
             assert isinstance(outputs, tuple)
             assert isinstance(targets, tuple)
@@ -383,7 +383,7 @@ def test_a_single_loss_of_several_outputs_gets_tuples(given):
     models = [TwoHeads() for _ in range(3)]
     data = {"x": in_batches()} if given == "batches" else {"x": X, "y": Y, "batch_size": 16, "shuffle": False}
     options = {"epochs": 2, "metrics": [rows], **data}
-    for model, loss in zip(models, (BOTH, Both(), both), strict=True):
+    for model, loss in zip(models, (BOTH, PairLoss(), both), strict=True):
         history = train(model, loss=loss, **options)
         assert history["rows"] == [2 * N] * 2
     assert bits(models[0]) == bits(models[1]) == bits(models[2])
@@ -599,7 +599,7 @@ def test_losses_of_a_function_that_returns_several_outputs():
     assert [y.shape for y in model.predict(X)] == [(N, 3), (N, 2)]
 
 
-def test_the_number_of_threads_changes_no_bit(threads_restored):
+def test_the_number_of_threads_changes_no_bit(restored_threads):
     found = set()
     for threads in (1, 2, 3, 8):
         cl.set_num_threads(threads)

@@ -17,14 +17,14 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_transform_that_changes_nothing_changes_no_bit_of_the_training(options, dtype):
     """With a short last batch, weights, batches without weight, several epochs, metrics and validation."""
 
-    def trained(**transform):
+    def train_net(**transform):
         model = classifier(2, 16, 3, dtype=dtype)
         data = cl.DataGenerator(X, Y, batch_size=25, seed=4, **options, **transform)
         measures = ["accuracy", "f1"]
         history = train(model, data, epochs=4, metrics=measures, validation_data=data)
         return bits(model), dict(history), model.evaluate(data, loss=LOSS, metrics=measures)
 
-    (weights, history, measured), (expected, other, same) = trained(transform=lambda x, y: (x, y)), trained()
+    (weights, history, measured), (expected, other, same) = train_net(transform=lambda x, y: (x, y)), train_net()
     assert weights == expected
     assert history == other
     assert measured == same

@@ -11,7 +11,7 @@ from tests.conftest import bits, classifier, train
 from tests.training.columns import LOSS, TARGETS, A, Epochs, SquaredError, X, Y
 
 
-class Checked(SquaredError):
+class CheckedLoss(SquaredError):
     """A loss that refuses negative targets."""
 
     def check_targets(self, targets, scores_shape):
@@ -29,15 +29,15 @@ def test_a_loss_is_asked_about_the_targets_of_each_batch_before_its_step():
     bad = good.copy()
     bad[13] = -1
     for make in (lambda y: Subclass(A, y, batch_size=10, shuffle=False), lambda y: Epochs(cl.DataGenerator(A, y))):
-        model, loss = classifier(2, 3), Checked()
+        model, loss = classifier(2, 3), CheckedLoss()
         with pytest.raises(ValueError, match=r"row \d+ is negative"):
             train(model, make(bad), loss=loss)
         with pytest.raises(ValueError, match=r"row \d+ is negative"):
             model.evaluate(make(bad), loss=loss)
     model, one_step = classifier(2, 3), classifier(2, 3)
     with pytest.raises(ValueError, match="row 3 is negative"):
-        train(model, Subclass(A, bad, batch_size=10, shuffle=False), loss=Checked())
-    train(one_step, A[:10], good[:10], loss=Checked(), shuffle=False)
+        train(model, Subclass(A, bad, batch_size=10, shuffle=False), loss=CheckedLoss())
+    train(one_step, A[:10], good[:10], loss=CheckedLoss(), shuffle=False)
     assert bits(model) == bits(one_step)
 
 

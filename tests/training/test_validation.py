@@ -38,16 +38,16 @@ def test_a_validation_split_holds_out_the_same_rows_in_every_epoch():
 def test_the_rows_held_out_depend_on_the_seed():
     rows = np.arange(50.0)[:, None]
 
-    def held_out(seed, **options):
+    def draw_validation_rows(seed, **options):
         model = cl.Model([cl.Linear(1, 1)], seed=0)
         return record_rows(model, rows, rows, lr=0, validation_split=0.5, seed=seed, **options)[1][0]
 
-    assert held_out(1) == held_out(1, shuffle=False) != held_out(2)
-    assert held_out(None) == held_out(None)  # from the stream of the model
-    assert held_out(1) != list(range(25, 50))
+    assert draw_validation_rows(1) == draw_validation_rows(1, shuffle=False) != draw_validation_rows(2)
+    assert draw_validation_rows(None) == draw_validation_rows(None)  # from the stream of the model
+    assert draw_validation_rows(1) != list(range(25, 50))
 
 
-def held_out_rows(model, n=20, share=0.4, **options):
+def validation_rows(model, n=20, share=0.4, **options):
     """Return the rows of n that a fit of the model evaluates."""
     rows = np.arange(float(n))[:, None]
     return record_rows(model, rows, rows, lr=0, validation_split=share, **options)[1][0]
@@ -55,27 +55,27 @@ def held_out_rows(model, n=20, share=0.4, **options):
 
 def test_a_further_fit_holds_out_the_same_rows():
     model = cl.Model([cl.Linear(1, 1)], seed=0)
-    first = held_out_rows(model)
-    assert held_out_rows(cl.Model([cl.Linear(1, 1)], seed=0)) == first
-    other = held_out_rows(model, 30)
-    assert held_out_rows(model) == first
-    assert held_out_rows(model, 30) == other
-    assert set(held_out_rows(model, share=0.2)) < set(first)
+    first = validation_rows(model)
+    assert validation_rows(cl.Model([cl.Linear(1, 1)], seed=0)) == first
+    other = validation_rows(model, 30)
+    assert validation_rows(model) == first
+    assert validation_rows(model, 30) == other
+    assert set(validation_rows(model, share=0.2)) < set(first)
 
 
 def test_a_seed_draws_another_split_which_is_then_remembered():
     model = cl.Model([cl.Linear(1, 1)], seed=0)
-    first, anew = held_out_rows(model), held_out_rows(model, seed=1)
-    assert anew == held_out_rows(model, seed=1) == held_out_rows(model) != first
+    first, anew = validation_rows(model), validation_rows(model, seed=1)
+    assert anew == validation_rows(model, seed=1) == validation_rows(model) != first
 
 
 def test_copies_and_pickles_remember_a_split_and_a_redrawn_model_does_not():
     model = cl.Model([cl.Linear(1, 1)], seed=0)
-    first = held_out_rows(model)
+    first = validation_rows(model)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert held_out_rows(other) == first
+        assert validation_rows(other) == first
     model.initialize(7)
-    assert held_out_rows(model) == held_out_rows(cl.Model([cl.Linear(1, 1)], seed=7)) != first
+    assert validation_rows(model) == validation_rows(cl.Model([cl.Linear(1, 1)], seed=7)) != first
 
 
 @pytest.mark.parametrize("give", [lambda: (X, Y), lambda: [X.tolist(), Y], lambda: cl.DataGenerator(X, Y)])

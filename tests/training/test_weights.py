@@ -12,7 +12,7 @@ from tests.training.columns import ARMS, POINTS, RNG, TARGETS, A, Epochs, Square
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
-class Unweighted(cl.Function):
+class UnweightedLoss(cl.Function):
     """A loss that takes no weights."""
 
     def forward(self, outputs, targets):
@@ -161,7 +161,7 @@ def test_weights_given_twice_or_for_a_loss_that_takes_none_raise():
             train(model, x, loss=SquaredError(), sample_weight=ones)
     for given in weighted_data("arrays", ones), weighted_data("generator", ones), weighted_data("batches", ones):
         with pytest.raises(TypeError, match="takes no weights"):
-            train(model, loss=Unweighted(), **given)
+            train(model, loss=UnweightedLoss(), **given)
     with pytest.raises(ValueError, match="needs y"):
         cl.DataGenerator(A, sample_weight=ones)
     assert bits(model) == before

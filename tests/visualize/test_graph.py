@@ -15,7 +15,7 @@ from tests.conftest import classifier
 X, Y = cl.datasets.spiral(points_per_class=10, seed=0)
 
 
-class Drawn(NamedTuple):
+class Box(NamedTuple):
     """A box with its lines of text."""
 
     label: str
@@ -59,7 +59,7 @@ def drawing(tensor):
     for element in boxes:
         if element.tag.endswith("rect"):
             x, y, width, height = (float(element.get(name)) for name in ("x", "y", "width", "height"))
-            drawn.append(Drawn("", "", x, y, x + width, y + height))
+            drawn.append(Box("", "", x, y, x + width, y + height))
         else:
             empty = "detail" if drawn[-1].label else "label"
             drawn[-1] = drawn[-1]._replace(**{empty: element.text})

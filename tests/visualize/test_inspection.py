@@ -32,7 +32,7 @@ def dead_net(units, dead):
     return model
 
 
-class Own(cl.Function):
+class Double(cl.Function):
     """y = 2 x, by NumPy, with a buffer that counts."""
 
     def __init__(self):
@@ -110,7 +110,7 @@ def test_nothing_of_the_model_or_the_loss_changes(with_gradients):
         cl.ReLU(),
         cl.Dropout(),
         cl.Residual(cl.MLP(6, [6])),
-        Own(),
+        Double(),
         cl.Linear(6, 3),
     ]
     model = cl.Model(functions, seed=0)
@@ -255,7 +255,7 @@ def test_a_forgotten_activation_between_two_convolutions_is_reported():
         assert said.startswith(f"Layers 0 and 1 are Conv2d, with nothing between them: together they are {one}")
 
 
-class OfTwo(cl.Model):
+class TwoLayerNet(cl.Model):
     """A model of two Linear layers that a function applies."""
 
     def __init__(self, apply, second=None):
@@ -274,7 +274,7 @@ def frozen_net():
 
 
 def test_a_forgotten_activation_in_a_call_is_reported():
-    (said,) = in_a_row(look(OfTwo(lambda a, b, x: b(a(x)))))
+    (said,) = in_a_row(look(TwoLayerNet(lambda a, b, x: b(a(x)))))
     assert said.startswith("Layers a and b are Linear")
 
 
@@ -284,11 +284,11 @@ def test_a_forgotten_activation_in_a_call_is_reported():
         pytest.param(lambda: cl.Model([cl.Linear(4, 2), cl.Linear(2, 3)], seed=0), id="a factorization"),
         pytest.param(lambda: cl.Model([cl.Linear(4, 8), cl.ReLU(), cl.Linear(8, 3)], seed=0), id="an activation"),
         pytest.param(lambda: cl.Model([cl.Linear(4, 8), cl.Dropout(0.5), cl.Linear(8, 3)], seed=0), id="dropout"),
-        pytest.param(lambda: OfTwo(lambda a, b, x: b(a(x).relu())), id="an activation as a method"),
-        pytest.param(lambda: OfTwo(lambda a, b, x: b((h := a(x)) + h.tanh())), id="a sum"),
-        pytest.param(lambda: OfTwo(lambda a, b, x: b(h := a(x)) + h.tanh() @ np.ones((4, 3))), id="used twice"),
-        pytest.param(lambda: OfTwo(lambda a, b, x: b(a(a(x)).relu())), id="one layer, applied twice"),
-        pytest.param(lambda: OfTwo(lambda a, b, x: b(a(x)), cl.DropConnect(4, 3)), id="DropConnect"),
+        pytest.param(lambda: TwoLayerNet(lambda a, b, x: b(a(x).relu())), id="an activation as a method"),
+        pytest.param(lambda: TwoLayerNet(lambda a, b, x: b((h := a(x)) + h.tanh())), id="a sum"),
+        pytest.param(lambda: TwoLayerNet(lambda a, b, x: b(h := a(x)) + h.tanh() @ np.ones((4, 3))), id="used twice"),
+        pytest.param(lambda: TwoLayerNet(lambda a, b, x: b(a(a(x)).relu())), id="one layer, applied twice"),
+        pytest.param(lambda: TwoLayerNet(lambda a, b, x: b(a(x)), cl.DropConnect(4, 3)), id="DropConnect"),
         pytest.param(lambda: cl.Model([cl.Model([cl.Linear(4, 8)]), cl.Linear(8, 3)], seed=0), id="two models"),
         pytest.param(frozen_net, id="a frozen layer"),
     ],
@@ -313,7 +313,7 @@ def test_two_convolutions_with_a_reason_are_not_named(convolutions):
 
 
 def test_a_hidden_layer_that_is_an_output_of_the_model_is_not_named():
-    model = OfTwo(lambda a, b, x: (h := a(x), b(h)))
+    model = TwoLayerNet(lambda a, b, x: (h := a(x), b(h)))
     loss = cl.Losses([cl.MSELoss(), cl.SoftmaxLoss()])
     assert in_a_row(look(model, X, (X, Y), loss)) == []
 

@@ -99,7 +99,7 @@ def test_the_left_side_of_each_formula_comes_to_its_right_side(case):
         assert evaluate_formula(left) == pytest.approx(numbers(right)[0], rel=0.03, abs=0.01), line
 
 
-class Every(cl.Model):
+class OperatorNet(cl.Model):
     """Operators on two numbers."""
 
     def call(self, x):
@@ -109,7 +109,7 @@ class Every(cl.Model):
 
 
 def test_operators_have_formulas_too():
-    lines = [line for lines in boxes(cl.trace(Every(), [-0.5, 0.7])) for line in lines if " = " in line]
+    lines = [line for lines in boxes(cl.trace(OperatorNet(), [-0.5, 0.7])) for line in lines if " = " in line]
     assert len(lines) == 11
     for line in lines:
         left, right = line.split(" = ")

@@ -10,6 +10,17 @@ import caffelite as cl
 
 
 @pytest.fixture
+def long_timeouts(monkeypatch):
+    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
+    from caffelite.web import controls, live, updates
+
+    monkeypatch.setattr(updates, "FIRST_SHARE", 60.0)
+    monkeypatch.setattr(live, "SECONDS_AT_END", 60.0)
+    for module in (live, controls):
+        monkeypatch.setattr(module, "SECONDS_PAUSED", 60.0)
+
+
+@pytest.fixture
 def folder(tmp_path):
     """Return a folder with two runs, of 30 and 40 epochs."""
     from tests.web.live_training import fit  # which needs packages that may be missing

@@ -22,21 +22,13 @@ from websockets.sync.client import connect
 import caffelite as cl
 from caffelite._support.extras import install_command
 from caffelite.web import controls, snapshots, updates
-from caffelite.web import live as live_module
 from caffelite.web.curves import MAX_POINTS, Curve
 from caffelite.web.live import Live
 from tests.conftest import bits
 from tests.tools.page_client import SECONDS, Page
 from tests.web.live_training import Looking, X, Y, fit
 
-
-@pytest.fixture(autouse=True)
-def generous(monkeypatch):
-    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(updates, "FIRST_SHARE", 60.0)
-    monkeypatch.setattr(live_module, "SECONDS_AT_END", 60.0)
-    monkeypatch.setattr(live_module, "SECONDS_PAUSED", 60.0)
-    monkeypatch.setattr(controls, "SECONDS_PAUSED", 60.0)
+pytestmark = pytest.mark.usefixtures("long_timeouts")
 
 
 # ---- curves ---------------------------------------------------------------------------------------------------------

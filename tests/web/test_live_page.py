@@ -12,19 +12,11 @@ pytest.importorskip("websockets")
 
 
 import caffelite as cl
-from caffelite.web import controls, snapshots, updates
-from caffelite.web import live as live_module
+from caffelite.web import snapshots
 from caffelite.web.messages import decode
 from tests.web.live_training import command, fit
 
-
-@pytest.fixture(autouse=True)
-def generous(monkeypatch):
-    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(updates, "FIRST_SHARE", 60.0)
-    monkeypatch.setattr(live_module, "SECONDS_AT_END", 60.0)
-    monkeypatch.setattr(live_module, "SECONDS_PAUSED", 60.0)
-    monkeypatch.setattr(controls, "SECONDS_PAUSED", 60.0)
+pytestmark = pytest.mark.usefixtures("long_timeouts")
 
 
 def open_page(browser, address, said, **options):

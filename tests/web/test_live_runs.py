@@ -18,22 +18,13 @@ from websockets.sync.client import connect
 
 import caffelite as cl
 from caffelite import cli
-from caffelite.web import controls, updates
-from caffelite.web import live as live_module
 from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
 from caffelite.web.server import encode_message
 from tests.tools.page_client import SECONDS, Page
 from tests.web.live_training import Looking, command, fit
 
-
-@pytest.fixture(autouse=True)
-def generous(monkeypatch):
-    """Parts of the page may take long: a machine that does other things, too, takes long for all."""
-    monkeypatch.setattr(updates, "FIRST_SHARE", 60.0)
-    monkeypatch.setattr(live_module, "SECONDS_AT_END", 60.0)
-    monkeypatch.setattr(live_module, "SECONDS_PAUSED", 60.0)
-    monkeypatch.setattr(controls, "SECONDS_PAUSED", 60.0)
+pytestmark = pytest.mark.usefixtures("long_timeouts")
 
 
 def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):

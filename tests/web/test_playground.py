@@ -493,7 +493,7 @@ def test_the_lesson_has_ten_steps_that_do_what_they_say():
     assert len(found) == 10
     steps = [({**start, **as_json(f"{{{change}}}")}, int(speed)) for change, speed in found]
 
-    def learned(number, seconds, **others):
+    def play_step(number, seconds, **others):
         given, speed = steps[number - 1]
         setting = Setting.from_message({**given, **others})
         names = build_objects(setting)
@@ -510,28 +510,28 @@ def test_the_lesson_has_ten_steps_that_do_what_they_say():
         )
 
     def accuracy(*arguments, **others):
-        return learned(*arguments, **others)["accuracy"][-1]
+        return play_step(*arguments, **others)["accuracy"][-1]
 
-    assert learned(1, 1)["loss"][-1] > 0.03 > 1e-5 > learned(1, 10)["loss"][-1]
-    assert learned(2, 5)["loss"][-1] > 0.2 > 1e-6 > learned(2, 5, rate=0.1)["loss"][-1]
+    assert play_step(1, 1)["loss"][-1] > 0.03 > 1e-5 > play_step(1, 10)["loss"][-1]
+    assert play_step(2, 5)["loss"][-1] > 0.2 > 1e-6 > play_step(2, 5, rate=0.1)["loss"][-1]
     with pytest.raises(cl.TrainingDiverged):
-        learned(2, 5, rate=3)
+        play_step(2, 5, rate=3)
     assert 0.5 < accuracy(3, 5) < 0.7
     assert accuracy(4, 1) < 0.8 < 0.99 < accuracy(4, 60)
     assert accuracy(5, 5) < 0.6
     assert min(accuracy(5, 2, activation=f) for f in ("ReLU", "Tanh")) > 0.99
     assert accuracy(6, 2) == 1
     assert max(accuracy(6, 80, seed=seed) for seed in (2, 4)) < 0.9
-    late = learned(6, 80, seed=3)["accuracy"]
+    late = play_step(6, 80, seed=3)["accuracy"]
     assert max(late[:1000]) < 0.9 < late[-1] == 1
     assert min(accuracy(6, 2, seed=seed, layers=[5]) for seed in (1, 2, 3, 4)) == 1
-    overfitted, held_back = learned(7, 4), learned(8, 4)
+    overfitted, held_back = play_step(7, 4), play_step(8, 4)
     assert overfitted["loss"][-1] < 0.2
     assert overfitted["val_loss"][-1] > 1.5 * min(overfitted["val_loss"])
     assert held_back["val_loss"][-1] - held_back["loss"][-1] < 0.5 * (
         overfitted["val_loss"][-1] - overfitted["loss"][-1]
     )
-    sgd, momentum, adam = (learned(9, 5, optimizer=name)["loss"][-1] for name in ("SGD", "momentum", "Adam"))
+    sgd, momentum, adam = (play_step(9, 5, optimizer=name)["loss"][-1] for name in ("SGD", "momentum", "Adam"))
     assert sgd > 0.1 > 0.01 > momentum > 2 * adam
     assert accuracy(10, 5) > 0.99
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -105,16 +106,16 @@ def decode_in_javascript(content):
     start = 4 + length
     assert start % 8 == 0
 
-    def filled(value):
+    def fill(value):
         if isinstance(value, dict) and "$array" in value:
             count = int(np.prod(value["$array"]))
             found = np.frombuffer(content, value["type"], count, start + value["at"])
             return found.reshape(value["$array"])
         if isinstance(value, dict):
-            return {name: filled(x) for name, x in value.items()}
-        return [filled(x) for x in value] if isinstance(value, list) else value
+            return {name: fill(x) for name, x in value.items()}
+        return [fill(x) for x in value] if isinstance(value, list) else value
 
-    return filled(json.loads(content[4:start]))
+    return fill(json.loads(content[4:start]))
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------
@@ -132,6 +133,17 @@ def test_messages_keep_arrays_numbers_and_words():
 
 
 # ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+def test_scripts_import_only_files_and_names_that_exist():
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in web.STATIC.glob("*.js")}
+    imports = re.compile(r'^import \{ (.+) \} from "\./(.+)";$', re.MULTILINE)
+    for name, text in scripts.items():
+        found = imports.findall(text)
+        assert len(found) == text.count('from "./'), name
+        for names, file in found:
+            exported = set(re.findall(r"^export (?:const|function|class) ([$\w]+)", scripts[file], re.MULTILINE))
+            assert set(names.split(", ")) <= exported, (name, file)
 
 
 def test_the_page_needs_the_token_and_has_a_strict_policy(server):

@@ -8,7 +8,7 @@ cdef cnp.dtype int64 = np.dtype(np.int64), float64 = np.dtype(np.float64)
 
 
 cdef inline int real_type(str name, cnp.ndarray a) except -1:
-    """Which of a kernel's loops to run: 0 for float32, 1 for float64."""
+    """Return which of a kernel's loops to run: 0 for float32, 1 for float64."""
     cdef int type_num = cnp.PyArray_TYPE(a)
     if type_num == cnp.NPY_FLOAT32:
         return 0
@@ -32,7 +32,7 @@ cdef cnp.ndarray numpy_copy(cnp.ndarray a, dtype):
 
 
 cdef inline cnp.ndarray as_readable(cnp.ndarray a):
-    """The array itself if loops can read it without a copy, else a copy."""
+    """Return the array itself if loops can read it without a copy, else a copy."""
     cdef int d
     if cnp.PyArray_IS_C_CONTIGUOUS(a) and cnp.PyArray_ISBEHAVED_RO(a):
         return a
@@ -46,7 +46,7 @@ cdef inline cnp.ndarray as_readable(cnp.ndarray a):
 
 
 cdef inline cnp.ndarray as_contiguous(cnp.ndarray a):
-    """The array itself if it is readable and C-contiguous, else a copy, made by a kernel."""
+    """Return the array itself if it is readable and C-contiguous, else a copy, made by a kernel."""
     a = as_readable(a)
     if cnp.PyArray_IS_C_CONTIGUOUS(a):
         return a
@@ -56,6 +56,18 @@ cdef inline cnp.ndarray as_contiguous(cnp.ndarray a):
 cdef inline cnp.ndarray check_out(str name, cnp.ndarray out):
     if not cnp.PyArray_ISBEHAVED(out) or as_readable(out) is not out:
         raise ValueError(f"{name} needs a writeable, aligned `out` in native byte order")
+    return out
+
+
+cdef cnp.ndarray as_output(str name, cnp.ndarray out, tuple shape, cnp.ndarray like, bint accumulate=False):
+    """Return `out`, or a new array. Raise an error unless `out` is contiguous, of this shape and of the dtype."""
+    if out is None:
+        if accumulate:
+            raise ValueError(f"{name} accumulates into `out`, which was not given")
+        return output(shape, like.descr)
+    same_type(name, like, out)
+    if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out(name, out)):
+        raise ValueError(f"{name} got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
     return out
 
 
@@ -75,6 +87,33 @@ cdef inline void bind(Call* call, int operand, cnp.ndarray a) noexcept:
     call.operand[operand].array = <void*> a
 
 
+cdef extern from *:
+    ctypedef void always_inline "__attribute__((always_inline)) void"  # it becomes as many stores as there are arrays
+
+
+cdef inline always_inline bind_all(Call* call, int first, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c=None,
+                                   cnp.ndarray d=None, cnp.ndarray e=None, cnp.ndarray f=None, cnp.ndarray g=None,
+                                   cnp.ndarray h=None, cnp.ndarray i=None) noexcept:
+    """Bind arrays without strides to operands one after the other. None is left out."""
+    bind(call, first, a)
+    if b is not None:
+        bind(call, first + 1, b)
+    if c is not None:
+        bind(call, first + 2, c)
+    if d is not None:
+        bind(call, first + 3, d)
+    if e is not None:
+        bind(call, first + 4, e)
+    if f is not None:
+        bind(call, first + 5, f)
+    if g is not None:
+        bind(call, first + 6, g)
+    if h is not None:
+        bind(call, first + 7, h)
+    if i is not None:
+        bind(call, first + 8, i)
+
+
 cdef inline void bind_matrix(Call* call, int operand, cnp.ndarray a) noexcept:
     """Bind an array with the strides of its last two axes, rows first."""
     cdef int d, first = cnp.PyArray_NDIM(a) - 2
@@ -83,13 +122,19 @@ cdef inline void bind_matrix(Call* call, int operand, cnp.ndarray a) noexcept:
         call.operand[operand].stride[d] = cnp.PyArray_STRIDE(a, first + d) // cnp.PyArray_ITEMSIZE(a)
 
 
+cdef inline int launch_parts(Call* call, Py_ssize_t parts, double elements, on_stop=None) except -1:
+    """Launch a call that makes this many parts of its output, with the work of this many elements; see `launch`."""
+    call.parts, call.work = parts, (<Kernel> call.kernel).work * elements
+    return launch(call, on_stop)
+
+
 cdef inline cnp.ndarray copy_if_overlapping(cnp.ndarray a, cnp.ndarray out):
-    """The array itself, or a copy if writing `out` element by element would overwrite elements still to be read."""
+    """Return the array, or a copy if writing `out` element by element would overwrite elements that are read later."""
     return copy(a) if a is not out and overlap(a, out) and not have_same_layout(a, out) else a
 
 
 cdef inline bint have_same_layout(cnp.ndarray a, cnp.ndarray b) noexcept:
-    """Whether two arrays of one dtype have each element at the same address."""
+    """Return whether two arrays of one dtype have each element at the same address."""
     cdef int d
     if cnp.PyArray_DATA(a) != cnp.PyArray_DATA(b) or cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
         return False
@@ -100,7 +145,7 @@ cdef inline bint have_same_layout(cnp.ndarray a, cnp.ndarray b) noexcept:
 
 
 cdef inline bint overlap(cnp.ndarray a, cnp.ndarray b) noexcept:
-    """Whether the memory ranges of two arrays overlap, from their first byte to their last."""
+    """Return whether the memory ranges of two arrays overlap, from their first byte to their last."""
     cdef Py_ssize_t begin_a, end_a, begin_b, end_b
     extent(a, &begin_a, &end_a)
     extent(b, &begin_b, &end_b)
@@ -124,12 +169,12 @@ cdef inline void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end) noexc
 
 
 def address(cnp.ndarray array not None):
-    """The address of the array's first element."""
+    """Return the address of the array's first element."""
     return <Py_ssize_t> cnp.PyArray_DATA(array)
 
 
 cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
-    """A new array for a kernel's output, uninitialized."""
+    """Return a new array for a kernel's output, uninitialized."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef int d
     for d in range(len(shape)):
@@ -145,14 +190,14 @@ cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
 # read as one contiguous run. `copy` and `convert` always give C order: that is their purpose.
 
 cdef tuple memory_order(cnp.ndarray a):
-    """The axes of an array from outermost to innermost in memory; C order if the array repeats elements."""
+    """Return the axes of an array from outermost to innermost in memory; C order if the array repeats elements."""
     cdef int axes[NUMPY_MAX_DIMS]
     order_axes(a, axes)
     return tuple([axes[d] for d in range(cnp.PyArray_NDIM(a))])
 
 
 cdef cnp.ndarray output_ordered(tuple shape, cnp.dtype dtype, tuple order):
-    """A new array for a kernel's output, whose axes have this order in memory, the innermost last."""
+    """Return a new array for a kernel's output, whose axes have this order in memory, the innermost last."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef int axes[NUMPY_MAX_DIMS]
     cdef int d
@@ -162,7 +207,7 @@ cdef cnp.ndarray output_ordered(tuple shape, cnp.dtype dtype, tuple order):
 
 
 cpdef cnp.ndarray output_like(cnp.ndarray a):
-    """A new array for a kernel's output, with the shape, dtype and memory order of another array."""
+    """Return a new array for a kernel's output, with the shape, dtype and memory order of another array."""
     cdef int axes[NUMPY_MAX_DIMS]
     cdef cnp.dtype dtype = a.descr if cnp.PyArray_ISNOTSWAPPED(a) else a.descr.newbyteorder("=")
     if cnp.PyArray_IS_C_CONTIGUOUS(a):
@@ -200,7 +245,7 @@ cdef int order_axes(cnp.ndarray a, int* axes) noexcept:
 
 
 cdef bint is_in_c_order(cnp.ndarray a) noexcept:
-    """Whether the array's axes are in C order in memory, with or without gaps."""
+    """Return whether the array's axes are in C order in memory, with or without gaps."""
     cdef int axes[NUMPY_MAX_DIMS]
     cdef int d
     order_axes(a, axes)
@@ -211,7 +256,7 @@ cdef bint is_in_c_order(cnp.ndarray a) noexcept:
 
 
 cdef bint leaves_no_gaps(cnp.ndarray a, const int* axes) noexcept:
-    """Whether the array's elements follow each other without gaps if its axes have this order in memory."""
+    """Return whether the array's elements follow each other without gaps if its axes have this order in memory."""
     cdef Py_ssize_t stride = cnp.PyArray_ITEMSIZE(a)
     cdef int d
     for d in range(cnp.PyArray_NDIM(a) - 1, -1, -1):
@@ -222,7 +267,7 @@ cdef bint leaves_no_gaps(cnp.ndarray a, const int* axes) noexcept:
 
 
 cdef cnp.ndarray match_layout(cnp.ndarray x, cnp.ndarray a):
-    """The array itself if it has the memory layout of x, otherwise a copy. x has the array's shape and no gaps."""
+    """Return the array itself if it has the memory layout of x, or a copy. x has the array's shape and no gaps."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a)):
         if cnp.PyArray_DIM(a, d) > 1 and cnp.PyArray_STRIDE(a, d) != cnp.PyArray_STRIDE(x, d):
@@ -242,7 +287,7 @@ cdef cnp.ndarray empty_ordered(int ndim, cnp.npy_intp* shape, const int* axes, c
 
 
 cdef inline bint is_int64(cnp.ndarray a) noexcept:
-    """Whether the array holds 64-bit integers, whatever C calls them."""
+    """Return whether the array holds 64-bit integers, whatever C calls them."""
     return cnp.PyArray_ISSIGNED(a) and cnp.PyArray_ISINTEGER(a) and cnp.PyArray_ITEMSIZE(a) == 8
 
 

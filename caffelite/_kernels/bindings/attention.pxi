@@ -10,7 +10,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
               Py_ssize_t first=0):
     """Multi-head attention: y = softmax(q kᵀ / √d) v for each head of d neighbouring columns.
 
-    q (n, length, heads · d), k and v (n, keys, heads · d). Returns y in the shape of q, the norms for `attention_grad`,
+    q (n, length, heads · d), k and v (n, keys, heads · d). Return y in the shape of q, the norms for `attention_grad`,
     and the numbers drawn (None without dropout). If causal, the queries are the last positions of the keys, and see no
     later keys. A query does not see a key whose entry in the mask, bool, is False. The mask has an entry for each key,
     (n, keys), or for each pair, (length, keys) or (n, length, keys). In the last shape, n = 1 means the same pairs in
@@ -21,7 +21,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     int64, and its step is incremented. If the rows are a part of a larger batch, `first` is the number of their first
     element in that batch's array.
 
-    Memory is linear in the lengths. ValueError for shapes that don't match, TypeError for other dtypes.
+    Memory is linear in the lengths. Raise ValueError for shapes that don't match, TypeError for other dtypes.
     """
     cdef Call call
     cdef cnp.ndarray y, norms, drawn = None
@@ -35,9 +35,9 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     norms = output((2, call.size[0], heads, call.size[2]), q.descr)
     call.parts = call.size[0] * heads * call.size[2]
     bind(&call, 0, y)
-    bind_positions(&call, 1, q)
-    bind_positions(&call, 2, k)
-    bind_positions(&call, 3, v)
+    bind_axes(&call, 1, q)
+    bind_axes(&call, 2, k)
+    bind_axes(&call, 3, v)
     bind(&call, 4, norms)
     bind_mask_and_dropout(&call, 5, mask, drawn)
     launch(&call)
@@ -61,17 +61,15 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
             raise TypeError("attention_grad with a p above 0 needs the numbers that attention has drawn")
         require_vector("attention_grad", drawn, cnp.NPY_INT64, 2)
     dy, q, k, v = as_readable_rows(dy), as_readable_rows(q), as_readable_rows(k), as_readable_rows(v)
+    y = as_contiguous(y)
     dq, dk, dv = output(get_dims(q), q.descr), output(get_dims(k), q.descr), output(get_dims(k), q.descr)
     call.parts = call.size[0] * heads
-    bind(&call, 0, dq)
-    bind(&call, 1, dk)
-    bind(&call, 2, dv)
-    bind_positions(&call, 3, dy)
-    bind_positions(&call, 4, q)
-    bind_positions(&call, 5, k)
-    bind_positions(&call, 6, v)
-    bind(&call, 7, as_contiguous(y))
-    bind(&call, 8, norms)
+    bind_all(&call, 0, dq, dk, dv)
+    bind_axes(&call, 3, dy)
+    bind_axes(&call, 4, q)
+    bind_axes(&call, 5, k)
+    bind_axes(&call, 6, v)
+    bind_all(&call, 7, y, norms)
     bind_mask_and_dropout(&call, 9, mask, drawn)
     launch(&call)
     return dq, dk, dv
@@ -81,7 +79,7 @@ def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint ba
     """x (n, length, heads · d) with each pair of columns 2i, 2i + 1 of a head turned by position / 10000^(2i / d).
 
     The positions begin at `first`. `backward` turns by the negative angle: it is the gradient, and undoes the turn.
-    ValueError unless d is even.
+    Raise ValueError unless d is even.
     """
     cdef Call call
     cdef cnp.ndarray y, turns
@@ -94,9 +92,8 @@ def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint ba
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(x, 2) // heads, require_first("rotary", first), backward
     call.parts = call.size[1]
     y, turns = output(get_dims(x), x.descr), output((call.size[1], call.size[3]), x.descr)
-    bind(&call, 0, y)
-    bind(&call, 1, turns)
-    bind_positions(&call, 2, x)
+    bind_all(&call, 0, y, turns)
+    bind_axes(&call, 2, x)
     call.work = ROTARY_KERNEL.work * cnp.PyArray_SIZE(x) + 3000.0 * cnp.PyArray_SIZE(turns)  # of exp, sin and cos
     launch(&call)
     return y
@@ -144,17 +141,9 @@ cdef int require_mask_shape(str name, tuple shape, Py_ssize_t n, Py_ssize_t leng
 
 
 cdef cnp.ndarray as_readable_rows(cnp.ndarray x):
-    """The array itself if loops can read it and its last axis is contiguous, else a copy."""
+    """Return the array itself if loops can read it and its last axis is contiguous, else a copy."""
     x = as_readable(x)
     return x if cnp.PyArray_STRIDE(x, 2) == cnp.PyArray_ITEMSIZE(x) else as_contiguous(x)
-
-
-cdef void bind_positions(Call* call, int operand, cnp.ndarray x) noexcept:
-    """Bind an array (n, length, size) with the strides of its rows and positions."""
-    cdef int d
-    bind(call, operand, x)
-    for d in range(2):
-        call.operand[operand].stride[d] = cnp.PyArray_STRIDE(x, d) // cnp.PyArray_ITEMSIZE(x)
 
 
 cdef void bind_mask_and_dropout(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:

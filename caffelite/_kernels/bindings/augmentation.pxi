@@ -10,14 +10,14 @@ cdef Kernel AFFINE_KERNEL = Kernel("affine", work=60)
 
 
 def shift(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t pixels):
-    """A new array: each image shifted by −pixels … pixels in both directions, and filled with zeros."""
+    """Return a new array: each image shifted by −pixels … pixels in both directions, and filled with zeros."""
     return augment(SHIFT_KERNEL, x, drawn, pixels)
 
 
 def crop(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t height, Py_ssize_t width, Py_ssize_t padding=0):
-    """A new array: of each image with `padding` zeros on all sides, a window of height × width at a random place.
+    """Return a new array: of each image with `padding` zeros on all sides, a random window of height × width.
 
-    ValueError if the window is larger than an image with its padding.
+    Raise ValueError if the window is larger than an image with its padding.
     """
     if height < 0 or width < 0:
         raise ValueError(f"crop takes windows of 0 pixels or more, got {height} × {width}")
@@ -25,17 +25,17 @@ def crop(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t height, 
 
 
 def flip(cnp.ndarray x not None, cnp.ndarray drawn not None):
-    """A new array: each image mirrored, left to right, with probability 1/2."""
+    """Return a new array: each image mirrored, left to right, with probability 1/2."""
     return augment(FLIP_KERNEL, x, drawn, 0)
 
 
 def cutout(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t size):
-    """A new array: in each image, a square of size × size pixels around a random pixel is set to 0."""
+    """Return a new array: in each image, a square of size × size pixels around a random pixel is set to 0."""
     return augment(CUTOUT_KERNEL, x, drawn, size)
 
 
 def affine(cnp.ndarray x not None, cnp.ndarray maps not None):
-    """A new array: each image mapped, y at p = x at A p, between pixels by bilinear interpolation, 0 outside.
+    """Return a new array: each image mapped, y at p = x at A p, between pixels by bilinear interpolation, 0 outside.
 
     `maps` are A (n, 2, 2), float64; p is the vector (down, right) from the middle of the image.
     """
@@ -54,7 +54,7 @@ def affine(cnp.ndarray x not None, cnp.ndarray maps not None):
 
 
 cdef cnp.ndarray check_images(str name, cnp.ndarray x):
-    """Images as loops take them, contiguous. TypeError for another dtype, ValueError for another number of axes."""
+    """Return images as loops take them, contiguous. Raise TypeError for another dtype, ValueError for other axes."""
     real_type(name, x)
     if cnp.PyArray_NDIM(x) not in (3, 4):
         raise ValueError(f"{name} takes images (n, C, H, W) or (n, H, W), got shape {get_dims(x)}")
@@ -90,9 +90,7 @@ cdef int bind_augmentation(Call* call, Kernel kernel, cnp.ndarray y, cnp.ndarray
     """Begin a call of images and the numbers that change them."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))
-    bind(call, 0, y)
-    bind(call, 1, x)
-    bind(call, 2, numbers)
+    bind_all(call, 0, y, x, numbers)
     call.size[0] = cnp.PyArray_DIM(x, 1) if ndim == 4 else 1
     call.size[1], call.size[2] = cnp.PyArray_DIM(x, ndim - 2), cnp.PyArray_DIM(x, ndim - 1)
     call.size[4], call.size[5] = cnp.PyArray_DIM(y, ndim - 2), cnp.PyArray_DIM(y, ndim - 1)

@@ -2,10 +2,10 @@
 
 cdef Kernel SHUFFLE_KERNEL = Kernel("shuffle", writes=0b11, updates=0b11, work=300)
 cdef Kernel TAKE_BATCH_KERNEL = Kernel("take_batch")
-cdef Kernel PUT_BATCH_KERNEL = Kernel("put_batch", updates=1)
-cdef Kernel ADVANCE_KERNEL = Kernel("advance", updates=1)
-cdef Kernel ADD_MEAN_KERNEL = Kernel("add_mean", updates=1)
-cdef Kernel ADD_WEIGHTED_MEAN_KERNEL = Kernel("add_weighted_mean", updates=1)
+cdef Kernel PUT_BATCH_KERNEL = Kernel("put_batch", updates=1, work=2)
+cdef Kernel ADVANCE_KERNEL = Kernel("advance", updates=1, work=1)
+cdef Kernel ADD_MEAN_KERNEL = Kernel("add_mean", updates=1, work=1)
+cdef Kernel ADD_WEIGHTED_MEAN_KERNEL = Kernel("add_weighted_mean", updates=1, work=1)
 cdef Kernel ADD_CORRECT_KERNEL = Kernel("add_correct", updates=1, work=100)
 
 
@@ -15,12 +15,9 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     require_vector("shuffle", order, cnp.NPY_INT64, cnp.PyArray_SIZE(order))
     require_vector("shuffle", state, cnp.NPY_UINT64, 4)
     begin(&call, SHUFFLE_KERNEL, 0)
-    bind(&call, 0, check_out("shuffle", order))
-    bind(&call, 1, check_out("shuffle", state))
+    bind_all(&call, 0, check_out("shuffle", order), check_out("shuffle", state))
     call.size[0] = cnp.PyArray_SIZE(order)
-    call.parts = 1
-    call.work = SHUFFLE_KERNEL.work * call.size[0]
-    launch(&call)
+    launch_parts(&call, 1, call.size[0])
 
 
 # ---- epochs ------------------------------------------------------------------------------------------------------
@@ -43,8 +40,7 @@ def take_batch(cursor, Py_ssize_t column, out):
     cursor = require_cursor("take_batch", cursor)
     require_contiguous("take_batch", out)
     begin(&call, TAKE_BATCH_KERNEL, 0)
-    bind(&call, 0, out)
-    bind(&call, 1, cursor)
+    bind_all(&call, 0, out, cursor)
     call.size[0], call.size[1] = column, cnp.PyArray_NBYTES(out) // max(cnp.PyArray_DIM(out, 0), 1)
     call.parts = cnp.PyArray_DIM(out, 0)
     call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
@@ -60,13 +56,10 @@ def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None):
     if not cnp.PyArray_IS_C_CONTIGUOUS(batch):
         batch = copy(batch)
     begin(&call, PUT_BATCH_KERNEL, 0)
-    bind(&call, 0, cursor)
-    bind(&call, 1, batch)
+    bind_all(&call, 0, cursor, batch)
     call.size[0], call.size[2] = column, cnp.PyArray_DIM(batch, 0)
     call.size[1] = cnp.PyArray_NBYTES(batch) // max(call.size[2], 1)
-    call.parts = 1
-    call.work = 2.0 * cnp.PyArray_NBYTES(batch)
-    launch(&call)
+    launch_parts(&call, 1, cnp.PyArray_NBYTES(batch))
 
 
 def advance(cursor, Py_ssize_t rows):
@@ -76,9 +69,7 @@ def advance(cursor, Py_ssize_t rows):
     begin(&call, ADVANCE_KERNEL, 0)
     bind(&call, 0, cursor)
     call.size[0] = rows
-    call.parts = 1
-    call.work = 1
-    launch(&call)
+    launch_parts(&call, 1, 1)
 
 
 def add_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, Py_ssize_t rows):
@@ -87,12 +78,9 @@ def add_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, Py_ssize_t row
     cursor = require_cursor("add_mean", cursor)
     value = check_single("add_mean", value)
     begin(&call, ADD_MEAN_KERNEL, real_type("add_mean", value))
-    bind(&call, 0, cursor)
-    bind(&call, 1, value)
+    bind_all(&call, 0, cursor, value)
     call.size[0], call.size[1] = slot, rows
-    call.parts = 1
-    call.work = 1
-    launch(&call)
+    launch_parts(&call, 1, 1)
 
 
 def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.ndarray weights not None):
@@ -103,14 +91,10 @@ def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.n
     value = check_single("add_weighted_mean", value)
     require_vector("add_weighted_mean", weights, cnp.PyArray_TYPE(weights), cnp.PyArray_SIZE(weights))
     begin(&call, ADD_WEIGHTED_MEAN_KERNEL, real)
-    bind(&call, 0, cursor)
-    bind(&call, 1, value)
-    bind(&call, 2, weights)
+    bind_all(&call, 0, cursor, value, weights)
     call.size[0], call.size[1] = slot, cnp.PyArray_SIZE(weights)
     call.size[2] = real_type("add_weighted_mean", value)
-    call.parts = 1
-    call.work = call.size[1]
-    launch(&call)
+    launch_parts(&call, 1, call.size[1])
 
 
 def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarray labels not None, ignore=None,
@@ -126,15 +110,11 @@ def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarr
         raise ValueError(f"add_correct got outputs of shape {get_dims(outputs)}; expected (n, C)")
     outputs, labels = as_contiguous(outputs), as_labels("add_correct", labels, cnp.PyArray_DIM(outputs, 0))
     begin(&call, ADD_CORRECT_KERNEL, real_type("add_correct", outputs))
-    bind(&call, 0, cursor)
-    bind(&call, 1, outputs)
-    bind(&call, 2, labels)
+    bind_all(&call, 0, cursor, outputs, labels)
     call.size[0], call.size[1], call.size[4] = slot, cnp.PyArray_DIM(outputs, 0), cnp.PyArray_DIM(outputs, 1)
     call.scalar[0] = threshold
     set_ignored(&call, ignore)
-    call.parts = 1
-    call.work = ADD_CORRECT_KERNEL.work * cnp.PyArray_SIZE(outputs)
-    launch(&call)
+    launch_parts(&call, 1, cnp.PyArray_SIZE(outputs))
 
 
 cdef cnp.ndarray check_single(str name, cnp.ndarray value):

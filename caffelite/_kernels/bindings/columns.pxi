@@ -24,8 +24,7 @@ def standardize(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndarray
             raise IndexError(f"standardize got gaps {gaps.tolist()} for {k} columns")
     out = output((cnp.PyArray_DIM(x, 0), k + g), to)
     call.size[2] = g
-    bind(&call, 0, out)
-    bind(&call, 4, gaps)
+    bind_all(&call, 0, out, x, center, scale, gaps)
     launch(&call)
     return out
 
@@ -41,25 +40,24 @@ def standardize_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarra
         raise ValueError(f"standardize_grad got dy of shape {get_dims(dy)} for x of shape {get_dims(x)}")
     out = output(get_dims(x), x.descr)
     call.size[2] = cnp.PyArray_DIM(dy, 1) - call.size[1]
-    bind(&call, 0, out)
-    bind(&call, 4, dy)
+    bind_all(&call, 0, out, x, center, scale, dy)
     launch(&call)
     return out
 
 
 def piecewise(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray starts not None, dtype):
-    """The piecewise linear code of each number: 1 for the bins below it, its share of the bin it is in, 0 above.
+    """Return the piecewise linear code of each number: 1 for the bins below it, its share of the bin it is in, 0 above.
 
     x (n, k) float64, NaN if a number is missing; its code is 0. edges (e,) float64 are the edges of one column after
     the other, rising in each column. starts (k + 1,) int64 are the places where the edges of each column begin, and e.
-    Returns y (n, e − k), in float32 or float64.
+    Return y (n, e − k), in float32 or float64.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
     cdef cnp.ndarray out
     x = begin_bins(&call, PIECEWISE_KERNEL, TARGETS.get(to.str, 2), x, edges, starts)
     out = output((call.size[0], call.size[2]), to)
-    bind(&call, 0, out)
+    bind_all(&call, 0, out, x, edges, starts)
     launch(&call)
     return out
 
@@ -74,14 +72,13 @@ def piecewise_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray 
     if get_dims(dy) != (call.size[0], call.size[2]):
         raise ValueError(f"piecewise_grad got dy of shape {get_dims(dy)}; expected {(call.size[0], call.size[2])}")
     out = output(get_dims(x), x.descr)
-    bind(&call, 0, out)
-    bind(&call, 4, dy)
+    bind_all(&call, 0, out, x, edges, starts, dy)
     launch(&call)
     return out
 
 
 cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, cnp.ndarray edges, cnp.ndarray starts):
-    """Begin a call with x and the bins of each column, and return x as it is bound."""
+    """Begin a call for x and the bins of each column, and return x as loops read it."""
     cdef Py_ssize_t k
     if real > 1:
         raise TypeError(f"{kernel.name} makes float32 or float64")
@@ -99,15 +96,12 @@ cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, 
     call.size[0] = call.parts = cnp.PyArray_DIM(x, 0)
     call.size[1], call.size[2] = k, cnp.PyArray_SIZE(edges) - k
     call.work = kernel.work * call.size[0] * call.size[2]
-    bind(call, 1, x)
-    bind(call, 2, edges)
-    bind(call, 3, starts)
     return x
 
 
 cdef cnp.ndarray begin_table(Call* call, Kernel kernel, int real, cnp.ndarray x, cnp.ndarray center,
                              cnp.ndarray scale, double limit):
-    """Begin a call with x, the center and the scale of each column, and return x as it is bound."""
+    """Begin a call for x, the center and the scale of each column, and return x as loops read it."""
     if real > 1:
         raise TypeError(f"{kernel.name} makes float32 or float64")
     for a in (x, center, scale):
@@ -124,7 +118,4 @@ cdef cnp.ndarray begin_table(Call* call, Kernel kernel, int real, cnp.ndarray x,
     call.size[1] = cnp.PyArray_DIM(x, 1)
     call.scalar[0] = limit
     call.work = kernel.work * cnp.PyArray_SIZE(x)
-    bind(call, 1, x)
-    bind(call, 2, center)
-    bind(call, 3, scale)
     return x

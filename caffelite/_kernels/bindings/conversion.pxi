@@ -27,7 +27,6 @@ def convert(cnp.ndarray a not None, dtype):
     out = output(get_dims(a), to)
     begin(&call, CONVERT_KERNEL, TARGETS[target])
     call.source, call.size[MAX_DIMS] = SOURCES[source], cnp.PyArray_ITEMSIZE(a)
-    bind(&call, 0, out)
-    bind(&call, 1, a)
+    bind_all(&call, 0, out, a)
     launch_broadcast(&call, 2)
     return out

@@ -27,7 +27,7 @@ def convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple shape, cnp
     d have one number for each axis. At the end of an axis, a window may reach further out than p. Series are the same
     with one axis less.
 
-    ValueError if shapes do not fit. TypeError if dtypes differ or are not float32 or float64.
+    Raise ValueError if shapes do not fit. Raise TypeError if dtypes differ or are not float32 or float64.
     """
     return convolve(CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
 
@@ -153,7 +153,7 @@ cdef cnp.ndarray convolve(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple sha
 
 
 cdef bint uses_depthwise_loops(const Call* call) noexcept:
-    """Whether the loops of depthwise.pyx compute this convolution, or this gradient of weights."""
+    """Return whether the loops of depthwise.pyx compute this convolution, or this gradient of weights."""
     cdef int d
     for d in range(2):
         if call.window[d].kernel != 3 or call.window[d].stride != 1 or call.window[d].dilation != 1:
@@ -167,7 +167,7 @@ cdef inline void switch_kernel(Call* call, Kernel kernel, cnp.ndarray x) noexcep
 
 
 cdef Py_ssize_t sums_per_weight(const Call* call, cnp.ndarray x) noexcept:
-    """How many numbers a gradient of weights keeps for each weight while it adds them up."""
+    """Return how many numbers a gradient of weights keeps for each weight while it adds them up."""
     if not call.size[6]:
         return MAX_VECTOR_BYTES // cnp.PyArray_ITEMSIZE(x)
     return 2 if uses_depthwise_loops(call) else 1
@@ -175,7 +175,7 @@ cdef Py_ssize_t sums_per_weight(const Call* call, cnp.ndarray x) noexcept:
 
 cdef int set_windows(Call* call, cnp.ndarray x, cnp.ndarray w, cnp.ndarray y, tuple stride, tuple padding,
                      tuple dilation, Py_ssize_t groups) except -1:
-    """Describe the windows of a convolution from x to y. ValueError if shapes do not fit."""
+    """Describe the windows of a convolution from x to y. Raise ValueError if shapes do not fit."""
     cdef int d, axis, axes = cnp.PyArray_NDIM(x) - 2
     if (groups < 1 or cnp.PyArray_NDIM(w) != axes + 2 or cnp.PyArray_NDIM(y) != axes + 2
             or cnp.PyArray_DIM(x, 0) != cnp.PyArray_DIM(y, 0) or cnp.PyArray_DIM(w, 0) != cnp.PyArray_DIM(y, 1)
@@ -226,13 +226,13 @@ cdef inline void merge_pixels(Call* call, int y) noexcept:
 
 
 cdef double count_flops(const Call* call) noexcept:
-    """The FLOPs of all taps at all positions, taps in the padding included."""
+    """Return the FLOPs of all taps at all positions, taps in the padding included."""
     cdef double flops = 2.0 * call.size[0] * call.size[1] * call.size[2] * call.size[3]
     return flops * call.window[0].count * call.window[0].kernel * call.window[1].count * call.window[1].kernel
 
 
 cdef cnp.ndarray bind_weights(Call* call, cnp.ndarray w, bint transposed):
-    """Bind weights (O, C / groups, …) as the loops read them. Returns them, or their copy, which the caller keeps."""
+    """Bind weights (O, C / groups, …) as the loops read them. Return them, or their copy, which the caller keeps."""
     cdef Py_ssize_t channel, column, row
     if not call.size[6]:
         w = as_readable(w)
@@ -258,7 +258,7 @@ cdef cnp.ndarray bind_weights(Call* call, cnp.ndarray w, bint transposed):
 
 
 cdef bint channels_are_last(cnp.ndarray w, Py_ssize_t groups) except -1:
-    """Whether convolutions with these weights, (O, C / groups, …), read and write channels last.
+    """Return whether convolutions with these weights, (O, C / groups, …), read and write channels last.
 
     They do if there are many channels. Short vectors need fewer: it is enough if the channels of one side fill a strip
     of the product and the channels of the other side half a strip. Winograd's convolutions always do.
@@ -273,14 +273,14 @@ cdef bint channels_are_last(cnp.ndarray w, Py_ssize_t groups) except -1:
 
 
 cdef tuple image_axes(bint channels_last, int ndim):
-    """The axes of images or series in memory, from the outermost to the innermost."""
+    """Return the axes of images or series in memory, from the outermost to the innermost."""
     if channels_last:
         return (0, 2, 3, 1)[:ndim - 1] + (1,)
     return (1, 2, 3, 0)[:ndim - 1] + (0,)
 
 
 cdef inline void bind_axes(Call* call, int operand, cnp.ndarray a) noexcept:
-    """Bind images or weights with the strides of four axes. Series get an axis of height 1."""
+    """Bind images or weights with the strides of four axes. Arrays of three axes get an axis of height 1."""
     cdef int d, behind = 4 - cnp.PyArray_NDIM(a)
     bind(call, operand, a)
     for d in range(cnp.PyArray_NDIM(a)):

@@ -2,10 +2,10 @@
 # ../generated/operations.pxi, as `copy` at the end of this file.
 
 cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None, object c=None,
-                             double first=0, double second=0):
+                             double scalar0=0, double scalar1=0):
     """y = f(a), f(a, b) or f(a, b, c), broadcast to `out`, or without `out` to each other.
 
-    The inputs are arrays or numbers, at least one of them an array. `first` and `second` are the call's scalars.
+    The inputs are arrays or numbers, at least one of them an array. The scalars are the call's.
     """
     cdef Call call
     cdef cnp.ndarray x, y, z, w, like = first_array(kernel, a, b, c, out)
@@ -30,27 +30,19 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
 
     begin(&call, kernel, real)
     call.op, call.constants = kernel.op, constants
-    call.scalar[0], call.scalar[1] = first, second
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    if inputs > 1:
-        bind(&call, 2, z)
-    if inputs > 2:
-        bind(&call, 3, w)
+    call.scalar[0], call.scalar[1] = scalar0, scalar1
+    bind_all(&call, 0, y, x, z, w)
     launch_broadcast(&call, 1 + inputs)
     return y
 
 
-cdef tuple elementwise_with_slope(Kernel kernel, object out, object a, bint wanted, double first=0):
-    """y = f(a), and the slope f′(a) or None. The slope is the call's last operand, with y's layout in memory.
-
-    `first` is the call's scalar.
-    """
+cdef tuple elementwise_with_derivative(Kernel kernel, object out, object a, bint wanted, double scalar0=0):
+    """Return y = f(a) and f′(a), or None unless it is wanted. f′(a) is the last operand, with y's layout in memory."""
     cdef Call call
-    cdef cnp.ndarray x = first_array(kernel, a, None, None, None), y, slope
+    cdef cnp.ndarray x = first_array(kernel, a, None, None, None), y, derivative
     cdef int real = real_type(kernel.name, x)
     if not wanted:
-        return elementwise(kernel, out, a, None, None, first), None
+        return elementwise(kernel, out, a, None, None, scalar0), None
     x = as_readable(x)
     if out is None:
         y = output_like(x)
@@ -58,18 +50,16 @@ cdef tuple elementwise_with_slope(Kernel kernel, object out, object a, bint want
         y = check_out(kernel.name, out)
         same_type(kernel.name, x, y)
         x = copy_if_overlapping(x, y)
-    slope = output_like(y)
+    derivative = output_like(y)
     begin(&call, kernel, real)
-    call.op, call.scalar[0] = kernel.op, first
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    bind(&call, 2, slope)
+    call.op, call.scalar[0] = kernel.op, scalar0
+    bind_all(&call, 0, y, x, derivative)
     launch_broadcast(&call, 3)
-    return y, slope
+    return y, derivative
 
 
 cdef inline cnp.ndarray align_layout(cnp.ndarray a, cnp.ndarray y):
-    """The array itself, or a copy with the layout of y if the two arrays are contiguous along different axes.
+    """Return the array itself, or a copy with the layout of y if the two arrays are contiguous along different axes.
 
     Only images are copied: transposing blocks of them in registers is faster than reading single elements."""
     cdef int along, other
@@ -80,7 +70,7 @@ cdef inline cnp.ndarray align_layout(cnp.ndarray a, cnp.ndarray y):
 
 
 cdef inline int contiguous_axis(cnp.ndarray a) noexcept:
-    """The axis along which the array is contiguous; −1 if there is none."""
+    """Return the axis along which the array is contiguous; −1 if there is none."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a) - 1, -1, -1):
         if cnp.PyArray_DIM(a, d) > 1 and cnp.PyArray_STRIDE(a, d) == cnp.PyArray_ITEMSIZE(a):
@@ -89,7 +79,7 @@ cdef inline int contiguous_axis(cnp.ndarray a) noexcept:
 
 
 cdef cnp.ndarray first_array(Kernel kernel, object a, object b, object c, object out):
-    """The first of these objects that is an array. TypeError if there is none."""
+    """Return the first of these objects that is an array. Raise TypeError if there is none."""
     if isinstance(a, cnp.ndarray):
         return a
     if isinstance(b, cnp.ndarray):
@@ -102,7 +92,7 @@ cdef cnp.ndarray first_array(Kernel kernel, object a, object b, object c, object
 
 
 cdef inline cnp.ndarray as_input(Kernel kernel, object a, cnp.ndarray like, int* constants, int operand):
-    """An input as an array that loops can read. A number becomes an array of the dtype of `like`."""
+    """Return an input as an array that loops can read. A number becomes an array of the dtype of `like`."""
     cdef cnp.ndarray number
     if isinstance(a, cnp.ndarray):
         same_type(kernel.name, like, <cnp.ndarray> a)
@@ -122,7 +112,7 @@ cdef inline cnp.ndarray as_input(Kernel kernel, object a, cnp.ndarray like, int*
 
 
 cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c):
-    """A new array of the inputs' broadcast shape, in the memory order of the first input that has this shape."""
+    """Return a new array of the inputs' broadcast shape, in the memory order of the first input that has this shape."""
     cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(a), d
     if inputs == 1 or (inputs == 2 and (cnp.PyArray_NDIM(b) == 0 or cnp.PyArray_SAMESHAPE(a, b))):
@@ -148,7 +138,7 @@ cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray 
 
 
 cdef bint has_shape(cnp.ndarray a, int ndim, const cnp.npy_intp* shape) noexcept:
-    """Whether the array has this shape and repeats no element."""
+    """Return whether the array has this shape and repeats no element."""
     cdef int d
     if cnp.PyArray_NDIM(a) != ndim or repeats(a):
         return False
@@ -159,7 +149,7 @@ cdef bint has_shape(cnp.ndarray a, int ndim, const cnp.npy_intp* shape) noexcept
 
 
 cdef bint repeats(cnp.ndarray a) noexcept:
-    """Whether the array repeats its elements along an axis."""
+    """Return whether the array repeats its elements along an axis."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a)):
         if cnp.PyArray_STRIDE(a, d) == 0 and cnp.PyArray_DIM(a, d) > 1:
@@ -252,7 +242,7 @@ cdef void exchange_axes(Call* call, int i, int j) noexcept:
 
 
 cdef int broadcast_strides(Call* call, cnp.ndarray a, cnp.ndarray y, Py_ssize_t* stride) except -1:
-    """Set the strides of a along the axes of y, 0 where a is repeated. ValueError if a doesn't broadcast to y."""
+    """Set the strides of a along the axes of y, 0 where a is repeated. Raise ValueError if a doesn't broadcast to y."""
     cdef int d, first = cnp.PyArray_NDIM(y) - cnp.PyArray_NDIM(a)
     for d in range(first):
         stride[d] = 0
@@ -284,5 +274,5 @@ def copy(a, out=None):
 
 
 def full(shape, value, dtype):
-    """An array of the given shape and dtype with every element = value."""
+    """Return an array of the given shape and dtype with every element = value."""
     return elementwise(FULL_KERNEL, output(shape, np.dtype(dtype)), value)

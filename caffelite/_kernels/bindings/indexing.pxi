@@ -4,17 +4,17 @@ cdef Kernel RAVEL_INDEX_KERNEL = Kernel("ravel_index", checked=1, work=30)
 cdef Kernel TAKE_KERNEL = Kernel("take", checked=2)
 cdef Kernel TAKE_GRAD_KERNEL = Kernel("take_grad", checked=2, work=10)
 cdef Kernel USE_ROWS_KERNEL = Kernel("use_rows", writes=0b11, updates=0b11, checked=2, work=30)
-cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1)
+cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1, work=1)
 
 
 def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
-    """The positions of elements in an array of these lengths, in C order, from one index for each axis; int64.
+    """Return the positions of elements in an array of these lengths, in C order, from one index for each axis; int64.
 
     An index is an array of integers, a number, or None. With None, the result has as many axes as there are lengths,
     and None is all places of its axis, in order, along the result's axis of the same number. The indices are broadcast
     to each other. A negative index counts from the end if `wraps`. Otherwise it is out of bounds.
 
-    Calls `on_stop` with the array of an index that is out of bounds; `on_stop` must raise. Without `on_stop`, such an
+    Call `on_stop` with the array of an index that is out of bounds; `on_stop` must raise. Without `on_stop`, such an
     index raises IndexError. In a recorded step, it stops the replay.
     """
     cdef Call call
@@ -39,14 +39,13 @@ def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
         call.constants = (not isinstance(indices[i], cnp.ndarray)) << 1
         lowest = -lengths[i] if wraps else 0
         call.scalar[0], call.scalar[1] = lengths[i], lowest
-        bind(&call, 0, out)
-        bind(&call, 1, arrays[i])
+        bind_all(&call, 0, out, arrays[i])
         launch_broadcast(&call, 2, on_stop or partial(raise_bad_index, lowest, lengths[i]))
     return out
 
 
 cdef cnp.ndarray axis_positions(Py_ssize_t length, Py_ssize_t ndim):
-    """The numbers 0 … length − 1 along the first of so many axes."""
+    """Return the numbers 0 … length − 1 along the first of so many axes."""
     return np.arange(length).reshape((length,) + (1,) * (ndim - 1))
 
 
@@ -67,7 +66,7 @@ def raise_bad_index(lowest, length, index):
 def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None, on_stop=None):
     """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
 
-    Calls `on_stop` with `order` if an entry is not in 0 … n − 1; `on_stop` must raise. Without `on_stop`, such an entry
+    Call `on_stop` with `order` if an entry is not in 0 … n − 1; `on_stop` must raise. Without `on_stop`, such an entry
     raises IndexError.
     """
     cdef Call call
@@ -88,9 +87,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
         raise ValueError("take can't write its result into one of its operands")
 
     begin(&call, TAKE_KERNEL, 0)
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
-    bind(&call, 2, order)
+    bind_all(&call, 0, out, rows, order)
     call.size[0] = cnp.PyArray_DIM(rows, 0)
     call.size[1] = cnp.PyArray_NBYTES(out) // max(cnp.PyArray_SIZE(order), 1)
     call.parts = cnp.PyArray_SIZE(order)
@@ -101,7 +98,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
 
 def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t rows, cnp.ndarray out=None, *,
               bint accumulate=False):
-    """dx[order[i]] += dy[i]: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`.
+    """dx[order[i]] += dy[i]: dy (m, …), order (m,) int64 → (rows, …). Raise IndexError as for `take`.
 
     dx is 0 at first. If accumulating, dy is added to the values of `out` instead.
     """
@@ -112,31 +109,21 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
         raise ValueError(f"take_grad got dy of shape {get_dims(dy)} and {rows} rows")
     order = as_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
     dy, shape = as_contiguous_rows(dy), (rows,) + get_dims(dy)[1:]
-    if out is None:
-        if accumulate:
-            raise ValueError("take_grad accumulates into `out`, which was not given")
-        out = output(shape, dy.descr)
-    else:
-        same_type("take_grad", dy, out)
-        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("take_grad", out)):
-            raise ValueError(f"take_grad got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
-        dy = copy(dy) if overlap(dy, out) else dy
+    dy = copy(dy) if out is not None and overlap(dy, out) else dy
+    out = as_output("take_grad", out, shape, dy, accumulate)
     begin(&call, TAKE_GRAD_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, dy)
-    bind(&call, 2, order)
+    bind_all(&call, 0, out, dy, order)
     call.operand[1].stride[0] = cnp.PyArray_STRIDE(dy, 0) // cnp.PyArray_ITEMSIZE(dy)
     call.accumulate = accumulate
     call.size[0], call.size[2] = rows, cnp.PyArray_SIZE(order)
     call.size[1] = cnp.PyArray_SIZE(out) // max(rows, 1)
-    call.parts = (call.size[1] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
-    call.work = TAKE_GRAD_KERNEL.work * (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy))
-    launch(&call, partial(raise_bad_row, "take_grad", rows))
+    launch_parts(&call, (call.size[1] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE,
+                 (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy)), partial(raise_bad_row, "take_grad", rows))
     return out
 
 
 cdef cnp.ndarray as_contiguous_rows(cnp.ndarray a):
-    """The array itself if it is readable and each row is contiguous, else a contiguous copy."""
+    """Return the array itself if it is readable and each row is contiguous, else a contiguous copy."""
     a = as_readable(a)
     if cnp.PyArray_NDIM(a) == 2 and (cnp.PyArray_DIM(a, 1) == 1
                                      or cnp.PyArray_STRIDE(a, 1) == cnp.PyArray_ITEMSIZE(a)):
@@ -160,23 +147,24 @@ def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray 
     """Add the rows in `order`, int64 (m,), to the list. Unless accumulating, first set the listed rows of x to 0.
 
     x (n, …) is 0 in all rows that are not listed. Unless accumulating, the list is emptied before rows are added.
-    IndexError for an entry that is not in 0 … n − 1.
+    Raise IndexError for an entry that is not in 0 … n − 1.
     """
     cdef Call call
-    begin(&call, USE_ROWS_KERNEL, real_type("use_rows", x))
     order = as_labels("use_rows", order, -1)
-    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out("use_rows", x)):
-        raise ValueError(f"use_rows needs contiguous rows, got shape {get_dims(x)}")
-    call.size[1] = row_width("use_rows", used, x)
-    call.size[0] = count_rows(used)
-    bind(&call, 0, x)
-    bind(&call, 1, check_out("use_rows", used))
-    bind(&call, 2, order)
-    call.size[2] = cnp.PyArray_SIZE(order)
-    call.accumulate = accumulate
-    call.parts = 1
-    call.work = USE_ROWS_KERNEL.work * call.size[2]
-    launch(&call, partial(raise_bad_row, "use_rows", call.size[0]))
+    begin_use(&call, USE_ROWS_KERNEL, used, order, x, accumulate)
+    launch_parts(&call, 1, call.size[2], partial(raise_bad_row, "use_rows", call.size[0]))
+
+
+cdef int begin_use(Call* call, Kernel kernel, cnp.ndarray used, cnp.ndarray order, cnp.ndarray x,
+                   bint accumulate) except -1:
+    """Begin a call that adds rows of x to the list: the rows in `order`, or the columns of these sparse rows."""
+    begin(call, kernel, real_type(kernel.name, x))
+    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out(kernel.name, x)):
+        raise ValueError(f"{kernel.name} needs contiguous rows, got shape {get_dims(x)}")
+    call.size[1] = row_width(kernel.name, used, x)
+    call.size[0], call.size[2], call.accumulate = count_rows(used), cnp.PyArray_SIZE(order), accumulate
+    bind_all(call, 0, x, check_out(kernel.name, used), order)
+    return 0
 
 
 def use_all_rows(cnp.ndarray used not None):
@@ -185,13 +173,11 @@ def use_all_rows(cnp.ndarray used not None):
     begin(&call, USE_ALL_ROWS_KERNEL, 0)
     call.size[0] = count_rows(used)
     bind(&call, 0, check_out("use_all_rows", used))
-    call.parts = 1
-    call.work = 1
-    launch(&call)
+    launch_parts(&call, 1, 1)
 
 
 cdef Py_ssize_t count_rows(cnp.ndarray used) except -1:
-    """The number n of rows, from the size of the list `used`."""
+    """Return the number n of rows, from the size of the list `used`."""
     require_vector("used", used, cnp.NPY_INT64, cnp.PyArray_SIZE(used))
     if cnp.PyArray_SIZE(used) % 2 == 0:
         raise ValueError(f"expected a list of used rows, 1 + 2n numbers, got {len(used)}")
@@ -199,7 +185,7 @@ cdef Py_ssize_t count_rows(cnp.ndarray used) except -1:
 
 
 cdef Py_ssize_t row_width(str name, cnp.ndarray used, cnp.ndarray x) except -1:
-    """The number of elements in a row of x, if x has n rows. ValueError if they can't be equally long."""
+    """Return the number of elements in a row of x, if x has n rows. Raise ValueError if they can't be equally long."""
     cdef Py_ssize_t rows = count_rows(used)
     if rows == 0 or cnp.PyArray_SIZE(x) % rows != 0:
         raise ValueError(f"{name} got {cnp.PyArray_SIZE(x)} elements as {rows} rows")

@@ -30,11 +30,11 @@ cdef Kernel CHECK_PROBABILITIES_KERNEL = Kernel("check_probabilities", writes=0b
 # ---- losses of rows ----
 
 def softmax_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double smoothing=0, ignore=None):
-    """The softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets t.
+    """Return the softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets t.
 
     scores (…, C) are n rows. targets are labels (n,) int64, or probabilities in the scores' shape (see `soft_loss`).
-    Returns the losses (n,) and p (…, C). The loss is 0 where the label is `ignore`.
-    ValueError for no rows or other shapes, TypeError for labels that are not int64, IndexError for one out of range.
+    Return the losses (n,) and p (…, C). The loss is 0 where the label is `ignore`.
+    Raise ValueError for no rows or other shapes, TypeError unless labels are int64, IndexError for a bad label.
     """
     cdef Call call
     cdef cnp.ndarray rows, p
@@ -43,9 +43,7 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, doub
     scores = begin_loss(&call, SOFTMAX_LOSS_KERNEL, scores, True)
     targets = as_labels("softmax_loss", targets, call.size[0])
     rows, p = empty_losses(&call, scores), empty_scores(scores)
-    bind(&call, 0, p)
-    bind(&call, 2, targets)
-    bind(&call, 3, rows)
+    bind_all(&call, 0, p, scores, targets, rows)
     call.scalar[0] = smoothing
     set_ignored(&call, ignore)
     launch(&call, partial(raise_bad_label, "softmax_loss", call.size[1]))
@@ -63,10 +61,9 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets no
         return soft_loss_grad(probabilities, targets, dy, row_weights, smoothing)
     probabilities = begin_loss(&call, SOFTMAX_LOSS_GRAD_KERNEL, probabilities, True)
     targets = as_labels("softmax_loss_grad", targets, call.size[0])
-    bind(&call, 2, targets)
     call.scalar[0] = smoothing
     set_ignored(&call, ignore)
-    return launch_grad(&call, probabilities, dy, row_weights,
+    return launch_grad(&call, probabilities, targets, dy, row_weights,
                        partial(raise_bad_label, "softmax_loss_grad", call.size[1]))
 
 
@@ -77,9 +74,7 @@ def soft_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double 
     scores = begin_loss(&call, SOFT_LOSS_KERNEL, scores, True)
     targets = match_targets("soft_loss", scores, targets)
     rows, p = empty_losses(&call, scores), empty_scores(scores)
-    bind(&call, 0, p)
-    bind(&call, 2, targets)
-    bind(&call, 3, rows)
+    bind_all(&call, 0, p, scores, targets, rows)
     call.scalar[0] = smoothing
     launch(&call)
     return rows, p
@@ -91,23 +86,17 @@ def soft_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets not N
     cdef Call call
     probabilities = begin_loss(&call, SOFT_LOSS_GRAD_KERNEL, probabilities, True)
     targets = match_targets("soft_loss_grad", probabilities, targets)
-    bind(&call, 2, targets)
     call.scalar[0] = smoothing
-    return launch_grad(&call, probabilities, dy, row_weights)
+    return launch_grad(&call, probabilities, targets, dy, row_weights)
 
 
 def hinge_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double margin):
     """Σ max(0, s − s[label] + margin) over the other classes: scores (n, C), labels (n,) int64 → the losses (n,)."""
     cdef Call call
-    cdef cnp.ndarray rows
     scores = begin_loss(&call, HINGE_LOSS_KERNEL, scores, True)
     labels = as_labels("hinge_loss", labels, call.size[0])
-    rows = empty_losses(&call, scores)
-    bind(&call, 0, rows)
-    bind(&call, 2, labels)
     call.scalar[0] = margin
-    launch(&call, partial(raise_bad_label, "hinge_loss", call.size[1]))
-    return rows
+    return launch_losses(&call, scores, labels, partial(raise_bad_label, "hinge_loss", call.size[1]))
 
 
 def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cnp.ndarray dy not None, double margin,
@@ -116,13 +105,13 @@ def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cn
     cdef Call call
     scores = begin_loss(&call, HINGE_LOSS_GRAD_KERNEL, scores, True)
     labels = as_labels("hinge_loss_grad", labels, call.size[0])
-    bind(&call, 2, labels)
     call.scalar[0] = margin
-    return launch_grad(&call, scores, dy, row_weights, partial(raise_bad_label, "hinge_loss_grad", call.size[1]))
+    return launch_grad(&call, scores, labels, dy, row_weights,
+                       partial(raise_bad_label, "hinge_loss_grad", call.size[1]))
 
 
 def mse_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean of (s − t)² over each row: scores and targets (n, …) → (n,)."""
+    """Return the mean of (s − t)² over each row: scores and targets (n, …) → (n,)."""
     return pointwise_loss(MSE_LOSS_KERNEL, SQUARED_ERROR, scores, targets, 0)
 
 
@@ -133,7 +122,7 @@ def mse_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp
 
 
 def mae_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean of |s − t| over each row: scores and targets (n, …) → (n,)."""
+    """Return the mean of |s − t| over each row: scores and targets (n, …) → (n,)."""
     return pointwise_loss(MAE_LOSS_KERNEL, ABSOLUTE_ERROR, scores, targets, 0)
 
 
@@ -144,7 +133,7 @@ def mae_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp
 
 
 def huber_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double delta):
-    """The mean over each row of d²/2 if |d| < delta, else of delta (|d| − delta/2), with d = s − t."""
+    """Return the mean over each row of d²/2 if |d| < delta, else of delta (|d| − delta/2), with d = s − t."""
     return pointwise_loss(HUBER_LOSS_KERNEL, HUBER, scores, targets, delta)
 
 
@@ -155,7 +144,7 @@ def huber_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, c
 
 
 def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray positive not None):
-    """The mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s).
+    """Return the mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s).
 
     positive, float64, has one element, or one for each index of the last axis.
     """
@@ -170,7 +159,7 @@ def sigmoid_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None,
 
 
 def quantile_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray quantiles not None):
-    """The mean over each row of q d if d ≥ 0, else of (q − 1) d, d = t − s. quantiles q, float64, as `positive`."""
+    """Return the mean over each row of q d if d ≥ 0, else (q − 1) d, d = t − s. q, float64, is as `positive`."""
     return pointwise_loss(QUANTILE_LOSS_KERNEL, QUANTILE, scores, targets, 0, quantiles)
 
 
@@ -182,7 +171,7 @@ def quantile_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None
 
 
 def poisson_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean over each row of exp(s) − t s."""
+    """Return the mean over each row of exp(s) − t s."""
     return pointwise_loss(POISSON_LOSS_KERNEL, POISSON, scores, targets, 0)
 
 
@@ -195,16 +184,11 @@ def poisson_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None,
 cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
                                 cnp.ndarray constants=None):
     cdef Call call
-    cdef cnp.ndarray rows
     scores = begin_loss(&call, kernel, scores, False)
     targets = match_targets(kernel.name, scores, targets)
-    rows = empty_losses(&call, scores)
-    bind(&call, 0, rows)
-    bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
     bind_constants(&call, constants)
-    launch(&call)
-    return rows
+    return launch_losses(&call, scores, targets)
 
 
 cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
@@ -212,14 +196,13 @@ cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, c
     cdef Call call
     scores = begin_loss(&call, kernel, scores, False)
     targets = match_targets(kernel.name, scores, targets)
-    bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
     bind_constants(&call, constants)
-    return launch_grad(&call, scores, dy, row_weights)
+    return launch_grad(&call, scores, targets, dy, row_weights)
 
 
 cdef int bind_constants(Call* call, cnp.ndarray constants) except -1:
-    """Bind constants that repeat along a row. ValueError unless a row has as many elements, or a multiple."""
+    """Bind constants that repeat along a row. Raise ValueError unless a row has as many elements, or a multiple."""
     if constants is None:
         return 0
     require_vector((<Kernel> call.kernel).name, constants, cnp.NPY_FLOAT64, cnp.PyArray_SIZE(constants))
@@ -231,16 +214,10 @@ cdef int bind_constants(Call* call, cnp.ndarray constants) except -1:
 
 
 def gaussian_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean over each row of (v + (t − μ)² exp(−v)) / 2: scores (n, 2 k) are μ and v, targets (n, k) → (n,)."""
+    """Return the mean over each row of (v + (t − μ)² exp(−v)) / 2: scores μ, v (n, 2 k), targets (n, k) → (n,)."""
     cdef Call call
-    cdef cnp.ndarray rows
     scores = begin_loss(&call, GAUSSIAN_LOSS_KERNEL, scores, True)
-    targets = match_half(&call, scores, targets)
-    rows = empty_losses(&call, scores)
-    bind(&call, 0, rows)
-    bind(&call, 2, targets)
-    launch(&call)
-    return rows
+    return launch_losses(&call, scores, match_half(&call, scores, targets))
 
 
 def gaussian_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
@@ -248,13 +225,11 @@ def gaussian_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None
     """dμ = dy row_weights (μ − t) exp(−v) / k and dv = dy row_weights (1 − (t − μ)² exp(−v)) / 2 k, (n, 2 k)."""
     cdef Call call
     scores = begin_loss(&call, GAUSSIAN_LOSS_GRAD_KERNEL, scores, True)
-    targets = match_half(&call, scores, targets)
-    bind(&call, 2, targets)
-    return launch_grad(&call, scores, dy, row_weights)
+    return launch_grad(&call, scores, match_half(&call, scores, targets), dy, row_weights)
 
 
 cdef cnp.ndarray match_half(Call* call, cnp.ndarray scores, cnp.ndarray targets):
-    """Targets (n, k) that loops can read. ValueError unless the scores are (n, 2 k)."""
+    """Return targets (n, k) that loops can read. Raise ValueError unless the scores are (n, 2 k)."""
     cdef str name = (<Kernel> call.kernel).name
     same_type(name, scores, targets)
     if (cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_NDIM(targets) != 2
@@ -272,7 +247,7 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
                   on_stop=None, bint is_part=False):
     """Σ w rows / Σ w. Without weights w is 1. It is 0 where the label is `ignore`.
 
-    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights or labels are required. Returns the mean, 0-d,
+    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights or labels are required. Return the mean, 0-d,
     the share of each row in it, w / Σ w (n,), and Σ w, 0-d, float64.
 
     If a weight is negative or not finite, or if Σ w = 0, calls `on_stop` with the weights, or with the labels if there
@@ -290,7 +265,6 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
     row_weights = empty(1, cnp.PyArray_DIMS(rows), rows.descr)
     if labels is not None:
         labels = as_labels("weighted_mean", labels, n)
-        bind(&call, 5, labels)
     if weights is not None:
         same_type("weighted_mean", rows, weights)
         rows_per_weight = n // cnp.PyArray_SIZE(weights) if cnp.PyArray_SIZE(weights) > 0 else 0
@@ -302,16 +276,10 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
         checked = labels
     if checked is None:
         raise TypeError("weighted_mean needs weights or labels")
-    bind(&call, 0, value)
-    bind(&call, 1, total)
-    bind(&call, 2, row_weights)
-    bind(&call, 3, checked)
-    bind(&call, 4, rows)
+    bind_all(&call, 0, value, total, row_weights, checked, rows, labels)
     set_ignored(&call, ignore)
     call.size[0], call.size[1], call.size[4], call.size[5] = n, rows_per_weight, weights is not None, is_part
-    call.parts = 1
-    call.work = WEIGHTED_MEAN_KERNEL.work * n
-    launch(&call, on_stop or raise_bad_weights)
+    launch_parts(&call, 1, n, on_stop or raise_bad_weights)
     return value, row_weights, total
 
 
@@ -322,7 +290,7 @@ def raise_bad_weights(weights):
 # ---- shared by all losses ----
 
 cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint has_classes):
-    """Begin a call on rows of scores. Returns the array that the loop reads: keep a reference until the launch.
+    """Begin a call on rows of scores, and return the array that the loop reads.
 
     Each row has one loss. Losses of classes have rows of C scores, (…, C). Others have one row per index of the first
     axis, (n, …).
@@ -333,7 +301,6 @@ cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint 
         raise ValueError(f"{kernel.name} got scores of shape {get_dims(scores)}; expected "
                          + ("(n, …, C)" if has_classes else "(n, …)") + ", all lengths above 0")
     scores = as_contiguous(scores)
-    bind(call, 1, scores)
     if has_classes:
         call.size[1] = cnp.PyArray_DIM(scores, cnp.PyArray_NDIM(scores) - 1)
         call.size[0] = cnp.PyArray_SIZE(scores) // call.size[1]
@@ -346,35 +313,42 @@ cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint 
 
 
 cdef inline cnp.ndarray empty_scores(cnp.ndarray scores):
-    """A new array of the scores' dtype and shape."""
+    """Return a new array of the scores' dtype and shape."""
     return empty(cnp.PyArray_NDIM(scores), cnp.PyArray_DIMS(scores), scores.descr)
 
 
 cdef inline cnp.ndarray empty_losses(Call* call, cnp.ndarray scores):
-    """A new array (n,) of the scores' dtype, with one element for each row."""
+    """Return a new array (n,) of the scores' dtype, with one element for each row."""
     cdef cnp.npy_intp n = call.size[0]
     return empty(1, &n, scores.descr)
 
 
-cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp.ndarray row_weights, on_stop=None):
+cdef cnp.ndarray launch_losses(Call* call, cnp.ndarray scores, cnp.ndarray targets, on_stop=None):
+    """Launch the call of a loss, and return the losses of the rows (n,)."""
+    cdef cnp.ndarray rows = empty_losses(call, scores)
+    bind_all(call, 0, rows, scores, targets)
+    launch(call, on_stop)
+    return rows
+
+
+cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray targets, cnp.ndarray dy,
+                             cnp.ndarray row_weights, on_stop=None):
     """Launch the call of a gradient. dy is the gradient of the mean, row_weights the share of each row in it."""
     cdef Kernel kernel = <Kernel> call.kernel
     cdef cnp.ndarray out = empty_scores(scores)
     same_type(kernel.name, scores, dy)
     if cnp.PyArray_SIZE(dy) != 1:
         raise ValueError(f"{kernel.name} got dy of shape {get_dims(dy)}; expected a single element")
-    dy = as_contiguous(dy)
-    bind(call, 0, out)
-    bind(call, 3, dy)
     if row_weights is not None:
         require_vector(kernel.name, row_weights, cnp.PyArray_TYPE(scores), call.size[0])
-        bind(call, 4, row_weights)
+    dy = as_contiguous(dy)
+    bind_all(call, 0, out, scores, targets, dy, row_weights)
     launch(call, on_stop)
     return out
 
 
 cdef cnp.ndarray match_targets(str name, cnp.ndarray scores, cnp.ndarray targets):
-    """Targets that loops can read. ValueError unless they have the scores' shape."""
+    """Return targets that loops can read. Raise ValueError unless they have the scores' shape."""
     same_type(name, scores, targets)
     if not cnp.PyArray_SAMESHAPE(scores, targets):
         raise ValueError(f"{name} got scores of shape {get_dims(scores)} and targets of shape {get_dims(targets)}")
@@ -404,27 +378,24 @@ def raise_bad_label(name, classes, labels):
 # ---- checks ----
 
 def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None, ignore=None):
-    """The first row whose label is neither in 0 … classes − 1 nor `ignore`; −1 if there is none.
+    """Return the first row whose label is neither in 0 … classes − 1 nor `ignore`; −1 if there is none.
 
-    If there is one, calls `on_stop`, if given, with the labels; `on_stop` must raise. In a recorded step, such a row
+    If there is one, call `on_stop`, if given, with the labels; `on_stop` must raise. In a recorded step, such a row
     stops the replay, and the replay calls `on_stop`.
     """
     cdef Call call
     cdef cnp.ndarray first = output((), int64)
     labels = as_labels("check_labels", labels, -1)
     begin(&call, CHECK_LABELS_KERNEL, 0)
-    bind(&call, 0, first)
-    bind(&call, 1, labels)
+    bind_all(&call, 0, first, labels)
     call.size[0], call.size[1] = cnp.PyArray_DIM(labels, 0), classes
     set_ignored(&call, ignore)
-    call.parts = 1
-    call.work = CHECK_LABELS_KERNEL.work * call.size[0]
-    launch(&call, on_stop)
+    launch_parts(&call, 1, call.size[0], on_stop)
     return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]
 
 
 def check_probabilities(cnp.ndarray t not None, double largest, double tolerance, on_stop=None):
-    """The first row with a number outside 0 … largest, or a sum that differs from 1 by more than tolerance; or −1.
+    """Return the first row with a number outside 0 … largest, or with a sum that is not 1 within the tolerance; or −1.
 
     t (n, C). `on_stop` as for `check_labels`.
     """
@@ -434,11 +405,8 @@ def check_probabilities(cnp.ndarray t not None, double largest, double tolerance
     if cnp.PyArray_NDIM(t) != 2:
         raise ValueError(f"check_probabilities got shape {get_dims(t)}; expected (n, C)")
     t = as_contiguous(t)
-    bind(&call, 0, t)
-    bind(&call, 1, first)
+    bind_all(&call, 0, t, first)
     call.size[0], call.size[1] = cnp.PyArray_DIM(t, 0), cnp.PyArray_DIM(t, 1)
     call.scalar[0], call.scalar[1] = largest, tolerance
-    call.parts = 1
-    call.work = CHECK_PROBABILITIES_KERNEL.work * cnp.PyArray_SIZE(t)
-    launch(&call, on_stop)
+    launch_parts(&call, 1, cnp.PyArray_SIZE(t), on_stop)
     return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]

@@ -17,7 +17,7 @@ def matmul(a not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndar
 
 
 cdef cnp.ndarray product(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, cnp.ndarray bias, bint accumulate):
-    """The product of two arrays; see `matmul`."""
+    """Return the product of two arrays; see `matmul`."""
     cdef Call call
     cdef cnp.npy_intp shape[2]
     cdef int real = real_type("matmul", a)

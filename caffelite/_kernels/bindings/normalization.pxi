@@ -21,12 +21,8 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     if shift is not None:
         shift = as_contiguous(shift)
         require_vector("layer_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
-        bind(&call, 3, shift)
     y, moments = output(get_dims(x), x.dtype), output((2, call.size[0]), float64)
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    bind(&call, 2, scale)
-    bind(&call, 4, moments)
+    bind_all(&call, 0, y, x, scale, shift, moments)
     call.size[2], call.scalar[0] = centered, eps
     launch(&call)
     return y, moments
@@ -42,11 +38,7 @@ def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     require_gradient("layer_norm_grad", dy, x)
     require_moments("layer_norm_grad", moments, 2, call.size[0])
     dx = output(get_dims(x), x.dtype)
-    bind(&call, 0, dx)
-    bind(&call, 1, dy)
-    bind(&call, 2, x)
-    bind(&call, 3, scale)
-    bind(&call, 4, moments)
+    bind_all(&call, 0, dx, dy, x, scale, moments)
     call.size[2] = centered
     launch(&call)
     return dx
@@ -61,18 +53,14 @@ def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     require_gradient("layer_norm_sums", dy, x)
     require_moments("layer_norm_sums", moments, 2, call.size[0])
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
-    bind(&call, 0, dscale)
-    bind(&call, 1, dshift)
-    bind(&call, 2, dy)
-    bind(&call, 3, x)
-    bind(&call, 4, moments)
+    bind_all(&call, 0, dscale, dshift, dy, x, moments)
     call.parts = call.size[1]
     launch(&call)
     return dscale, dshift
 
 
 cdef int begin_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the rows of x, and scale (C,) or None. ValueError for other shapes."""
+    """Begin a call over the rows of x, and scale (C,) or None. Raise ValueError for other shapes."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))
     if ndim == 0:
@@ -122,7 +110,7 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     """y = (x − m) / √(v + ε) scale + shift, with m and v the mean and the biased variance of each feature.
 
     x (n, C, …), scale and shift (C,) → y, and moments (3, C) float64: m, 1 / √(v + ε) and v of each feature.
-    ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
+    Raise ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
 
     The loops read images in C order, images last or channels last without a copy. y has the memory order of x.
     """
@@ -153,11 +141,7 @@ def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.nda
 cdef cnp.ndarray normalize_features(Call* call, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray shift,
                                     cnp.ndarray moments):
     cdef cnp.ndarray y = output_like(x)
-    bind(call, 0, y)
-    bind(call, 1, x)
-    bind(call, 2, scale)
-    bind(call, 3, shift)
-    bind(call, 4, moments)
+    bind_all(call, 0, y, x, scale, shift, moments)
     launch(call)
     return y
 
@@ -165,23 +149,22 @@ cdef cnp.ndarray normalize_features(Call* call, cnp.ndarray x, cnp.ndarray scale
 def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
                     cnp.ndarray moments not None, bint fixed=False):
     """dx (n, C, …), dscale and dshift (C,) of `batch_norm`, or if `fixed` of `batch_norm_fixed`."""
+    return feature_gradients(BATCH_NORM_GRAD_KERNEL, dy, x, scale, moments, fixed, None, None)
+
+
+cdef tuple feature_gradients(Kernel kernel, cnp.ndarray dy, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray moments,
+                             Py_ssize_t option, cnp.ndarray sums, cnp.ndarray total_sums):
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
     x, scale = as_dense(x), as_contiguous(scale)
-    begin_features(&call, BATCH_NORM_GRAD_KERNEL, x, scale)
-    require_gradient("batch_norm_grad", dy, x)
-    require_moments("batch_norm_grad", moments, 3, call.size[1])
+    begin_features(&call, kernel, x, scale)
+    require_gradient(kernel.name, dy, x)
+    require_moments(kernel.name, moments, 3, call.size[1])
     dy = match_layout(x, as_readable(dy))
     dx = output_like(x)
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
-    call.size[5] = fixed
-    bind(&call, 0, dx)
-    bind(&call, 1, dy)
-    bind(&call, 2, x)
-    bind(&call, 3, scale)
-    bind(&call, 4, moments)
-    bind(&call, 5, dscale)
-    bind(&call, 6, dshift)
+    call.size[5] = option
+    bind_all(&call, 0, dx, dy, x, scale, moments, dscale, dshift, sums, total_sums)
     launch(&call)
     return dx, dscale, dshift
 
@@ -189,7 +172,7 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 # ---- a part of the rows: the caller adds up the sums of all parts between the two kernels ----
 
 def feature_sums(cnp.ndarray x not None, bint counts=True):
-    """How many numbers each feature of x (n, C, …) has, their mean, and the sum of their squared deviations from it.
+    """Return of each feature of x (n, C, …) the count, the mean, and the sum of the squared deviations from it.
 
     (3, C) float64, all 0 unless x `counts`. `merge_moments` joins the results of several parts.
     """
@@ -199,14 +182,13 @@ def feature_sums(cnp.ndarray x not None, bint counts=True):
     begin_features(&call, FEATURE_SUMS_KERNEL, x, None)
     sums = output((3, call.size[1]), float64)
     call.size[5] = counts
-    bind(&call, 0, x)
-    bind(&call, 1, sums)
+    bind_all(&call, 0, x, sums)
     launch(&call)
     return sums
 
 
 def merge_moments(cnp.ndarray sums not None, double eps):
-    """The moments of all parts together, as `batch_norm` returns them; sums (parts, 3, C) of `feature_sums`."""
+    """Return the moments of all parts together, as `batch_norm` returns them; sums (parts, 3, C) of `feature_sums`."""
     cdef Call call
     cdef cnp.ndarray moments
     check_eps("merge_moments", eps)
@@ -216,12 +198,10 @@ def merge_moments(cnp.ndarray sums not None, double eps):
                          f"{get_dims(sums)}")
     begin(&call, MERGE_MOMENTS_KERNEL, 0)
     call.size[0], call.size[1] = cnp.PyArray_DIM(sums, 0), cnp.PyArray_DIM(sums, 2)
-    call.parts, call.scalar[0] = call.size[1], eps
-    call.work = MERGE_MOMENTS_KERNEL.work * cnp.PyArray_SIZE(sums)
+    call.scalar[0] = eps
     moments = output((3, call.size[1]), float64)
-    bind(&call, 0, moments)
-    bind(&call, 1, sums)
-    launch(&call)
+    bind_all(&call, 0, moments, sums)
+    launch_parts(&call, call.size[1], cnp.PyArray_SIZE(sums))
     return moments
 
 
@@ -235,10 +215,7 @@ def batch_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     require_moments("batch_norm_sums", moments, 3, call.size[1])
     dy = match_layout(x, as_readable(dy))
     sums = output((2, call.size[1]), float64)
-    bind(&call, 0, dy)
-    bind(&call, 1, x)
-    bind(&call, 2, moments)
-    bind(&call, 3, sums)
+    bind_all(&call, 0, dy, x, moments, sums)
     launch(&call)
     return sums
 
@@ -251,31 +228,12 @@ def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp
     dscale and dshift belong to this part, and come from its `sums`. dx takes `total_sums` of all parts. Both sums are
     (2, C).
     """
-    cdef Call call
-    cdef cnp.ndarray dx, dscale, dshift
-    x, scale = as_dense(x), as_contiguous(scale)
-    begin_features(&call, BATCH_NORM_GRAD_OF_SUMS_KERNEL, x, scale)
-    require_gradient("batch_norm_grad_of_sums", dy, x)
-    require_moments("batch_norm_grad_of_sums", moments, 3, call.size[1])
-    require_moments("batch_norm_grad_of_sums", sums, 2, call.size[1])
-    require_moments("batch_norm_grad_of_sums", total_sums, 2, call.size[1])
+    cdef Py_ssize_t features = cnp.PyArray_SIZE(scale)
+    require_moments("batch_norm_grad_of_sums", sums, 2, features)
+    require_moments("batch_norm_grad_of_sums", total_sums, 2, features)
     if count < 1:
         raise ValueError(f"batch_norm_grad_of_sums got {count} numbers a feature")
-    dy = match_layout(x, as_readable(dy))
-    dx = output_like(x)
-    dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
-    call.size[5] = count
-    bind(&call, 0, dx)
-    bind(&call, 1, dy)
-    bind(&call, 2, x)
-    bind(&call, 3, scale)
-    bind(&call, 4, moments)
-    bind(&call, 5, dscale)
-    bind(&call, 6, dshift)
-    bind(&call, 7, sums)
-    bind(&call, 8, total_sums)
-    launch(&call)
-    return dx, dscale, dshift
+    return feature_gradients(BATCH_NORM_GRAD_OF_SUMS_KERNEL, dy, x, scale, moments, count, sums, total_sums)
 
 
 def update_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp.ndarray moments not None,
@@ -291,30 +249,26 @@ def update_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp
     require_moments("update_moments", moments, 3, call.size[0])
     if count < 2:
         raise ValueError(f"update_moments got moments of {count} numbers; a variance takes at least 2")
-    bind(&call, 0, check_out("update_moments", mean))
-    bind(&call, 1, check_out("update_moments", variance))
-    bind(&call, 2, moments)
+    bind_all(&call, 0, check_out("update_moments", mean), check_out("update_moments", variance), moments)
     call.size[1], call.scalar[0] = count, momentum
     launch(&call)
 
 
 def running_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, double eps):
-    """The moments that `batch_norm` returns for features of this mean and variance (C,)."""
+    """Return the moments that `batch_norm` returns for features of this mean and variance (C,)."""
     cdef Call call
     cdef cnp.ndarray moments
     begin_running(&call, RUNNING_MOMENTS_KERNEL, mean, variance)
     check_eps("running_moments", eps)
     moments = output((3, call.size[0]), float64)
-    bind(&call, 0, mean)
-    bind(&call, 1, variance)
-    bind(&call, 2, moments)
+    bind_all(&call, 0, mean, variance, moments)
     call.scalar[0] = eps
     launch(&call)
     return moments
 
 
 cdef int begin_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the features of x, from `as_dense`, and scale (C,) or None. ValueError for other shapes."""
+    """Begin a call over the features of x, from `as_dense`, and scale (C,) or None. Raise ValueError if not."""
     cdef bint channels_last
     begin(call, kernel, real_type(kernel.name, x))
     if cnp.PyArray_NDIM(x) < 2 or cnp.PyArray_DIM(x, 1) == 0:
@@ -334,7 +288,7 @@ cdef int begin_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray sc
 
 
 cdef cnp.ndarray as_dense(cnp.ndarray x):
-    """The array itself if it is in C order, images last or channels last, without gaps; otherwise such a copy.
+    """Return the array itself if it is in C order, images last or channels last, without gaps; otherwise such a copy.
 
     If each feature has one place, (n, C), the result is always in C order.
     """

@@ -87,21 +87,21 @@ def upsample_grad(cnp.ndarray dy not None, cnp.ndarray x not None, tuple scale):
 
 # ---- windows ----
 
-cdef tuple begin_pooling(Call* call, Kernel kind, cnp.ndarray x, tuple kernel, tuple stride, tuple padding,
+cdef tuple begin_pooling(Call* call, Kernel kernel, cnp.ndarray x, tuple size, tuple stride, tuple padding,
                          bint ceil=False):
-    """Begin a call on windows of x and return the shape of y. ValueError for windows that do not fit."""
+    """Begin a call on windows of x and return the shape of y. Raise ValueError for windows that do not fit."""
     cdef Window* along
     cdef Py_ssize_t room, beyond
     cdef int d
-    begin_images(call, kind, x)
+    begin_images(call, kernel, x)
     for d in range(2):
         along = &call.window[d]
         along.length = length_along(x, d)
-        along.kernel, along.stride, along.padding = kernel[d], stride[d], padding[d]
+        along.kernel, along.stride, along.padding = size[d], stride[d], padding[d]
         room = along.length - (along.kernel - 2 * along.padding)
         if (along.stride < 1 or not 0 <= along.padding <= along.kernel // 2
                 or room < (1 - along.stride if ceil else 0) or along.kernel < 1 or along.length < 1):
-            raise ValueError(f"{kind.name} got shape {get_dims(x)}, windows of {kernel}, stride {stride}, padding "
+            raise ValueError(f"{kernel.name} got shape {get_dims(x)}, windows of {size}, stride {stride}, padding "
                              f"{padding}: windows must fit into padded images, and padding into half a window")
         along.count = 1 if room < 0 else room // along.stride + 1
         beyond = along.stride - room % along.stride
@@ -111,37 +111,37 @@ cdef tuple begin_pooling(Call* call, Kernel kind, cnp.ndarray x, tuple kernel, t
     return images_shape(x, call.window[0].count, call.window[1].count)
 
 
-cdef tuple begin_upsampling(Call* call, Kernel kind, cnp.ndarray x, tuple scale):
+cdef tuple begin_upsampling(Call* call, Kernel kernel, cnp.ndarray x, tuple scale):
     """Begin a call on blocks, which are windows of y side by side, and return the shape of y."""
     cdef Window* along
     cdef int d
-    begin_images(call, kind, x)
+    begin_images(call, kernel, x)
     call.scalar[0] = 1
     for d in range(2):
         along = &call.window[d]
         along.count, along.kernel, along.stride = length_along(x, d), scale[d], scale[d]
         if along.kernel < 1 or along.kernel > INTPTR_MAX // max(along.count, 1):
-            raise ValueError(f"{kind.name} got shape {get_dims(x)}, to be enlarged by {scale}")
+            raise ValueError(f"{kernel.name} got shape {get_dims(x)}, to be enlarged by {scale}")
         along.length = along.count * along.kernel
         call.work *= <double> along.length
     return images_shape(x, call.window[0].length, call.window[1].length)
 
 
-cdef int begin_images(Call* call, Kernel kind, cnp.ndarray x) except -1:
-    begin(call, kind, real_type(kind.name, x))
+cdef int begin_images(Call* call, Kernel kernel, cnp.ndarray x) except -1:
+    begin(call, kernel, real_type(kernel.name, x))
     if not 3 <= cnp.PyArray_NDIM(x) <= 4:
-        raise ValueError(f"{kind.name} got shape {get_dims(x)}; expected (n, C, H, W) or (n, C, L)")
-    call.work = kind.work * cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1)
+        raise ValueError(f"{kernel.name} got shape {get_dims(x)}; expected (n, C, H, W) or (n, C, L)")
+    call.work = kernel.work * cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1)
     return 0
 
 
 cdef inline Py_ssize_t length_along(cnp.ndarray x, int d) noexcept:
-    """The height or the width of images."""
+    """Return the height or the width of images."""
     return cnp.PyArray_DIM(x, cnp.PyArray_NDIM(x) - 2 + d) if d == 1 or cnp.PyArray_NDIM(x) == 4 else 1
 
 
 cdef tuple images_shape(cnp.ndarray x, Py_ssize_t height, Py_ssize_t width):
-    """The shape of as many images of another size."""
+    """Return the shape of as many images of another size."""
     cdef tuple shape = get_dims(x)
     if len(shape) == 4:
         return shape[0], shape[1], height, width
@@ -180,7 +180,7 @@ cdef int pool(Call* call, int operand, cnp.ndarray a, tuple order, int lanes, Py
 
 
 cdef tuple pooling_order(cnp.ndarray x, int* lanes):
-    """The axes from outermost to innermost as the loops read them, the last being `lanes`: n or C.
+    """Return the axes from outermost to innermost as the loops read them, the last being `lanes`: n or C.
 
     The lanes are the longer axis of the two, unless the other one is innermost in memory. All other axes stay in the
     order that they have in memory.
@@ -193,18 +193,18 @@ cdef tuple pooling_order(cnp.ndarray x, int* lanes):
 
 
 cdef inline cnp.dtype native_dtype(cnp.ndarray a):
-    """The dtype in native byte order."""
+    """Return the dtype in native byte order."""
     return cnp.PyArray_DescrFromType(cnp.PyArray_TYPE(a))
 
 
 cdef inline bint has_lanes(cnp.ndarray a, int axis) noexcept:
-    """Whether elements along the axis are neighbours. An empty array may have any strides."""
+    """Return whether elements along the axis are neighbours. An empty array may have any strides."""
     return (cnp.PyArray_STRIDE(a, axis) == cnp.PyArray_ITEMSIZE(a) or cnp.PyArray_DIM(a, axis) <= 1
             or cnp.PyArray_SIZE(a) == 0)
 
 
 cdef cnp.ndarray restore_order(cnp.ndarray x, cnp.ndarray out, int lanes):
-    """The pooled images in the memory order of x: `out` itself, or a copy of it."""
+    """Return the pooled images in the memory order of x: `out` itself, or a copy of it."""
     return out if has_lanes(x, lanes) else copy(out, output_ordered(get_dims(out), out.descr, memory_order(x)))
 
 

@@ -6,24 +6,22 @@ cdef Kernel DROPOUT_GRAD_KERNEL = Kernel("dropout_grad", loops="dropout", work=3
 
 
 def next_draw(cnp.ndarray random not None):
-    """A copy of `random` = (seed, step), int64. Then increments the step in `random`."""
+    """Return a copy of `random` = (seed, step), int64, and then increment the step in `random`."""
     cdef Call call
     cdef cnp.ndarray drawn = output((2,), int64)
     require_vector("next_draw", random, cnp.NPY_INT64, 2)
     begin(&call, NEXT_DRAW_KERNEL, 0)
-    bind(&call, 0, drawn)
-    bind(&call, 1, check_out("next_draw", random))
-    call.parts = 1
-    launch(&call)
+    bind_all(&call, 0, drawn, check_out("next_draw", random))
+    launch_parts(&call, 1, 0)
     return drawn
 
 
 def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p, Py_ssize_t first=0):
     """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), for each element.
 
-    `random` is (seed, step), int64, and its step is incremented. Returns y and the earlier value of `random`, from
+    `random` is (seed, step), int64, and its step is incremented. Return y and the earlier value of `random`, from
     which `dropout_grad` draws the same mask. If x is a part of a larger array, `first` is the number of its first
-    element there. ValueError unless 0 ≤ p < 1.
+    element there. Raise ValueError unless 0 ≤ p < 1.
     """
     real_type("dropout", x)
     require_probability("dropout", p)
@@ -48,13 +46,9 @@ cdef cnp.ndarray apply_mask(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, dou
         return y if is_in_c_order(x) else copy(y, output_like(x))
     y = output_like(x)
     begin(&call, kernel, real_type(kernel.name, x))
-    bind(&call, 0, y)
-    bind(&call, 1, x)
-    bind(&call, 2, drawn)
+    bind_all(&call, 0, y, x, drawn)
     call.scalar[0], call.size[0] = p, require_first(kernel.name, first)
-    call.parts = cnp.PyArray_SIZE(x)
-    call.work = kernel.work * call.parts
-    launch(&call)
+    launch_parts(&call, cnp.PyArray_SIZE(x), cnp.PyArray_SIZE(x))
     return y
 
 

@@ -21,8 +21,8 @@ def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
     """h[t] = tanh(gates[:, t] + h[t − 1] wᵀ + bias), starting with h (n, H). gates (n, T, H) becomes h[1] … h[T].
 
     w (H, H), bias (H,). `lengths` (n,) int64 gives the number of elements of each row; all behind them are 0. Returns
-    the states before each step (n, T, H) and the last state (n, H). ValueError for shapes that don't match, TypeError
-    for dtypes that differ or are not float32 or float64.
+    the states before each step (n, T, H) and the last state (n, H). Raise ValueError for shapes that don't match, and
+    TypeError for dtypes that differ or are not float32 or float64.
     """
     cdef Call call
     cdef list arrays = begin_recurrence(&call, RNN_KERNEL, 1, gates, w, bias, h, lengths, reverse)
@@ -32,9 +32,9 @@ def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
 
 def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
         cnp.ndarray lengths=None, bint sequences=False, bint reverse=False):
-    """The states of a GRU, from the inputs of its gates r, z, n. gates (n, T, 3 H) becomes the gates themselves.
+    """Return the states of a GRU, from the inputs of its gates r, z, n. gates (n, T, 3 H) becomes the gates themselves.
 
-    w (3 H, H), bias (3 H,), h (n, H), lengths as for `rnn`. Returns the states before each step (n, T, H), the last
+    w (3 H, H), bias (3 H,), h (n, H), lengths as for `rnn`. Return the states before each step (n, T, H), the last
     state (n, H), the part of n's input that r multiplies (n, T, H), and with `sequences` all states (n, T, H). Errors
     as for `rnn`.
     """
@@ -50,9 +50,9 @@ def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
 
 def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
          cnp.ndarray c not None, cnp.ndarray lengths=None, bint sequences=False, bint reverse=False):
-    """The states of an LSTM, from the inputs of its gates i, f, g, o. gates (n, T, 4 H) becomes the gates themselves.
+    """Return the states of an LSTM, from the inputs of its gates i, f, g, o. gates (n, T, 4 H) becomes the gates.
 
-    w (4 H, H), bias (4 H,), h and c (n, H), lengths as for `rnn`. Returns the states h before each step (n, T, H), the
+    w (4 H, H), bias (4 H,), h and c (n, H), lengths as for `rnn`. Return the states h before each step (n, T, H), the
     last h (n, H), all states c (n, T, H), the last c (n, H), and with `sequences` all h (n, T, H). Errors as for `rnn`.
     """
     cdef Call call
@@ -69,7 +69,7 @@ def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias no
 
 def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=None, cnp.ndarray dlast=None,
              cnp.ndarray lengths=None, bint reverse=False):
-    """The backward of `rnn`: the gradients of its gates' inputs (n, T, H) and of h (n, H).
+    """Return the gradients of `rnn`: of its gates' inputs (n, T, H) and of h (n, H).
 
     `gates` is the array that `rnn` has written. dy (n, T, H) is the gradient of all states, and dlast (n, H) is the
     gradient of the last state; None means 0. Errors as for `rnn`.
@@ -83,7 +83,7 @@ def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=
 def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray previous not None,
              cnp.ndarray beside not None, cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray lengths=None,
              bint reverse=False):
-    """The backward of `gru`: the gradients of the gates' inputs (n, T, 3 H), of the factor of r (n, T, H), and of h.
+    """Return the gradients of `gru`: of the gates' inputs (n, T, 3 H), of the factor of r (n, T, H), and of h.
 
     `previous` and `beside` are the first and third result of `gru`. Other arguments as for `rnn_grad`.
     """
@@ -101,7 +101,7 @@ def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray pre
 def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray cells not None, cnp.ndarray c not None,
               cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray dcell=None, cnp.ndarray lengths=None,
               bint reverse=False):
-    """The backward of `lstm`: the gradients of the gates' inputs (n, T, 4 H), of h (n, H) and of c (n, H).
+    """Return the gradients of `lstm`: of the gates' inputs (n, T, 4 H), of h (n, H) and of c (n, H).
 
     `cells` is the third result of `lstm`, dcell (n, H) the gradient of the last c. Other arguments as for `rnn_grad`.
     """
@@ -118,7 +118,7 @@ def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray ce
 
 cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
                            cnp.ndarray bias, cnp.ndarray h, cnp.ndarray lengths, bint reverse):
-    """Begin a call. Returns the states before each step, the last state, and the other arrays that are bound."""
+    """Begin a call. Return the states before each step, the last state, and the other arrays that are bound."""
     cdef Py_ssize_t n, T, H
     cdef cnp.ndarray previous, last, packed
     set_recurrence_sizes(call, kernel, count, gates, w, reverse)
@@ -136,7 +136,7 @@ cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndar
 
 cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
                                 cnp.ndarray dy, cnp.ndarray dlast, cnp.ndarray lengths, bint reverse):
-    """Begin a call. Returns the gradients of the gates' inputs and of h, and the other arrays that are bound."""
+    """Begin a call. Return the gradients of the gates' inputs and of h, and the other arrays that are bound."""
     cdef Py_ssize_t n, H
     cdef cnp.ndarray dgates, dh, packed
     set_recurrence_sizes(call, kernel, count, gates, w, reverse)
@@ -154,7 +154,7 @@ cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp
 
 cdef int set_recurrence_sizes(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
                               bint reverse) except -1:
-    """Set sizes, parts and work of a recurrence with `count` gates. ValueError for shapes that don't match."""
+    """Set sizes, parts and work of a recurrence with `count` gates. Raise ValueError for shapes that don't match."""
     cdef Py_ssize_t H = cnp.PyArray_DIM(w, 1) if cnp.PyArray_NDIM(w) == 2 else 0
     begin(call, kernel, real_type(kernel.name, gates))
     same_type(kernel.name, gates, w)
@@ -179,7 +179,7 @@ cdef cnp.ndarray bind_output(Call* call, int operand, tuple shape, cnp.ndarray l
 
 
 cdef cnp.ndarray bind_operand(Call* call, int operand, cnp.ndarray a, tuple shape, cnp.ndarray like):
-    """Bind and return an array, or its contiguous copy. ValueError for another shape, TypeError for another dtype."""
+    """Bind and return an array, or its contiguous copy. Raise an error for another shape or dtype."""
     cdef str name = (<Kernel> call.kernel).name
     same_type(name, like, a)
     if get_dims(a) != shape:
@@ -212,7 +212,7 @@ cdef cnp.ndarray bind_lengths(Call* call, int operand, cnp.ndarray lengths, Py_s
 
 
 def pack(cnp.ndarray b not None):
-    """A matrix b (K, N) packed for tiles of products: strip by strip of columns, each strip row by row."""
+    """Return a matrix b (K, N) packed for tiles of products: strip by strip of columns, each strip row by row."""
     cdef Call call
     cdef int real = real_type("pack", b)
     cdef bint rounds = real == 0 and rounds_products()
@@ -228,15 +228,14 @@ def pack(cnp.ndarray b not None):
     out = output((call.parts * depth * width,), b.descr)
     bind(&call, 0, out)
     bind_matrix(&call, 1, b)
-    call.work = PACK_KERNEL.work * cnp.PyArray_SIZE(b)
-    launch(&call)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(b))
     return out
 
 
 def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
     """y = x, but 0 from a row's length on: x (n, T, …), lengths (n,) int64 → (n, T, …).
 
-    Calls `on_stop` with the lengths if one is not in 1 … T; `on_stop` must raise. Without `on_stop`, such a length
+    Call `on_stop` with the lengths if one is not in 1 … T; `on_stop` must raise. Without `on_stop`, such a length
     raises IndexError.
     """
     cdef Call call
@@ -247,13 +246,11 @@ def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
     x, lengths = as_contiguous(x), as_labels("cut", lengths, cnp.PyArray_DIM(x, 0))
     out = output(get_dims(x), x.descr)
     begin(&call, CUT_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, x)
-    bind(&call, 2, lengths)
-    call.size[0], call.parts = cnp.PyArray_DIM(x, 1), cnp.PyArray_DIM(x, 0)
-    call.size[1] = cnp.PyArray_SIZE(x) // max(call.size[0] * call.parts, 1)
-    call.work = CUT_KERNEL.work * cnp.PyArray_SIZE(x)
-    launch(&call, on_stop or partial(raise_bad_length, call.size[0]))
+    bind_all(&call, 0, out, x, lengths)
+    call.size[0] = cnp.PyArray_DIM(x, 1)
+    call.size[1] = cnp.PyArray_SIZE(x) // max(call.size[0] * cnp.PyArray_DIM(x, 0), 1)
+    launch_parts(&call, cnp.PyArray_DIM(x, 0), cnp.PyArray_SIZE(x),
+                 on_stop or partial(raise_bad_length, call.size[0]))
     return out
 
 

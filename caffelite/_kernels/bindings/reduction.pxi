@@ -18,46 +18,22 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
         double scale=1.0, cnp.ndarray out=None, bint accumulate=False):
     """y = scale · Σ a over an axis, a tuple of axes, or all axes. If accumulating, y is added to the values in `out`.
 
-    ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
+    Raise ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
     """
-    cdef Call call
-    cdef int real = real_type("sum", a)
-    cdef tuple dims = get_dims(a), axes = check_axes("sum", axis, len(dims)), shape = reduce_dims(dims, axes, keepdims)
-
-    begin(&call, SUM_KERNEL, real)
-    a = transpose_axes(a, collapse_axes(&call, dims, axes))
-    if out is None:
-        if accumulate:
-            raise ValueError("sum accumulates into `out`, which was not given")
-        out = output(shape, a.descr)
-    else:
-        out = check_out("sum", out)
-        same_type("sum", a, out)
-        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
-            raise ValueError(f"sum got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
-        a = copy(a) if overlap(a, out) else a
-
-    bind(&call, 0, out)
-    bind(&call, 1, a)
-    call.scalar[0] = scale
-    call.accumulate = accumulate
-    call.parts = call.size[0] * call.size[2]
-    call.work = SUM_KERNEL.work * cnp.PyArray_SIZE(a)
-    launch(&call)
-    return out
+    return reduction(SUM_KERNEL, a, axis, keepdims, scale, out, accumulate)
 
 
 def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The largest element over an axis, a tuple of axes, or all axes; NaN if there is a NaN.
+    """Return the largest element over an axis, a tuple of axes, or all axes; NaN if there is a NaN.
 
-    Returns y and, for `extreme_grad`, the first position of each of its elements within the reduced axes, in C order.
-    ValueError as for `sum`, and if there are no elements to reduce.
+    Return y and, for `extreme_grad`, the first position of each of its elements within the reduced axes, in C order.
+    Raise ValueError as for `sum`, and if there are no elements to reduce.
     """
     return extreme(LARGEST_KERNEL, 1, a, axis, keepdims)
 
 
 def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The smallest element. Arguments, results and errors are as for `largest`."""
+    """Return the smallest element. Arguments, results and errors are as for `largest`."""
     return extreme(SMALLEST_KERNEL, -1, a, axis, keepdims)
 
 
@@ -74,12 +50,9 @@ cdef tuple extreme(Kernel kernel, double sign, cnp.ndarray a, axis, bint keepdim
     if call.parts > 0 and call.size[1] == 0:
         raise ValueError(f"{kernel.name} of no elements: shape {dims}, axis {axis}")
     out, first = output(shape, a.descr), output(shape, int64)
-    bind(&call, 0, out)
-    bind(&call, 1, first)
-    bind(&call, 2, a)
+    bind_all(&call, 0, out, first, a)
     call.scalar[0] = sign
-    call.work = kernel.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(a))
     return out, first
 
 
@@ -102,11 +75,8 @@ def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shap
                          f"{reduce_dims(shape, axes, False)}")
     dy = as_contiguous(dy)
     out = output(shape if order is None else tuple([shape[d] for d in order]), dy.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, dy)
-    bind(&call, 2, first)
-    call.work = EXTREME_GRAD_KERNEL.work * cnp.PyArray_SIZE(out)
-    launch(&call, partial(raise_bad_position, call.size[1]))
+    bind_all(&call, 0, out, dy, first)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(out), partial(raise_bad_position, call.size[1]))
     return restore_axes(out, order)
 
 
@@ -144,31 +114,29 @@ def logsumexp_grad(cnp.ndarray dy not None, cnp.ndarray a not None, axis=None):
     return reduction_grad(LOGSUMEXP_GRAD_KERNEL, dy, a, axis)
 
 
-cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, double scale=1):
+cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, double scale=1, cnp.ndarray out=None,
+                           bint accumulate=False):
     """Reduce an array over axes with a loop that takes y, a and a scale."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
     cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims))
-    cdef cnp.ndarray out
 
     begin(&call, kernel, real)
     a = transpose_axes(a, collapse_axes(&call, dims, axes))
-    out = output(reduce_dims(dims, axes, keepdims), a.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, a)
-    call.scalar[0] = scale
-    call.parts = call.size[0] * call.size[2]
-    call.work = kernel.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    a = copy(a) if out is not None and overlap(a, out) else a
+    out = as_output(kernel.name, out, reduce_dims(dims, axes, keepdims), a, accumulate)
+    bind_all(&call, 0, out, a)
+    call.scalar[0], call.accumulate = scale, accumulate
+    launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))
     return out
 
 
 cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, axis, double scale=1):
-    """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for its other results."""
+    """Return a reduction's gradient, by a loop that takes dx, dy, a and a scale, and room for its other results."""
     cdef Call call
     cdef int real = real_type(kernel.name, a)
     cdef tuple dims = get_dims(a), axes = check_axes(kernel.name, axis, len(dims)), order
-    cdef cnp.ndarray out, room
+    cdef cnp.ndarray out, room = None
 
     same_type(kernel.name, a, dy)
     begin(&call, kernel, real)
@@ -178,15 +146,11 @@ cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, ax
         raise ValueError(f"{kernel.name} got dy of shape {get_dims(dy)}; expected {reduce_dims(dims, axes, False)}")
     a, dy = transpose_axes(a, order), as_contiguous(dy)
     out = output(get_dims(a), a.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, dy)
-    bind(&call, 2, a)
     if kernel.writes >> 3 & 1:
         room = output(get_dims(a), float64)
-        bind(&call, 3, room)
+    bind_all(&call, 0, out, dy, a, room)
     call.scalar[0] = scale
-    call.work = kernel.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.parts, cnp.PyArray_SIZE(a))
     return restore_axes(out, order)
 
 
@@ -200,17 +164,14 @@ def cumsum(cnp.ndarray a not None, axis, bint reverse=False):
     collapse_axes(&call, get_dims(a), (along,))
     a = as_contiguous(a)
     out = output(get_dims(a), a.descr)
-    bind(&call, 0, out)
-    bind(&call, 1, a)
+    bind_all(&call, 0, out, a)
     call.size[3] = reverse
-    call.parts = call.size[0] * call.size[2]
-    call.work = CUMSUM_KERNEL.work * cnp.PyArray_SIZE(a)
-    launch(&call)
+    launch_parts(&call, call.size[0] * call.size[2], cnp.PyArray_SIZE(a))
     return out
 
 
 cdef tuple check_axes(str name, axis, int ndim):
-    """The axes as numbers from 0 on. ValueError if an axis does not exist or is named twice."""
+    """Return the axes as numbers from 0 on. Raise ValueError if an axis does not exist or is named twice."""
     cdef tuple axes
     if axis is None:
         return tuple(range(ndim))
@@ -221,14 +182,14 @@ cdef tuple check_axes(str name, axis, int ndim):
 
 
 cdef tuple reduce_dims(tuple shape, tuple axes, bint keepdims):
-    """The shape of the result of a reduction over these axes."""
+    """Return the shape of the result of a reduction over these axes."""
     return tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
 
 
 cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
     """Set the call's sizes to the numbers of elements before, along and after the reduced axes.
 
-    Returns an order of the array's axes that puts the reduced axes last, or None if they are already adjacent. The
+    Return an order of the array's axes that puts the reduced axes last, or None if they are already adjacent. The
     sizes are for the array in this order.
     """
     cdef tuple order = None
@@ -246,12 +207,12 @@ cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
 
 
 cdef cnp.ndarray transpose_axes(cnp.ndarray a, tuple order):
-    """The array with its axes in this order, contiguous."""
+    """Return the array with its axes in this order, contiguous."""
     return as_contiguous(a if order is None else a.transpose(order))
 
 
 cdef cnp.ndarray restore_axes(cnp.ndarray a, tuple order):
-    """A view of an array whose axes have this order, with the axes back in their original order."""
+    """Return a view of an array whose axes have this order, with the axes back in their original order."""
     return a if order is None else a.transpose([order.index(d) for d in range(len(order))])
 
 
@@ -265,7 +226,7 @@ cdef normalize_axis(axis, int ndim):
 
 
 def all_finite(cnp.ndarray a not None, on_stop=None, cnp.ndarray used=None):
-    """Whether all elements are finite. With `used` (see `use_rows`), only the used rows count.
+    """Return whether all elements are finite. With `used` (see `use_rows`), only the used rows count.
 
     If one is not, calls `on_stop`, if given, with the array; `on_stop` must raise. In a recorded step, such an
     element stops the replay, and the replay calls `on_stop`.

@@ -12,12 +12,12 @@ cdef Kernel USE_COLUMNS_KERNEL = Kernel("use_columns", writes=0b11, updates=0b11
 
 @lru_cache(maxsize=256)
 def sparse_row(dtype, Py_ssize_t features):
-    """The dtype of sparse rows of `features` numbers of this dtype. Its field `row` stores both, in 0 bytes."""
+    """Return the dtype of sparse rows of `features` numbers of this dtype. Its field `row` stores both, in 0 bytes."""
     return np.dtype([("values", np.intp), ("columns", np.intp), ("count", np.intp), ("row", dtype, (features, 0))])
 
 
 cdef Py_ssize_t count_features(str name, cnp.ndarray rows, dtype) except -1:
-    """The number of features of sparse rows. TypeError unless they are sparse rows of this dtype (None: any dtype)."""
+    """Return the number of features of sparse rows. Raise TypeError unless they are of this dtype (None: of any)."""
     cdef cnp.dtype row_dtype
     if not cnp.PyDataType_HASFIELDS(rows.descr) or (<object> rows.descr).names != ("values", "columns", "count", "row"):
         raise TypeError(f"{name} takes sparse rows, got {rows.dtype}")
@@ -36,7 +36,7 @@ cdef struct SparseRow:                    # as in loops/sparse.h
 
 
 cdef double count_nonzeros(cnp.ndarray rows) noexcept:
-    """How many nonzero numbers these rows have. Each row counts at least as one."""
+    """Return how many nonzero numbers these rows have. Each row counts at least as one."""
     cdef const SparseRow* row = <const SparseRow*> cnp.PyArray_DATA(rows)
     cdef Py_ssize_t i
     cdef double total = 0
@@ -73,7 +73,7 @@ cdef class SparseMatrix:
 cdef cnp.ndarray sparse_product(
     SparseMatrix a, cnp.ndarray b, cnp.ndarray out, cnp.ndarray bias, bint accumulate
 ):
-    """The product of a sparse matrix and an array; see `matmul`."""
+    """Return the product of a sparse matrix and an array; see `matmul`."""
     if a.is_transposed:
         if bias is not None:
             raise ValueError("matmul adds no bias to a product with a transposed sparse matrix")
@@ -89,38 +89,28 @@ def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray
     All functions that take sparse rows raise IndexError for a column that is not in 0 … K − 1.
     """
     cdef Call call
-    cdef cnp.npy_intp shape[2]
+    cdef tuple shape
     cdef int real = real_type("sparse_matmul", b)
     cdef Py_ssize_t features = count_features("sparse_matmul", rows, b.descr)
     if cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(b, 0) != features:
         raise ValueError(f"sparse_matmul got rows of {features} features and shape {get_dims(b)}; expected (K, N)")
-    b = as_contiguous_rows(b)
-    shape[0], shape[1] = cnp.PyArray_SIZE(rows), cnp.PyArray_DIM(b, 1)
+    b, shape = as_contiguous_rows(b), (cnp.PyArray_SIZE(rows), cnp.PyArray_DIM(b, 1))
     if bias is not None:
         same_type("sparse_matmul", b, bias)
         if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
             raise ValueError(f"sparse_matmul got a bias of shape {get_dims(bias)}; expected ({shape[1]},)")
         bias = as_contiguous(bias)
-    if out is None:
-        out = empty(2, shape, b.descr)
-    else:
-        same_type("sparse_matmul", b, out)
-        if get_dims(out) != (shape[0], shape[1]) or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("sparse_matmul", out)):
-            raise ValueError(f"sparse_matmul got an `out` of shape {get_dims(out)}; expected ({shape[0]}, {shape[1]}), "
-                             "contiguous")
-        if overlap(out, b) or (bias is not None and overlap(out, bias)):
-            raise ValueError("sparse_matmul can't write its result into one of its operands")
+    out = as_output("sparse_matmul", out, shape, b)
+    if overlap(out, b) or (bias is not None and overlap(out, bias)):
+        raise ValueError("sparse_matmul can't write its result into one of its operands")
     begin(&call, SPARSE_MATMUL_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
+    bind_all(&call, 0, out, rows)
     bind_matrix(&call, 2, b)
     if bias is not None:
         bind(&call, 3, bias)
     call.size[0], call.size[1] = shape[1], features
-    call.parts = shape[0]
-    call.flops = 2.0 * count_nonzeros(rows) * shape[1]
-    call.work = SPARSE_MATMUL_KERNEL.work * call.flops
-    launch(&call, partial(raise_bad_column, "sparse_matmul", features))
+    call.flops = 2.0 * count_nonzeros(rows) * call.size[0]
+    launch_parts(&call, cnp.PyArray_SIZE(rows), call.flops, partial(raise_bad_column, "sparse_matmul", features))
     return out
 
 
@@ -134,40 +124,29 @@ def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.n
     if cnp.PyArray_NDIM(dy) != 2 or cnp.PyArray_DIM(dy, 0) != cnp.PyArray_SIZE(rows):
         raise ValueError(f"sparse_matmul_grad got {cnp.PyArray_SIZE(rows)} rows and dy of shape {get_dims(dy)}")
     dy, shape = as_contiguous_rows(dy), (features, cnp.PyArray_DIM(dy, 1))
-    if out is None:
-        if accumulate:
-            raise ValueError("sparse_matmul_grad accumulates into `out`, which was not given")
-        out = output(shape, dy.descr)
-    else:
-        same_type("sparse_matmul_grad", dy, out)
-        if get_dims(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(check_out("sparse_matmul_grad", out)):
-            raise ValueError(f"sparse_matmul_grad got an `out` of shape {get_dims(out)}; expected {shape}, contiguous")
-        dy = copy(dy) if overlap(dy, out) else dy
+    dy = copy(dy) if out is not None and overlap(dy, out) else dy
+    out = as_output("sparse_matmul_grad", out, shape, dy, accumulate)
     begin(&call, SPARSE_MATMUL_GRAD_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
+    bind_all(&call, 0, out, rows)
     bind_matrix(&call, 2, dy)
     call.accumulate = accumulate
     call.size[0], call.size[1], call.size[2] = shape[1], features, cnp.PyArray_SIZE(rows)
     call.parts = (call.size[0] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
     call.flops = 2.0 * count_nonzeros(rows) * call.size[0]
-    call.work = SPARSE_MATMUL_GRAD_KERNEL.work * call.flops
-    launch(&call, partial(raise_bad_column, "sparse_matmul_grad", features))
+    launch_parts(&call, call.parts, call.flops, partial(raise_bad_column, "sparse_matmul_grad", features))
     return out
 
 
 def sparse_to_dense(cnp.ndarray rows not None):
-    """The sparse rows as an array (n, features), float32 or float64."""
+    """Return the sparse rows as an array (n, features), float32 or float64."""
     cdef Call call
     cdef Py_ssize_t features = count_features("sparse_to_dense", rows, None)
     cdef cnp.ndarray out = output((cnp.PyArray_SIZE(rows), features), rows.dtype["row"].base)
     begin(&call, SPARSE_TO_DENSE_KERNEL, real_type("sparse_to_dense", out))
-    bind(&call, 0, out)
-    bind(&call, 1, rows)
+    bind_all(&call, 0, out, rows)
     call.size[0] = features
-    call.parts = cnp.PyArray_SIZE(rows)
-    call.work = SPARSE_TO_DENSE_KERNEL.work * cnp.PyArray_SIZE(out)
-    launch(&call, partial(raise_bad_column, "sparse_to_dense", features))
+    launch_parts(&call, cnp.PyArray_SIZE(rows), cnp.PyArray_SIZE(out), partial(raise_bad_column, "sparse_to_dense",
+                 features))
     return out
 
 
@@ -175,18 +154,7 @@ def use_columns(cnp.ndarray used not None, cnp.ndarray rows not None, cnp.ndarra
     """As `use_rows`, with the columns of these sparse rows as `order`. If they are many, list all rows instead."""
     cdef Call call
     cdef Py_ssize_t features = count_features("use_columns", rows, None)
-    begin(&call, USE_COLUMNS_KERNEL, real_type("use_columns", x))
-    if not cnp.PyArray_IS_C_CONTIGUOUS(check_out("use_columns", x)):
-        raise ValueError(f"use_columns needs contiguous rows, got shape {get_dims(x)}")
-    call.size[1] = row_width("use_columns", used, x)
-    call.size[0] = count_rows(used)
+    begin_use(&call, USE_COLUMNS_KERNEL, used, rows, x, accumulate)
     if call.size[0] != features:
         raise ValueError(f"use_columns got a list of {call.size[0]} rows for sparse rows of {features} features")
-    bind(&call, 0, x)
-    bind(&call, 1, check_out("use_columns", used))
-    bind(&call, 2, rows)
-    call.size[2] = cnp.PyArray_SIZE(rows)
-    call.accumulate = accumulate
-    call.parts = 1
-    call.work = USE_COLUMNS_KERNEL.work * count_nonzeros(rows)
-    launch(&call, partial(raise_bad_column, "use_columns", features))
+    launch_parts(&call, 1, count_nonzeros(rows), partial(raise_bad_column, "use_columns", features))

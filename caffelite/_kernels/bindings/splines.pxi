@@ -12,11 +12,11 @@ cdef Kernel SPLINE_TABLE_GRAD_KERNEL = Kernel("spline_table_grad", writes=0b111,
 
 
 def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray starts not None, dtype):
-    """The place of each number among the edges of its column: i + f between edges i and i + 1, at the share f.
+    """Return the place of each number among the edges of its column: i + f between edges i and i + 1, at the share f.
 
     x (n, k), edges and starts are as in `piecewise`. Numbers below the first edge have the place 0. Numbers above the
-    last edge, which is edge b, have the place b. NaN has b + 1. Returns (n, k) in float32 or float64. ValueError if the
-    type can't tell the places of a column apart.
+    last edge, which is edge b, have the place b. NaN has b + 1. Return (n, k) in float32 or float64. Raise ValueError
+    if the type can't tell the places of a column apart.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
@@ -24,10 +24,9 @@ def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray start
     x = begin_bins(&call, PLACES_KERNEL, TARGETS.get(to.str, 2), x, edges, starts)
     if cnp.PyArray_SIZE(x) and np.diff(starts).max() > 1 / np.finfo(to).eps:
         raise ValueError(f"places got {np.diff(starts).max()} edges of a column, too many for {to}")
-    call.work = PLACES_KERNEL.work * cnp.PyArray_SIZE(x)
     out = output(get_dims(x), to)
-    bind(&call, 0, out)
-    launch(&call)
+    bind_all(&call, 0, out, x, edges, starts)
+    launch_parts(&call, call.size[0], cnp.PyArray_SIZE(x))
     return out
 
 
@@ -37,7 +36,7 @@ def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray p
 
     table (rows, w), places (n, k), codes int64 (n, m), bias (w,), y (n, w). Either places or codes may be None.
 
-    Calls `on_stop` with the codes if one is not among the rows of its column; `on_stop` must raise. Without `on_stop`,
+    Call `on_stop` with the codes if one is not among the rows of its column; `on_stop` must raise. Without `on_stop`,
     such a code raises IndexError. Places must come from `places`.
     """
     cdef Call call
@@ -50,8 +49,7 @@ def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray p
         raise ValueError(f"splines got a bias of shape {get_dims(bias)} for a table of shape {get_dims(table)}")
     out = output((call.size[0], call.size[3]), table.descr)
     call.parts = call.size[0]
-    bind(&call, 0, out)
-    bind_all(&call, 1, (places, codes, table, starts, bias))
+    bind_all(&call, 0, out, places, codes, table, starts, bias)
     launch(&call, None if codes is None else on_stop or raise_bad_code)
     return out
 
@@ -61,9 +59,9 @@ def raise_bad_code(codes):
 
 
 def splines_grad(cnp.ndarray dy not None, cnp.ndarray places, cnp.ndarray codes, cnp.ndarray starts not None):
-    """The gradient of the table of `splines`, (rows, w): dy (n, w), and the places and codes that `splines` got.
+    """Return the gradient of the table of `splines`, (rows, w): dy (n, w), and the places and codes that `splines` got.
 
-    IndexError for a code that is not among the rows of its column.
+    Raise IndexError for a code that is not among the rows of its column.
     """
     cdef Call call
     cdef cnp.ndarray out
@@ -73,8 +71,7 @@ def splines_grad(cnp.ndarray dy not None, cnp.ndarray places, cnp.ndarray codes,
     require_rows("splines_grad", dy, call.size[0], call.size[3])
     out = output((count_column_rows("splines_grad", starts), call.size[3]), dy.descr)
     call.parts = call.size[1] + call.size[2]
-    bind(&call, 0, out)
-    bind_all(&call, 1, (dy, places, codes, starts))
+    bind_all(&call, 0, out, dy, places, codes, starts)
     launch(&call, None if codes is None else raise_bad_code)
     return out
 
@@ -100,15 +97,14 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
                          f"{edge_starts.tolist()}, and at {starts.tolist()} in the table; expected a row more for each")
     out = output(get_dims(places), edges.descr)
     call.parts = call.size[0]
-    bind(&call, 0, out)
-    bind_all(&call, 1, (dy, places, table, starts, edges, edge_starts))
+    bind_all(&call, 0, out, dy, places, table, starts, edges, edge_starts)
     launch(&call)
     return out
 
 
 def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.ndarray scale not None,
                  cnp.ndarray z not None, cnp.ndarray starts not None):
-    """The table of `splines`, from the parameters.
+    """Return the table of `splines`, from the parameters.
 
     A column j of numbers with the edges z₀ … z_b has b + 1 rows of the weight, w₀ … w_b, and b + 2 rows of the table:
 
@@ -121,15 +117,14 @@ def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.nd
     cdef cnp.ndarray out
     weight, slope, scale = begin_knots(&call, SPLINE_TABLE_KERNEL, weight, slope, scale, z, starts)
     out = output((cnp.PyArray_DIM(weight, 0) + call.size[1], call.size[3]), weight.descr)
-    bind(&call, 0, out)
-    bind_all(&call, 1, (weight, slope, scale, z, starts))
+    bind_all(&call, 0, out, weight, slope, scale, z, starts)
     launch(&call)
     return out
 
 
 def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, cnp.ndarray slope not None,
                       cnp.ndarray scale not None, cnp.ndarray z not None, cnp.ndarray starts not None):
-    """The gradients of weight, slope and scale of `spline_table`. The third is terms to sum over w, (k + m, w)."""
+    """Return the gradients of weight, slope and scale of `spline_table`; the third as terms, (k + m, w)."""
     cdef Call call
     cdef cnp.ndarray dweight, dslope, dscale
     dtable = as_contiguous(dtable)
@@ -138,18 +133,9 @@ def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, 
     require_rows("spline_table_grad", dtable, cnp.PyArray_DIM(weight, 0) + call.size[1], call.size[3])
     dweight, dslope = output(get_dims(weight), weight.descr), output(get_dims(slope), weight.descr)
     dscale = output((call.parts, call.size[3]), weight.descr)
-    bind_all(&call, 0, (dweight, dslope, dscale, dtable, weight, slope, scale, z, starts))
+    bind_all(&call, 0, dweight, dslope, dscale, dtable, weight, slope, scale, z, starts)
     launch(&call)
     return dweight, dslope, dscale
-
-
-cdef int bind_all(Call* call, int first, tuple arrays) except -1:
-    """Bind arrays to operands one after the other. None is left out."""
-    cdef int i
-    for i in range(len(arrays)):
-        if arrays[i] is not None:
-            bind(call, first + i, arrays[i])
-    return 0
 
 
 cdef tuple begin_splines(Call* call, Kernel kernel, cnp.ndarray like, cnp.ndarray starts, cnp.ndarray places,
@@ -205,7 +191,7 @@ cdef tuple begin_knots(Call* call, Kernel kernel, cnp.ndarray weight, cnp.ndarra
 
 
 cdef Py_ssize_t count_column_rows(str name, cnp.ndarray starts) except -1:
-    """The number of rows. ValueError unless each column has one or more."""
+    """Return the number of rows. Raise ValueError unless each column has one or more."""
     cdef Py_ssize_t j
     cdef int64_t* at
     if not is_int64(starts) or cnp.PyArray_NDIM(starts) != 1 or not cnp.PyArray_ISCARRAY_RO(starts):

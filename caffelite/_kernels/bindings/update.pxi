@@ -1,11 +1,11 @@
 # The optimizers' updates.
 
 RULES = {}                                # by name
-cdef Kernel COUNT_STEPS_KERNEL = Kernel("count_steps", updates=1)
+cdef Kernel COUNT_STEPS_KERNEL = Kernel("count_steps", updates=1, work=1)
 cdef Kernel NORM_KERNEL = Kernel("norm", checked=1, work=5)
 cdef Kernel LIMIT_NORM_KERNEL = Kernel("limit_norm", updates=1, work=5)
 cdef Kernel EMA_KERNEL = Kernel("ema", updates=1, work=40)
-cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101)
+cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101, work=1)
 
 
 cdef class Rule:
@@ -73,25 +73,20 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
         raise ValueError(f"{rule} got steps of other parameters than the {size} elements of w")
 
     begin(&call, facts.kernel, real)
-    bind(&call, 0, check_out(rule, w))
-    bind(&call, 1, g)
+    bind_all(&call, 0, check_out(rule, w), g)
     if rows > 0:
         bind_matrix(&call, 2, check_out(rule, state))
-    bind(&call, 3, hyper)
-    if steps is not None:
-        bind(&call, 4, steps)
-        call.size[2] = cnp.PyArray_DIM(steps, 0)
-    call.size[0], call.size[1] = size, rows
-    call.parts = size
-    call.work = facts.kernel.work * size
-    call.size[3] = is_sparse
+    bind_all(&call, 3, hyper, steps)
+    call.size[0], call.size[1], call.size[3] = size, rows, is_sparse
+    call.size[2] = 0 if steps is None else cnp.PyArray_DIM(steps, 0)
+    call.parts, call.work = size, facts.kernel.work * size
     if is_sparse or facts.can_skip:
         restrict_to_rows(&call, used, w)
     launch(&call)
 
 
 def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t not None):
-    """The learning rate after step t: t ← t + 1, hyper[0] ← rates[t]. After the last rate, hyper[0] keeps that one.
+    """Set the learning rate after step t: t ← t + 1, hyper[0] ← rates[t]. After the last rate, it stays.
 
     hyper and rates (n,) are float64, t (1,) is int64. If t is below 0, nothing happens.
     """
@@ -102,12 +97,9 @@ def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t
     if cnp.PyArray_SIZE(hyper) == 0 or cnp.PyArray_SIZE(rates) == 0:
         raise ValueError(f"follow got {len(hyper)} hyper-parameters and {len(rates)} rates")
     begin(&call, FOLLOW_KERNEL, 0)
-    bind(&call, 0, check_out("follow", hyper))
-    bind(&call, 1, rates)
-    bind(&call, 2, check_out("follow", t))
+    bind_all(&call, 0, check_out("follow", hyper), rates, check_out("follow", t))
     call.size[0] = cnp.PyArray_SIZE(rates)
-    call.parts = call.work = 1
-    launch(&call)
+    launch_parts(&call, 1, 1)
 
 
 def ema(cnp.ndarray average not None, cnp.ndarray x not None, double decay):
@@ -116,16 +108,13 @@ def ema(cnp.ndarray average not None, cnp.ndarray x not None, double decay):
     begin(&call, EMA_KERNEL, real_type("ema", average))
     require_vector("ema", average, cnp.PyArray_TYPE(average), cnp.PyArray_SIZE(average))
     require_vector("ema", x, cnp.PyArray_TYPE(average), cnp.PyArray_SIZE(average))
-    bind(&call, 0, check_out("ema", average))
-    bind(&call, 1, x)
+    bind_all(&call, 0, check_out("ema", average), x)
     call.scalar[0] = decay
-    call.parts = cnp.PyArray_SIZE(average)
-    call.work = EMA_KERNEL.work * call.parts
-    launch(&call)
+    launch_parts(&call, cnp.PyArray_SIZE(average), cnp.PyArray_SIZE(average))
 
 
 def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndarray used=None):
-    """The norm √ (Σ g² + others²), float64 (1,): of the vector g, and of further vectors with the norm `others`.
+    """Return the norm √ (Σ g² + others²), float64 (1,): of the vector g, and of further vectors with the norm `others`.
 
     If g is a matrix in which only the `used` rows are not 0 (see `use_rows`), only these are read.
 
@@ -136,14 +125,11 @@ def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndar
     begin(&call, NORM_KERNEL, real_type("norm", g))
     require_vector("norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
     out = output((1,), float64)
-    bind(&call, 0, out)
-    bind(&call, 1, g)
     if others is not None:
         require_vector("norm", others, cnp.NPY_FLOAT64, 1)
-        bind(&call, 2, others)
+    bind_all(&call, 0, out, g, others)
     call.size[0] = cnp.PyArray_SIZE(g)
-    call.parts = 1
-    call.work = NORM_KERNEL.work * call.size[0]
+    call.parts, call.work = 1, NORM_KERNEL.work * call.size[0]
     restrict_to_rows(&call, used, g)
     launch(&call, on_stop)
     return out
@@ -155,10 +141,8 @@ def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit, 
     begin(&call, LIMIT_NORM_KERNEL, real_type("limit_norm", g))
     require_vector("limit_norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
     require_vector("limit_norm", norm, cnp.NPY_FLOAT64, 1)
-    bind(&call, 0, check_out("limit_norm", g))
-    bind(&call, 1, norm)
-    call.scalar[0] = limit
-    call.parts = cnp.PyArray_SIZE(g)
+    bind_all(&call, 0, check_out("limit_norm", g), norm)
+    call.scalar[0], call.parts = limit, cnp.PyArray_SIZE(g)
     call.work = LIMIT_NORM_KERNEL.work * call.parts
     restrict_to_rows(&call, used, g)
     launch(&call)
@@ -173,18 +157,15 @@ def count_steps(cnp.ndarray steps not None, cnp.ndarray hyper=None):
     cdef Py_ssize_t columns = 2 if hyper is None else 3
     require_steps("count_steps", steps, columns)
     begin(&call, COUNT_STEPS_KERNEL, 0)
-    bind(&call, 0, check_out("count_steps", steps))
     if hyper is not None:
         require_vector("count_steps", hyper, cnp.NPY_FLOAT64, (<Rule> RULES["nadam"]).hyper)
-        bind(&call, 1, hyper)
-    call.size[0] = call.work = cnp.PyArray_DIM(steps, 0)
-    call.size[1] = columns
-    call.parts = 1
-    launch(&call)
+    bind_all(&call, 0, check_out("count_steps", steps), hyper)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(steps, 0), columns
+    launch_parts(&call, 1, call.size[0])
 
 
 cdef double require_steps(str name, cnp.ndarray steps, Py_ssize_t columns) except -1:
-    """The sum of the elements in the rows (elements, …). TypeError or ValueError unless they have so many columns."""
+    """Return the sum of the elements in the rows (elements, …). Raise an error unless they have this many columns."""
     cdef double elements = 0
     cdef Py_ssize_t p
     if cnp.PyArray_TYPE(steps) != cnp.NPY_FLOAT64:

@@ -19,7 +19,7 @@ cdef Kernel WINOGRAD_WEIGHT_GRAD_KERNEL = Kernel("winograd_weight_grad")
 
 
 cdef bint fits_winograd(cnp.ndarray w, Py_ssize_t groups) except -1:
-    """Whether convolutions with these weights, (O, C / groups, …), are Winograd's if their stride and dilation are 1.
+    """Return whether convolutions with these weights, (O, C / groups, …), are Winograd's with stride and dilation 1.
 
     They are in float32, with enough channels, and windows of 3 × 3 pixels or of 3 or 5 in a row.
     """
@@ -33,7 +33,7 @@ cdef bint fits_winograd(cnp.ndarray w, Py_ssize_t groups) except -1:
 
 
 cdef bint is_winograd(const Call* call, cnp.ndarray w) except -1:
-    """Whether the convolution that a call describes is Winograd's: a question of its window and channels alone."""
+    """Return whether the convolution of a call is Winograd's: a question of its window and channels alone."""
     cdef int d
     for d in range(2):
         if call.window[d].stride != 1 or call.window[d].dilation != 1:
@@ -54,7 +54,7 @@ cdef cnp.ndarray winograd_convolve(Call* call, cnp.ndarray y, cnp.ndarray w, bin
     if is_vertical(call):
         swap_axes(call)
     bind(call, 2, at_points)
-    switch_to_kernel(call, WINOGRAD_CONVOLUTION_KERNEL)
+    switch_kernel(call, WINOGRAD_CONVOLUTION_KERNEL, y)
     call.parts = call.size[0] * tiles_along(call, 0) * tiles_along(call, 1)
     call.work = winograd_work(call, call.parts)
     launch(call)
@@ -62,7 +62,7 @@ cdef cnp.ndarray winograd_convolve(Call* call, cnp.ndarray y, cnp.ndarray w, bin
 
 
 cdef cnp.ndarray transform_weights(const Call* convolution, cnp.ndarray w, bint transposed):
-    """The values of weights (O, C / groups, …) at the points, as the loops of the convolution read them."""
+    """Return the values of weights (O, C / groups, …) at the points, as the loops of the convolution read them."""
     cdef Call call
     cdef Py_ssize_t size = count_points(convolution) * convolution.size[3] * convolution.size[1]
     cdef cnp.ndarray values = output((size * round_up_to_vectors(convolution.size[2]),), w.descr)
@@ -92,7 +92,7 @@ cdef int winograd_weight_grad(Call* call, cnp.ndarray dw, cnp.ndarray x, cnp.nda
     cdef Py_ssize_t chunk_size = count_points(call) * call.size[3] * call.size[1] * round_up_to_vectors(call.size[2])
     cdef Py_ssize_t chunks = max(min(min(MAX_SUMS // chunk_size, MAX_CHUNKS), tiles // TILES_OF_A_CHUNK), 1)
     cdef cnp.ndarray sums = output((chunks * chunk_size,), x.descr)
-    switch_to_kernel(call, WINOGRAD_SUMS_KERNEL)
+    switch_kernel(call, WINOGRAD_SUMS_KERNEL, x)
     call.size[4] = chunks
     bind(call, 0, sums)
     bind_axes(call, 1, x)
@@ -100,7 +100,7 @@ cdef int winograd_weight_grad(Call* call, cnp.ndarray dw, cnp.ndarray x, cnp.nda
     call.parts = chunks * ((call.size[1] + WIDEST_FLOATS - 1) // WIDEST_FLOATS)
     call.flops = count_flops(call)
     call.work = winograd_work(call, tiles)
-    switch_to_kernel(&second, WINOGRAD_WEIGHT_GRAD_KERNEL)
+    switch_kernel(&second, WINOGRAD_WEIGHT_GRAD_KERNEL, x)
     second.size[4] = chunks
     bind_axes(&second, 0, dw)
     bind(&second, 1, sums)
@@ -115,17 +115,12 @@ cdef int winograd_weight_grad(Call* call, cnp.ndarray dw, cnp.ndarray x, cnp.nda
     return 0
 
 
-cdef inline void switch_to_kernel(Call* call, Kernel kernel) noexcept:
-    """Have a call that is described, but not launched, be one of another kernel, in float32."""
-    call.kernel, call.loop = <void*> kernel, kernel.loop[0]
-
-
 cdef inline Py_ssize_t round_up_to_vectors(Py_ssize_t channels) noexcept:
     return (channels + WIDEST_FLOATS - 1) // WIDEST_FLOATS * WIDEST_FLOATS
 
 
 cdef inline bint is_vertical(const Call* call) noexcept:
-    """Whether the window is a column of pixels: the loops know rows, and take the height for the width."""
+    """Return whether the window is a column of pixels: the loops know rows, and take the height for the width."""
     return call.window[0].kernel > call.window[1].kernel
 
 
@@ -139,11 +134,11 @@ cdef inline Py_ssize_t count_points(const Call* call) noexcept:
 
 
 cdef inline Py_ssize_t tiles_along(const Call* call, int axis) noexcept:
-    """The number of tiles along an axis: of four outputs each, or of one where the window has one tap."""
+    """Return the number of tiles along an axis: of four outputs each, or of one where the window has one tap."""
     return call.window[axis].count if call.window[axis].kernel == 1 else (call.window[axis].count + 3) // 4
 
 
 cdef inline double winograd_work(const Call* call, Py_ssize_t tiles) noexcept:
-    """The work of so many tiles: the products at the points, and the transforms."""
+    """Return the work of so many tiles: the products at the points, and the transforms."""
     cdef Py_ssize_t inputs = call.size[1], outputs = call.size[2]
     return tiles * count_points(call) * call.size[3] * (2.0 * inputs * outputs + 14.0 * (inputs + outputs))

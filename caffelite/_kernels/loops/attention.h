@@ -114,4 +114,6 @@ INLINE vector_double power_of_2_double(vector_double x)
 DEFINE_ATTENTION(float)
 DEFINE_ATTENTION(double)
 
+#define exponentials(x, ...) FOR_TYPE(exponentials, x)(x, __VA_ARGS__)
+#define score_gradients(x, ...) FOR_TYPE(score_gradients, x)(x, __VA_ARGS__)
 #endif

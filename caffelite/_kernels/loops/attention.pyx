@@ -35,12 +35,10 @@ cdef extern from "loops/attention.h" nogil:
     enum:
         QUERIES_float, QUERIES_double
     const double LOG2_E, LOG_10000
-    void exponentials_float(float* s, Py_ssize_t keys, float* m, float* total, float* shrink)
-    void exponentials_double(double* s, Py_ssize_t keys, double* m, double* total, double* shrink)
-    void score_gradients_float(float* p, float* d, Py_ssize_t row, Py_ssize_t keys, float scale, const float* m,
-                               const float* inverse, const float* mean, const float* dropout)
-    void score_gradients_double(double* p, double* d, Py_ssize_t row, Py_ssize_t keys, double scale, const double* m,
-                                const double* inverse, const double* mean, const double* dropout)
+    # The arrays are float* or double*.
+    void exponentials(void* s, Py_ssize_t keys, void* m, void* total, void* shrink)
+    void score_gradients(void* p, void* d, Py_ssize_t row, Py_ssize_t keys, double scale, const void* m,
+                         const void* inverse, const void* mean, const void* dropout)
 
 cdef enum:
     KEYS = 64                             # of a block
@@ -113,10 +111,7 @@ cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_s
             scores(s, width, <const real*> k.data, k.row, seen, q + lane * q_row, q_row, count, h.d,
                    h.scale * LOG2_E, <real*> packed_b + lane * BLOCK_K, first > 0)
             mask_scores(s, width, h, i + lane, count, first, seen)
-            if real is float:
-                exponentials_float(s, seen, m + lane, total + lane, shrink)
-            else:
-                exponentials_double(s, seen, m + lane, total + lane, shrink)
+            exponentials(s, seen, m + lane, total + lane, shrink)
             if h.drawn != NULL:
                 draw_dropout(dropout, h, i + lane, count, first, seen)
                 for c in range(seen * width):
@@ -197,12 +192,8 @@ cdef void attend_grad(real* dq, real* dk, real* dv, const Call* call, const Head
             mask_scores(p + lane, QUERIES, h, i + lane, count, first, seen)
             if h.drawn != NULL:
                 draw_dropout(dropout, h, i + lane, count, first, seen)
-            if real is float:
-                score_gradients_float(p + lane, ds + lane, QUERIES, seen, <float> h.scale, m + lane, inverse + lane,
-                                      mean + lane, NULL if h.drawn == NULL else dropout)
-            else:
-                score_gradients_double(p + lane, ds + lane, QUERIES, seen, h.scale, m + lane, inverse + lane,
-                                       mean + lane, NULL if h.drawn == NULL else dropout)
+            score_gradients(p + lane, ds + lane, QUERIES, seen, h.scale, m + lane, inverse + lane, mean + lane,
+                            NULL if h.drawn == NULL else dropout)
             add_product(dq + lane * h.size, h.size, count, h.d, seen, ds + lane, 1, QUERIES, <const real*> k.data,
                         k.row)
             lane += width

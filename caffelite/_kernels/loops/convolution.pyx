@@ -34,7 +34,7 @@
 from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.matmul cimport (
-    READS_LANES, Strip, lanes, strip_columns, strip_of_runs_double, strip_of_runs_float,
+    READS_LANES, Strip, lanes, strip_columns, strip_of_runs,
 )
 
 cdef extern from "loops/taps.h" nogil:
@@ -48,8 +48,7 @@ cdef extern from "loops/taps.h" nogil:
         void* y
         int lanes
         bint same, resume
-    void sum_taps_float(const TapSums* args)
-    void sum_taps_double(const TapSums* args)
+    void sum_taps(const void* out, const TapSums* args)  # out is float* or double*: the type of the numbers
 
 cdef extern from "loops/dots.h" nogil:
     ctypedef struct Dots:
@@ -58,10 +57,8 @@ cdef extern from "loops/dots.h" nogil:
         const void* b
         const Py_ssize_t* b_j
         void* sums
-    void all_dots_float(const Dots* dots)
-    void all_dots_double(const Dots* dots)
-    float sum_lanes_float(const float* lanes)
-    double sum_lanes_double(const double* lanes)
+    void all_dots(const void* out, const Dots* dots)
+    double any_sum_lanes "sum_lanes"(const void* lanes)
 
 
 cdef enum:
@@ -125,7 +122,7 @@ cdef inline Py_ssize_t quotient(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
 
 
 cdef inline bint has_same_taps(const Taps* a, const Taps* b) noexcept nogil:
-    """Whether the same taps are inside x."""
+    """Return whether the same taps are inside x."""
     return a.first == b.first and a.count == b.count
 
 
@@ -503,13 +500,6 @@ cdef inline Py_ssize_t strip_width(const real* out, Py_ssize_t columns) noexcept
     return (vectors + strips - 1) // max(strips, 1) * lanes(out)
 
 
-cdef inline void sum_taps(const real* out, const TapSums* rows) noexcept nogil:
-    if real is float:
-        sum_taps_float(rows)
-    else:
-        sum_taps_double(rows)
-
-
 cdef inline void run_strip_of_runs(const real* out, Strip* strip) noexcept nogil:
     cdef Py_ssize_t columns = strip.columns
     if not READS_LANES:                   # the tile reads whole vectors
@@ -517,10 +507,7 @@ cdef inline void run_strip_of_runs(const real* out, Strip* strip) noexcept nogil
         if strip.columns < columns:
             run_strip_scalar(<real*> strip.y, strip, strip.columns, columns)
     if strip.columns > 0:
-        if real is float:
-            strip_of_runs_float(strip)
-        else:
-            strip_of_runs_double(strip)
+        strip_of_runs(out, strip)
     strip.columns = columns
 
 
@@ -693,10 +680,7 @@ cdef void dots_of_positions(const real* out, const Call* call, const Dots* dots,
     block_dots.pixels = last - first + 1
     if block_dots.a_along == block_dots.columns and block_dots.b_along == block_dots.columns and not call.size[6]:
         block_dots.pixels, block_dots.columns = 1, block_dots.pixels * block_dots.columns
-    if real is float:
-        all_dots_float(&block_dots)
-    else:
-        all_dots_double(&block_dots)
+    all_dots(out, &block_dots)
 
 
 # Depthwise, channels last: a lane is a channel, and the dot products are over the pixels of each image.
@@ -839,10 +823,7 @@ cdef inline void add_to(real* out, const Call* call, Py_ssize_t o, Py_ssize_t te
 
 
 cdef inline real sum_lanes(const real* sums) noexcept nogil:
-    if real is float:
-        return sum_lanes_float(sums)
-    else:
-        return sum_lanes_double(sums)
+    return <real> any_sum_lanes(sums)
 
 
 cdef at_load publish_all() noexcept nogil:

@@ -251,4 +251,6 @@ DEFINE_DEPTHWISE(double)
 DEFINE_DEPTHWISE_GRAD(float)
 DEFINE_DEPTHWISE_GRAD(double)
 
+#define depthwise_line(x, arguments) FOR_TYPE(depthwise_line, x)(arguments)
+#define depthwise_line_grad(x, arguments) FOR_TYPE(depthwise_line_grad, x)(arguments)
 #endif

@@ -24,10 +24,8 @@ cdef extern from "loops/depthwise.h" nogil:
         void* y
         const void* bias
         const void* mask
-    void depthwise_line_float(const DepthwiseLine* line)
-    void depthwise_line_double(const DepthwiseLine* line)
-    void depthwise_line_grad_float(const DepthwiseLine* line)
-    void depthwise_line_grad_double(const DepthwiseLine* line)
+    void depthwise_line(const void* out, const DepthwiseLine* line)  # out is float* or double*: the type of the numbers
+    void depthwise_line_grad(const void* out, const DepthwiseLine* line)
 
 cdef enum:
     TAPS = 3                              # of the window along each axis
@@ -46,10 +44,7 @@ cdef int depthwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end
         line.y = out + part // lines * y.stride[0] + i * y.stride[2 + across]
         if in_registers:
             set_relu(<real*> line.y, &line, call)
-        if real is float:
-            depthwise_line_float(&line)
-        else:
-            depthwise_line_double(&line)
+        depthwise_line(out, &line)
         if not in_registers:
             for pixel in range(line.outputs):
                 apply_epilogue(<real*> line.y + pixel * line.y_along, call, line.end)
@@ -133,10 +128,7 @@ cdef int depthwise_weight_grad(real* dw, const Call* call, Py_ssize_t begin, Py_
         for i in range(call.window[0].count):
             set_line(dw, &line, call, n, i, 0)
             line.y = <real*> dy.data + n * dy.stride[0] + i * dy.stride[2]
-            if real is float:
-                depthwise_line_grad_float(&line)
-            else:
-                depthwise_line_grad_double(&line)
+            depthwise_line_grad(dw, &line)
         for tap in range(TAPS * TAPS):
             for c in range(tap * channels + begin, tap * channels + end):
                 total[c] += image_sums[c]

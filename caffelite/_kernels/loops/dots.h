@@ -120,4 +120,6 @@ typedef struct {
 DEFINE_DOTS(float)
 DEFINE_DOTS(double)
 
+#define sum_lanes(x) FOR_TYPE(sum_lanes, x)(x)
+#define all_dots(x, arguments) FOR_TYPE(all_dots, x)(arguments)
 #endif

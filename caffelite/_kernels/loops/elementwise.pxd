@@ -8,25 +8,23 @@ cdef enum:
 # f on n elements, contiguous (loop_…) or with strides (piecewise_…). Compiled once, in elementwise.pyx.
 cdef extern from * nogil:
     """
-    void loop_float(int op, Py_ssize_t n, float *y, const float *a, const float *b, const float *c, float low,
-                    float high);
-    void loop_double(int op, Py_ssize_t n, double *y, const double *a, const double *b, const double *c, double low,
-                     double high);
+    #include "loops/vectors.h"
+    void loop_float(int op, Py_ssize_t n, float *y, const float *a, const float *b, const float *c, float scalar0,
+                    float scalar1);
+    void loop_double(int op, Py_ssize_t n, double *y, const double *a, const double *b, const double *c, double scalar0,
+                     double scalar1);
     void piecewise_float(int op, Py_ssize_t n, float *y, Py_ssize_t sy, const float *a, Py_ssize_t sa, const float *b,
                          Py_ssize_t sb, const float *c, Py_ssize_t sc, const double *scalar);
     void piecewise_double(int op, Py_ssize_t n, double *y, Py_ssize_t sy, const double *a, Py_ssize_t sa,
                           const double *b, Py_ssize_t sb, const double *c, Py_ssize_t sc, const double *scalar);
+    #define run_loop(op, n, y, ...) FOR_TYPE(loop, y)(op, n, y, __VA_ARGS__)
+    #define run_pieces(op, n, y, ...) FOR_TYPE(piecewise, y)(op, n, y, __VA_ARGS__)
     """
-    void float_loop "loop_float"(int op, Py_ssize_t n, float* y, const float* a, const float* b, const float* c,
-                                 float low, float high)
-    void double_loop "loop_double"(int op, Py_ssize_t n, double* y, const double* a, const double* b, const double* c,
-                                   double low, double high)
-    void float_pieces "piecewise_float"(int op, Py_ssize_t n, float* y, Py_ssize_t sy, const float* a, Py_ssize_t sa,
-                                        const float* b, Py_ssize_t sb, const float* c, Py_ssize_t sc,
-                                        const double* scalar)
-    void double_pieces "piecewise_double"(int op, Py_ssize_t n, double* y, Py_ssize_t sy, const double* a,
-                                          Py_ssize_t sa, const double* b, Py_ssize_t sb, const double* c,
-                                          Py_ssize_t sc, const double* scalar)
+    # y, a, b and c are float* or double*.
+    void run_loop(int op, Py_ssize_t n, void* y, const void* a, const void* b, const void* c, double scalar0,
+                  double scalar1)
+    void run_pieces(int op, Py_ssize_t n, void* y, Py_ssize_t sy, const void* a, Py_ssize_t sa, const void* b,
+                    Py_ssize_t sb, const void* c, Py_ssize_t sc, const double* scalar)
 
 
 # ---- rows of broadcast arrays ----
@@ -59,7 +57,7 @@ cdef inline void next_row(const Call* call, Py_ssize_t* at) noexcept nogil:
 
 
 cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept nogil:
-    """The offset of the element with these indices."""
+    """Return the offset of the element with these indices."""
     cdef Py_ssize_t elements = 0
     cdef int d
     for d in range(MAX_DIMS):
@@ -78,14 +76,9 @@ cdef inline void copy_vectors(char* y, const char* x, Py_ssize_t n) noexcept nog
 cdef inline void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa, const real* b,
                      Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
     if n == 1 or (sy == 1 and sa == 1 and sb == 1 and sc == 1):      # the usual case
-        if real is float:
-            float_loop(op, n, y, a, b, c, <float> scalar[0], <float> scalar[1])
-        else:
-            double_loop(op, n, y, a, b, c, scalar[0], scalar[1])
-    elif real is float:
-        float_pieces(op, n, y, sy, a, sa, b, sb, c, sc, scalar)
+        run_loop(op, n, y, a, b, c, scalar[0], scalar[1])
     else:
-        double_pieces(op, n, y, sy, a, sa, b, sb, c, sc, scalar)
+        run_pieces(op, n, y, sy, a, sa, b, sb, c, sc, scalar)
 
 
 # The epilogue: call.op on n contiguous elements from y on, while another kernel's result is still in cache. The

@@ -1,8 +1,8 @@
 # Elementwise loops: y[i] = f(a[i]), f(a[i], b[i]) or f(a[i], b[i], c[i]), over arrays with any strides. Some f also
-# return the slope at a[i]: they write it to b[i] if there is a b.
+# return the derivative at a[i]: they write it to b[i] if there is a b.
 #
 #   op       selects f
-#   scalar   its constants, if it has any
+#   scalar   its constants, if it has any: scalar0 and scalar1 in a loop
 #   size     the broadcast shape, padded in front with ones; the last is innermost
 #   operand  0 y, 1 a, 2 b, 3 c; absent if f does not take it
 #   parts    the rows (all but the innermost dimension), or the elements if there is only one row
@@ -98,7 +98,7 @@ cdef void transposed_copy(real* out, const Call* call, Py_ssize_t begin, Py_ssiz
 # only one loop.
 cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa, const real* b,
                           Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
-    cdef real first = <real> scalar[0], second = <real> scalar[1]
+    cdef real scalar0 = <real> scalar[0], scalar1 = <real> scalar[1]
     cdef real piece[4][PIECE]
     cdef const real* pa
     cdef const real* pb
@@ -111,12 +111,12 @@ cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const rea
         pb = pa if b == a and sb == sa else contiguous_piece(piece[1], b, sb, m, is_first)
         pc = pa if c == a and sc == sa else contiguous_piece(piece[2], c, sc, m, is_first)
         if sy == 1:
-            loop(op, m, y, pa, pb, pc, first, second)
+            loop(op, m, y, pa, pb, pc, scalar0, scalar1)
         else:
-            loop(op, m, piece[3], pa, pb, pc, first, second)
+            loop(op, m, piece[3], pa, pb, pc, scalar0, scalar1)
             for j in range(m):
                 y[j * sy] = piece[3][j]
-        if gives_slope(op) and b != a and sb != 1:
+        if gives_derivative(op) and b != a and sb != 1:
             for j in range(m):
                 (<real*> b)[j * sb] = pb[j]
         is_first = False
@@ -146,8 +146,8 @@ cdef inline const real* contiguous_piece(real* piece, const real* x, Py_ssize_t 
     return piece
 
 
-cdef inline bint gives_slope(Op op) noexcept nogil:
-    """Whether f writes its slope to b."""
+cdef inline bint gives_derivative(Op op) noexcept nogil:
+    """Return True if f writes its derivative to b."""
     return op == GELU or op == GELU_TANH or op == FOCAL
 
 
@@ -160,13 +160,13 @@ cdef inline real sign(real x) noexcept nogil:
     return <real> 1 if x > 0 else <real> -1 if x < 0 else x
 
 
-# The argument of the approximate GELU, 2u = 2 √(2/π) (x + 0.044715 x³), and its slope. The slope is that at ±30 for
-# larger |x|: it is multiplied by 0 there, and must not be infinite.
+# The argument of the approximate GELU, 2u = 2 √(2/π) (x + 0.044715 x³), and its derivative. For larger |x| that is the
+# one at ±30: it is multiplied by 0 there, and must not be infinite.
 cdef inline real twice_u(real x) noexcept nogil:
     return x * (<real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.044715) * (x * x))
 
 
-cdef inline real twice_u_slope(real x) noexcept nogil:
+cdef inline real twice_u_derivative(real x) noexcept nogil:
     x = 30 if x > 30 else x
     x = -30 if x < -30 else x
     return <real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.134145) * (x * x)
@@ -174,7 +174,7 @@ cdef inline real twice_u_slope(real x) noexcept nogil:
 
 # All comparisons keep NaN.
 cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
-               real low, real high) noexcept nogil:
+               real scalar0, real scalar1) noexcept nogil:
     cdef Py_ssize_t j
     cdef real s
     if op == COPY:                        # also repeats a along axes of stride 0
@@ -189,21 +189,21 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == RELU_GRAD:                 # a where b > 0: a is dy, b is what relu returned
         for j in range(n):
             y[j] = 0 if b[j] <= 0 else a[j]
-    elif op == LEAKY_RELU:                # a, times `low` below 0
+    elif op == LEAKY_RELU:                # a, times scalar0 below 0
         for j in range(n):
-            y[j] = a[j] * low if a[j] <= 0 else a[j]
-    elif op == LEAKY_RELU_GRAD:           # a, times `low` where b ≤ 0: a is dy, b is what leaky_relu returned
+            y[j] = a[j] * scalar0 if a[j] <= 0 else a[j]
+    elif op == LEAKY_RELU_GRAD:           # a, times scalar0 where b ≤ 0: a is dy, b is what leaky_relu returned
         for j in range(n):
-            y[j] = a[j] * low if b[j] <= 0 else a[j]
+            y[j] = a[j] * scalar0 if b[j] <= 0 else a[j]
     elif op == PRELU:                     # a, times b where a ≤ 0
         for j in range(n):
             y[j] = a[j] * b[j] if a[j] <= 0 else a[j]
     elif op == PRELU_GRAD:                # a, times c where b ≤ 0: a is dy, b is what prelu was given, c its slope
         for j in range(n):
             y[j] = a[j] * c[j] if b[j] <= 0 else a[j]
-    elif op == ELU_GRAD:                  # a, where b ≤ 0 times b + `low`: a is dy, b is what elu returned
+    elif op == ELU_GRAD:                  # a, where b ≤ 0 times b + scalar0: a is dy, b is what elu returned
         for j in range(n):
-            y[j] = a[j] if b[j] > 0 else a[j] * (b[j] + low)
+            y[j] = a[j] if b[j] > 0 else a[j] * (b[j] + scalar0)
     elif op == ADD:
         for j in range(n):
             y[j] = a[j] + b[j]
@@ -222,27 +222,27 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == MAXIMUM:                   # the larger one; NaN if either is NaN
         for j in range(n):
             y[j] = b[j] if (a[j] < b[j]) | (b[j] != b[j]) else a[j]
-    elif op == MAXIMUM_GRAD:              # a where maximum(b, c) is the first (low = 0) or the second (1): a is dy
+    elif op == MAXIMUM_GRAD:              # a where maximum(b, c) is the first (scalar0 = 0) or the second (1): a is dy
         for j in range(n):
-            y[j] = a[j] if ((b[j] < c[j]) | (c[j] != c[j])) == (low != 0) else <real> 0
+            y[j] = a[j] if ((b[j] < c[j]) | (c[j] != c[j])) == (scalar0 != 0) else <real> 0
     elif op == MINIMUM:
         for j in range(n):
             y[j] = b[j] if (a[j] > b[j]) | (b[j] != b[j]) else a[j]
     elif op == MINIMUM_GRAD:
         for j in range(n):
-            y[j] = a[j] if ((b[j] > c[j]) | (c[j] != c[j])) == (low != 0) else <real> 0
+            y[j] = a[j] if ((b[j] > c[j]) | (c[j] != c[j])) == (scalar0 != 0) else <real> 0
     elif op == EQUAL:
         for j in range(n):
             y[j] = <real> 1 if a[j] == b[j] else <real> 0
     elif op == WHERE:                     # b where a is not 0, else c
         for j in range(n):
             y[j] = b[j] if a[j] != 0 else c[j]
-    elif op == CLIP:                      # min(max(a, low), high)
+    elif op == CLIP:                      # min(max(a, scalar0), scalar1)
         for j in range(n):
-            y[j] = clip_to(a[j], low, high)
+            y[j] = clip_to(a[j], scalar0, scalar1)
     elif op == CLIP_GRAD:                 # a if clip leaves b unchanged: a is dy
         for j in range(n):
-            y[j] = a[j] if clip_to(b[j], low, high) == b[j] else <real> 0
+            y[j] = a[j] if clip_to(b[j], scalar0, scalar1) == b[j] else <real> 0
     elif op == ABS:
         for j in range(n):
             y[j] = abs(a[j])
@@ -264,13 +264,13 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
         for j in range(n):
             y[j] = a[j] * b[j] * (<real> 1 - b[j])
-    elif op == PENALTY:                   # low |a| + high a² / 2
+    elif op == PENALTY:                   # scalar0 |a| + scalar1 a² / 2
         for j in range(n):
-            y[j] = sum_of_products(low, abs(a[j]), high * <real> 0.5, a[j] * a[j])
-    elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
+            y[j] = sum_of_products(scalar0, abs(a[j]), scalar1 * <real> 0.5, a[j] * a[j])
+    elif op == PENALTY_GRAD:              # a (scalar0 sign(b) + scalar1 b): a is dy, b is what penalty was given
         for j in range(n):
-            y[j] = a[j] * sum_of_products(low, sign(b[j]), high, b[j])
-    # Losses of one score a and its target b, and their slopes (loss.pyx).
+            y[j] = a[j] * sum_of_products(scalar0, sign(b[j]), scalar1, b[j])
+    # Losses of one score a and its target b, and their derivatives (loss.pyx).
     elif op == SQUARED_ERROR:
         for j in range(n):
             y[j] = (a[j] - b[j]) * (a[j] - b[j])
@@ -283,13 +283,13 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == ABSOLUTE_ERROR_GRAD:
         for j in range(n):
             y[j] = sign(a[j] - b[j])
-    elif op == HUBER:                     # d²/2, and low (|d| − low/2) if |d| ≥ low, d = a − b
+    elif op == HUBER:                     # d²/2, and scalar0 (|d| − scalar0/2) if |d| ≥ scalar0, d = a − b
         for j in range(n):
             s = abs(a[j] - b[j])
-            y[j] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
+            y[j] = scalar0 * (s - <real> 0.5 * scalar0) if s > scalar0 else <real> 0.5 * (s * s)
     elif op == HUBER_GRAD:
         for j in range(n):
-            y[j] = clip_to(a[j] - b[j], -low, low)
+            y[j] = clip_to(a[j] - b[j], -scalar0, scalar0)
     elif op == QUANTILE:                  # c d if d ≥ 0, else (c − 1) d, d = b − a
         for j in range(n):
             s = b[j] - a[j]
@@ -299,7 +299,7 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
             s = b[j] - a[j]
             y[j] = -c[j] if s > 0 else <real> 1 - c[j] if s < 0 else s
     else:
-        elementary_loop(op, n, y, a, b, c, low, high)
+        elementary_loop(op, n, y, a, b, c, scalar0, scalar1)
 
 
 # tanh(log(1 + exp x)) = n / (n + d), from e = exp(−|x|). n and d are sums of positive numbers, so no digits cancel.
@@ -320,13 +320,13 @@ cdef inline bint has_far(const real* x, Py_ssize_t n) noexcept nogil:
 
 # Operators that need many registers. They have their own function. So the simple ones above keep their registers.
 cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
-                                real low, real high) noexcept nogil:
-    cdef real* slope = <real*> b          # the second output of some operators
+                                real scalar0, real scalar1) noexcept nogil:
+    cdef real* derivative = <real*> b          # the second output of some operators
     cdef Py_ssize_t j
     cdef real s, x, p, power
-    if op == ELU:                       # a, and `low` (exp a − 1) below 0
+    if op == ELU:                       # a, and scalar0 (exp a − 1) below 0
         for j in range(n):
-            s = low * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
+            s = scalar0 * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
             y[j] = a[j] if a[j] > 0 else s
     elif op == POWER:
         for j in range(n):
@@ -402,22 +402,22 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
         for j in range(n):
             x = a[j]
             y[j] = x * normal_cdf(x, normal_bell(x))
-    elif op == GELU:                      # the slope is Φ(x) + x Φ′(x)
+    elif op == GELU:                      # the derivative is Φ(x) + x Φ′(x)
         for j in range(n):
             x = a[j]
             s = normal_bell(x)
             p = normal_cdf(x, s)
-            slope[j] = p + x * (s * <real> 0.3989422804014327)
+            derivative[j] = p + x * (s * <real> 0.3989422804014327)
             y[j] = x * p
     elif op == GELU_TANH and b == a:      # x (1 + tanh u) / 2 = x s, s = sigmoid(2u)
         for j in range(n):
             x = a[j]
             y[j] = x * fast_sigmoid(twice_u(x))
-    elif op == GELU_TANH:                 # the slope is s + x s (1 − s) 2u′
+    elif op == GELU_TANH:                 # the derivative is s + x s (1 − s) 2u′
         for j in range(n):
             x = a[j]
             s = fast_sigmoid(twice_u(x))
-            slope[j] = s + x * (s * (<real> 1 - s) * twice_u_slope(x))
+            derivative[j] = s + x * (s * (<real> 1 - s) * twice_u_derivative(x))
             y[j] = x * s
     elif op == SOFTPLUS:                  # log(1 + exp a) = max(a, 0) + log(1 + exp(−|a|))
         for j in range(n):
@@ -440,27 +440,27 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
     elif op == POISSON_GRAD:
         for j in range(n):
             y[j] = fast_exp(a[j]) - b[j]
-    elif op == FOCAL:                     # pˡᵒʷ a, p = 1 − exp(−a); the slope is pˡᵒʷ (1 + low exp(−a) a / p)
+    elif op == FOCAL:                     # q a, q = p^scalar0, p = 1 − exp(−a), derivative q + q scalar0 exp(−a) a / p
         for j in range(n):
             x = a[j]
             s, p = fast_exp(-x), -expm1_below_0(-x)
-            power = <real> pow(p, low)
+            power = <real> pow(p, scalar0)
             if b != a:
                 s = 0 if s == 0 else s if p == 0 else s * (x / p)
-                slope[j] = power * (<real> 1 + low * s)
+                derivative[j] = power * (<real> 1 + scalar0 * s)
             y[j] = power * x
 
 
 # ---- for other files, by way of elementwise.pxd ----
 
 cdef public void loop_float(int op, Py_ssize_t n, float* y, const float* a, const float* b, const float* c,
-                            float low, float high) noexcept nogil:
-    loop(<Op> op, n, y, a, b, c, low, high)
+                            float scalar0, float scalar1) noexcept nogil:
+    loop(<Op> op, n, y, a, b, c, scalar0, scalar1)
 
 
 cdef public void loop_double(int op, Py_ssize_t n, double* y, const double* a, const double* b, const double* c,
-                             double low, double high) noexcept nogil:
-    loop(<Op> op, n, y, a, b, c, low, high)
+                             double scalar0, double scalar1) noexcept nogil:
+    loop(<Op> op, n, y, a, b, c, scalar0, scalar1)
 
 
 cdef public void piecewise_float(int op, Py_ssize_t n, float* y, Py_ssize_t sy, const float* a, Py_ssize_t sa,

@@ -31,4 +31,6 @@
 
 DEFINE_ROWS(float)
 DEFINE_ROWS(double)
+
+#define add_rows(x, ...) FOR_TYPE(add_rows, x)(x, __VA_ARGS__)
 #endif

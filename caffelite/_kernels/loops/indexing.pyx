@@ -4,10 +4,9 @@ from caffelite._kernels.loops.elementwise cimport INNERMOST, is_one_row, locate,
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/gather.h" nogil:
-    void add_rows_float(float* x, Py_ssize_t x_row, const float* y, Py_ssize_t y_row, const int64_t* order,
-                        Py_ssize_t rows, Py_ssize_t n)
-    void add_rows_double(double* x, Py_ssize_t x_row, const double* y, Py_ssize_t y_row, const int64_t* order,
-                         Py_ssize_t rows, Py_ssize_t n)
+    # x and y are float* or double*.
+    void add_rows(void* x, Py_ssize_t x_row, const void* y, Py_ssize_t y_row, const int64_t* order, Py_ssize_t rows,
+                  Py_ssize_t n)
 
 
 # y = index, or y · n + index when accumulating. So one call for each axis gives positions in C order. A negative index
@@ -68,10 +67,7 @@ cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     width = end - begin
     if not call.accumulate:
         clear_columns(dx, rows, n, begin, end)
-    if real is float:
-        add_rows_float(dx + begin, n, dy + begin, stride, order, call.size[2], width)
-    else:
-        add_rows_double(dx + begin, n, dy + begin, stride, order, call.size[2], width)
+    add_rows(dx + begin, n, dy + begin, stride, order, call.size[2], width)
     return CONTINUE
 
 

@@ -1,7 +1,7 @@
 # Losses: first the loss of each row, then their mean. n rows, C classes; labels are int64. `check_labels` checked them
 # before, but a label out of range still stops every loop.
 #
-# A gradient is dy · share[i] · slope. share[i] is the share of row i in the mean, 1/n if no shares are given.
+# A gradient is dy · share[i] · derivative. share[i] is the share of row i in the mean, 1/n without shares.
 
 from caffelite._kernels.loops.arithmetic cimport sum_of_products_double
 from caffelite._kernels.loops.elementwise cimport row

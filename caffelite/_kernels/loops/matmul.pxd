@@ -20,12 +20,9 @@ cdef extern from "loops/panel.h" nogil:
     char packed_b[]
     void strip_float(const Strip* strip)
     void strip_double(const Strip* strip)
-    void strip_of_runs_float(const Strip* strip)
-    void strip_of_runs_double(const Strip* strip)
-    void transpose_float(float* y, Py_ssize_t stride_y, const float* x, Py_ssize_t stride_x, int rows,
-                         Py_ssize_t columns)
-    void transpose_double(double* y, Py_ssize_t stride_y, const double* x, Py_ssize_t stride_x, int rows,
-                          Py_ssize_t columns)
+    void strip_of_runs(const void* y, const Strip* strip)  # y is float* or double*: the type of the numbers
+    # y and x are float* or double*.
+    void transpose(void* y, Py_ssize_t stride_y, const void* x, Py_ssize_t stride_x, int rows, Py_ssize_t columns)
     enum:
         COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16, FASTEST, ONE_BY_ONE, IN_PAIRS, IN_TILES
     void strip_bfloat16(const Strip* strip)
@@ -56,14 +53,6 @@ cdef inline void run_strip(const real* out, const Strip* strip) noexcept nogil:
         strip_bfloat16(strip)
     else:
         strip_float(strip)
-
-
-cdef inline void transpose(real* y, Py_ssize_t stride_y, const real* x, Py_ssize_t stride_x, Py_ssize_t rows,
-                           Py_ssize_t columns) noexcept nogil:
-    if real is float:
-        transpose_float(y, stride_y, x, stride_x, <int> rows, columns)
-    else:
-        transpose_double(y, stride_y, x, stride_x, <int> rows, columns)
 
 
 cdef inline Py_ssize_t lanes(const real* x) noexcept nogil:

@@ -14,17 +14,14 @@ from caffelite._kernels.loops.sums cimport deviations_of_row, exact_sum, squares
 cdef extern from "loops/sums.h" nogil:
     double plus_product_float(double total, float a, float b)
     double plus_product_double(double total, double a, double b)
-    void products_of_row_float(const float* dy, const float* x, Py_ssize_t n, float high, float low, double* sums)
-    void products_of_row_double(const double* dy, const double* x, Py_ssize_t n, double high, double low, double* sums)
+    void any_products_of_row "products_of_row"(const void* dy, const void* x, Py_ssize_t n, double high, double low,
+                                               double* sums)
 
 
 # sums[0] = Σⱼ dy[j],  sums[1] = Σⱼ dy[j] (x[j] − m),  m = high + low
 cdef inline void products_of_row(const real* dy, const real* x, Py_ssize_t n, real high, real low,
                                  double* sums) noexcept nogil:
-    if real is float:
-        products_of_row_float(dy, x, n, high, low, sums)
-    else:
-        products_of_row_double(dy, x, n, high, low, sums)
+    any_products_of_row(dy, x, n, high, low, sums)
 
 
 cdef inline double plus_product(double total, real a, real b) noexcept nogil:

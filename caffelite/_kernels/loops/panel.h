@@ -75,4 +75,6 @@ void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_
 enum { FASTEST, ONE_BY_ONE, IN_PAIRS, IN_TILES };
 int use_bfloat16(int wanted);
 
+#define transpose(x, ...) FOR_TYPE(transpose, x)(x, __VA_ARGS__)
+#define strip_of_runs(x, arguments) FOR_TYPE(strip_of_runs, x)(arguments)
 #endif

@@ -160,4 +160,7 @@ enum { PIXEL_SUMS = 4 }; /* independent sums, so that no addition waits for the 
 DEFINE_SUM(float)
 DEFINE_SUM(double)
 
+#define largest(x, ...) FOR_TYPE(largest, x)(x, __VA_ARGS__)
+#define largest_grad(x, ...) FOR_TYPE(largest_grad, x)(x, __VA_ARGS__)
+#define sum_pixels(x, ...) FOR_TYPE(sum_pixels, x)(x, __VA_ARGS__)
 #endif

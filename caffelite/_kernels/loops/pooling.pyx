@@ -12,20 +12,14 @@ from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/pooling.h" nogil:
-    void largest_float(float* y, void* places, const float* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
-                       Py_ssize_t columns, Py_ssize_t place, Py_ssize_t width, Py_ssize_t lanes)
-    void largest_double(double* y, void* places, const double* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
-                        Py_ssize_t columns, Py_ssize_t place, Py_ssize_t width, Py_ssize_t lanes)
-    void largest_grad_float(float* dx, const float* dy, Py_ssize_t row, Py_ssize_t column, const void* places,
-                            Py_ssize_t places_row, Py_ssize_t places_column, Py_ssize_t rows, Py_ssize_t columns,
-                            Py_ssize_t place, Py_ssize_t lanes)
-    void largest_grad_double(double* dx, const double* dy, Py_ssize_t row, Py_ssize_t column, const void* places,
-                             Py_ssize_t places_row, Py_ssize_t places_column, Py_ssize_t rows, Py_ssize_t columns,
-                             Py_ssize_t place, Py_ssize_t lanes)
-    void sum_pixels_float(float* y, const float* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
-                          Py_ssize_t columns, Py_ssize_t lanes, double factor)
-    void sum_pixels_double(double* y, const double* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
-                           Py_ssize_t columns, Py_ssize_t lanes, double factor)
+    # y and x, dx and dy are float* or double*.
+    void largest(void* y, void* places, const void* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+                 Py_ssize_t columns, Py_ssize_t place, Py_ssize_t width, Py_ssize_t lanes)
+    void largest_grad(void* dx, const void* dy, Py_ssize_t row, Py_ssize_t column, const void* places,
+                      Py_ssize_t places_row, Py_ssize_t places_column, Py_ssize_t rows, Py_ssize_t columns,
+                      Py_ssize_t place, Py_ssize_t lanes)
+    void sum_pixels(void* y, const void* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+                    Py_ssize_t lanes, double factor)
 
 
 # The pixels first … end − 1 that window i covers along one axis.
@@ -65,12 +59,8 @@ cdef int max_pool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
         from_x = get_row(x, o, top, y)
         for j in range(columns.count):
             window_pixels(&columns, j, &left, &right)
-            if real is float:
-                largest_float(to_y, to_places, from_x + left * x_pixel, x_row, x_pixel, bottom - top, right - left,
-                              top * W + left, W, lanes)
-            else:
-                largest_double(to_y, to_places, from_x + left * x_pixel, x_row, x_pixel, bottom - top, right - left,
-                               top * W + left, W, lanes)
+            largest(to_y, to_places, from_x + left * x_pixel, x_row, x_pixel, bottom - top, right - left,
+                    top * W + left, W, lanes)
             to_y += y_pixel
             to_places += y_pixel
     return CONTINUE
@@ -97,12 +87,8 @@ cdef int max_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t 
         from_places = get_row(places, o, top, dx)
         for w in range(W):
             pixel_windows(&columns, w, &left, &right)
-            if real is float:
-                largest_grad_float(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel,
-                                   places_row, places_pixel, bottom - top, right - left, h * W + w, lanes)
-            else:
-                largest_grad_double(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel,
-                                    places_row, places_pixel, bottom - top, right - left, h * W + w, lanes)
+            largest_grad(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel, places_row,
+                         places_pixel, bottom - top, right - left, h * W + w, lanes)
             to_dx += dx_pixel
         apply_epilogue(to_dx - W * dx_pixel, call, W * dx_pixel)
     return CONTINUE
@@ -154,14 +140,6 @@ cdef int average_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssiz
             to_dx += dx_pixel
         apply_epilogue(to_dx - columns.length * dx_pixel, call, columns.length * dx_pixel)
     return CONTINUE
-
-
-cdef inline void sum_pixels(real* y, const real* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
-                            Py_ssize_t columns, Py_ssize_t lanes, double factor) noexcept nogil:
-    if real is float:
-        sum_pixels_float(y, x, row, column, rows, columns, lanes, factor)
-    else:
-        sum_pixels_double(y, x, row, column, rows, columns, lanes, factor)
 
 
 cdef at_load publish_all() noexcept nogil:

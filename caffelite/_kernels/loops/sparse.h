@@ -118,4 +118,7 @@ typedef struct {
 
 DEFINE_SPARSE(float)
 DEFINE_SPARSE(double)
+
+#define sparse_row_times(x, ...) FOR_TYPE(sparse_row_times, x)(x, __VA_ARGS__)
+#define add_sparse_row(x, ...) FOR_TYPE(add_sparse_row, x)(x, __VA_ARGS__)
 #endif

@@ -11,13 +11,10 @@ cdef extern from "loops/sparse.h" nogil:
         const void* values
         const int32_t* columns
         Py_ssize_t count
-    bint sparse_row_times_float(float* y, SparseRow row, const float* b, Py_ssize_t b_row, Py_ssize_t k,
-                                const float* bias, Py_ssize_t n)
-    bint sparse_row_times_double(double* y, SparseRow row, const double* b, Py_ssize_t b_row, Py_ssize_t k,
-                                 const double* bias, Py_ssize_t n)
-    bint add_sparse_row_float(float* w, Py_ssize_t w_row, Py_ssize_t k, SparseRow row, const float* dy, Py_ssize_t n)
-    bint add_sparse_row_double(double* w, Py_ssize_t w_row, Py_ssize_t k, SparseRow row, const double* dy,
-                               Py_ssize_t n)
+    # y, b, bias, w and dy are float* or double*.
+    bint sparse_row_times(void* y, SparseRow row, const void* b, Py_ssize_t b_row, Py_ssize_t k, const void* bias,
+                          Py_ssize_t n)
+    bint add_sparse_row(void* w, Py_ssize_t w_row, Py_ssize_t k, SparseRow row, const void* dy, Py_ssize_t n)
 
 
 # y[i] = Σₖ value[k] · b[column[k]] (+ bias) over the numbers of row i in their order, then the epilogue, if any.
@@ -29,13 +26,8 @@ cdef int sparse_matmul(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef const real* b = <const real*> call.operand[2].data
     cdef const real* bias = <const real*> call.operand[3].data
     cdef Py_ssize_t N = call.size[0], K = call.size[1], b_row = call.operand[2].stride[0], i
-    cdef bint fits
     for i in range(begin, end):
-        if real is float:
-            fits = sparse_row_times_float(y + i * N, rows[i], b, b_row, K, bias, N)
-        else:
-            fits = sparse_row_times_double(y + i * N, rows[i], b, b_row, K, bias, N)
-        if not fits:
+        if not sparse_row_times(y + i * N, rows[i], b, b_row, K, bias, N):
             return OUT_OF_RANGE
         apply_epilogue(y + i * N, call, N)
     return CONTINUE
@@ -50,16 +42,11 @@ cdef int sparse_matmul_grad(real* dw, const Call* call, Py_ssize_t begin, Py_ssi
     cdef const real* dy = <const real*> call.operand[2].data
     cdef Py_ssize_t N = call.size[0], K = call.size[1], dy_row = call.operand[2].stride[0], i
     cdef Py_ssize_t line = LINE // <Py_ssize_t> sizeof(real)
-    cdef bint fits
     begin, end = begin * line, min(end * line, N)
     if not call.accumulate:
         clear_columns(dw, K, N, begin, end)
     for i in range(call.size[2]):
-        if real is float:
-            fits = add_sparse_row_float(dw + begin, N, K, rows[i], dy + i * dy_row + begin, end - begin)
-        else:
-            fits = add_sparse_row_double(dw + begin, N, K, rows[i], dy + i * dy_row + begin, end - begin)
-        if not fits:
+        if not add_sparse_row(dw + begin, N, K, rows[i], dy + i * dy_row + begin, end - begin):
             return OUT_OF_RANGE
     return CONTINUE
 

@@ -120,4 +120,11 @@ INLINE double edge_position(double x, const double *e, ptrdiff_t last)
 
 DEFINE_SPLINES(float)
 DEFINE_SPLINES(double)
+
+#define spline_row(x, ...) FOR_TYPE(spline_row, x)(x, __VA_ARGS__)
+#define add_between(x, ...) FOR_TYPE(add_between, x)(x, __VA_ARGS__)
+#define knots(x, ...) FOR_TYPE(knots, x)(x, __VA_ARGS__)
+#define knots_grad(x, ...) FOR_TYPE(knots_grad, x)(x, __VA_ARGS__)
+#define scaled_row(x, ...) FOR_TYPE(scaled_row, x)(x, __VA_ARGS__)
+#define add_products(x, ...) FOR_TYPE(add_products, x)(x, __VA_ARGS__)
 #endif

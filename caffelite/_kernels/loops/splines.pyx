@@ -8,24 +8,15 @@ from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/splines.h" nogil:
     double edge_position(double x, const double* e, Py_ssize_t last)
-    void spline_row_float(float* y, const float* place, Py_ssize_t k, const int64_t* code, Py_ssize_t m,
-                          const float* table, const int64_t* starts, const float* bias, Py_ssize_t w)
-    void spline_row_double(double* y, const double* place, Py_ssize_t k, const int64_t* code, Py_ssize_t m,
-                           const double* table, const int64_t* starts, const double* bias, Py_ssize_t w)
-    void add_between_float(float* t, const float* dy, float f, Py_ssize_t w)
-    void add_between_double(double* t, const double* dy, double f, Py_ssize_t w)
-    void knots_float(float* table, const float* a, const float* v, const double* z, Py_ssize_t b, float s,
-                     Py_ssize_t w)
-    void knots_double(double* table, const double* a, const double* v, const double* z, Py_ssize_t b, double s,
-                      Py_ssize_t w)
-    void knots_grad_float(float* da, float* dv, float* ds, const float* dt, const float* a, const float* v,
-                          const double* z, Py_ssize_t b, float s, Py_ssize_t w)
-    void knots_grad_double(double* da, double* dv, double* ds, const double* dt, const double* a, const double* v,
-                           const double* z, Py_ssize_t b, double s, Py_ssize_t w)
-    void scaled_row_float(float* y, const float* a, float s, Py_ssize_t w)
-    void scaled_row_double(double* y, const double* a, double s, Py_ssize_t w)
-    void add_products_float(float* y, const float* a, const float* dt, Py_ssize_t w)
-    void add_products_double(double* y, const double* a, const double* dt, Py_ssize_t w)
+    # These take float* or double*, and f as such a number.
+    void spline_row(void* y, const void* place, Py_ssize_t k, const int64_t* code, Py_ssize_t m, const void* table,
+                    const int64_t* starts, const void* bias, Py_ssize_t w)
+    void add_between(void* t, const void* dy, double f, Py_ssize_t w)
+    void knots(void* table, const void* a, const void* v, const double* z, Py_ssize_t b, double s, Py_ssize_t w)
+    void knots_grad(void* da, void* dv, void* ds, const void* dt, const void* a, const void* v, const double* z,
+                    Py_ssize_t b, double s, Py_ssize_t w)
+    void scaled_row(void* y, const void* a, double s, Py_ssize_t w)
+    void add_products(void* y, const void* a, const void* dt, Py_ssize_t w)
 
 
 # The places of numbers.
@@ -59,10 +50,7 @@ cdef int splines(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     if not are_codes(codes, call.size[0], m, starts + k):
         return OUT_OF_RANGE
     for i in range(begin, end):
-        if real is float:
-            spline_row_float(y + i * w, place + i * k, k, codes + i * m, m, table, starts, bias, w)
-        else:
-            spline_row_double(y + i * w, place + i * k, k, codes + i * m, m, table, starts, bias, w)
+        spline_row(y + i * w, place + i * k, k, codes + i * m, m, table, starts, bias, w)
     return CONTINUE
 
 
@@ -86,7 +74,7 @@ cdef int splines_grad(real* dt, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef const int64_t* codes = <const int64_t*> call.operand[3].data
     cdef const int64_t* starts = <const int64_t*> call.operand[4].data
     cdef Py_ssize_t n = call.size[0], k = call.size[1], m = call.size[2], w = call.size[3], i, j, row
-    cdef real at
+    cdef real at, share
     if not are_codes(codes, n, m, starts + k):
         return OUT_OF_RANGE
     memset(dt + starts[begin] * w, 0, (starts[end] - starts[begin]) * w * sizeof(real))
@@ -94,10 +82,8 @@ cdef int splines_grad(real* dt, const Call* call, Py_ssize_t begin, Py_ssize_t e
         for i in range(n):
             at = place[i * k + j] if j < k else <real> codes[i * m + j - k]
             row = <Py_ssize_t> at if j < k else codes[i * m + j - k]
-            if real is float:
-                add_between_float(dt + (starts[j] + row) * w, dy + i * w, at - row if j < k else 0, w)
-            else:
-                add_between_double(dt + (starts[j] + row) * w, dy + i * w, at - row if j < k else 0, w)
+            share = at - row if j < k else 0
+            add_between(dt + (starts[j] + row) * w, dy + i * w, share, w)
     return CONTINUE
 
 
@@ -147,18 +133,10 @@ cdef int spline_table(real* table, const Call* call, Py_ssize_t begin, Py_ssize_
     for j in range(begin, end):
         first = starts[j]
         if j < k:
-            if real is float:
-                knots_float(table + (first + j) * w, a + first * w, v + j * w, z + first, starts[j + 1] - first - 1,
-                            s[j], w)
-            else:
-                knots_double(table + (first + j) * w, a + first * w, v + j * w, z + first, starts[j + 1] - first - 1,
-                             s[j], w)
+            knots(table + (first + j) * w, a + first * w, v + j * w, z + first, starts[j + 1] - first - 1, s[j], w)
             first = starts[j + 1] - 1
         for row in range(first, starts[j + 1]):
-            if real is float:
-                scaled_row_float(table + (row + min(j + 1, k)) * w, a + row * w, s[j], w)
-            else:
-                scaled_row_double(table + (row + min(j + 1, k)) * w, a + row * w, s[j], w)
+            scaled_row(table + (row + min(j + 1, k)) * w, a + row * w, s[j], w)
     return CONTINUE
 
 
@@ -179,22 +157,14 @@ cdef int spline_table_grad(real* da, const Call* call, Py_ssize_t begin, Py_ssiz
     for j in range(begin, end):
         first = starts[j]
         if j < k:
-            if real is float:
-                knots_grad_float(da + first * w, dv + j * w, dscale + j * w, dt + (first + j) * w, a + first * w,
-                                 v + j * w, z + first, starts[j + 1] - first - 1, s[j], w)
-            else:
-                knots_grad_double(da + first * w, dv + j * w, dscale + j * w, dt + (first + j) * w, a + first * w,
-                                  v + j * w, z + first, starts[j + 1] - first - 1, s[j], w)
+            knots_grad(da + first * w, dv + j * w, dscale + j * w, dt + (first + j) * w, a + first * w, v + j * w,
+                       z + first, starts[j + 1] - first - 1, s[j], w)
             first = starts[j + 1] - 1
         else:
             memset(dscale + j * w, 0, w * sizeof(real))
         for row in range(first, starts[j + 1]):
-            if real is float:
-                scaled_row_float(da + row * w, dt + (row + min(j + 1, k)) * w, s[j], w)
-                add_products_float(dscale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
-            else:
-                scaled_row_double(da + row * w, dt + (row + min(j + 1, k)) * w, s[j], w)
-                add_products_double(dscale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
+            scaled_row(da + row * w, dt + (row + min(j + 1, k)) * w, s[j], w)
+            add_products(dscale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
     return CONTINUE
 
 

@@ -133,4 +133,9 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
 DEFINE_SUMS(float)
 DEFINE_SUMS(double)
 
+#define sum_of_row(x, ...) FOR_TYPE(sum_of_row, x)(x, __VA_ARGS__)
+#define squares_of_row(x, ...) FOR_TYPE(squares_of_row, x)(x, __VA_ARGS__)
+#define products_of_row(x, ...) FOR_TYPE(products_of_row, x)(x, __VA_ARGS__)
+#define deviations_of_row(x, ...) FOR_TYPE(deviations_of_row, x)(x, __VA_ARGS__)
+#define squares(x, ...) FOR_TYPE(squares, x)(x, __VA_ARGS__)
 #endif

@@ -74,4 +74,5 @@ typedef struct {
 DEFINE_TAP_SUMS(float)
 DEFINE_TAP_SUMS(double)
 
+#define sum_taps(x, arguments) FOR_TYPE(sum_taps, x)(arguments)
 #endif

@@ -16,10 +16,7 @@
 
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
-
-cdef extern from "loops/sums.h" nogil:
-    double squares_float(const float* x, Py_ssize_t n)
-    double squares_double(const double* x, Py_ssize_t n)
+from caffelite._kernels.loops.sums cimport squares
 
 
 cdef struct SGD:
@@ -314,13 +311,6 @@ cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
 cdef inline double gradient_norm(const real* g, Py_ssize_t n) noexcept nogil:
     cdef double y = sqrt(squares(g, n))
     return scaled_norm(g, n) if y - y != 0 else y
-
-
-cdef inline double squares(const real* g, Py_ssize_t n) noexcept nogil:
-    if real is float:
-        return squares_float(g, n)
-    else:
-        return squares_double(g, n)
 
 
 cdef double scaled_norm(const real* g, Py_ssize_t n) noexcept nogil:

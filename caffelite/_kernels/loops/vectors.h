@@ -27,6 +27,10 @@ enum { VECTOR_BYTES = 16, READS_LANES = 0 }; /* READS_LANES: whether load_first 
 #define LANES_double(F, s) LANES_2(F, s, 0)
 #endif
 
+/* f_float or f_double, as x points to numbers of one type or the other. With a macro f, a loop calls f(x, …) for both. */
+#define FOR_TYPE(f, x)                                                                                                 \
+    _Generic((x), float *: f##_float, const float *: f##_float, double *: f##_double, const double *: f##_double)
+
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL_FOR _Pragma("GCC unroll 16") for
 

@@ -21,7 +21,7 @@ from libc.stddef cimport ptrdiff_t
 from caffelite._kernels.loops.elementwise cimport apply_epilogue
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.matmul cimport (
-    BLOCK_COLUMNS, BLOCK_K, COLUMNS_float, LANES_OF_float, Strip, TILE_ROWS, packed_b, strip_float, transpose_float,
+    BLOCK_COLUMNS, BLOCK_K, COLUMNS_float, LANES_OF_float, Strip, TILE_ROWS, packed_b, strip_float, transpose,
 )
 
 cdef extern from "loops/winograd.h" nogil:
@@ -151,7 +151,7 @@ cdef void read_taps(float* taps, const float* w, const Call* call, Py_ssize_t la
     if lanes < LANES_OF_float:
         memset(taps, 0, height * width * LANES_OF_float * sizeof(float))
     if operand.stride[3] == 1 and (operand.stride[2] == width or height == 1):
-        transpose_float(taps, LANES_OF_float, w, operand.stride[0], <int> lanes, height * width)
+        transpose(taps, LANES_OF_float, w, operand.stride[0], <int> lanes, height * width)
         return
     for i in range(height):
         for j in range(width):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,22 @@ def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.nd
     raise_error = functools.partial(raise_all_ignored, ignore) if weights is None else raise_bad_weights
     counted_labels = None if ignore is None else labels
     return kernels.weighted_mean(losses, weights, counted_labels, ignore, raise_error, not current_shard().is_whole)
+
+
+Compute = Callable[..., np.ndarray]
+
+
+def use_kernels(kernel: Compute, gradient_kernel: Compute) -> tuple[Compute, Compute]:
+    """Return the methods `losses` and `gradient` of a loss that two kernels compute."""
+
+    def losses(self: Any, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self.scores, self.targets = scores, targets
+        return kernel(scores, targets)
+
+    def gradient(self: Any, dy: np.ndarray) -> np.ndarray:
+        return gradient_kernel(self.scores, self.targets, dy, self.row_weights)
+
+    return losses, gradient
 
 
 class PointwiseLoss(Loss, recordable=True):

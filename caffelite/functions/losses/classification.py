@@ -126,12 +126,12 @@ class FocalLoss(LabelLoss, recordable=True):
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.labels = targets
         label_losses, self.p = kernels.softmax_loss(scores, targets)  # −log q
-        losses, self.slopes = kernels.focal(label_losses, self.gamma)
+        losses, self.derivatives = kernels.focal(label_losses, self.gamma)
         return losses
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:
-        scale = 1 / self.slopes.size if self.row_weights is None else self.row_weights
-        return kernels.softmax_loss_grad(self.p, self.labels, dy, kernels.multiply(self.slopes, scale))
+        scale = 1 / self.derivatives.size if self.row_weights is None else self.row_weights
+        return kernels.softmax_loss_grad(self.p, self.labels, dy, kernels.multiply(self.derivatives, scale))
 
     def __repr__(self) -> str:
         return f"FocalLoss({self.gamma})"
@@ -150,11 +150,11 @@ class HingeLoss(LabelLoss, recordable=True):
         self.margin = check_nonnegative("HingeLoss: margin", margin)
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.labels = scores, targets
+        self.scores, self.targets = scores, targets
         return kernels.hinge_loss(scores, targets, self.margin)
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.hinge_loss_grad(self.scores, self.labels, dy, self.margin, self.row_weights)
+        return kernels.hinge_loss_grad(self.scores, self.targets, dy, self.margin, self.row_weights)
 
     def __repr__(self) -> str:
         return f"HingeLoss({self.margin})"

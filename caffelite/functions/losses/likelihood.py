@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, check_positive
 from caffelite.core.function import Shape
-from caffelite.functions.losses.base import Loss, PointwiseLoss
+from caffelite.functions.losses.base import Loss, PointwiseLoss, use_kernels
 from caffelite.functions.losses.targets import as_numbers, check_counts, check_numbers_shape
 
 __all__ = ["GaussianLoss", "PoissonLoss", "QuantileLoss"]
@@ -77,6 +77,7 @@ class PoissonLoss(PointwiseLoss, recordable=True):
     """
 
     threshold = math.log(0.5)
+    losses, gradient = use_kernels(kernels.poisson_loss, kernels.poisson_loss_grad)
 
     def check_values(self, targets: np.ndarray) -> None:
         check_counts("PoissonLoss", targets)
@@ -84,13 +85,6 @@ class PoissonLoss(PointwiseLoss, recordable=True):
     def link(self, scores: Any) -> np.ndarray:
         """Return the expected counts, exp(scores)."""
         return kernels.exp(super().link(scores))
-
-    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.targets = scores, targets
-        return kernels.poisson_loss(scores, targets)
-
-    def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.poisson_loss_grad(self.scores, self.targets, dy, self.row_weights)
 
 
 class GaussianLoss(Loss, recordable=True):
@@ -104,6 +98,7 @@ class GaussianLoss(Loss, recordable=True):
     """
 
     threshold = None
+    losses, gradient = use_kernels(kernels.gaussian_loss, kernels.gaussian_loss_grad)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
@@ -120,13 +115,6 @@ class GaussianLoss(Loss, recordable=True):
         y = kernels.copy(scores)
         kernels.exp(kernels.multiply(scores[:, k:], 0.5), y[:, k:])
         return y
-
-    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.targets = scores, targets
-        return kernels.gaussian_loss(scores, targets)
-
-    def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.gaussian_loss_grad(self.scores, self.targets, dy, self.row_weights)
 
 
 def _targets_shape(scores: Shape) -> Shape:

@@ -158,5 +158,5 @@ def _name_target_in_errors(i: int, loss: Function) -> Iterator[None]:
     except (ValueError, TypeError) as error:
         if not isinstance(loss, Loss | Penalized):
             raise
-        kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(f"y[{i}]: {error}") from None
+        cls = ValueError if isinstance(error, ValueError) else TypeError
+        raise cls(f"y[{i}]: {error}") from None

@@ -6,7 +6,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import check_positive
-from caffelite.functions.losses.base import PointwiseLoss
+from caffelite.functions.losses.base import PointwiseLoss, use_kernels
 
 __all__ = ["HuberLoss", "MAELoss", "MSELoss"]
 
@@ -17,12 +17,7 @@ class MSELoss(PointwiseLoss, recordable=True):
     Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
     """
 
-    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.targets = scores, targets
-        return kernels.mse_loss(scores, targets)
-
-    def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.mse_loss_grad(self.scores, self.targets, dy, self.row_weights)
+    losses, gradient = use_kernels(kernels.mse_loss, kernels.mse_loss_grad)
 
 
 class MAELoss(PointwiseLoss, recordable=True):
@@ -31,12 +26,7 @@ class MAELoss(PointwiseLoss, recordable=True):
     Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
     """
 
-    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.scores, self.targets = scores, targets
-        return kernels.mae_loss(scores, targets)
-
-    def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.mae_loss_grad(self.scores, self.targets, dy, self.row_weights)
+    losses, gradient = use_kernels(kernels.mae_loss, kernels.mae_loss_grad)
 
 
 class HuberLoss(PointwiseLoss, recordable=True):

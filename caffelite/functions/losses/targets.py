@@ -109,7 +109,7 @@ def _raise_bad_label(
 
 
 def are_probabilities(targets: Any, scores_shape: Shape) -> bool:
-    """Whether targets for scores (n, …, C) are probabilities of the classes, rather than labels: floats as many."""
+    """Return whether targets for scores (n, …, C) are floats of as many axes: probabilities, rather than labels."""
     array = _as_array(targets)
     return array.dtype.kind == "f" and array.ndim == len(scores_shape) >= 2
 

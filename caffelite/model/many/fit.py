@@ -271,7 +271,7 @@ class Fit:
         plan, state, rows, validation = self.plan, self.model._model_state, self.rows, self.validation
         rng = state.rng if plan.seed is None else make_rng("seed", plan.seed)
         if self.held_out:
-            drawn_from = state.split_rng(len(rows), rng, reseed=plan.seed is not None)
+            drawn_from = state.find_split_rng(len(rows), rng, reseed=plan.seed is not None)
             training, held_out = draw_split(len(rows), self.held_out, drawn_from)
             for part in (training, held_out):
                 self.check_weights("validation_split", rows[part])

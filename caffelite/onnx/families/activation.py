@@ -9,32 +9,29 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
-from caffelite.onnx.families.elementwise import piecewise_constant_op
+from caffelite.onnx.families.elementwise import numpy_op
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, shortest_decimal, simple_finder
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_leaky_relu(g: Writer, a: Application, x: Value) -> str:
+def write_leaky_relu(g: Writer, f: Any, x: Value) -> str:
     """Write a LeakyRelu, or a PRelu if the slope is not a float32, because ONNX's attributes are float32."""
-    slope = a.function.slope
+    slope = f.slope
     if g.dtype == np.float64 and float(np.float32(slope)) != slope:
         return g.node("PRelu", x, g.number(slope))
     return g.node("LeakyRelu", x, alpha=slope)
 
 
-def write_prelu(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_prelu(g: Writer, f: Any, x: Value) -> str:
     slope = g.initializer(f.slope)
     if f.channels == 1 or x.ndim == 2:
         return g.node("PRelu", x, slope)
     return g.node("PRelu", x, g.node("Reshape", slope, g.integers((f.channels, *[1] * (x.ndim - 2)))))
 
 
-def write_gelu(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_gelu(g: Writer, f: Any, x: Value) -> str:
     if f.approximate:
         cube = g.node("Mul", g.node("Mul", x, x), x)
         inner = g.node("Add", x, g.node("Mul", cube, g.number(0.044715)))
@@ -180,7 +177,6 @@ GROUPS: dict[str, list[Finder]] = {
     "Mul": [find_silu, find_gelu],
 }
 
-
 SINGLE_NODES: dict[str, list[Finder]] = {
     "Relu": [simple_finder(lambda node: functions.ReLU())],
     "PRelu": [find_leaky_relu, find_prelu],
@@ -220,7 +216,7 @@ OPERATORS: dict[str, Operator] = {
         functions.elu(x, node.get("alpha", 1.6732632423543772)) * node.get("gamma", 1.0507009873554805)
     ),
     "ThresholdedRelu": lambda node, x: functions.where(
-        piecewise_constant_op(np.greater, "Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
+        numpy_op(np.greater, operator="Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
     ),
     "Gelu": lambda node, x: functions.gelu(x, node.get("approximate", "none") == "tanh"),
     "Sigmoid": lambda node, x: functions.sigmoid(x),

@@ -11,9 +11,9 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application, N
-from caffelite.onnx.families.dense import write_linear_nodes
-from caffelite.onnx.families.elementwise import as_bool, piecewise_constant_op
+from caffelite.model.export_graph import N
+from caffelite.onnx.families.dense import write_linear
+from caffelite.onnx.families.elementwise import as_bool, numpy_op
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.families.shape import concatenate, pad_axis
 from caffelite.onnx.nodes import Node, Operator, is_plain
@@ -23,17 +23,16 @@ from caffelite.onnx.writing import Rule, Value, Writer, known_lengths
 
 
 def write_attention(
-    g: Writer, a: Application, x: Value, context: Value | None = None, mask: Value | None = None, cache: None = None
+    g: Writer, f: Any, x: Value, context: Value | None = None, mask: Value | None = None, cache: None = None
 ) -> str:
     """Softmax(q kᵀ / √d) v in every head. A key that a position does not see has the least score, and the weight 0."""
-    f: Any = a.function
     if not f.has_context:
         context, mask = None, mask or context
     source, d = context or x, f.size // f.heads
     length, keys = (known_lengths(value.shape)[1] for value in (x, source))
 
     def heads(part: Any, value: Value) -> str:
-        part = g.node("Reshape", write_linear_nodes(g, part, value), g.integers((0, 0, f.heads, d)))
+        part = g.node("Reshape", write_linear(g, part, value), g.integers((0, 0, f.heads, d)))
         return g.node("Transpose", part, perm=[0, 2, 1, 3])
 
     q, k, v = heads(f.query, x), heads(f.key, source), heads(f.value, source)
@@ -54,7 +53,7 @@ def write_attention(
         p = g.node("Where", visible, p, g.number(0))
     h = g.node("Transpose", g.node("MatMul", p, v), perm=[0, 2, 1, 3])
     h = g.node("Reshape", h, g.integers((0, 0, f.size)))
-    return write_linear_nodes(g, f.output, Value(h, x.shape, x.dtype))
+    return write_linear(g, f.output, Value(h, x.shape, x.dtype))
 
 
 def _expand_mask(g: Writer, mask: Value) -> str:
@@ -158,16 +157,16 @@ def _attention_mask(node: Node, shape: Sequence[int], cached: int, mask: Any, le
         is_bool = mask.dtype == np.bool_
         mask = pad_axis(node, mask, -1, 0, keys - mask.shape[-1], value=0.0 if is_bool else -math.inf)
         bias, lowest = None if is_bool else mask, node.cache(np.array(-math.inf, node.dtype))
-        parts.append(mask if is_bool else piecewise_constant_op(np.greater, "Greater")(node, mask, lowest))
+        parts.append(mask if is_bool else numpy_op(np.greater, operator="Greater")(node, mask, lowest))
     if not parts:
         return None, bias
-    visible = functools.reduce(functools.partial(piecewise_constant_op(np.logical_and, "And"), node), parts)
+    visible = functools.reduce(functools.partial(numpy_op(np.logical_and, operator="And"), node), parts)
     return node.cache(visible) if is_plain(visible) else visible, bias
 
 
 def _less_equal(node: Node, a: Any, b: Any) -> Any:
     """Return a ≤ b."""
-    return piecewise_constant_op(np.less_equal, "LessOrEqual")(node, a, b)
+    return numpy_op(np.less_equal, operator="LessOrEqual")(node, a, b)
 
 
 OPERATORS: dict[str, Operator] = {

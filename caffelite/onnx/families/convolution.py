@@ -12,7 +12,6 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.families.shape import pad_axis
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, constant_integers
@@ -61,21 +60,19 @@ def _ceil_pads(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_convolution(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_convolution(g: Writer, f: Any, x: Value) -> str:
     if f.padding == "same" and set(f.stride) != {1} and set(f.dilation) == {1}:
         return _convolution(g, "Conv", f, x, auto_pad="SAME_UPPER")
     lengths: Any = x.shape[2:]
     before = after = f.pads_before(lengths)
     if isinstance(f.padding, str):
-        positions: Any = a.shapes[0][2:]
+        positions: Any = g.application.shapes[0][2:]
         along = zip(lengths, positions, before, f.kernel_size, f.stride, f.dilation, strict=True)
         after = [max((m - 1) * s + d * (k - 1) + 1 - first - n, 0) for n, m, first, k, s, d in along]
     return _convolution(g, "Conv", f, x, pads=[*before, *after])
 
 
-def write_transposed_convolution(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_transposed_convolution(g: Writer, f: Any, x: Value) -> str:
     after, extra = list(f.padding), list(f.output_padding)
     for i, stride in enumerate(f.stride):
         if extra[i] >= stride:  # which onnxruntime refuses; to cut less from the end is the same
@@ -90,11 +87,10 @@ def _convolution(g: Writer, operator: str, f: Any, x: Value, **attributes: Any) 
 
 
 def pool_rule(operator: str, **attributes: int) -> Rule:
-    def rule(g: Writer, a: Application, x: Value) -> str:
-        f: Any = a.function
+    def rule(g: Writer, f: Any, x: Value) -> str:
         window: dict[str, Any] = {"kernel_shape": [*f.kernel_size], "strides": [*f.stride], "pads": [*f.padding] * 2}
         if f.ceil:
-            window |= _last_windows(f, x.shape[2:], a.shapes[0][2:])
+            window |= _last_windows(f, x.shape[2:], g.application.shapes[0][2:])
         return g.node(operator, x, **window, **attributes)
 
     return rule
@@ -111,21 +107,13 @@ def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
     return {"pads": [*f.padding, *[max(p, (m - 1) * s + k - n - p) for n, m, k, s, p in along]]}
 
 
-def global_pool_rule(operator: str) -> Rule:
-    return lambda g, a, x: g.node("Flatten", g.node(operator, x))
-
-
 RULES: dict[type, Rule] = {
-    functions.Conv1d: write_convolution,
-    functions.Conv2d: write_convolution,
-    functions.ConvTranspose1d: write_transposed_convolution,
-    functions.ConvTranspose2d: write_transposed_convolution,
-    functions.MaxPool1d: pool_rule("MaxPool"),
-    functions.MaxPool2d: pool_rule("MaxPool"),
-    functions.AvgPool1d: pool_rule("AveragePool", count_include_pad=1),
-    functions.AvgPool2d: pool_rule("AveragePool", count_include_pad=1),
-    functions.GlobalAvgPool: global_pool_rule("GlobalAveragePool"),
-    functions.GlobalMaxPool: global_pool_rule("GlobalMaxPool"),
+    **dict.fromkeys((functions.Conv1d, functions.Conv2d), write_convolution),
+    **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), write_transposed_convolution),
+    **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), pool_rule("MaxPool")),
+    **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), pool_rule("AveragePool", count_include_pad=1)),
+    functions.GlobalAvgPool: lambda g, f, x: g.node("Flatten", g.node("GlobalAveragePool", x)),
+    functions.GlobalMaxPool: lambda g, f, x: g.node("Flatten", g.node("GlobalMaxPool", x)),
 }
 
 
@@ -136,14 +124,10 @@ def _find_weights(g: NodeGraph, node: Node) -> tuple[np.ndarray, dict[str, str]]
     """Return the weights of a convolution of images or series, and the names of its parameters."""
     _, w, *biases = node.inputs
     a = g.constants.get(w)
-    if (
-        a is None
-        or a.ndim not in (3, 4)
-        or a.dtype != g.reader.dtype
-        or (any(biases) and g.array(biases[0], 1) is None)
-    ):
+    has_bias = any(biases)
+    if a is None or a.ndim not in (3, 4) or a.dtype != g.reader.dtype or (has_bias and g.array(biases[0], 1) is None):
         raise node.error("has weights that are not constants, or has no images or series")
-    return a, {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
+    return a, {"weight": w, **({"bias": biases[0]} if has_bias else {})}
 
 
 def find_convolution(g: NodeGraph, node: Node) -> Node | None:
@@ -153,20 +137,14 @@ def find_convolution(g: NodeGraph, node: Node) -> Node | None:
     node.attributes["kernel_shape"] = k
     stride, dilation, pads = window_attributes(node, len(k))
     before, after = pads[: len(k)], pads[len(k) :]
-    padding: Any = before
     total = [d * (n - 1) for d, n in zip(dilation, k, strict=True)]
     auto = node.get("auto_pad", "NOTSET")
+    padding: Any = {"NOTSET": before, "SAME_UPPER": "same", "VALID": 0}.get(auto)
     if auto == "NOTSET" and before != after:
-        same = all(p == n // 2 and q == n - n // 2 for p, q, n in zip(before, after, total, strict=True))
-        padding = "same" if same and set(stride) == {1} else None
+        is_same = all(p == n // 2 and q == n - n // 2 for p, q, n in zip(before, after, total, strict=True))
+        padding = "same" if is_same and set(stride) == {1} else None
         if len(k) == 1 and (before, after) == (total, [0]):
             padding = "causal"
-    elif auto == "SAME_UPPER":
-        padding = "same"
-    elif auto == "VALID":
-        padding = 0
-    elif auto != "NOTSET":
-        padding = None
     if padding is None:
         padded_name = f"{node.outputs[0]} padded"
         pad = Node("PadWindows", node.name, [x], [padded_name], dict(node.attributes), node.version, node.dtype)
@@ -206,21 +184,17 @@ def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
         window = node.get("kernel_shape") or []
         strides, dilations, pads = window_attributes(node, len(window))
         before, after = pads[: len(window)], pads[len(window) :]
-        counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
+        is_max = node.operator == "MaxPool"
+        has_same_counts = is_max or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
-        if len(window) not in (1, 2) and (len(window) != 3 or node.operator != "MaxPool"):
+        if len(window) not in ((1, 2, 3) if is_max else (1, 2)):
             raise node.error("is not a pool of images or series")
         if min(*window, *strides, *dilations) < 1:
             raise node.error(f"has windows {window}, strides {strides} and dilations {dilations}")
         ceil, auto = {"ceil": True} if node.get("ceil_mode", 0) else {}, node.get("auto_pad", "NOTSET")
-        if (
-            not counts
-            or not fits
-            or (ceil and (node.operator != "MaxPool" or auto != "NOTSET"))
-            or auto not in ("NOTSET", "VALID")
-            or set(dilations) != {1}
-            or len(window) == 3
-        ):
+        if ceil and not (is_max and auto == "NOTSET"):
+            return None
+        if not (has_same_counts and fits and auto in ("NOTSET", "VALID") and set(dilations) == {1} and len(window) < 3):
             return None
         kind = kinds[len(window) - 1]
         return g.layer(node, lambda: kind(window, strides, before, **ceil), node.inputs)
@@ -235,20 +209,15 @@ def find_global_pool(g: NodeGraph, node: Node) -> Node | None:
     if pool is None:
         return None
     if node.operator == "Flatten":
-        drops = node.get("axis", 1) == 1
+        drops_axes = node.get("axis", 1) == 1
     elif node.operator == "Reshape":
-        drops = constant_integers(g, node, "shape") == [0, -1]
+        drops_axes = constant_integers(g, node, "shape") == [0, -1]
     else:
-        drops = sorted(constant_integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
-    return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops else None
+        drops_axes = sorted(constant_integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
+    return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops_axes else None
 
 
-GROUPS: dict[str, list[Finder]] = {
-    "Flatten": [find_global_pool],
-    "Reshape": [find_global_pool],
-    "Squeeze": [find_global_pool],
-}
-
+GROUPS: dict[str, list[Finder]] = {operator: [find_global_pool] for operator in ("Flatten", "Reshape", "Squeeze")}
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "Conv": [find_convolution],

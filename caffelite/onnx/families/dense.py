@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, is_plain, shortest_decimal
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule, type_code
 from caffelite.tables import Columns, Splines
@@ -17,11 +15,7 @@ from caffelite.tables import Columns, Splines
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_linear(g: Writer, a: Application, x: Value) -> str:
-    return write_linear_nodes(g, a.function, x)
-
-
-def write_linear_nodes(g: Writer, f: Any, x: Value) -> str:
+def write_linear(g: Writer, f: Any, x: Value) -> str:
     if f.bias is None:
         return g.node("MatMul", x, g.initializer(f.weight))
     if x.ndim == 2:
@@ -29,19 +23,8 @@ def write_linear_nodes(g: Writer, f: Any, x: Value) -> str:
     return g.node("Add", g.node("MatMul", x, g.initializer(f.weight)), g.initializer(f.bias))
 
 
-def write_embedding(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
-    return g.node("Gather", g.initializer(f.weight), x, axis=0)
-
-
-def write_positional_encoding(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
-    return g.node("Add", x, g.constant(f.table(g.dtype)[: x.shape[1]]))
-
-
-def write_columns(g: Writer, a: Application, *inputs: Value) -> str:
+def write_columns(g: Writer, f: Any, *inputs: Value) -> str:
     """Write the numbers, 0 where they are missing, where these are, and the vectors of the categories."""
-    f: Any = a.function
     parts = []
     if f.numbers:
         center, scale = map(g.constant, f.moments(g.dtype))
@@ -71,9 +54,8 @@ def write_bins(g: Writer, f: Any, x: Value, missing: str) -> str:
     return g.node("Where", is_missing, g.number(0), g.node("Clip", share, g.number(0), g.number(1)))
 
 
-def write_splines(g: Writer, a: Application, *inputs: Value) -> str:
+def write_splines(g: Writer, f: Any, *inputs: Value) -> str:
     """Write a product of the codes of the numbers, and the vectors of the categories, each with its column's scale."""
-    f: Any = a.function
     k, y = len(f.numbers), g.initializer(f.bias).name
     weight, scale = g.initializer(f.weight), g.initializer(f.column_scale)
 
@@ -115,9 +97,9 @@ RULES: dict[type, Rule] = {
     Splines: write_splines,
     functions.DropConnect: write_linear,
     functions.MatMul: node_rule("MatMul"),
-    functions.Embedding: write_embedding,
-    functions.PositionalEncoding: write_positional_encoding,
-    functions.Dropout: lambda g, a, x: g.node("Dropout", x, g.constant(np.float32(a.function.p))),
+    functions.Embedding: lambda g, f, x: g.node("Gather", g.initializer(f.weight), x, axis=0),
+    functions.PositionalEncoding: lambda g, f, x: g.node("Add", x, g.constant(f.table(g.dtype)[: x.shape[1]])),
+    functions.Dropout: lambda g, f, x: g.node("Dropout", x, g.constant(np.float32(f.p))),
 }
 
 
@@ -128,42 +110,40 @@ def find_matmul_add(g: NodeGraph, node: Node) -> Node | None:
     """x W + b."""
     for product, bias in (node.inputs, node.inputs[::-1]):
         b, matmul = g.row(bias), g.producer(product, "MatMul")
-        if b is None or matmul is None:
-            continue
-        x, w = matmul.inputs
-        weight = g.array(w, 2)
-        if weight is not None and x not in g.constants and b.shape == weight.shape[1:]:
-            return g.layer(node, functools.partial(functions.Linear, *weight.shape), [x], {"weight": w, "bias": bias})
+        if b is not None and matmul is not None:
+            x, w = matmul.inputs
+            if (linear := _find_linear(g, node, x, w, bias)) is not None:
+                return linear
     return None
 
 
 def find_matmul(g: NodeGraph, node: Node) -> Node | None:
     """x W."""
     x, w = node.inputs
-    weight = g.array(w, 2)
-    if weight is None or x in g.constants:
-        return None
-    rows, columns = weight.shape
-    return g.layer(node, lambda: functions.Linear(rows, columns, False), [x], {"weight": w})
+    return _find_linear(g, node, x, w)
 
 
 def find_gemm(g: NodeGraph, node: Node) -> Node | None:
     """x W + b, or with Wᵀ."""
     x, w, *biases = node.inputs
-    weight = g.array(w, 2)
-    bias = g.array(biases[0], 1) if any(biases) else None
-    if weight is None or x in g.constants or node.get("transA", 0) or (bias is None and any(biases)):
+    bias = biases[0] if any(biases) else None
+    if node.get("transA", 0) or node.get("alpha", 1.0) != 1 or (bias is not None and node.get("beta", 1.0) != 1):
         return None
-    if node.get("alpha", 1.0) != 1 or (bias is not None and node.get("beta", 1.0) != 1):
+    return _find_linear(g, node, x, w, bias, bool(node.get("transB", 0)))
+
+
+def _find_linear(
+    g: NodeGraph, node: Node, x: str, w: str, bias: str | None = None, transposed: bool = False
+) -> Node | None:
+    """Return a Linear; None if x is a constant, or if the weights are not constants of shapes that fit."""
+    weight, b = g.array(w, 2), None if bias is None else g.array(bias, 1)
+    if weight is None or x in g.constants:
         return None
-    transposed = bool(node.get("transB", 0))
     rows, columns = weight.shape[::-1] if transposed else weight.shape
-    if bias is not None and bias.shape != (columns,):
+    if bias is not None and (b is None or b.shape != (columns,)):
         return None
-    weights: dict[str, Any] = {"weight": (w,) if transposed else w}
-    if bias is not None:
-        weights["bias"] = biases[0]
-    return g.layer(node, lambda: functions.Linear(rows, columns, bias is not None), [x], weights)
+    weights = {"weight": w} | ({} if bias is None else {"bias": bias})
+    return g.layer(node, lambda: functions.Linear(rows, columns, bias is not None), [x], weights, transposed)
 
 
 def find_embedding(g: NodeGraph, node: Node) -> Node | None:
@@ -210,7 +190,6 @@ def find_dropout(g: NodeGraph, node: Node) -> Node | None:
 GROUPS: dict[str, list[Finder]] = {
     "Add": [find_matmul_add, find_positional_encoding],
 }
-
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "MatMul": [find_matmul],

@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite._kernels.operations import OPERATIONS, by_function
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule, type_code
 
 
-class PiecewiseConstant(Function):
-    """A computation of NumPy's that gives numbers of a dtype. It changes in steps, so its gradient is 0.
+class NumPyFunction(Function):
+    """A computation of NumPy's, and the derivative of one of a single input. ONNX's `operator` computes the same.
 
-    ONNX's `operator` computes the same. `to` is the type to which Cast casts.
+    Without a derivative it changes in steps, so its gradient is 0. The results are numbers of a dtype. `to` is the type
+    to which Cast casts.
     """
 
-    def __init__(self, operator: str, compute: Callable[..., Any], dtype: np.dtype, to: int | None = None) -> None:
-        self.operator, self.compute, self.dtype, self.to = operator, compute, dtype, to
+    def __init__(
+        self, operator: str, compute: Callable[..., Any], dtype: np.dtype, derivative: Any = None, to: int | None = None
+    ) -> None:
+        self.operator, self.compute, self.dtype, self.derivative, self.to = operator, compute, dtype, derivative, to
 
     def forward(self, *inputs: Any) -> np.ndarray:
         self.inputs = inputs
         return np.asarray(self.compute(*inputs)).astype(self.dtype)
 
-    def backward(self, dy: np.ndarray) -> tuple:
+    def backward(self, dy: np.ndarray) -> Any:
+        if self.derivative is not None:
+            return (dy * self.derivative(*self.inputs)).astype(dy.dtype)
         return tuple(
             [np.zeros_like(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else None for x in self.inputs]
         )
@@ -44,42 +46,18 @@ class PiecewiseConstant(Function):
         return self.operator
 
 
-class Elementwise(Function):
-    """An elementary function without a kernel, in NumPy, and its derivative. ONNX's `operator` computes the same."""
-
-    def __init__(
-        self, operator: str, compute: Callable[[np.ndarray], np.ndarray], derivative: Callable[[np.ndarray], Any]
-    ) -> None:
-        self.operator, self.compute, self.derivative = operator, compute, derivative
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = x
-        return self.compute(x).astype(x.dtype)
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        return (dy * self.derivative(self.x)).astype(dy.dtype)
-
-    def __repr__(self) -> str:
-        return self.operator
-
-
-def elementwise_op(compute: Any, derivative: Any) -> Operator:
-    """Make an operator of an elementary function."""
-    return lambda node, x: compute(x) if is_plain(x) else Elementwise(node.operator, compute, derivative)(x)
-
-
-erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def piecewise_constant_op(compute: Callable[..., Any], operator: str = "") -> Operator:
-    """Make an operator of a function that changes in steps, such as rounding. Its name is the node's by default."""
+def numpy_op(compute: Callable[..., Any], derivative: Any = None, operator: str = "") -> Operator:
+    """Make an operator of a `NumPyFunction`. Its name is the node's by default."""
 
     def rule(node: Node, *values: Any) -> Any:
         if is_plain(*values):
             return compute(*values)
-        return PiecewiseConstant(operator or node.operator, compute, node.dtype)(*values)
+        return NumPyFunction(operator or node.operator, compute, node.dtype, derivative)(*values)
 
     return rule
+
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def numpy_or_tensor(numpy_function: Callable[..., Any], tensor_function: Callable[..., Any]) -> Operator:
@@ -94,29 +72,19 @@ def numpy_or_tensor(numpy_function: Callable[..., Any], tensor_function: Callabl
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_clip(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
-    return g.node("Clip", x, *[None if bound is None else g.number(bound) for bound in (f.low, f.high)])
-
-
-def write_where(g: Writer, a: Application, x: Value, y: Value, condition: Value) -> str:
-    return g.node("Where", as_bool(g, condition), x, y)
-
-
 def as_bool(g: Writer, condition: Value) -> Any:
     return condition if condition.dtype == np.bool_ else g.node("Cast", condition, to=TensorProto.BOOL)
 
 
-def write_piecewise_constant(g: Writer, a: Application, *inputs: Value) -> str:
+def write_numpy_function(g: Writer, f: Any, *inputs: Value) -> str:
     """Write an operator of a loaded graph. True and false are numbers of the model's dtype, 1 and 0."""
-    f: Any = a.function
     if f.operator in ("Not", "And", "Or", "Xor"):
         arguments = [as_bool(g, x) for x in inputs]
     elif len({x.dtype for x in inputs}) > 1:
         arguments = [x if x.dtype == g.dtype else g.node("Cast", x, to=type_code(g.dtype)) for x in inputs]
     else:
         arguments = list(inputs)
-    if f.operator in ("Floor", "Ceil", "Round", "Sign"):
+    if f.derivative is not None or f.operator in ("Floor", "Ceil", "Round", "Sign"):
         return g.node(f.operator, *arguments)
     result = g.node(f.operator, *arguments, **({} if f.to is None else {"to": f.to}))
     return g.node("Cast", result, to=type_code(g.dtype))
@@ -124,19 +92,14 @@ def write_piecewise_constant(g: Writer, a: Application, *inputs: Value) -> str:
 
 def elementwise_rule(entry: Any) -> Rule:
     """Return the rule of a row of the table: one node, or what the row's function writes."""
-    return node_rule(entry) if isinstance(entry, str) else lambda g, a, x: entry(g, x)
-
-
-def write_elementwise(g: Writer, a: Application, x: Value) -> str:
-    return g.node(a.function.operator, x)
+    return node_rule(entry) if isinstance(entry, str) else lambda g, f, x: entry(g, x)
 
 
 RULES: dict[type, Rule] = {
     **{getattr(functions, name): elementwise_rule(entry) for name, entry in by_function("onnx").items()},
-    functions.Clip: write_clip,
-    functions.Where: write_where,
-    PiecewiseConstant: write_piecewise_constant,
-    Elementwise: write_elementwise,
+    functions.Clip: lambda g, f, x: g.node("Clip", x, *[n if n is None else g.number(n) for n in (f.low, f.high)]),
+    functions.Where: lambda g, f, x, y, condition: g.node("Where", as_bool(g, condition), x, y),
+    NumPyFunction: write_numpy_function,
 }
 
 
@@ -151,10 +114,6 @@ def compute_divide(node: Node, a: Any, b: Any) -> Any:
     return a / b
 
 
-def compute_power(node: Node, a: Any, b: Any) -> Any:
-    return np.power(a, b).astype(a.dtype) if is_plain(a, b) else as_tensor(a) ** b
-
-
 def compute_mod(node: Node, a: Any, b: Any) -> Any:
     if not is_plain(a, b):
         raise node.error("divides numbers that depend on data")
@@ -167,13 +126,13 @@ def variadic_op(numpy_function: Callable[..., Any], tensor_function: Callable[..
     return lambda node, *values: functools.reduce(functools.partial(compute, node), values)
 
 
+def add_all(values: Sequence[Any]) -> Any:
+    return functools.reduce(lambda a, b: a + b, values)
+
+
 def compute_clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
     low, high = node.argument("min", low), node.argument("max", high)
     return functions.clip(x, low, high) if isinstance(x, Tensor) else np.clip(x, low, high).astype(x.dtype)
-
-
-def compute_where(node: Node, condition: Any, a: Any, b: Any) -> Any:
-    return np.where(condition, a, b) if is_plain(condition, a, b) else functions.where(condition, a, b)
 
 
 def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
@@ -182,45 +141,31 @@ def compute_cast(node: Node, x: Any, dtype: Any = None) -> Any:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
         except (KeyError, TypeError):
             raise node.error(f"casts to type {node.get('to')} that there is not") from None
-    if isinstance(x, Tensor):
-        if dtype.kind == "f":
-            if dtype != x.dtype:
-                raise node.error(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
-            return x
-        return PiecewiseConstant(
-            "Cast", np.trunc if dtype.kind in "iu" else np.bool_, x.dtype, helper.np_dtype_to_tensor_dtype(dtype)
-        )(x)
-    if isinstance(x, kernels.RecordedArray):
-        if dtype == x.dtype or dtype.kind in "iu":
-            return x
-        return PiecewiseConstant("Cast", lambda a: a.astype(dtype), node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(
-            x
-        )
-    return x.astype(dtype)
+    if is_plain(x):
+        return x.astype(dtype)
+    if dtype == x.dtype or (dtype.kind in "iu" and not isinstance(x, Tensor)):
+        return x
+    if isinstance(x, Tensor) and dtype.kind == "f":
+        raise node.error(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
+    compute = np.trunc if dtype.kind in "iu" else dtype.type
+    return NumPyFunction("Cast", compute, node.dtype, to=helper.np_dtype_to_tensor_dtype(dtype))(x)
 
-
-def compute_cast_like(node: Node, x: Any, like: Any) -> Any:
-    dtype = node.dtype if isinstance(like, Tensor) else like.dtype
-    return compute_cast(node, x, dtype)
-
-
-compute_total = variadic_op(operator.add, operator.add)
 
 OPERATORS: dict[str, Operator] = {
     "Identity": lambda node, x: x,
     "Constant": lambda node: node.get("value"),
     "Cast": compute_cast,
-    "CastLike": compute_cast_like,
+    "CastLike": lambda node, x, like: compute_cast(node, x, node.dtype if isinstance(like, Tensor) else like.dtype),
     "Add": lambda node, a, b: a + b,
     "Sub": lambda node, a, b: a - b,
     "Mul": lambda node, a, b: a * b,
     "Div": compute_divide,
-    "Pow": compute_power,
+    "Pow": lambda node, a, b: np.power(a, b).astype(a.dtype) if is_plain(a, b) else as_tensor(a) ** b,
     "Neg": lambda node, x: -x,
     "Mod": compute_mod,
     "Reciprocal": lambda node, x: 1 / x,
-    "Sum": compute_total,
-    "Mean": lambda node, *values: compute_total(node, *values) / float(len(values)),
+    "Sum": lambda node, *values: add_all(values),
+    "Mean": lambda node, *values: add_all(values) / float(len(values)),
     "Max": variadic_op(np.maximum, functions.maximum),
     "Min": variadic_op(np.minimum, functions.minimum),
     **{
@@ -228,30 +173,30 @@ OPERATORS: dict[str, Operator] = {
         for row in OPERATIONS
         if row.y and isinstance(row.onnx, str) and hasattr(np, row.kernel)
     },
-    "Erf": elementwise_op(erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
-    "Tan": elementwise_op(np.tan, lambda x: 1 / np.cos(x) ** 2),
-    "Asin": elementwise_op(np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
-    "Acos": elementwise_op(np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),
-    "Atan": elementwise_op(np.arctan, lambda x: 1 / (1 + x * x)),
-    "Sinh": elementwise_op(np.sinh, np.cosh),
-    "Cosh": elementwise_op(np.cosh, np.sinh),
-    "Asinh": elementwise_op(np.arcsinh, lambda x: 1 / np.sqrt(x * x + 1)),
-    "Acosh": elementwise_op(np.arccosh, lambda x: 1 / np.sqrt(x * x - 1)),
-    "Atanh": elementwise_op(np.arctanh, lambda x: 1 / (1 - x * x)),
-    "Floor": piecewise_constant_op(np.floor),
-    "Ceil": piecewise_constant_op(np.ceil),
-    "Round": piecewise_constant_op(np.round),
-    "Sign": piecewise_constant_op(np.sign),
-    "IsNaN": piecewise_constant_op(np.isnan),
-    "Equal": piecewise_constant_op(np.equal),
-    "Less": piecewise_constant_op(np.less),
-    "LessOrEqual": piecewise_constant_op(np.less_equal),
-    "Greater": piecewise_constant_op(np.greater),
-    "GreaterOrEqual": piecewise_constant_op(np.greater_equal),
-    "Not": piecewise_constant_op(np.logical_not),
-    "And": piecewise_constant_op(np.logical_and),
-    "Or": piecewise_constant_op(np.logical_or),
-    "Xor": piecewise_constant_op(np.logical_xor),
-    "Where": compute_where,
+    "Erf": numpy_op(erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
+    "Tan": numpy_op(np.tan, lambda x: 1 / np.cos(x) ** 2),
+    "Asin": numpy_op(np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
+    "Acos": numpy_op(np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),
+    "Atan": numpy_op(np.arctan, lambda x: 1 / (1 + x * x)),
+    "Sinh": numpy_op(np.sinh, np.cosh),
+    "Cosh": numpy_op(np.cosh, np.sinh),
+    "Asinh": numpy_op(np.arcsinh, lambda x: 1 / np.sqrt(x * x + 1)),
+    "Acosh": numpy_op(np.arccosh, lambda x: 1 / np.sqrt(x * x - 1)),
+    "Atanh": numpy_op(np.arctanh, lambda x: 1 / (1 - x * x)),
+    "Floor": numpy_op(np.floor),
+    "Ceil": numpy_op(np.ceil),
+    "Round": numpy_op(np.round),
+    "Sign": numpy_op(np.sign),
+    "IsNaN": numpy_op(np.isnan),
+    "Equal": numpy_op(np.equal),
+    "Less": numpy_op(np.less),
+    "LessOrEqual": numpy_op(np.less_equal),
+    "Greater": numpy_op(np.greater),
+    "GreaterOrEqual": numpy_op(np.greater_equal),
+    "Not": numpy_op(np.logical_not),
+    "And": numpy_op(np.logical_and),
+    "Or": numpy_op(np.logical_or),
+    "Xor": numpy_op(np.logical_xor),
+    "Where": numpy_or_tensor(np.where, functions.where),
     "Clip": compute_clip,
 }

@@ -41,10 +41,6 @@ def find_classifier(g: NodeGraph, node: Node) -> Node | None:
     return g.layer(dataclasses.replace(node, outputs=probabilities), LINKS[link], [scores])
 
 
-def find_regressor(g: NodeGraph, node: Node) -> Node | None:
-    return _make_linear(g, node, *_read_weights(node, node.get("targets", 1)))
-
-
 def _read_weights(node: Node, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights (features, count) and biases (count,) of a node that has them as attributes."""
     weight, bias = (np.array(node.get(name) or [], node.dtype) for name in ("coefficients", "intercepts"))
@@ -66,7 +62,7 @@ def _make_linear(g: NodeGraph, node: Node, weight: np.ndarray, bias: np.ndarray)
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "LinearClassifier": [find_classifier],
-    "LinearRegressor": [find_regressor],
+    "LinearRegressor": [lambda g, node: _make_linear(g, node, *_read_weights(node, node.get("targets", 1)))],
 }
 
 
@@ -79,20 +75,7 @@ def compute_scaler(node: Node, x: Any) -> Any:
     return (x - node.cache(offset)) * node.cache(scale)
 
 
-def compute_normalizer(node: Node, x: Any) -> Any:
-    """x / its norm in each row. A row of norm 0 stays as it is."""
-    x = as_tensor(x)
-    norms = {
-        "MAX": lambda: x.max(-1, True),
-        "L1": lambda: x.abs().sum(-1, True),
-        "L2": lambda: (x * x).sum(-1, True).sqrt(),
-    }
-    norm = norms[node.get("norm", "MAX")]()
-    return x / functions.where(norm, norm, 1.0)
-
-
 OPERATORS: dict[str, Operator] = {
     "Scaler": compute_scaler,
     "ZipMap": lambda node, x: x,  # to words, of what are probabilities
-    "Normalizer": compute_normalizer,
 }

@@ -14,7 +14,7 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.indexing import FULL_SLICE, _is_basic, _split_index
-from caffelite.model.export_graph import Application, SymbolicLength
+from caffelite.model.export_graph import SymbolicLength
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, known_lengths, type_code, value_name
 
@@ -57,9 +57,9 @@ def top_k_indices(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_index(g: Writer, a: Application, x: Value) -> str:
+def write_index(g: Writer, f: Any, x: Value) -> str:
     """Slices, numbers and None one after the other; arrays as `Index.forward` takes them."""
-    entries = a.get_attribute("index")
+    entries = g.application.get_attribute("index")
     if all(_is_basic(entry) or isinstance(entry, SymbolicLength) for entry in entries):
         return _write_basic_index(g, entries, x)
     slices, numbers, side_by_side = _split_index(entries, known_lengths(x.shape))
@@ -87,9 +87,7 @@ def _write_basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
         axis: entry for axis, entry in enumerate(axis_entries) if isinstance(entry, slice) and entry != FULL_SLICE
     }
     if slices:
-        steps = [1 if entry.step is None else entry.step for entry in slices.values()]
-        starts = [_start(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
-        stops = [_stop(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
+        starts, stops, steps = zip(*map(_slice_bounds, slices.values()), strict=True)
         name = g.node("Slice", name, *map(g.integers, (starts, stops, list(slices), steps)))
     for axis in reversed(range(len(axis_entries))):
         if not isinstance(entry := axis_entries[axis], slice):
@@ -102,27 +100,22 @@ def _write_basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
     return value_name(name)
 
 
-def _start(entry: slice, step: int) -> Any:
-    return (0 if step > 0 else SLICE_END) if entry.start is None else entry.start
+def _slice_bounds(entry: slice) -> tuple[Any, Any, Any]:
+    """Return the start, the stop and the step of a slice, with numbers for None."""
+    step = 1 if entry.step is None else entry.step
+    start, stop = (0, SLICE_END) if step > 0 else (SLICE_END, -SLICE_END)
+    return start if entry.start is None else entry.start, stop if entry.stop is None else entry.stop, step
 
 
-def _stop(entry: slice, step: int) -> Any:
-    return (SLICE_END if step > 0 else -SLICE_END) if entry.stop is None else entry.stop
+def write_split(g: Writer, f: Any, x: Value) -> tuple[str, ...]:
+    if isinstance(x.shape[f.axis % x.ndim], SymbolicLength):
+        raise ValueError(f"export: {f!r} splits the rows of a batch")
+    return tuple([_write_basic_index(g, index, x) for index in f.indices(x.shape)])
 
 
-def write_flip(g: Writer, a: Application, x: Value) -> str:
-    return _write_basic_index(g, a.function.reversing_index(x.ndim), x)
-
-
-def write_split(g: Writer, a: Application, x: Value) -> tuple[str, ...]:
-    if isinstance(x.shape[a.function.axis % x.ndim], SymbolicLength):
-        raise ValueError(f"export: {a.function!r} splits the rows of a batch")
-    return tuple([_write_basic_index(g, index, x) for index in a.function.indices(x.shape)])
-
-
-def write_take_along_axis(g: Writer, a: Application, x: Value, places: Value) -> str:
+def write_take_along_axis(g: Writer, f: Any, x: Value, places: Value) -> str:
     """ONNX does not broadcast the two to each other."""
-    axis, shape = a.function.axis % x.ndim, a.shapes[0]
+    axis, shape = f.axis % x.ndim, g.application.shapes[0]
     x_shape = (*shape[:axis], x.shape[axis], *shape[axis + 1 :])
     inputs = [
         value if value.shape == target_shape else g.node("Expand", value, g.integers(target_shape))
@@ -131,8 +124,7 @@ def write_take_along_axis(g: Writer, a: Application, x: Value, places: Value) ->
     return g.node("GatherElements", *inputs, axis=axis)
 
 
-def write_top_k(g: Writer, a: Application, x: Value) -> tuple[str, str]:
-    f: Any = a.function
+def write_top_k(g: Writer, f: Any, x: Value) -> tuple[str, str]:
     y, places = g.node("TopK", x, g.integers((f.k,)), outputs=2, axis=f.axis, largest=int(f.largest))
     return y, g.node("Cast", places, to=type_code(g.dtype))
 
@@ -140,7 +132,7 @@ def write_top_k(g: Writer, a: Application, x: Value) -> tuple[str, str]:
 RULES: dict[type, Rule] = {
     TopK: write_top_k,
     functions.Index: write_index,
-    functions.Flip: write_flip,
+    functions.Flip: lambda g, f, x: _write_basic_index(g, f.reversing_index(x.ndim), x),
     functions.Split: write_split,
     functions.TakeAlongAxis: write_take_along_axis,
 }
@@ -173,11 +165,6 @@ def _as_slice(node: Node, places: np.ndarray) -> Any:
         raise node.error("takes integers in an order that caffelite does not have")
     end = int(places[-1]) + step
     return slice(int(places[0]), None if end < 0 else end, step)
-
-
-def compute_gather_nd(node: Node, x: Any, places: Any) -> Any:
-    places = node.constant(places, "place")
-    return x[tuple(np.moveaxis(places, -1, 0))]
 
 
 def compute_slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
@@ -227,7 +214,7 @@ OPERATORS: dict[str, Operator] = {
     "GatherElements": compute_gather_elements,
     "TopK": compute_top_k,
     "Gather": compute_gather,
-    "GatherND": compute_gather_nd,
+    "GatherND": lambda node, x, places: x[tuple(np.moveaxis(node.constant(places, "place"), -1, 0))],
     "Slice": compute_slice,
     "Split": compute_split,
 }

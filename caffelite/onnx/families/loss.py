@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.onnx.families.elementwise import piecewise_constant_op
+from caffelite.onnx.families.elementwise import numpy_op
 from caffelite.onnx.nodes import Node, Operator
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
@@ -26,9 +26,7 @@ def compute_label_loss(node: Node, log_p: Any, labels: Any, weights: Any = None)
         return labels == classes
 
     classes = node.cache(np.arange(count).reshape(along))
-    chosen = piecewise_constant_op(is_class, "Equal")(
-        node, labels.reshape((len(labels), 1, *labels.shape[1:])), classes
-    )
+    chosen = numpy_op(is_class, operator="Equal")(node, labels.reshape((len(labels), 1, *labels.shape[1:])), classes)
     counts = node.cache((np.arange(count) != ignored).reshape(along).astype(log_p.dtype))
     w = counts if weights is None else weights.reshape(along) * counts
     losses = functions.where(chosen, log_p * w, 0.0).sum(1) * -1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from caffelite import functions
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application
 from caffelite.onnx.families.shape import pad_axis
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, shortest_decimal
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -17,20 +17,17 @@ from caffelite.onnx.writing import Rule, Value, Writer
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_layer_norm(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_layer_norm(g: Writer, f: Any, x: Value) -> str:
     shift = None if f.shift is None else g.initializer(f.shift)
     return g.node("LayerNormalization", x, g.initializer(f.scale), shift, axis=-1, epsilon=f.eps)
 
 
-def write_batch_norm(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_batch_norm(g: Writer, f: Any, x: Value) -> str:
     moments = [g.initializer(y) for y in (f.scale, f.shift, f.mean, f.variance)]
     return g.node("BatchNormalization", x, *moments, epsilon=f.eps, momentum=1 - f.momentum)
 
 
-def write_instance_norm(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_instance_norm(g: Writer, f: Any, x: Value) -> str:
     return g.node("InstanceNormalization", x, g.initializer(f.scale), g.initializer(f.shift), epsilon=f.eps)
 
 
@@ -51,9 +48,7 @@ def find_batch_norm(g: NodeGraph, node: Node) -> Node | None:
         raise node.error("has parameters that are not constants")
     size = len(arrays[0])  # type: ignore[arg-type]
     with node.translate_errors():
-        layer = functions.BatchNorm(
-            size, round(1 - node.get("momentum", 0.9), 6), shortest_decimal(node.get("epsilon", 1e-5))
-        )
+        layer = functions.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), _epsilon(node))
     if any(a.shape != (size,) for a in arrays):  # type: ignore[union-attr]
         raise node.error("has parameters of different lengths")
     layer.mean, layer.variance = (np.array(a) for a in arrays[2:])
@@ -66,12 +61,7 @@ def find_layer_norm(g: NodeGraph, node: Node) -> Node | None:
     if a is None or (any(shifts) and shift is None) or node.get("axis", -1) != -1 or any(node.outputs[1:]):
         return None
     weights = {"scale": scale, **({"shift": shifts[0]} if any(shifts) else {})}
-    return g.layer(
-        node,
-        lambda: functions.LayerNorm(len(a), shortest_decimal(node.get("epsilon", 1e-5)), bias=any(shifts)),
-        [x],
-        weights,
-    )
+    return g.layer(node, lambda: functions.LayerNorm(len(a), _epsilon(node), bias=any(shifts)), [x], weights)
 
 
 def find_rms_norm(g: NodeGraph, node: Node) -> Node | None:
@@ -79,38 +69,32 @@ def find_rms_norm(g: NodeGraph, node: Node) -> Node | None:
     a = g.array(scale, 1)
     if a is None or node.get("axis", -1) != -1:
         return None
-    return g.layer(
-        node, lambda: functions.RMSNorm(len(a), shortest_decimal(node.get("epsilon", 1e-5))), [x], {"scale": scale}
-    )
+    return g.layer(node, lambda: functions.RMSNorm(len(a), _epsilon(node)), [x], {"scale": scale})
 
 
-def find_instance_norm(g: NodeGraph, node: Node) -> Node | None:
+def find_channel_norm(g: NodeGraph, node: Node) -> Node | None:
+    """Find an InstanceNorm, or since opset 21 a GroupNorm; before, each group had one scale."""
     x, scale, shift = node.inputs
     a, b = g.array(scale, 1), g.array(shift, 1)
-    if a is None or b is None or a.shape != b.shape:
+    groups = node.get("num_groups")
+    if a is None or b is None or a.shape != b.shape or (groups is not None and node.version < 21):
         return None
+    kind: Any = functions.InstanceNorm if groups is None else functools.partial(functions.GroupNorm, groups)
     with node.translate_errors():
-        layer = functions.InstanceNorm(len(a), shortest_decimal(node.get("epsilon", 1e-5)))
+        layer = kind(len(a), _epsilon(node))
     return g.layer(node, layer, [x], {"scale": scale, "shift": shift})
 
 
-def find_group_norm(g: NodeGraph, node: Node) -> Node | None:
-    """Since opset 21; before, each group had one scale."""
-    x, scale, shift = node.inputs
-    a, b = g.array(scale, 1), g.array(shift, 1)
-    if a is None or b is None or a.shape != b.shape or node.version < 21:
-        return None
-    with node.translate_errors():
-        layer = functions.GroupNorm(node.get("num_groups"), len(a), shortest_decimal(node.get("epsilon", 1e-5)))
-    return g.layer(node, layer, [x], {"scale": scale, "shift": shift})
+def _epsilon(node: Node) -> float:
+    return shortest_decimal(node.get("epsilon", 1e-5))
 
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "BatchNormalization": [find_batch_norm],
-    "InstanceNormalization": [find_instance_norm],
+    "InstanceNormalization": [find_channel_norm],
     "RMSNormalization": [find_rms_norm],
     "LayerNormalization": [find_layer_norm],
-    "GroupNormalization": [find_group_norm],
+    "GroupNormalization": [find_channel_norm],
 }
 
 
@@ -174,10 +158,14 @@ def compute_response_norm(node: Node, x: Any) -> Any:
     return x / (means * node.get("alpha", 1e-4) + node.get("bias", 1.0)) ** node.get("beta", 0.75)
 
 
-def compute_lp_norm(node: Node, x: Any) -> Any:
-    x, axis = as_tensor(x), node.get("axis", -1)
-    norm = x.abs().sum(axis, True) if node.get("p", 2) == 1 else (x * x).sum(axis, True).sqrt()
-    return x / functions.where(norm, norm, 1.0)
+def divide_by_norm(x: Any, norm: str, axis: int = -1) -> Tensor:
+    """x / its norm along an axis, "L1", "L2" or "MAX". If the norm is 0, x stays as it is."""
+    x = as_tensor(x)
+    if norm == "MAX":
+        size = x.max(axis, True)
+    else:
+        size = x.abs().sum(axis, True) if norm == "L1" else (x * x).sum(axis, True).sqrt()
+    return x / functions.where(size, size, 1.0)
 
 
 OPERATORS: dict[str, Operator] = {
@@ -186,6 +174,7 @@ OPERATORS: dict[str, Operator] = {
     "LayerNormalization": compute_layer_norm,
     "RMSNormalization": compute_layer_norm,
     "MeanVarianceNormalization": compute_mean_variance_norm,
-    "LpNormalization": compute_lp_norm,
+    "LpNormalization": lambda node, x: divide_by_norm(x, f"L{node.get('p', 2)}", node.get("axis", -1)),
+    "Normalizer": lambda node, x: divide_by_norm(x, node.get("norm", "MAX")),
     "LRN": compute_response_norm,
 }

@@ -10,9 +10,8 @@ from onnx import TensorProto
 from caffelite import functions
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
-from caffelite.model.export_graph import Application
 from caffelite.model.model import Model
-from caffelite.onnx.constraints import has_unsupported_attribute
+from caffelite.onnx.constraints import find_unsupported_attribute
 from caffelite.onnx.nodes import ConstantCache, Finder, Node, NodeGraph, constant_integers
 from caffelite.onnx.writing import Rule, Value, Writer
 
@@ -30,17 +29,16 @@ RECURRENT: dict[str, tuple[Any, list[int]]] = {
 def recurrent_rule(operator: str, **attributes: int) -> Rule:
     """Return the rule for a layer that is this operator: a node for each layer of a stack."""
 
-    def rule(g: Writer, a: Application, x: Value, *optional: Value | None) -> Any:
-        f: Any = a.function
+    def rule(g: Writer, f: Any, x: Value, *optional: Value | None) -> Any:
         count = len(f.state_names)
         padded: list[Any] = [*optional, *[None] * (count + 1 - len(optional))]
         states, lengths = padded[:-1], padded[-1]
-        by_hand = operator == "RNN" and lengths is not None  # of its lengths onnxruntime makes other numbers
-        counts = None if lengths is None or by_hand else g.node("Cast", lengths, to=TensorProto.INT32)
+        is_masked = operator == "RNN" and lengths is not None  # of its lengths onnxruntime makes other numbers
+        counts = None if lengths is None or is_masked else g.node("Cast", lengths, to=TensorProto.INT32)
         y, ends = g.node("Transpose", x, perm=[1, 0, 2]), []  # the steps first
         for layer in range(f.layers):
             first = [h and _layer_states(g, f, h, layer) for h in states]
-            if by_hand:
+            if is_masked:
                 y, last = _write_masked_rnn(g, f, layer, y, lengths, first[0])
             else:
                 options = {"hidden_size": f.hidden, **attributes}
@@ -57,7 +55,7 @@ def recurrent_rule(operator: str, **attributes: int) -> Rule:
         last = [g.node("Concat", *parts, axis=0) if f.layers > 1 else parts[0] for parts in zip(*ends, strict=True)]
         if f.layers * f.directions == 1:
             last = [g.node("Squeeze", h, g.integers((0,))) for h in last]
-        return (y, *last) if len(a.shapes) > 1 else y
+        return (y, *last) if len(g.application.shapes) > 1 else y
 
     return rule
 
@@ -214,7 +212,7 @@ def _find_forward_layer(g: NodeGraph, name: str, output: int) -> tuple[Node, Any
     before it puts the steps first.
     """
     node = g.producers.get(name)
-    if node is None or node.operator not in RECURRENT or has_unsupported_attribute(node) or not g.is_used_once(name):
+    if node is None or node.operator not in RECURRENT or find_unsupported_attribute(node) or not g.is_used_once(name):
         return None
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
         return None
@@ -236,15 +234,11 @@ def _make_layer(g: NodeGraph, node: Node) -> Any:
         return None
     directions, rows, features = w.shape
     hidden = r.shape[2]
-    bias = g.array(node.inputs[3], 2) if len(node.inputs) > 3 and node.inputs[3] else None
-    if len(node.inputs) > 3 and node.inputs[3] and bias is None:
+    biases = g.array(node.inputs[3], 2) if any(node.inputs[3:4]) else np.zeros((directions, 2 * rows), w.dtype)
+    if biases is None:
         return None
-    biases = np.zeros((directions, 2 * rows), w.dtype) if bias is None else bias
-    if (
-        r.shape != (directions, len(order) * hidden, hidden)
-        or rows != len(order) * hidden
-        or biases.shape != (directions, 2 * rows)
-    ):
+    expected = (directions, rows, hidden), (directions, 2 * rows)
+    if rows != len(order) * hidden or (r.shape, biases.shape) != expected:
         raise node.error(f"has weights of shapes {w.shape}, {r.shape} and {biases.shape}")
     direction = node.get("direction", "forward")
     if directions != (2 if direction == "bidirectional" else 1):
@@ -278,9 +272,4 @@ GROUPS: dict[str, list[Finder]] = {
     "Squeeze": [find_last_state],
 }
 
-
-SINGLE_NODES: dict[str, list[Finder]] = {
-    "RNN": [find_recurrence],
-    "GRU": [find_recurrence],
-    "LSTM": [find_recurrence],
-}
+SINGLE_NODES: dict[str, list[Finder]] = {operator: [find_recurrence] for operator in RECURRENT}

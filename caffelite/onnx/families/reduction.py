@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import functions
 from caffelite.core.arrays import normalize_axes
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application, SymbolicLength
+from caffelite.model.export_graph import SymbolicLength
 from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, type_code
 
@@ -19,8 +19,7 @@ from caffelite.onnx.writing import Rule, Value, Writer, type_code
 
 
 def reduction_rule(operator: str) -> Rule:
-    def rule(g: Writer, a: Application, x: Value) -> str:
-        f: Any = a.function
+    def rule(g: Writer, f: Any, x: Value) -> str:
         axes = normalize_axes(f.axis, x.ndim)
         if not axes:
             return x.name
@@ -31,8 +30,7 @@ def reduction_rule(operator: str) -> Rule:
     return rule
 
 
-def write_variance(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_variance(g: Writer, f: Any, x: Value) -> str:
     axes = normalize_axes(f.axis, x.ndim)
     d = g.node("Sub", x, g.node("ReduceMean", x, axes=axes, keepdims=1) if axes else x)
     total = g.node("Mul", d, d)
@@ -47,8 +45,8 @@ def write_variance(g: Writer, a: Application, x: Value) -> str:
     return g.node("Sqrt", y) if isinstance(f, functions.Std) else y
 
 
-def write_cumsum(g: Writer, a: Application, x: Value) -> str:
-    axis = a.function.axis
+def write_cumsum(g: Writer, f: Any, x: Value) -> str:
+    axis = f.axis
     flat = g.node("Reshape", x, g.integers((-1,))) if axis is None else x
     return g.node("CumSum", flat, g.constant(np.int64(axis or 0)))
 

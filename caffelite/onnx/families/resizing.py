@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.model.export_graph import Application
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, check_size
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -17,8 +16,7 @@ from caffelite.onnx.writing import Rule, Value, Writer
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_upsample(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+def write_upsample(g: Writer, f: Any, x: Value) -> str:
     scales = np.array([1, 1, *f.scale[: x.ndim - 2]], np.float32)
     return g.node(
         *("Resize", x, None, g.constant(scales)),
@@ -42,18 +40,15 @@ def find_upsample(g: NodeGraph, node: Node) -> Node | None:
     scales = g.constants[name].tolist() if name in g.constants else node.get("scales")
     if not scales or len(scales) not in (3, 4) or scales[:2] != [1, 1] or any(s != int(s) or s < 1 for s in scales):
         return None
-    how = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
-    repeats = how in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")) or node.version < 11
+    modes = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
+    repeats = modes in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")) or node.version < 11
     if node.get("mode", "nearest") != "nearest" or not repeats or node.get("axes"):
         return None
     factors = [int(s) for s in scales[2:]]
     return g.layer(node, lambda: functions.Upsample(factors if len(factors) == 2 else factors[0]), node.inputs[:1])
 
 
-SINGLE_NODES: dict[str, list[Finder]] = {
-    "Resize": [find_upsample],
-    "Upsample": [find_upsample],
-}
+SINGLE_NODES: dict[str, list[Finder]] = {operator: [find_upsample] for operator in ("Resize", "Upsample")}
 
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
@@ -79,8 +74,8 @@ def compute_resize(node: Node, x: Any, *inputs: Any) -> Any:
             continue
         places = _source_positions(mode, n, m, scale)
         if node.get("mode", "nearest") == "nearest":
-            how = node.get("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
-            x = take(x, axis, np.clip(ROUNDINGS[how](places), 0, n - 1).astype(np.int64).tolist())
+            rounding = node.get("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
+            x = take(x, axis, np.clip(ROUNDINGS[rounding](places), 0, n - 1).astype(np.int64).tolist())
         else:
             x = _interpolate(node, x, axis, np.clip(places, 0, n - 1))
     return x
@@ -114,7 +109,4 @@ def _interpolate(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
     return take(x, axis, before.tolist()) * node.cache(1 - share) + take(x, axis, after.tolist()) * share
 
 
-OPERATORS: dict[str, Operator] = {
-    "Resize": compute_resize,
-    "Upsample": compute_resize,
-}
+OPERATORS: dict[str, Operator] = dict.fromkeys(("Resize", "Upsample"), compute_resize)

@@ -12,7 +12,7 @@ from caffelite import functions
 from caffelite.core.arrays import normalize_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.export_graph import Application, SymbolicLength
+from caffelite.model.export_graph import SymbolicLength
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.nodes import (
     Finder,
@@ -24,40 +24,24 @@ from caffelite.onnx.nodes import (
     is_plain,
     simple_finder,
 )
-from caffelite.onnx.writing import Rule, Value, Writer
+from caffelite.onnx.writing import Rule, Value, Writer, node_rule
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
-def write_reshape(g: Writer, a: Application, x: Value) -> str:
-    return g.node("Reshape", x, g.shape(a.shapes[0]))
-
-
-def write_reshape_rows(g: Writer, a: Application, x: Value) -> str:
-    return g.node("Reshape", x, g.integers((0, *a.shapes[0][1:])))
-
-
-def write_flatten(g: Writer, a: Application, x: Value) -> str:
-    return g.node("Flatten", x, axis=1)
-
-
-def write_transpose(g: Writer, a: Application, x: Value) -> str:
-    axes = a.function.axes or range(x.ndim)[::-1]
+def write_transpose(g: Writer, f: Any, x: Value) -> str:
+    axes = f.axes or range(x.ndim)[::-1]
     return g.node("Transpose", x, perm=[axis % x.ndim for axis in axes])
 
 
-def write_concatenate(g: Writer, a: Application, *inputs: Value) -> str:
-    return g.node("Concat", *inputs, axis=a.function.axis)
-
-
-def write_stack(g: Writer, a: Application, *inputs: Value) -> str:
-    axis = a.function.axis % (inputs[0].ndim + 1)
+def write_stack(g: Writer, f: Any, *inputs: Value) -> str:
+    axis = f.axis % (inputs[0].ndim + 1)
     return g.node("Concat", *[g.node("Unsqueeze", x, g.integers((axis,))) for x in inputs], axis=axis)
 
 
-def write_pad(g: Writer, a: Application, x: Value) -> str:
+def write_pad(g: Writer, f: Any, x: Value) -> str:
     """Return a node, or one for each axis if a border is longer than its mirror image, which ONNX does not continue."""
-    f, pairs = a.function, a.function.pairs(x.ndim)
+    pairs = f.pairs(x.ndim)
     mode = f.modes[f.mode]
     if mode == "reflect":
         if isinstance(x.shape[0], SymbolicLength) and any(pairs[0]):
@@ -75,11 +59,11 @@ def write_pad(g: Writer, a: Application, x: Value) -> str:
 
 
 RULES: dict[type, Rule] = {
-    functions.Flatten: write_flatten,
-    functions.Reshape: write_reshape_rows,
-    functions.ToShape: write_reshape,
+    functions.Flatten: lambda g, f, x: g.node("Flatten", x, axis=1),
+    functions.Reshape: lambda g, f, x: g.node("Reshape", x, g.integers((0, *g.application.shapes[0][1:]))),
+    functions.ToShape: lambda g, f, x: g.node("Reshape", x, g.shape(g.application.shapes[0])),
     functions.Transpose: write_transpose,
-    functions.Concatenate: write_concatenate,
+    functions.Concatenate: node_rule("Concat", axis="axis"),
     functions.Stack: write_stack,
     functions.Pad: write_pad,
     functions.PadAxes: write_pad,
@@ -110,10 +94,6 @@ SINGLE_NODES: dict[str, list[Finder]] = {
 
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
-
-
-def compute_shape(node: Node, x: Any) -> np.ndarray:
-    return np.array(x.shape, np.int64)[slice(node.get("start", 0), node.get("end"))]
 
 
 def compute_reshape(node: Node, x: Any, lengths: Any = None) -> Any:
@@ -147,10 +127,6 @@ def compute_unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
     return x.reshape(tuple([1 if i in new else next(lengths) for i in range(ndim)]))
 
 
-def compute_transpose(node: Node, x: Any) -> Any:
-    return x.transpose(node.get("perm") or range(x.ndim)[::-1])
-
-
 def compute_expand(node: Node, x: Any, lengths: Any) -> Any:
     to = check_size(node, np.broadcast_shapes(x.shape, tuple(node.constant(lengths, "shape").tolist())), x)
     if isinstance(x, Tensor):
@@ -167,10 +143,6 @@ def compute_tile(node: Node, x: Any, repeats: Any) -> Any:
         if count != 1:
             x = take(as_tensor(x), axis, np.tile(np.arange(x.shape[axis]), count).tolist())
     return x
-
-
-def compute_concat(node: Node, *values: Any) -> Any:
-    return concatenate(values, node.get("axis"))
 
 
 def concatenate(values: Sequence[Any], axis: int) -> Any:
@@ -218,10 +190,10 @@ def compute_space_to_depth(node: Node, x: Any) -> Any:
 
 def compute_trilu(node: Node, x: Any, k: Any = None) -> Any:
     k = 0 if k is None else int(node.constant(k, "diagonal"))
+    triangle = np.triu if node.get("upper", 1) else np.tril
     if is_plain(x):
-        return np.triu(x, k) if node.get("upper", 1) else np.tril(x, k)
-    ones = np.ones(x.shape[-2:], np.bool_)
-    return functions.where(node.cache(np.triu(ones, k) if node.get("upper", 1) else np.tril(ones, k)), x, 0.0)
+        return triangle(x, k)
+    return functions.where(node.cache(triangle(np.ones(x.shape[-2:], np.bool_), k)), x, 0.0)
 
 
 def compute_constant_of_shape(node: Node, lengths: Any) -> np.ndarray:
@@ -239,16 +211,16 @@ def compute_range(node: Node, start: Any, limit: Any, step: Any) -> np.ndarray:
 
 
 OPERATORS: dict[str, Operator] = {
-    "Shape": compute_shape,
+    "Shape": lambda node, x: np.array(x.shape, np.int64)[slice(node.get("start", 0), node.get("end"))],
     "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
     "Reshape": compute_reshape,
     "Flatten": compute_flatten,
     "Squeeze": compute_squeeze,
     "Unsqueeze": compute_unsqueeze,
-    "Transpose": compute_transpose,
+    "Transpose": lambda node, x: x.transpose(node.get("perm") or range(x.ndim)[::-1]),
     "Expand": compute_expand,
     "Tile": compute_tile,
-    "Concat": compute_concat,
+    "Concat": lambda node, *values: concatenate(values, node.get("axis")),
     "Pad": compute_pad,
     "DepthToSpace": compute_depth_to_space,
     "SpaceToDepth": compute_space_to_depth,

@@ -65,6 +65,12 @@ def optimizer_code(setting: Setting) -> str:
     return f"optimizer = cl.{'SGD' if kind == 'momentum' else kind}(model.parameters(), {', '.join(options)})"
 
 
+def setup_code(setting: Setting) -> str:
+    """Return the lines that import modules, and make data, model and optimizer."""
+    model_and_optimizer = f"{model_code(setting)}\n{optimizer_code(setting)}"
+    return f"{imports_code(setting)}\n\n\n{data_code(setting)}\n\n{model_and_optimizer}"
+
+
 def program_code(setting: Setting, epochs: int | str) -> str:
     """Return the whole program, which trains for so many epochs."""
     fit = f"""history = model.fit(
@@ -78,14 +84,7 @@ def program_code(setting: Setting, epochs: int | str) -> str:
     metrics=["{setting.metric}"],
 )
 print(history["loss"][-1], history["val_loss"][-1])"""
-    return "\n\n".join(
-        [
-            f"{imports_code(setting)}\n",
-            data_code(setting),
-            f"{model_code(setting)}\n{optimizer_code(setting)}",
-            f"{fit}\n",
-        ]
-    )
+    return f"{setup_code(setting)}\n\n{fit}\n"
 
 
 def build_objects(setting: Setting) -> dict[str, Any]:
@@ -93,8 +92,5 @@ def build_objects(setting: Setting) -> dict[str, Any]:
     objects: dict[str, Any] = {}
     if setting.table is not None:  # its file is not on this machine, or elsewhere
         objects["open"] = lambda *_, **__: io.StringIO(setting.table.text)
-    exec(
-        f"{imports_code(setting)}\n\n\n{data_code(setting)}\n\n{model_code(setting)}\n{optimizer_code(setting)}\n",
-        objects,
-    )
+    exec(setup_code(setting), objects)
     return objects

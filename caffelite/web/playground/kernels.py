@@ -104,10 +104,7 @@ class NextStep:
             for target_name, array in (("it", weight.data), ("its gradient", weight.grad)):
                 address = _address(array) + offset
                 for i, operand in enumerate(call.operands):
-                    if (
-                        operand is not None
-                        and _start_address(operand) <= address < _start_address(operand) + operand.nbytes
-                    ):
+                    if operand is not None and 0 <= address - _start_address(operand) < operand.nbytes:
                         roles += [f"reads {target_name}"] * (call.call.reads >> i & 1)
                         roles += [f"writes {target_name}"] * (call.call.writes >> i & 1)
             if roles:
@@ -133,9 +130,8 @@ class NextStep:
         fused = [(i, call.name) for i, call in enumerate(recorded) if id(call) not in remaining]
         callers = []
         for call in self.calls:
-            numbers = [i for i, original in enumerate(recorded) if original is call.call] or _split_name(
-                call.call.name, fused
-            )
+            numbers = [i for i, original in enumerate(recorded) if original is call.call]
+            numbers = numbers or _split_name(call.call.name, fused)
             fused = [(i, name) for i, name in fused if i not in numbers]
             callers.append([lines[i] for i in numbers])
         return callers

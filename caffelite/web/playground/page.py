@@ -21,7 +21,6 @@ from caffelite.web.server import Channel, Server, encode_message
 
 MAX_NAME = 100  # of a kernel's name
 CHOICES = {
-    "data": list(DATA),
     "activation": list(choices.ACTIVATIONS),
     "norm": list(choices.NORMS),
     "optimizer": list(choices.OPTIMIZERS),
@@ -65,7 +64,7 @@ class Playground:
                 **CHOICES,
                 "data": [*DATA, *[TABLE] * (table is not None)],
                 "loss": list(setting.losses),
-                "target": [] if table is None else table.columns,
+                "target": [] if table is None else table.column_names,
             },
             "limits": {"layers": choices.MAX_LAYERS, "units": choices.MAX_UNITS, "points": setting.rows},
             "table": None if table is None else {"name": table.name, "rows": table.rows, "left_out": table.left_out},

@@ -90,14 +90,14 @@ class RequestQueue:
     # ---- for the thread that trains -----------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Wait for a change, or for so long. Raise Abandoned if the training is to begin again."""
+        """Wait for a change, or for so long. Raise TrainingCancelled if the training is to begin again."""
         with self._changed:
             if not self._restart:
                 self._changed.wait(seconds)
         self.check()
 
     def wait_while_paused(self) -> None:
-        """Wait until it plays, something is wanted, or the training is to begin again: then it raises Abandoned."""
+        """Wait until it plays or something is wanted. Raise TrainingCancelled if the training is to begin again."""
         with self._changed:
             self._changed.wait_for(lambda: self.playing or self._frame_due or self._tasks or self._restart)
         self.check()

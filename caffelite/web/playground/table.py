@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,14 @@ class UploadedTable:
         self.text = text.removeprefix("\ufeff")
         if len(text) > MAX_LETTERS:
             raise ValueError(f"{self.name}: expected at most {MAX_LETTERS:,} letters, got {len(text):,}")
-        self.columns, rows = self._read()
-        self.target = self.columns[-1] if target is None else target
-        if self.target not in self.columns:
-            raise ValueError(f"{self.name}: there is no column {target!r:.60}, only {', '.join(self.columns)[:200]}")
-        cells = dict(zip(self.columns, zip(*rows, strict=True), strict=True))
-        candidates = [column for column in self.columns if column != self.target]
+        self.column_names, rows = self._read()
+        self.target = self.column_names[-1] if target is None else target
+        if self.target not in self.column_names:
+            raise ValueError(
+                f"{self.name}: there is no column {target!r:.60}, only {', '.join(self.column_names)[:200]}"
+            )
+        cells = dict(zip(self.column_names, zip(*rows, strict=True), strict=True))
+        candidates = [column for column in self.column_names if column != self.target]
         self.inputs = [column for column in candidates if numbers(cells[column]) is not None]
         self.left_out = [column for column in candidates if column not in self.inputs]
         if not 1 <= len(self.inputs) <= MAX_COLUMNS:
@@ -77,11 +80,8 @@ class UploadedTable:
         target = numbers(cells[self.target])
         whole = np.isfinite(np.array([numbers(cells[name]) for name in self.inputs])).all(axis=0).tolist()
         values = cells[self.target] if target is None else target.tolist()
-        labels = {
-            value
-            for value, is_complete_row in zip(values, whole, strict=True)
-            if is_complete_row and value != "" and value == value
-        }
+        complete_rows = itertools.compress(values, whole)
+        labels = {value for value in complete_rows if value != "" and value == value}
         return [value if isinstance(value, str) else f"{value:g}" for value in sorted(labels)]
 
     def with_target(self, target: Any) -> UploadedTable:

@@ -10,6 +10,7 @@ from caffelite.core.modes import inference
 from caffelite.core.tensor import Tensor
 from caffelite.functions import Linear, softmax
 from caffelite.training.history import History
+from caffelite.visualize.regions import plane_points
 from caffelite.web.playground.config import PIXELS, Setting
 
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
@@ -84,7 +85,7 @@ def _averaging_matrix(y: np.ndarray, classes: int | None) -> np.ndarray:
 def grid(n: int, reach: float) -> np.ndarray:
     """Points of the plane (n · n, 2) float32 from −reach to reach, row by row from below."""
     side = np.linspace(-reach, reach, n, dtype=np.float32)
-    return np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    return plane_points(side, side)
 
 
 def curves(history: History) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 // Line charts on a canvas: linear or logarithmic, smoothed, with values under the pointer or the arrow keys, and all of
 // it in words for who does not see the canvas.
 
+import { clearCanvas, drawNextFrame, make } from "./page.js";
+
 /** The value of a CSS variable, such as "--ink". */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -71,30 +73,15 @@ export class LineChart {
    * Put a chart into `host`. `options`: `title`, `unit` of x, such as "epoch", `log` and `smoothing` to begin with, and
    * `height` in pixels.
    */
-  constructor(host, { title, unit = "epoch", log = false, smoothing = 0, height = 180, caption = null }) {
-    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null, asked: false });
-    this.figure = document.createElement("figure");
-    this.figure.className = "chart";
-    this.figure.dataset.chart = title;
-    this.legend = document.createElement("figcaption");
-    this.heading = document.createElement("h3");
-    this.heading.textContent = title;
-    this.keys = document.createElement("span");
-    this.keys.className = "keys";
-    this.legend.append(this.heading, this.keys);
-    this.canvas = document.createElement("canvas");
+  constructor(host, { title, unit = "epoch", log = false, smoothing = 0, height = 180 }) {
+    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null });
+    this.redraw = drawNextFrame(() => this.draw());
+    this.keys = make("span", { className: "keys" });
+    this.canvas = make("canvas", { tabIndex: 0, role: "img" });
     this.canvas.style.height = `${height}px`;
-    this.canvas.tabIndex = 0;
-    this.canvas.setAttribute("role", "img");
-    this.words = document.createElement("p");
-    this.words.className = "only-read";
-    this.figure.append(this.legend, this.canvas, this.words);
-    if (caption) {
-      const note = document.createElement("p");
-      note.className = "soft small";
-      note.textContent = caption;
-      this.figure.append(note);
-    }
+    this.words = make("p", { className: "only-read" });
+    const legend = make("figcaption", {}, make("h3", {}, title), this.keys);
+    this.figure = make("figure", { className: "chart", "data-chart": title }, legend, this.canvas, this.words);
     host.append(this.figure);
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
     this.canvas.addEventListener("pointermove", ({ offsetX }) => this.setCursor(offsetX));
@@ -118,16 +105,6 @@ export class LineChart {
     this.redraw();
   }
 
-  /** Draw in the next frame, once. */
-  redraw() {
-    if (this.asked) return;
-    this.asked = true;
-    requestAnimationFrame(() => {
-      this.asked = false;
-      this.draw();
-    });
-  }
-
   /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic. */
   ranges() {
     let left = Infinity, right = -Infinity, low = Infinity, high = -Infinity;
@@ -149,15 +126,8 @@ export class LineChart {
 
   draw() {
     const { width, height } = this.canvas.getBoundingClientRect();
-    const scale = window.devicePixelRatio || 1;
     if (width === 0) return;
-    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
-      this.canvas.width = Math.round(width * scale);
-      this.canvas.height = Math.round(height * scale);
-    }
-    const pen = this.canvas.getContext("2d");
-    pen.setTransform(scale, 0, 0, scale, 0, 0);
-    pen.clearRect(0, 0, width, height);
+    const pen = clearCanvas(this.canvas, width, height);
     this.lines = this.series.map((line, i) => ({
       ...line,
       y: line.faint ? line.y : smooth(line.y, this.smoothing),
@@ -287,13 +257,8 @@ export class LineChart {
     const values = {};
     solidLines.forEach((line, i) => {
       const at = this.cursor === null ? line.y.length - 1 : nearestIndex(line.x, this.cursor);
-      let key = this.keys.children[i];
-      if (!key) {
-        key = document.createElement("span");
-        key.className = "key";
-        key.append(document.createElement("i"), document.createElement("span"), document.createElement("b"));
-        this.keys.append(key);
-      }
+      if (!this.keys.children[i]) this.keys.append(make("span", { className: "key" }, make("i"), make("span"), make("b")));
+      const key = this.keys.children[i];
       key.firstChild.style.background = line.colour;
       key.children[1].textContent = line.name;
       key.lastChild.textContent = formatNumber(line.y[at]);

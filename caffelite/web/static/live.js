@@ -3,9 +3,9 @@
 import { LineChart, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { decode, encode } from "./messages.js";
+import { $, drawNextFrame, make } from "./page.js";
 import { drawPlane, filterFigure, histogram, imageFigure } from "./pictures.js";
 
-const $ = (id) => document.getElementById(id);
 const ENDED = ["finished", "stopped", "failed"];
 const MINOR_CURVES = ["learning rate", "steps per second"]; // curves that are not results: small, and below the others
 const TIMING = "A copy of the model makes some steps, and the training waits so long.";
@@ -16,7 +16,7 @@ const liveRun = { name: null, parts: {} };
 const loadedRuns = new Map(); // by name: runs from files or from the server
 const runList = new Map(); // by name: what the list and the charts need of other runs
 const comparedRuns = new Set(); // the names of runs that are drawn beside the one that is shown
-let shownRun = liveRun, isConnected = false, isRequested = false;
+let shownRun = liveRun, isConnected = false;
 let isFolder = false; // whether the page is one of `caffelite live`: it shows the runs of a folder, and no training
 
 // ---- messages ---------------------------------------------------------------------------------------------------------
@@ -44,7 +44,10 @@ function receive(message) {
   if (kind === "run") return openRun(message);
   if (kind === "runs") return updateList(message);
   if (message.run !== liveRun.name) {
-    if (liveRun.name !== null && liveRun.parts.status) addToList(liveRun);
+    if (liveRun.name !== null && liveRun.parts.status) {
+      runList.set(liveRun.name, summarize(liveRun));
+      loadRun(liveRun);
+    }
     Object.assign(liveRun, { name: message.run, parts: {} });
     comparedRuns.delete(liveRun.name);
     runList.delete(liveRun.name);
@@ -69,17 +72,12 @@ function updateList(message) {
   redraw();
 }
 
-/** Draw all in the next frame, once. */
-function redraw() {
-  if (isRequested) return;
-  isRequested = true;
-  requestAnimationFrame(() => {
-    isRequested = false;
-    for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
-    drawControls();
-    document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
-  });
-}
+/** Draw all in the next frame. */
+const redraw = drawNextFrame(() => {
+  for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
+  drawControls();
+  document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
+});
 
 /** Return whether a part has changed since it was drawn last. */
 const lastDrawn = new Map();
@@ -118,15 +116,11 @@ function drawStatus({ status }) {
   const list = $("numbers");
   if (list.children.length !== Object.keys(numbers).length) list.replaceChildren();
   Object.entries(numbers).forEach(([name, value], i) => {
-    let item = list.children[i];
-    if (!item) {
-      item = document.createElement("div");
-      item.append(document.createElement("dt"), document.createElement("dd"));
-      list.append(item);
-    }
+    if (!list.children[i]) list.append(make("div", {}, make("dt"), make("dd")));
+    const item = list.children[i];
     item.firstChild.textContent = name.replace(/^val_(.*)/, "$1, held out");
     item.lastChild.textContent = value;
-    if (i === 0 && epochs) item.lastChild.append(Object.assign(document.createElement("small"), { textContent: ` of ${formatCount(epochs)}` }));
+    if (i === 0 && epochs) item.lastChild.append(make("small", {}, ` of ${formatCount(epochs)}`));
     item.dataset.number = name;
   });
   $("about").textContent = `${shownRun === liveRun ? "" : `${shownRun.name} · `}${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${formatCount(status.parameters)} parameters`;
@@ -207,7 +201,7 @@ function panel(id, part) {
   $(id).hidden = !part;
   if (!part || !isNew(id, part)) return null;
   let failed = $(id).querySelector(".failed");
-  if (part.error && !failed) $(id).append((failed = Object.assign(document.createElement("p"), { className: "failed soft small" })));
+  if (part.error && !failed) $(id).append((failed = make("p", { className: "failed soft small" })));
   if (failed) failed.textContent = part.error ? `It cannot be drawn: ${part.error}` : "";
   return part.error ? null : part;
 }
@@ -249,21 +243,13 @@ function drawFilters({ filters }) {
 function drawText({ text: written }) {
   const part = panel("text", written);
   if (!part) return;
-  $("written").replaceChildren(Object.assign(document.createElement("span"), { textContent: part.given }), part.written);
+  $("written").replaceChildren(make("span", {}, part.given), part.written);
 }
 
 // ---- layers -----------------------------------------------------------------------------------------------------------
 
-function row(cells, left = 1) {
-  const element = document.createElement("tr");
-  cells.forEach((cell, i) => {
-    const part = document.createElement("td");
-    if (i <= left) part.className = "left";
-    part.append(cell ?? "");
-    element.append(part);
-  });
-  return element;
-}
+/** Make a row of a table; its first two cells begin at the left. */
+const row = (cells) => make("tr", {}, ...cells.map((cell, i) => make("td", { className: i < 2 ? "left" : "" }, cell ?? "")));
 
 function drawSizes({ layers, curves }) {
   const sizes = curves?.sizes ?? {};
@@ -282,7 +268,7 @@ function drawUnits({ units }) {
   const part = panel("units", units);
   if (!part) return;
   $("findings").replaceChildren(...part.findings.map((words) =>
-    Object.assign(document.createElement("li"), { textContent: words, className: words === "Nothing stands out." ? "" : "bad" }),
+    make("li", { className: words === "Nothing stands out." ? "" : "bad" }, words),
   ));
   const share = (x) => (x === null ? "" : `${Math.round(100 * x)} %`);
   $("layers").replaceChildren(...part.rows.map((layer) => {
@@ -302,48 +288,41 @@ function drawKernels({ kernels }) {
   if (!kernels || !isNew("kernels", kernels)) return;
   const largest = kernels.times[0] || 1, calls = kernels.calls.reduce((a, b) => a + b, 0);
   $("times").replaceChildren(...kernels.names.map((name, i) => {
-    const element = Object.assign(document.createElement("div"), { className: "kernel" });
-    const bar = Object.assign(document.createElement("div"), { className: "bar-of" });
+    const bar = make("div", { className: "bar-of" });
     bar.style.width = `${(100 * kernels.times[i]) / largest}%`;
     const times = kernels.calls[i] > 1 ? ` × ${kernels.calls[i]}` : "";
-    element.append(
-      Object.assign(document.createElement("span"), { className: "name mono", textContent: `${name}${times}`, title: name }), bar,
-      Object.assign(document.createElement("span"), { className: "time", textContent: `${formatNumber(kernels.times[i])} µs` }),
-    );
-    return element;
+    const label = make("span", { className: "name mono", title: name }, `${name}${times}`);
+    return make("div", { className: "kernel" }, label, bar, make("span", { className: "time" }, `${formatNumber(kernels.times[i])} µs`));
   }));
   $("kernels-text").textContent = `A step on ${kernels.of} rows takes ${formatNumber(kernels.total)} µs in ${calls} kernels.`;
 }
 
 // ---- runs -------------------------------------------------------------------------------------------------------------
 
-const summarize = (name, { status, curves }) => ({ ...status, name, curves: curves?.curves ?? {} });
+const summarize = ({ name, parts: { status, curves } }) => ({ ...status, name, curves: curves?.curves ?? {} });
 
-function addToList(run) {
-  runList.set(run.name, summarize(run.name, run.parts));
-  loadedRuns.set(run.name, { name: run.name, parts: run.parts, curves: run.parts.curves?.curves ?? {} });
+/** Keep a run that was trained or opened. */
+function loadRun({ name, parts }) {
+  loadedRuns.set(name, { name, parts, curves: parts.curves?.curves ?? {} });
 }
 
 function drawRuns({ file }) {
   $("kept").textContent = !file ? "" : file.error ? `This run is not kept: ${file.error}.` : `This run is kept in ${file.path}.`;
   const runs = [...runList.values()].sort((a, b) => (a.name < b.name ? 1 : -1));
-  if (liveRun.parts.status) runs.unshift({ ...summarize(liveRun.name, liveRun.parts), isNow: true });
+  if (liveRun.parts.status) runs.unshift(summarize(liveRun));
   const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...comparedRuns], shownRun.name]);
   if ($("list").dataset.key === key) return;
   $("list").dataset.key = key;
   $("list").replaceChildren(...runs.map((run) => {
     const last = (curve) => formatNumber(curve?.y[curve.y.length - 1]);
     const { name } = run;
-    const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: comparedRuns.has(name) });
-    box.setAttribute("aria-label", `draw ${name} beside`);
-    box.disabled = name === shownRun.name;
+    const disabled = name === shownRun.name;
+    const box = make("input", { type: "checkbox", checked: comparedRuns.has(name), disabled, "aria-label": `draw ${name} beside` });
     box.onchange = () => {
       box.checked ? comparedRuns.add(name) : comparedRuns.delete(name);
       redraw();
     };
-    const button = Object.assign(document.createElement("button"), { textContent: "Look at", disabled: name === shownRun.name });
-    button.setAttribute("aria-label", `look at ${name}`);
-    button.onclick = () => selectRun(name);
+    const button = make("button", { disabled, "aria-label": `look at ${name}`, onclick: () => selectRun(name) }, "Look at");
     const element = row([name, run.state, formatCount(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button]);
     element.dataset.run = name;
     element.setAttribute("aria-current", String(name === shownRun.name));
@@ -357,9 +336,10 @@ function selectRun(name) {
   else send({ kind: "run", name });
 }
 
-function openRun({ name, parts }) {
-  loadedRuns.set(name, { name, parts, curves: parts.curves?.curves ?? {} });
-  if (name !== liveRun.name && !runList.has(name)) runList.set(name, summarize(name, parts));
+function openRun(run) {
+  const { name } = run;
+  loadRun(run);
+  if (name !== liveRun.name && !runList.has(name)) runList.set(name, summarize(run));
   showRun(loadedRuns.get(name));
 }
 
@@ -377,9 +357,8 @@ function showRun(run) {
 }
 
 function download(name, content) {
-  const link = Object.assign(document.createElement("a"), {
-    href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: name,
-  });
+  const href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
+  const link = make("a", { href, download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

@@ -1,8 +1,9 @@
 // The drawing of the net: units with their pictures, links with their weights. Layers can be dragged, links clicked.
 
 import { colour } from "./charts.js";
-import { rgb } from "./pictures.js";
-import { drawPixels, classColour, pixels, signedColour } from "./said.js";
+import { clearCanvas, make } from "./page.js";
+import { classColour, drawPixels, rgb, signedColour } from "./pictures.js";
+import { pixels } from "./predictions.js";
 
 const UNIT = 34, TALL = 44; // pixels of a unit, and of its place
 const MAX_INPUTS = 16; // that are drawn one by one
@@ -62,22 +63,16 @@ export class Net {
     const { across, sizes, count } = computeLayout(config, this.width), { layers } = config.setting;
     const isWide = (this.width - 88) / (sizes.length - 1) >= WIDE;
     const parts = layers.map((units, i) => {
-      const part = document.createElement("div");
+      const part = make("div");
       part.style.left = `${across(i + 1)}px`;
-      const button = (sign, words, to, isPossible = true) => {
-        const element = Object.assign(document.createElement("button"), { textContent: sign, disabled: !isPossible });
-        element.setAttribute("aria-label", `${words} layer ${i + 1}`);
-        element.onclick = () => this.change(to());
-        return element;
-      };
-      const resize = (n) => () => layers.map((m, k) => (k === i ? n : m));
-      const size = Object.assign(document.createElement("span"), { textContent: units });
+      const button = (sign, words, to, isPossible = true) =>
+        make("button", { disabled: !isPossible, "aria-label": `${words} layer ${i + 1}`, onclick: () => this.change(to) }, sign);
       part.append(
         this.makeHandle(part, i),
-        button("−", "a unit less in", resize(units - 1), units > 1),
-        size,
-        button("+", "a unit more in", resize(units + 1), units < config.limits.units),
-        button("×", "remove", () => layers.filter((_, k) => k !== i)),
+        button("−", "a unit less in", layers.with(i, units - 1), units > 1),
+        make("span", {}, units),
+        button("+", "a unit more in", layers.with(i, units + 1), units < config.limits.units),
+        button("×", "remove", layers.filter((_, k) => k !== i)),
       );
       return part;
     });
@@ -88,8 +83,8 @@ export class Net {
 
   /** What a layer is moved by: dragged, or with the arrow keys. */
   makeHandle(part, i) {
-    const handle = Object.assign(document.createElement("button"), { textContent: "⠿", className: "handle" });
-    handle.setAttribute("aria-label", `move layer ${i + 1}: drag it, or press the left or right arrow`);
+    const words = `move layer ${i + 1}: drag it, or press the left or right arrow`;
+    const handle = make("button", { className: "handle", "aria-label": words }, "⠿");
     const moveLayer = (to) => {
       const layers = [...this.config.setting.layers], [size] = layers.splice(i, 1);
       layers.splice(to, 0, size);
@@ -125,13 +120,10 @@ export class Net {
 
   draw(config, frame) {
     Object.assign(this, { config, frame });
-    const { canvas } = this, ratio = devicePixelRatio || 1;
+    const { canvas } = this;
     const { sizes, count, height, width, across, up } = (this.layout = computeLayout(config, this.width));
-    canvas.width = width * ratio;
-    canvas.height = height * ratio;
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
-    const pen = canvas.getContext("2d"), page = rgb(colour("--card"));
-    pen.scale(ratio, ratio);
+    const pen = clearCanvas(canvas, width, height), page = rgb(colour("--card"));
     this.links = [];
     frame.weights.forEach((weights, layer) => {
       const isSummary = layer === 0 && sizes[0] !== count, [from, to] = isSummary ? [1, weights.shape[1]] : weights.shape;
@@ -162,7 +154,11 @@ export class Net {
       const pictures = frame.units[layer - 1], [, rows, wide] = pictures.shape;
       const own = pictures.subarray(j * rows * wide, (j + 1) * rows * wide);
       if (rows === 1) drawBars(pen, own, left, top, config);
-      else drawPicture(pen, own, rows, wide, left, top, config.picture === "plane");
+      else { // bytes, 128 is 0; the rows of the plane begin below, those of an image above
+        const { byteColours } = pixels(), isFromBelow = config.picture === "plane";
+        pen.imageSmoothingEnabled = isFromBelow;
+        drawPixels(pen, (k) => byteColours[own[k]], rows, wide, isFromBelow, left, top, UNIT, UNIT);
+      }
     } else {
       const isClass = layer === last && config.classes;
       if (isClass) {
@@ -206,13 +202,6 @@ export class Net {
     const weights = this.frame.weights[layer];
     return weights[i * weights.shape[1] + j];
   }
-}
-
-/** A picture of bytes, 128 is 0. The rows of the plane begin below, those of an image above. */
-function drawPicture(pen, values, rows, wide, left, top, isFromBelow) {
-  const { byteColours } = pixels();
-  pen.imageSmoothingEnabled = isFromBelow;
-  drawPixels(pen, (k) => byteColours[values[k]], rows, wide, isFromBelow, left, top, UNIT, UNIT);
 }
 
 /** A bar for each class, or part of the points: up from the middle above 0, down below. */

@@ -1,6 +1,7 @@
 // Pictures of numbers: the plane, images, histograms.
 
 import { colour } from "./charts.js";
+import { clearCanvas, make } from "./page.js";
 
 // M. Okabe and K. Ito, "Color Universal Design", 2008; the order is that of caffelite's figures.
 export const CLASSES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#888888"];
@@ -8,58 +9,69 @@ export const CLASSES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "
 export const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 export const mix = (a, b, share) => a.map((value, i) => Math.round(value + share * (b[i] - value)));
 
-/** The colour of a number from `low` to `high`: blue below the middle, orange above it. */
-function numberColour(value, low, high, ground) {
-  const share = Math.max(-1, Math.min(1, (2 * (value - low)) / (high - low || 1) - 1));
-  return mix(ground, rgb(CLASSES[share < 0 ? 0 : 1]), 0.85 * Math.abs(share));
+export const BLUE = rgb(CLASSES[0]);
+export const ORANGE = rgb(CLASSES[1]);
+
+/** The colour of a number of −1 … 1: blue, the ground, orange. */
+export const signedColour = (value, ground) => mix(ground, value < 0 ? BLUE : ORANGE, Math.min(1, Math.abs(value)));
+
+/** The colour of a class. */
+export const classColour = (c) => CLASSES[c % CLASSES.length];
+
+/** A colour as a number, as `drawPixels` takes it. (Browsers' machines are little-endian.) */
+export const asPixel = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
+
+/** Draw a picture of so many rows of pixels, the first one below or above, over a part of a canvas. */
+export function drawPixels(pen, pixelAt, rows, wide, isFromBelow, left, top, width, height) {
+  const small = new OffscreenCanvas(wide, rows), brush = small.getContext("2d"), image = brush.createImageData(wide, rows);
+  const into = new Int32Array(image.data.buffer);
+  for (let row = 0, k = 0; row < rows; row++) {
+    let at = (isFromBelow ? rows - 1 - row : row) * wide;
+    for (let column = 0; column < wide; column++) into[at++] = pixelAt(k++);
+  }
+  brush.putImageData(image, 0, 0);
+  pen.drawImage(small, left, top, width, height);
+}
+
+/** Draw the point i of points (n, 2) in the plane of this extent: a disc, and a line around it. */
+export function drawPoint(canvas, points, i, [left, right, bottom, top], radius, fill, line, lineWidth) {
+  const pen = canvas.getContext("2d");
+  const across = ((points[2 * i] - left) / (right - left)) * canvas.width;
+  const down = (1 - (points[2 * i + 1] - bottom) / (top - bottom)) * canvas.height;
+  pen.beginPath();
+  pen.arc(across, down, radius, 0, 2 * Math.PI);
+  Object.assign(pen, { fillStyle: fill, strokeStyle: line, lineWidth });
+  pen.fill();
+  pen.stroke();
 }
 
 /** Draw regions or values over the plane, and the points. */
 export function drawPlane(canvas, { extent, points, truth, classes, labels, sure, wrong, values }) {
   const pen = canvas.getContext("2d"), ground = rgb(colour("--card"));
   const [rows, columns] = (labels ?? values).shape;
-  const image = new ImageData(columns, rows);
   const low = truth.reduce((a, b) => Math.min(a, b)), high = truth.reduce((a, b) => Math.max(a, b));
-  for (let k = 0; k < rows * columns; k++) {
-    const place = 4 * ((rows - 1 - Math.floor(k / columns)) * columns + (k % columns));
-    const chance = 1 / (classes ?? 1);
-    const paint = labels
-      ? mix(ground, rgb(CLASSES[labels[k] % 8]), 0.06 + (0.44 * (sure[k] / 255 - chance)) / (1 - chance))
-      : numberColour(values[k], low, high, ground);
-    image.data.set([...paint, 255], place);
-  }
-  const small = new OffscreenCanvas(columns, rows);
-  small.getContext("2d").putImageData(image, 0, 0);
+  const numberColour = (value) => {
+    const share = (2 * (value - low)) / (high - low || 1) - 1; // −1 at the lowest, 1 at the highest
+    return signedColour(0.85 * Math.max(-1, Math.min(1, share)), ground);
+  };
+  const chance = 1 / (classes ?? 1);
+  const regionColour = (k) => mix(ground, rgb(classColour(labels[k])), 0.06 + (0.44 * (sure[k] / 255 - chance)) / (1 - chance));
   pen.imageSmoothingEnabled = true;
-  pen.drawImage(small, 0, 0, canvas.width, canvas.height);
-  const [left, right, bottom, top] = extent, size = canvas.width / 720;
-  for (let i = 0; i < truth.length; i++) {
-    const isWrong = wrong?.[i] === 1;
-    pen.beginPath();
-    pen.arc(
-      ((points[2 * i] - left) / (right - left)) * canvas.width,
-      (1 - (points[2 * i + 1] - bottom) / (top - bottom)) * canvas.height,
-      (isWrong ? 8 : 6.5) * size, 0, 2 * Math.PI,
-    );
-    pen.fillStyle = labels ? CLASSES[truth[i] % 8] : `rgb(${numberColour(truth[i], low, high, ground)})`;
-    pen.fill();
-    pen.lineWidth = (isWrong ? 3.5 : 1.5) * size;
-    pen.strokeStyle = colour(isWrong ? "--ink" : "--card");
-    pen.stroke();
-  }
+  const pixelAt = (k) => asPixel(labels ? regionColour(k) : numberColour(values[k]));
+  drawPixels(pen, pixelAt, rows, columns, true, 0, 0, canvas.width, canvas.height);
+  const size = canvas.width / 720, card = colour("--card"), ink = colour("--ink");
+  truth.forEach((value, i) => {
+    const fill = labels ? classColour(value) : `rgb(${numberColour(value)})`;
+    const [radius, line, lineWidth] = wrong?.[i] === 1 ? [8, ink, 3.5] : [6.5, card, 1.5];
+    drawPoint(canvas, points, i, extent, radius * size, fill, line, lineWidth * size);
+  });
 }
 
 /** A figure of image number i of many, (n, height, width, channels), with words below it. */
 export function imageFigure(images, i, words, label) {
-  const [, height, width, channels] = images.shape, size = height * width;
-  const canvas = document.createElement("canvas"), image = new ImageData(width, height);
-  [canvas.width, canvas.height] = [width, height];
-  for (let p = 0; p < size; p++) {
-    for (let c = 0; c < 3; c++) image.data[4 * p + c] = images[(i * size + p) * channels + Math.min(c, channels - 1)];
-    image.data[4 * p + 3] = 255;
-  }
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  return figure(canvas, words, label);
+  const [, height, width, channels] = images.shape, first = i * height * width;
+  const pixelAt = (p) => asPixel([0, 1, 2].map((c) => images[(first + p) * channels + Math.min(c, channels - 1)]));
+  return makeFigure(pixelAt, height, width, words, label);
 }
 
 /** A figure of filter number i: 0 is grey; colours if it has three channels, otherwise orange above 0, violet below. */
@@ -67,40 +79,29 @@ export function filterFigure(filters, i) {
   const [, height, width, channels] = filters.shape, size = height * width;
   const own = filters.subarray(i * size * channels, (i + 1) * size * channels);
   const largest = own.reduce((a, b) => Math.max(a, Math.abs(b)), 0) || 1;
-  const canvas = document.createElement("canvas"), image = new ImageData(width, height);
-  [canvas.width, canvas.height] = [width, height];
-  for (let p = 0; p < size; p++) {
+  const pixelAt = (p) => {
+    if (channels === 3) return asPixel([0, 1, 2].map((c) => Math.round(127.5 + (127.5 * own[3 * p + c]) / largest)));
     const value = own[p * channels] / largest;
-    const paint = channels === 3
-      ? [0, 1, 2].map((c) => 127.5 + (127.5 * own[3 * p + c]) / largest)
-      : mix([119, 119, 119], value < 0 ? [45, 0, 96] : [255, 207, 122], Math.abs(value));
-    image.data.set([...paint, 255], 4 * p);
-  }
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  return figure(canvas, "", `filter ${i + 1}, up to ±${largest.toPrecision(2)}`);
+    return asPixel(mix([119, 119, 119], value < 0 ? [45, 0, 96] : [255, 207, 122], Math.abs(value)));
+  };
+  return makeFigure(pixelAt, height, width, "", `filter ${i + 1}, up to ±${largest.toPrecision(2)}`);
 }
 
-function figure(canvas, words, label) {
-  const element = document.createElement("figure");
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", label);
-  element.append(canvas);
-  if (words) element.append(Object.assign(document.createElement("figcaption"), { textContent: words }));
-  return element;
+function makeFigure(pixelAt, height, width, words, label) {
+  const canvas = make("canvas", { width, height, role: "img", "aria-label": label });
+  drawPixels(canvas.getContext("2d"), pixelAt, height, width, false, 0, 0, width, height);
+  return make("figure", {}, canvas, ...(words ? [make("figcaption", {}, words)] : []));
 }
 
 /** A canvas with the bars of a histogram. */
 export function histogram(counts, label) {
-  const canvas = document.createElement("canvas"), ratio = devicePixelRatio || 1;
-  [canvas.width, canvas.height] = [120 * ratio, 24 * ratio];
-  const pen = canvas.getContext("2d"), largest = Math.log1p(counts.reduce((a, b) => Math.max(a, b), 1));
+  const canvas = make("canvas", { role: "img", "aria-label": label }), wide = 120, tall = 24;
+  const pen = clearCanvas(canvas, wide, tall), largest = Math.log1p(counts.reduce((a, b) => Math.max(a, b), 1));
   pen.fillStyle = colour("--strong");
-  const width = canvas.width / counts.length;
+  const width = wide / counts.length;
   counts.forEach((count, i) => {
-    const height = (Math.log1p(count) / largest) * canvas.height;
-    pen.fillRect(i * width, canvas.height - height, Math.max(1, width - ratio), height);
+    const height = (Math.log1p(count) / largest) * tall;
+    pen.fillRect(i * width, tall - height, Math.max(1, width - 1), height);
   });
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", label);
   return canvas;
 }

@@ -5,9 +5,9 @@ import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
 import { Net, weightName } from "./net.js";
 import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeightKernels } from "./program.js";
-import { drawPredictions } from "./said.js";
+import { drawPredictions } from "./predictions.js";
+import { $, drawNextFrame, make } from "./page.js";
 
-const $ = (id) => document.getElementById(id);
 const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];
 const DECAYS = [0, 0.0001, 0.001, 0.01, 0.1, 1];
 const SPEEDS = [["1 step a second", 1], ["5", 5], ["30", 30], ["300", 300], ["as fast as it goes", null]];
@@ -110,7 +110,12 @@ function change(changes) {
   const setting = { ...config.setting, ...changes };
   config.setting = setting; // the next change may come before the answer
   ask({ ask: "set", setting, by: [PAGE_NAME, ++count] });
-  history.replaceState(null, "", `${location.pathname}${location.search}#${encodeURIComponent(JSON.stringify(setting))}`);
+  writeAddress();
+}
+
+/** Put the setting into the address. */
+function writeAddress() {
+  history.replaceState(null, "", `${location.pathname}${location.search}#${encodeURIComponent(JSON.stringify(config.setting))}`);
 }
 
 for (const element of document.querySelectorAll("[data-set]")) {
@@ -132,9 +137,7 @@ $("kernel").onclick = () => {
   ask({ ask: "kernel" });
 };
 $("measure").onclick = () => ask({ ask: "kernels" });
-$("step").onclick = () => ask({ ask: "step" });
-$("epoch").onclick = () => ask({ ask: "epoch" });
-$("again").onclick = () => ask({ ask: "again" });
+for (const name of ["step", "epoch", "again"]) $(name).onclick = () => ask({ ask: name });
 $("speed").onchange = () => ask({ ask: "speed", value: $("speed").value === "" ? null : Number($("speed").value) });
 $("file").onchange = async () => {
   const [file] = $("file").files;
@@ -151,13 +154,16 @@ $("file").onchange = async () => {
 $("log").onchange = () => curves.set({ log: $("log").checked });
 $("held").onchange = () => requestDraw();
 $("share").onclick = async () => {
-  const { origin, pathname } = location;
-  const link = `${origin}${pathname}#${encodeURIComponent(JSON.stringify(config.setting))}`;
-  history.replaceState(null, "", `${pathname}${location.search}#${encodeURIComponent(JSON.stringify(config.setting))}`);
-  await navigator.clipboard?.writeText(link).catch(() => {});
-  $("share").textContent = "In the address";
-  setTimeout(() => { $("share").textContent = "Share"; }, 2000);
+  writeAddress();
+  await copy(`${location.origin}${location.pathname}${location.hash}`, $("share"), "Share", "In the address");
 };
+
+/** Copy a text, if the browser lets us. The button has other words for two seconds. */
+async function copy(text, button, words, wordsThen) {
+  await navigator.clipboard?.writeText(text).catch(() => {});
+  button.textContent = wordsThen;
+  setTimeout(() => { button.textContent = words; }, 2000);
+}
 
 // ---- drawing ----
 
@@ -170,15 +176,7 @@ const net = new Net($("graph"), $("columns"), {
 const curves = new LineChart($("curves"), { title: "loss", height: 170 });
 const values = new LineChart($("values"), { title: "its values", unit: "step", height: 150 });
 
-let isRequested = false;
-function requestDraw() {
-  if (isRequested) return;
-  isRequested = true;
-  requestAnimationFrame(() => {
-    isRequested = false;
-    draw();
-  });
-}
+const requestDraw = drawNextFrame(draw);
 
 const NUMBERS_INTERVAL = 200; // milliseconds between two numbers or curves; faster, nobody reads them
 let numbersDrawn = 0; // when they were shown last
@@ -254,10 +252,9 @@ function drawWeight() {
   $("epsilon").textContent = weight.epsilon;
   $("count").textContent = weight.points;
   const rows = weight.rows.map(({ x, h, delta, product }, i) => {
-    const row = document.createElement("tr");
-    const cells = [x ? `(${x.map((a) => a.toFixed(2)).join(", ")})` : i + 1, formatNumber(h), formatNumber(delta), formatNumber(product)];
-    row.append(...cells.map((cell, k) => Object.assign(document.createElement("td"), { textContent: cell, className: k ? "number" : "" })));
-    return row;
+    const point = x ? `(${x.map((a) => a.toFixed(2)).join(", ")})` : i + 1;
+    const numbers = [h, delta, product].map((value) => make("td", { className: "number" }, formatNumber(value)));
+    return make("tr", {}, make("td", {}, point), ...numbers);
   });
   $("products").replaceChildren(...rows);
   values.show([{ name: "value", x: weight.steps, y: weight.values, key: "--strong" }]);
@@ -305,11 +302,7 @@ for (const name of TABS) {
     requestTab();
   };
 }
-$("copy").onclick = async () => {
-  await navigator.clipboard?.writeText($("text").textContent).catch(() => {});
-  $("copy").textContent = "Copied";
-  setTimeout(() => { $("copy").textContent = "Copy"; }, 2000);
-};
+$("copy").onclick = () => copy($("text").textContent, $("copy"), "Copy", "Copied");
 
 themeButton($("theme"), () => { requestDraw(); drawBars(); });
 new ResizeObserver(() => { if (config) { net.showLayers(config); drawBars(); requestDraw(); } }).observe($("net"));

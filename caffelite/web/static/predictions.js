@@ -2,19 +2,11 @@
 // predicts against the true ones.
 
 import { colour } from "./charts.js";
-import { CLASSES, mix, imageFigure, rgb } from "./pictures.js";
+import { BLUE, CLASSES, ORANGE, asPixel, classColour, drawPixels, drawPoint, imageFigure, mix, rgb, signedColour } from "./pictures.js";
 
-const BLUE = rgb("#0072B2"), ORANGE = rgb("#E69F00");
 const MAX_MISTAKES = 12, REDRAW_INTERVAL = 500; // pictures of mistakes, and milliseconds between two looks at them
 
-/** The colour of a number of −1 … 1: blue, the page, orange. */
-export const signedColour = (value, page) => mix(page, value < 0 ? BLUE : ORANGE, Math.min(1, Math.abs(value)));
-
-/** The colour of a class. */
-export const classColour = (c) => CLASSES[c % CLASSES.length];
-
 const LEVELS = 64; // shades of a class
-const asPixel = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r; // browsers' machines are little-endian
 let shades = null; // the pixels of all colours, for this colour of the page
 
 /** The pixels of bytes, 128 is 0, and of classes by how sure the net is; for the present colours of the page. */
@@ -32,18 +24,6 @@ export function pixels() {
   return shades;
 }
 
-/** Draw a picture of so many rows of pixels, the first one below or above, over a part of a canvas. */
-export function drawPixels(pen, pixelsOf, rows, wide, isFromBelow, left, top, width, height) {
-  const small = new OffscreenCanvas(wide, rows), brush = small.getContext("2d"), image = brush.createImageData(wide, rows);
-  const into = new Int32Array(image.data.buffer);
-  for (let row = 0, k = 0; row < rows; row++) {
-    let at = (isFromBelow ? rows - 1 - row : row) * wide;
-    for (let column = 0; column < wide; column++) into[at++] = pixelsOf(k++);
-  }
-  brush.putImageData(image, 0, 0);
-  pen.drawImage(small, left, top, width, height);
-}
-
 /** Draw on `canvas` what the frame's net predicts. `showHeldOut`: also the points that are held out. */
 export function drawPredictions(canvas, mistakes, config, frame, showHeldOut) {
   mistakes.hidden = config.picture !== "image";
@@ -53,30 +33,19 @@ export function drawPredictions(canvas, mistakes, config, frame, showHeldOut) {
 }
 
 function drawPlane(canvas, config, { output }, showHeldOut) {
-  const [rows, wide, count] = output.shape, page = rgb(colour("--card"));
-  const pen = canvas.getContext("2d"), range = config.reach;
+  const [rows, wide, count] = output.shape, card = colour("--card"), page = rgb(card);
+  const extent = [-config.reach, config.reach, -config.reach, config.reach];
   const { byteColours, classShades } = pixels();
-  const pixelOf = config.classes
+  const pixelAt = config.classes
     ? (k) => {
       const best = argmax(output, k, count), sure = (output[k * count + best] - 1 / count) / (1 - 1 / count);
       return classShades[best % CLASSES.length][Math.round(LEVELS * (Number.isFinite(sure) ? sure : 0))];
     }
     : (k) => byteColours[Math.max(0, Math.min(255, Math.round(128 + 102 * output[k])))];
-  drawPixels(pen, pixelOf, rows, wide, true, 0, 0, canvas.width, canvas.height);
-  const points = (x, y, hollow) => {
-    for (let i = 0; i < y.length; i++) {
-      pen.beginPath();
-      pen.arc(((x[2 * i] + range) / (2 * range)) * canvas.width, (1 - (x[2 * i + 1] + range) / (2 * range)) * canvas.height, 4.2, 0, 7);
-      const paint = config.classes ? classColour(y[i]) : `rgb(${signedColour(y[i], page)})`;
-      pen.fillStyle = hollow ? colour("--card") : paint;
-      pen.fill();
-      pen.lineWidth = hollow ? 2 : 1;
-      pen.strokeStyle = hollow ? paint : colour("--card");
-      pen.stroke();
-    }
-  };
-  points(config.x, config.y, false);
-  if (showHeldOut) points(config.held_x, config.held_y, true);
+  drawPixels(canvas.getContext("2d"), pixelAt, rows, wide, true, 0, 0, canvas.width, canvas.height);
+  const pointColour = (value) => (config.classes ? classColour(value) : `rgb(${signedColour(value, page)})`);
+  config.y.forEach((value, i) => drawPoint(canvas, config.x, i, extent, 4.2, pointColour(value), card, 1));
+  if (showHeldOut) config.held_y.forEach((value, i) => drawPoint(canvas, config.held_x, i, extent, 4.2, card, pointColour(value), 2));
   const kind = config.classes ? "the classes" : "the numbers";
   canvas.setAttribute("aria-label", `${kind} over the plane, with ${config.y.length} points of the training and ${config.held_y.length} held out`);
 }

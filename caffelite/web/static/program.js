@@ -2,10 +2,9 @@
 // what one kernel has read and written.
 
 import { colour, formatNumber } from "./charts.js";
-import { mix, rgb } from "./pictures.js";
-import { classColour, signedColour } from "./said.js";
+import { $, clearCanvas, make } from "./page.js";
+import { classColour, mix, rgb, signedColour } from "./pictures.js";
 
-const $ = (id) => document.getElementById(id);
 const BAND = 30, MEMORY = 130, GAP = 8; // pixels of the kernels, of the memory, and between them
 const CELL = 16, MAX_ROWS = 16, MAX_COLUMNS = 32; // of a picture of numbers
 
@@ -21,15 +20,10 @@ export function showKernels(message, showLoop) {
     stage = timeline.stages.length - 1;
     $("stage").value = stage;
   }
-  const rows = timeline.kernels.map((kernel) => {
-    const row = document.createElement("tr");
-    row.append(
-      cell(kernel.number + 1, "number"), buttonCell(kernel.kernel, showLoop), cell(kernel.shapes),
-      cell(kernel.microseconds.toFixed(2), "number"), cell(callerText(kernel)),
-    );
-    return row;
-  });
-  $("kernels").replaceChildren(...rows);
+  $("kernels").replaceChildren(...timeline.kernels.map((kernel) => make(
+    "tr", {}, cell(kernel.number + 1, "number"), buttonCell(kernel.kernel, showLoop), cell(kernel.shapes),
+    cell(kernel.microseconds.toFixed(2), "number"), cell(callerText(kernel)),
+  )));
   drawBars();
   markCurrent();
 }
@@ -37,30 +31,19 @@ export function showKernels(message, showLoop) {
 /** The kernels that read or write the number that is followed. */
 export function showWeightKernels(touching, showLoop) {
   $("touching").replaceChildren(...(touching ?? []).map((kernel) => {
-    const row = document.createElement("tr");
-    const lines = cell("");
-    for (const { file, line, text: code } of kernel.callers) {
-      const item = document.createElement("div");
-      item.append(Object.assign(document.createElement("code"), { textContent: code }), ` ${file}:${line}`);
-      lines.append(item);
-    }
-    row.append(buttonCell(kernel.kernel, showLoop), cell(kernel.does.join(", ")), cell(kernel.microseconds.toFixed(2), "number"), lines);
-    return row;
+    const lines = kernel.callers.map(({ file, line, text: code }) => make("div", {}, make("code", {}, code), ` ${file}:${line}`));
+    const time = cell(kernel.microseconds.toFixed(2), "number");
+    return make("tr", {}, buttonCell(kernel.kernel, showLoop), cell(kernel.does.join(", ")), time, make("td", {}, ...lines));
   }));
 }
 
 const callerText = ({ callers }) => callers.map(({ file, line }) => `${file.replace("caffelite/", "")}:${line}`).join(", ");
 
-function cell(content, name = "") {
-  return Object.assign(document.createElement("td"), { textContent: content, className: name });
-}
+const cell = (content, className = "") => make("td", { className }, content);
 
 function buttonCell(kernel, showLoop) {
-  const element = cell(""), button = Object.assign(document.createElement("button"), { textContent: kernel, className: "link" });
-  button.setAttribute("aria-label", `the loop of ${kernel}`);
-  button.onclick = () => showLoop(kernel);
-  element.append(button);
-  return element;
+  const properties = { className: "link", "aria-label": `the loop of ${kernel}`, onclick: () => showLoop(kernel) };
+  return cell(make("button", properties, kernel));
 }
 
 // ---- bars ----
@@ -68,14 +51,12 @@ function buttonCell(kernel, showLoop) {
 export function drawBars() {
   const canvas = $("bars");
   if (timeline === null || canvas.clientWidth === 0) return;
-  const ratio = devicePixelRatio || 1, width = canvas.clientWidth, page = rgb(colour("--card"));
+  const width = canvas.clientWidth, page = rgb(colour("--card"));
   const { microseconds, writes, calls, bars: temporaries, size } = timeline.stages[stage];
   const largest = Math.max(...timeline.stages.map((s) => sum(s.microseconds))), highest = Math.max(1, ...timeline.stages.map((s) => s.size));
-  canvas.width = width * ratio;
-  canvas.height = (BAND + GAP + MEMORY) * ratio;
   canvas.style.height = `${BAND + GAP + MEMORY}px`;
-  const pen = canvas.getContext("2d"), across = (t) => (t / largest) * width, paint = (b) => `rgb(${mix(page, rgb(classColour(b % 7)), 0.55)})`;
-  pen.scale(ratio, ratio);
+  const pen = clearCanvas(canvas, width, BAND + GAP + MEMORY);
+  const across = (t) => (t / largest) * width, paint = (b) => `rgb(${mix(page, rgb(classColour(b % 7)), 0.55)})`;
   const ends = [];
   let end = 0;
   for (const t of microseconds) ends.push((end += t));
@@ -160,39 +141,34 @@ function markCurrent() {
 
 /** A figure of an operand: its numbers as colours, those before it was written beside them. */
 function operand({ name, shape, written, values, before }) {
-  const figure = document.createElement("figure");
   const words = `${written ? "writes" : "reads"} ${name}, ${shape.join(" × ") || 1}`;
-  figure.append(Object.assign(document.createElement("figcaption"), { textContent: words }));
+  const figure = make("figure", {}, make("figcaption", {}, words)), note = (text) => make("span", { className: "soft small" }, text);
   const all = before ? [["before", before], ["after", values]] : [["", values]];
   const largest = Math.max(1e-30, ...all.map(([, x]) => x.reduce((a, b) => Math.max(a, Number.isFinite(b) ? Math.abs(b) : 0), 0)));
   for (const [when, x] of all) {
-    if (when) figure.append(Object.assign(document.createElement("span"), { className: "soft small", textContent: when }));
+    if (when) figure.append(note(when));
     figure.append(numbers(x, largest, `${words} ${when}`));
   }
-  figure.append(Object.assign(document.createElement("span"), { className: "soft small", textContent: `up to ±${formatNumber(largest)}` }));
+  figure.append(note(`up to ±${formatNumber(largest)}`));
   return figure;
 }
 
 function numbers(values, largest, label) {
   const rows = Math.min(values.shape[0], MAX_ROWS), columns = Math.min(values.shape[1], MAX_COLUMNS);
-  const canvas = document.createElement("canvas"), page = rgb(colour("--track")), pen = canvas.getContext("2d");
-  canvas.width = columns * CELL;
-  canvas.height = rows * CELL;
+  const canvas = make("canvas", { width: columns * CELL, height: rows * CELL, role: "img" });
+  const page = rgb(colour("--track")), pen = canvas.getContext("2d");
   for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
     const value = values[i * values.shape[1] + j];
     pen.fillStyle = Number.isFinite(value) ? `rgb(${signedColour(value / largest, page)})` : colour("--ink");
     pen.fillRect(j * CELL, i * CELL, CELL - 1, CELL - 1);
   }
-  canvas.setAttribute("role", "img");
   const first = Array.from(values.subarray(0, 8), (x) => formatNumber(x)).join(", ");
   canvas.setAttribute("aria-label", `${label}: ${first}${values.length > 8 ? " …" : ""}`);
-  const point = Object.assign(document.createElement("div"), { className: "numbers" });
   canvas.onpointermove = ({ offsetX, offsetY }) => {
     const i = Math.floor(offsetY / CELL), j = Math.floor(offsetX / CELL);
     if (i < rows && j < columns) canvas.title = `row ${i + 1}, column ${j + 1}: ${values[i * values.shape[1] + j]}`;
   };
-  point.append(canvas);
-  return point;
+  return make("div", { className: "numbers" }, canvas);
 }
 
 // ---- the loop of a kernel ----
@@ -215,10 +191,5 @@ export function showLoop({ kernel, loops }) {
 }
 $("close").onclick = () => $("loop").classList.add("hidden");
 
-const heading = (words) => Object.assign(document.createElement("h3"), { textContent: words });
-
-function listing(lines) {
-  const element = Object.assign(document.createElement("pre"), { className: "scrolls" });
-  element.append(Object.assign(document.createElement("code"), { textContent: lines }));
-  return element;
-}
+const heading = (words) => make("h3", {}, words);
+const listing = (lines) => make("pre", { className: "scrolls" }, make("code", {}, lines));
