@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ class RowNorm(Function, recordable=True, rowwise=True):
     scale: Tensor
     shift: Tensor | None = None
     is_centered = True
+
+    @abstractmethod
+    def __init__(self, features: int, eps: float | None) -> None:
+        """Set the attributes."""
 
     def initialize(self, rng: Any) -> None:
         """Set `scale` to ones and `shift`, if there is one, to zeros. Nothing is drawn."""

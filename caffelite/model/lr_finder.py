@@ -92,7 +92,7 @@ def find_lr(
     low, high, steps = check_positive("low", low), check_positive("high", high), check_positive_integer("steps", steps)
     if low >= high or steps < 2:
         raise ValueError(f"find_lr takes 2 or more steps from low to high rates, got {steps} from {low} to {high}")
-    loss = inputs.as_loss(loss)
+    loss = inputs.as_losses(loss)
     inputs.check_optimizer(model, optimizer)
     if isinstance(x, DataGenerator):
         x = copy.copy(x)

@@ -268,7 +268,7 @@ cdef class Runner:
         return 0
 
     cpdef bint is_current(self) except -1:
-        """Whether a replay would have the same results as the step in Python."""
+        """Return whether a replay would have the same results as the step in Python."""
         cdef TensorGuard guard
         if (not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training()
                 or self.rounds_products != rounds_products()):
