@@ -109,13 +109,11 @@ class ProgramCache:
         min_count, max_count = PREDICT_LIMITS if name == "outputs" else (MIN_PROGRAMS, MAX_PROGRAMS)
         while True:
             count = sum(key[0] == name for key in self._programs)
-            if count < min_count or (count < max_count and self._nbytes() < MEMORY_BUDGET):
+            memory = sum(program.nbytes for program in self._programs.values())
+            if count < min_count or (count < max_count and memory < MEMORY_BUDGET):
                 return True
             oldest = min(self._programs, key=lambda key: self._programs[key].last_request)
             if self._requests - self._programs[oldest].last_request < STALE_REQUESTS:
                 return False
             del self._programs[oldest]
             self._last.pop(oldest[0], None)
-
-    def _nbytes(self) -> int:
-        return sum(program.nbytes for program in self._programs.values())

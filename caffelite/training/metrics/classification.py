@@ -325,7 +325,8 @@ def roc_area(scores: np.ndarray, positive: np.ndarray) -> float:
 def precision_recall_area(scores: np.ndarray, positive: np.ndarray) -> float:
     """Return Σ precision · Δ recall over all thresholds, from the highest on; 0 without positives.
 
-    Equal scores are one step. Not the trapezoids below the curve, which are too optimistic: J. Davis and M. Goadrich, ICML 2006.
+    Equal scores are one step. Not the trapezoids below the curve, which are too optimistic: J. Davis and M. Goadrich,
+    ICML 2006.
     """
     ones = int(positive.sum())
     if ones == 0:
