@@ -41,7 +41,7 @@ cdef class Kernel:
 
     @property
     def may_stop(self):
-        """Whether a call may stop the step."""
+        """Return whether a call may stop the step."""
         return self.checked >= 0
 
     def __repr__(self):

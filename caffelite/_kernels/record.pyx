@@ -60,7 +60,7 @@ cdef class Recorder:
         Py_XDECREF(this_threads_recorder)
         this_threads_recorder = NULL
 
-    def refuse(self, reason):
+    def record_obstacle(self, reason):
         """Raise TypeError, because a replay would not repeat what the step does."""
         raise TypeError(reason)
 
@@ -195,7 +195,7 @@ def raise_unrecordable(what, hint=""):
 
     The recorder raises TypeError, unless it lets the step go on unrecorded.
     """
-    recorder().refuse(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
+    recorder().record_obstacle(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
                       "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable"
                       f"{hint}")
 
@@ -271,7 +271,7 @@ cdef class RecordedCall:
 
     @property
     def accumulates(self):
-        """Whether the call adds its result to the old values of its output."""
+        """Return whether the call adds its result to the old values of its output."""
         return self.call.accumulate
 
     @property
@@ -281,22 +281,22 @@ cdef class RecordedCall:
 
     @property
     def has_epilogue(self):
-        """Whether an elementwise kernel is fused into the call."""
+        """Return whether an elementwise kernel is fused into the call."""
         return self.takes_epilogue and self.call.op != NOTHING
 
     @property
     def takes_epilogue(self):
-        """Whether an elementwise kernel may be fused into the call."""
+        """Return whether an elementwise kernel may be fused into the call."""
         return self.kernel.is_product or self.kernel.takes_epilogue
 
     @property
     def is_elementwise(self):
-        """Whether each element of the output depends only on the elements of the inputs at the same place."""
+        """Return whether each element of the output depends only on the elements of the inputs at the same place."""
         return not self.kernel.is_product and self.kernel.op != NOTHING
 
     @property
     def is_addition(self):
-        """Whether the call computes y = a + b."""
+        """Return whether the call computes y = a + b."""
         return self.kernel.op == ADD
 
     def release(self):

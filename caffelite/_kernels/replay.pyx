@@ -148,7 +148,7 @@ cdef class EpochHook:
 
 
 cdef class EpochReplay:
-    """Epochs of batches that are in memory: `full` replays the full batches, `last` a shorter last one.
+    """Epochs of batches that are in memory: `full` replays the full batches, `last` a last one of another size.
 
     `epoch` and `batch` count the epochs and batches that are done, and `run` goes on from there.
 
@@ -158,10 +158,10 @@ cdef class EpochReplay:
     sums : (epochs, quantities, 2). Epoch e adds what it measures to row e modulo the length.
     cursor : through it the replays find their batch.
     rows, full_batches, batches : the first `full_batches` of the batches have `rows` rows, the last one has the rest.
-    counts : bool (n,), the rows that count; None if all count. A batch without such a row is passed over.
+    counted_rows : bool (n,), the rows that count; None if all count. A batch without such a row is passed over.
     pending : if its element is not 0, `run` ends after the current batch.
 
-    `after`, if it is not None, is called after each epoch that `run` ends.
+    `epoch_hook`, if it is not None, is called after each epoch that `run` ends.
     """
     cdef public Replay full, last
     cdef public EpochHook epoch_hook
@@ -169,9 +169,9 @@ cdef class EpochReplay:
     cdef readonly Py_ssize_t batches, full_batches
     cdef bint begun
     cdef Cursor* cursor
-    cdef Cursor here                      # the cursor's value for these epochs; others may use the same replays
+    cdef Cursor own_cursor                # the cursor's value for these epochs; others may use the same replays
     cdef const int32_t* pending
-    cdef const char* counts
+    cdef const char* counted_rows
     cdef RecordedCall shuffle
     cdef Py_ssize_t n, rows, sums_length, sums_stride
     cdef char* sums
@@ -189,17 +189,17 @@ cdef class EpochReplay:
 
     def __init__(self, list columns, cnp.ndarray order not None, RecordedCall shuffle, cnp.ndarray sums not None,
                  cnp.ndarray cursor not None, Py_ssize_t rows, Py_ssize_t full_batches, Py_ssize_t batches,
-                 cnp.ndarray counts=None, cnp.ndarray pending=None):
-        self.arrays = (order, sums, cursor, counts, pending)
+                 cnp.ndarray counted_rows=None, cnp.ndarray pending=None):
+        self.arrays = (order, sums, cursor, counted_rows, pending)
         self.columns, self.shuffle = [None] * len(columns), shuffle
         self.sums = <char*> cnp.PyArray_DATA(sums)
         self.sums_length, self.sums_stride = cnp.PyArray_DIM(sums, 0), cnp.PyArray_STRIDE(sums, 0)
         self.pending = NULL if pending is None else <const int32_t*> cnp.PyArray_DATA(pending)
-        self.counts = NULL if counts is None else <const char*> cnp.PyArray_DATA(counts)
+        self.counted_rows = NULL if counted_rows is None else <const char*> cnp.PyArray_DATA(counted_rows)
         self.cursor = <Cursor*> cnp.PyArray_DATA(cursor)
-        self.here.columns = self.addresses
-        self.here.order = <const int64_t*> cnp.PyArray_DATA(order)
-        self.here.position = self.here.measured = 0
+        self.own_cursor.columns = self.addresses
+        self.own_cursor.order = <const int64_t*> cnp.PyArray_DATA(order)
+        self.own_cursor.position = self.own_cursor.measured = 0
         for i, column in enumerate(columns):
             self.place(i, column)
         self.n, self.rows, self.batches, self.full_batches = len(order), rows, batches, full_batches
@@ -209,7 +209,7 @@ cdef class EpochReplay:
     @property
     def measured_rows(self):
         """How many rows of this epoch have been measured."""
-        return self.here.measured
+        return self.own_cursor.measured
 
     def place(self, Py_ssize_t column, cnp.ndarray array):
         """Set the array of a column, None if there is none yet. The number after the last column adds a column."""
@@ -220,7 +220,7 @@ cdef class EpochReplay:
                 raise MemoryError()
             if self.cursor.columns == self.addresses:
                 self.cursor.columns = addresses
-            self.addresses = self.here.columns = addresses
+            self.addresses = self.own_cursor.columns = addresses
             self.columns.append(None)
         self.columns[column] = array
         self.addresses[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
@@ -232,26 +232,26 @@ cdef class EpochReplay:
         """
         self.epoch, self.batch = epoch, batch
         self.begun = epoch == 0 or batch > 0
-        self.here.position, self.here.measured = batch * self.rows, measured
+        self.own_cursor.position, self.own_cursor.measured = batch * self.rows, measured
 
     cdef void begin_batch(self) noexcept nogil:
         """Point the cursor at the next batch. If it is the first of an epoch, shuffle and reset the sums."""
-        self.here.sums = <Mean*> (self.sums + self.epoch % self.sums_length * self.sums_stride)
+        self.own_cursor.sums = <Mean*> (self.sums + self.epoch % self.sums_length * self.sums_stride)
         if self.batch == 0 and not self.begun:
             if self.shuffle is not None:
                 run(&self.shuffle.call, available_threads())
-            memset(self.here.sums, 0, self.sums_stride)
-            self.here.position = self.here.measured = 0
+            memset(self.own_cursor.sums, 0, self.sums_stride)
+            self.own_cursor.position = self.own_cursor.measured = 0
             self.begun = True
-        self.cursor[0] = self.here
+        self.cursor[0] = self.own_cursor
 
     cdef bint skips_batch(self) noexcept nogil:
-        """Return True, and move the cursor to the next batch, if no row of this batch counts."""
-        cdef Py_ssize_t i, end = self.here.position + self.rows if self.batch < self.full_batches else self.n
-        if self.counts == NULL:
+        """Return True, and move the cursor to the next batch, if no row of this batch counted_rows."""
+        cdef Py_ssize_t i, end = self.own_cursor.position + self.rows if self.batch < self.full_batches else self.n
+        if self.counted_rows == NULL:
             return False
-        for i in range(self.here.position, end):
-            if self.counts[self.here.order[i]]:
+        for i in range(self.own_cursor.position, end):
+            if self.counted_rows[self.own_cursor.order[i]]:
                 return False
         self.cursor.position = end
         return True
@@ -260,7 +260,7 @@ cdef class EpochReplay:
         return self.pending != NULL and self.pending[0] != 0
 
     cdef void end_batch(self) noexcept nogil:
-        self.here = self.cursor[0]
+        self.own_cursor = self.cursor[0]
         self.batch += 1
         if self.batch == self.batches:
             self.batch = 0
@@ -294,7 +294,7 @@ cdef class EpochReplay:
         """Run as `run` does, until `end` in seconds. Return CONTINUE, or why the step of the next batch stopped."""
         cdef int stop
         while self.epoch < epochs and steps > 0 and seconds_now() < end and not self.is_interrupted():
-            if self.full is None if self.batch < self.full_batches else self.last is None:
+            if (self.full is None) if self.batch < self.full_batches else (self.last is None):
                 break
             self.begin_batch()
             if not self.skips_batch():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from _signal import SIGINT, getsignal, signal  # `signal` wraps these in enums, which is ten times slower
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Any, Protocol
 
@@ -14,10 +14,22 @@ import numpy as np
 class Interrupts(Protocol):
     """A signal that ends a training between two steps: Ctrl-C, or the `StopFlag` of many trainings."""
 
-    pending: np.ndarray  # its element is not 0: end after the current step
+    @property
+    def pending(self) -> np.ndarray | None:
+        """If its element is not 0, the training ends after the current step."""
 
     def defer(self) -> AbstractContextManager[None]:
-        """Return a context inside which the training does not end, but at its end."""
+        """Return a context. A signal that comes inside ends the training when the context ends."""
+
+
+class NullInterrupts:
+    """The signal of steps that nothing ends."""
+
+    pending = None
+
+    def defer(self) -> AbstractContextManager[None]:
+        """Return a context without effect."""
+        return nullcontext()
 
 
 class InterruptsBetweenSteps:

@@ -81,7 +81,8 @@ def _add_hints(method: Any) -> Any:
         except TypeError as error:
             is_from_inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
             message = message_with_hint(error, method)
-            message = message.replace(method.__qualname__, f"{type(self).__name__}.{method.__name__}")
+            owner = next(cls for cls in type(self).__mro__ if getattr(cls, method.__name__, None) is wrapper)
+            message = message.replace(method.__qualname__, f"{owner.__name__}.{method.__name__}")
             if is_from_inside or message == str(error):
                 raise
             raise TypeError(message) from None

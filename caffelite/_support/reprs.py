@@ -68,7 +68,7 @@ def _are_same(a: Any, b: Any) -> bool:
 
 
 def _is_storable(value: Any) -> bool:
-    """Whether a value consists of numbers, texts and Functions."""
+    """Return whether a value consists of numbers, texts and Functions."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple):

@@ -53,5 +53,5 @@ def write(content: str | bytes, stream: Any, *, flush: bool = True) -> None:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream goes to a terminal. The stream is None if it was closed before Python started."""
+    """Return whether a stream goes to a terminal. The stream is None if it was closed before Python started."""
     return stream is not None and not stream.closed and stream.isatty()

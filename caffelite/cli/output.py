@@ -35,7 +35,7 @@ def raise_usage_errors() -> Iterator[None]:
 
 
 def is_stdout_error(error: OSError) -> bool:
-    """Whether the error comes from the standard output."""
+    """Return whether the error comes from the standard output."""
     return error.filename is not None and error.filename == getattr(sys.stdout, "name", None)
 
 

@@ -127,7 +127,7 @@ cdef class Node:
 
     @property
     def requires_grad(self):
-        """Whether `backward` computes a gradient for this Tensor. Set it to False to freeze a parameter."""
+        """Return whether `backward` computes a gradient for this Tensor. Set it to False to freeze a parameter."""
         return self._requires_grad
 
     @requires_grad.setter

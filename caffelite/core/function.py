@@ -158,7 +158,7 @@ class Function(ABC):
         parts: dict[int, tuple[str, Any]] = {}
         seen: set[int] = set()
         for name, value in list(vars(self).items()):
-            if type(value) not in LEAVES and name not in self.not_recorded and name != "_applied_inputs":
+            if type(value) not in PLAIN_TYPES and name not in self.not_recorded and name != "_applied_inputs":
                 _collect_parts(value, name, parts, seen)
         return list(parts.values())
 
@@ -181,7 +181,7 @@ class Function(ABC):
         A Tensor in an attribute (or in a list, tuple or dict there) is a parameter if it is a leaf that requires a
         gradient. It stays one when you freeze it. Override this for another order.
         """
-        own = collect_parameters(self.__dict__, LEAVES)
+        own = collect_parameters(self.__dict__, PLAIN_TYPES)
         if own is not None:
             return own
         parts = [[part] if is_parameter(part) else part.parameters() for _, part in self._parts()]
@@ -270,8 +270,8 @@ class Function(ABC):
     def _used_attributes(self, copy: Function) -> dict[str, Any]:
         """Return the attributes of this Function that an applied copy of it read to decide.
 
-        `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python, which
-        reads its attributes then; of these only the Functions in them count, since their parameters take part.
+        `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python again,
+        and that reads its attributes then. So only the attributes with Functions count, whose parameters take part.
         """
         copy_attributes = vars(copy)
         return {
@@ -284,7 +284,7 @@ class Function(ABC):
         """Return a copy with its own attributes, the same parameters, and copies of the children."""
         other = self._shallow_copy()
         attributes = other.__dict__
-        if attributes and not is_childless(attributes, LEAVES):
+        if attributes and not is_childless(attributes, PLAIN_TYPES):
             other._copy_children({id(self): other})
         return other
 
@@ -300,7 +300,7 @@ class Function(ABC):
         """Replace the children by copies of them. `copies` has those that exist, by the ids of the originals."""
         attributes = vars(self)
         for name, value in attributes.items():
-            if type(value) not in LEAVES and name not in self.not_recorded:
+            if type(value) not in PLAIN_TYPES and name not in self.not_recorded:
                 attributes[name] = _copy_value(value, copies)
 
     # ---- applying it --------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
 
 
 #: Types of attributes that contain neither Functions nor Tensors.
-LEAVES = frozenset(
+PLAIN_TYPES = frozenset(
     {type(None), bool, int, float, str, np.ndarray, kernels.RecordedArray, types.FunctionType, types.MethodType, type}
     | {type(dtype) for dtype in FLOATS}
 )
@@ -433,20 +433,20 @@ def _collect_parts(value: Any, name: str, parts: dict[int, tuple[str, Any]], see
         return
     items: Any = ()
     if isinstance(value, list | tuple):
-        items = () if LEAVES.issuperset(map(type, value)) else enumerate(value)
+        items = () if PLAIN_TYPES.issuperset(map(type, value)) else enumerate(value)
     elif isinstance(value, dict):
         items = value.items()
     if items and id(value) not in seen:
         seen.add(id(value))
         for key, item in items:
-            if type(item) not in LEAVES:
+            if type(item) not in PLAIN_TYPES:
                 _collect_parts(item, f"{name}.{key}", parts, seen)
 
 
 def has_functions(value: Any) -> bool:
     """Return whether a value is a Function, or contains one in a list, tuple or dict."""
     parts: dict[int, tuple[str, Any]] = {}
-    if type(value) not in LEAVES:
+    if type(value) not in PLAIN_TYPES:
         _collect_parts(value, "", parts, set())
     return any(isinstance(part, Function) for _, part in parts.values())
 

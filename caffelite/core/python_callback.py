@@ -116,13 +116,13 @@ def replay_in_python(method: Callable[..., Any]) -> Callable[..., Any]:
         parameters = self.parameters() if callable(self.parameters) else self.parameters
         name = f"{type(self).__name__}.{method.__name__}"
         original = recording.original(self) if method.__name__ == "forward" else None
-        function = functools.partial(_call if original is None else _rerun_forward, method, self, original)
+        function = functools.partial(_call_method if original is None else _rerun_forward, method, self, original)
         return call_python(name, function, *arguments, parameters=parameters)
 
     return wrapper
 
 
-def _call(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
+def _call_method(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
     return method(self, *arguments)
 
 

@@ -414,7 +414,7 @@ def _array(value: Any) -> Any:
 
 
 def make_parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
-    """Return a new parameter of this shape, without values yet. It is float32, or of the dtype of `drawing`."""
+    """Return a new parameter of this shape, without values yet. It has the dtype of `init_dtype()`."""
     tensor = Tensor._from_array(empty_array(shape, init_dtype()))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:

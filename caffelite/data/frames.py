@@ -51,8 +51,8 @@ def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
     first = next(iter(shapes))
     for name, shape in shapes.items():
         if len(shape) != 1:
-            way_out = "; one row is {name: [value], …}" if shape == () else "; several inputs are a tuple"
-            raise ValueError(f"{what}: expected columns (n,), got {name!r} of shape {shape}{way_out}")
+            hint = "; one row is {name: [value], …}" if shape == () else "; several inputs are a tuple"
+            raise ValueError(f"{what}: expected columns (n,), got {name!r} of shape {shape}{hint}")
         if shape != shapes[first]:
             raise ValueError(
                 f"{what}: expected columns (n,) of one length, got {first!r} of shape {shapes[first]} and {name!r} of "

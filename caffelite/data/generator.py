@@ -78,7 +78,12 @@ def unpack_single(arrays: tuple[Any, ...]) -> Any:
 
 
 @rename_attributes(
-    _joins="_merges_last", _least="_min_rows", columns="column_names", in_dtype_of_model="has_model_dtype"
+    _joins="_merges_last",
+    _least="_min_rows",
+    _numbers="_seed_and_epoch",
+    _state="_shuffle_state",
+    columns="column_names",
+    in_dtype_of_model="has_model_dtype",
 )
 class DataGenerator:
     """Mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
@@ -174,9 +179,9 @@ class DataGenerator:
         self.blocks = Blocks(columns, rows, self.batch_size) if is_out_of_core else None
         # The order of the last epoch, which the next one shuffles further; and the state of the shuffle's generator.
         self._order = np.arange(0 if is_out_of_core else rows, dtype=np.int64)
-        self._state = _draw_words(make_rng("seed", seed))
+        self._shuffle_state = _draw_words(make_rng("seed", seed))
         # The seed of augmentations and of the order of blocks; and the number of epochs begun.
-        self._numbers = np.array([int(self._state[0]) >> 1, 0], np.int64)
+        self._seed_and_epoch = np.array([int(self._shuffle_state[0]) >> 1, 0], np.int64)
         self._merges_last = False  # see `merge_single_rows`
         self._min_rows = self.batch_size  # with `drop_last`, the rows of a batch that is not left out
 
@@ -208,11 +213,11 @@ class DataGenerator:
 
     @property
     def _seed(self) -> int:
-        return int(self._numbers[0])
+        return int(self._seed_and_epoch[0])
 
     @property
     def _epochs(self) -> int:
-        return int(self._numbers[1])
+        return int(self._seed_and_epoch[1])
 
     def __iter__(self) -> Iterator[Any]:
         return _run_calls(self.epoch())
@@ -225,7 +230,7 @@ class DataGenerator:
         if self.blocks is not None:
             return self._read_batches(first)
         if self.shuffle:
-            kernels.shuffle(self._order, self._state)
+            kernels.shuffle(self._order, self._shuffle_state)
         columns, order, epoch = self._columns(), self._order.copy(), self.begin()
         return (functools.partial(self._batch, columns, order, epoch, i, i) for i in range(first, len(self)))
 
@@ -253,7 +258,7 @@ class DataGenerator:
 
     def begin(self) -> int:
         """Begin a new epoch and return its number."""
-        self._numbers[1] += 1
+        self._seed_and_epoch[1] += 1
         return self._epochs
 
     def buffers(
@@ -278,25 +283,29 @@ class DataGenerator:
             arrays = [array[: len(order)] for array in buffer_memory]
             out_of_core.read(columns, pieces, arrays, closed.is_set)
             if self.shuffle:
-                kernels.shuffle(order, self._words(epoch, number))
+                kernels.shuffle(order, self._random_words(epoch, number))
             return BlockBuffer(arrays, order, pieces)
 
         def calls() -> Iterator[Call]:
             memories = itertools.cycle(memory)
             for epoch in range(first_epoch, first_epoch + epochs):
-                ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
+                ranges = blocks.ranges(self._random_words(epoch) if self.shuffle else None)
                 for number in range(first if epoch == first_epoch else 0, count):
                     yield functools.partial(buffer, epoch, ranges, number, next(memories))
 
         return prefetch(calls(), 1, closed.set)
 
-    def _words(self, *numbers: int) -> np.ndarray:
+    def _random_words(self, *numbers: int) -> np.ndarray:
         """Return random bits for an epoch, or for a buffer in it, from the seed."""
         return np.random.SeedSequence((self._seed, *numbers)).generate_state(4, np.uint64)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies, by name, of its position in the sequence of orders and draws."""
-        return {"order": self._order.copy(), "words": self._state.copy(), "numbers": self._numbers.copy()}
+        return {
+            "order": self._order.copy(),
+            "words": self._shuffle_state.copy(),
+            "numbers": self._seed_and_epoch.copy(),
+        }
 
     def check(self, state: dict[str, np.ndarray]) -> None:
         """Raise ValueError if this can't be the `state()` of a generator of as many rows."""
@@ -308,7 +317,11 @@ class DataGenerator:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go back to the position of a `state()`."""
-        self._order[:], self._state[:], self._numbers[:] = state["order"], state["words"], state["numbers"]
+        self._order[:], self._shuffle_state[:], self._seed_and_epoch[:] = (
+            state["order"],
+            state["words"],
+            state["numbers"],
+        )
 
     def _columns(self) -> list[Any]:
         """List the inputs, and targets and weights if there are any."""

@@ -24,6 +24,9 @@ SMALL_SIZE = 4096
 # If a parameter has more elements than this, its gradient is added up while backward continues.
 LARGE_SIZE = 2**16
 
+# Numbers at the beginning of a message: the loss, and two requests to stop.
+HEADER = 3
+
 
 class AllReduce:
     """Adds up, between backward and update: the gradients, the loss, the metrics, and requests to stop.
@@ -40,18 +43,18 @@ class AllReduce:
         self.cursor["sums"] = kernels.address(self.local_sums)
         self.value, self.means, self.weights = np.zeros(1), np.zeros(num_sums), np.zeros(num_sums)
 
-    def set_gradients(self, runs: list[Segment], parameters: Sequence[Tensor], has_equal_weights: bool) -> None:
+    def set_gradients(self, segments: list[Segment], parameters: Sequence[Tensor], has_equal_weights: bool) -> None:
         """Set the gradients to add up. `has_equal_weights`: all rows have equal weights."""
         self.has_equal_weights = has_equal_weights  # then the sum of the weights is the size of the batch
-        self.sparse_runs = [run for run in runs if run.used_rows is not None]
-        self.row_shapes = [parameters[run.parameters.start].shape[1:] for run in self.sparse_runs]
-        pieces = [piece for run in runs if run.used_rows is None for piece in _pieces(run, parameters)]
+        self.sparse_segments = [segment for segment in segments if segment.used_rows is not None]
+        self.row_shapes = [parameters[segment.parameters.start].shape[1:] for segment in self.sparse_segments]
+        pieces = [piece for segment in segments if segment.used_rows is None for piece in _pieces(segment, parameters)]
         self.large_gradients = [piece for piece in pieces if piece.size > LARGE_SIZE]
         self.medium_gradients = [piece for piece in pieces if SMALL_SIZE < piece.size <= LARGE_SIZE]
         self.small_gradients = [piece for piece in pieces if piece.size <= SMALL_SIZE]
         sizes = [gradient.size for gradient in self.small_gradients]
-        self.message = np.empty(3 + self.local_sums.size + sum(sizes))
-        ends = np.cumsum([3 + self.local_sums.size, *sizes])
+        self.message = np.empty(HEADER + self.local_sums.size + sum(sizes))
+        ends = np.cumsum([HEADER + self.local_sums.size, *sizes])
         self.slots = [self.message[begin:end] for begin, end in pairwise(ends)]  # of the copied gradients
         self.handles: dict[int, Callable[[], None]] = {}  # wait for a sum, by its index in `large_gradients`
 
@@ -77,36 +80,33 @@ class AllReduce:
 
     def __call__(self, value: np.ndarray, weight: np.ndarray) -> None:
         """Add up. `value` is the loss of this rank's rows, and `weight` their share of the mean."""
-        comm, message, n = self.shard.comm, self.message, 3 + self.local_sums.size
+        comm, message, n = self.shard.comm, self.message, HEADER + self.local_sums.size
         share = float(weight.reshape(-1)[0])
         if not self.shard.is_counted:
-            for gradient in (
-                *self.small_gradients,
-                *self.medium_gradients,
-                *[run.gradient for run in self.sparse_runs],
-            ):
+            sparse_gradients = [segment.gradient for segment in self.sparse_segments]
+            for gradient in (*self.small_gradients, *self.medium_gradients, *sparse_gradients):
                 gradient[...] = 0
         for i in range(len(self.large_gradients)):
             if i not in self.handles:
                 self.start_reduce(i)
         message[0] = share * float(value.reshape(-1)[0]) if share else 0.0
-        message[1:3] = self.stop.requests()
-        message[3:n] = self.local_sums.reshape(-1)
-        for place, gradient in zip(self.slots, self.small_gradients, strict=True):
-            place[:] = gradient
+        message[1:HEADER] = self.stop.requests()
+        message[HEADER:n] = self.local_sums.reshape(-1)
+        for slot, gradient in zip(self.slots, self.small_gradients, strict=True):
+            slot[:] = gradient
         comm.all_reduce_in_place(message)
         for gradient in self.medium_gradients:
             comm.all_reduce_in_place(gradient)
-        for run, width in zip(self.sparse_runs, self.row_shapes, strict=True):
-            all_reduce_rows(comm, run, width)
+        for segment, row_shape in zip(self.sparse_segments, self.row_shapes, strict=True):
+            all_reduce_rows(comm, segment, row_shape)
         for finish in self.handles.values():
             finish()
         self.handles.clear()
-        for place, gradient in zip(self.slots, self.small_gradients, strict=True):
-            gradient[...] = place
+        for slot, gradient in zip(self.slots, self.small_gradients, strict=True):
+            gradient[...] = slot
         self.value[0] = message[0]
         self.stop.read(message[1], message[2])
-        totals, self.weights[:] = message[3:n:2], message[4:n:2]
+        totals, self.weights[:] = message[HEADER:n:2], message[HEADER + 1 : n : 2]
         np.divide(totals, self.weights, out=self.means, where=self.weights != 0)
         if self.has_equal_weights and self.weights[0] != self.shard.batch_size:
             raise RuntimeError(
@@ -117,26 +117,28 @@ class AllReduce:
 
 def average_gradients(comm: Communicator, optimizer: Optimizer) -> None:
     """Replace each gradient of an optimizer's parameters by the mean of all ranks' gradients."""
-    gradients = [(run, optimizer.parameters[run.parameters.start].shape[1:]) for run in optimizer.segments()]
+    gradients = [
+        (segment, optimizer.parameters[segment.parameters.start].shape[1:]) for segment in optimizer.segments()
+    ]
 
     def average() -> None:
-        for run, width in gradients:
-            if run.used_rows is None:
-                comm.all_reduce_in_place(run.gradient)
-                run.gradient[...] /= comm.size
+        for segment, row_shape in gradients:
+            if segment.used_rows is None:
+                comm.all_reduce_in_place(segment.gradient)
+                segment.gradient[...] /= comm.size
             else:
-                rows = all_reduce_rows(comm, run, width)
-                run.gradient.reshape(-1, *width)[rows] /= comm.size
+                rows = all_reduce_rows(comm, segment, row_shape)
+                segment.gradient.reshape(-1, *row_shape)[rows] /= comm.size
 
     call_python("average over ranks", average)
 
 
-def all_reduce_rows(comm: Communicator, run: Segment, width: tuple[int, ...]) -> np.ndarray:
+def all_reduce_rows(comm: Communicator, segment: Segment, row_shape: tuple[int, ...]) -> np.ndarray:
     """Add up a gradient with only some rows used on each rank. Return the rows that any rank has used."""
-    used = run.used_rows
+    used = segment.used_rows
     assert used is not None
     rows = (len(used) - 1) // 2
-    gradient = run.gradient.reshape(rows, -1)
+    gradient = segment.gradient.reshape(rows, -1)
     local_rows = np.arange(rows) if used[0] == rows else used[1 : 1 + used[0]]
     row_lists = np.full(int(comm.all_gather(np.array([len(local_rows)])).max()), -1)
     row_lists[: len(local_rows)] = local_rows
@@ -146,18 +148,18 @@ def all_reduce_rows(comm: Communicator, run: Segment, width: tuple[int, ...]) ->
     comm.all_reduce_in_place(values)
     gradient[union] = values
     used[0] = 0
-    kernels.use_rows(used, union, run.gradient.reshape(rows, *width), True)
+    kernels.use_rows(used, union, segment.gradient.reshape(rows, *row_shape), True)
     return union
 
 
-def _pieces(run: Segment, parameters: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return a run's gradient in pieces: one for each large parameter, and one for all parameters between two."""
+def _pieces(segment: Segment, parameters: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return a segment's gradient in pieces: one for each large parameter, and one for all parameters between two."""
     cuts, place = [0], 0
-    for p in parameters[run.parameters]:
+    for p in parameters[segment.parameters]:
         if p.size > LARGE_SIZE:
             cuts += [place, place + p.size]
         place += p.size
-    return [run.gradient[a:b] for a, b in pairwise([*cuts, place]) if a < b]
+    return [segment.gradient[a:b] for a, b in pairwise([*cuts, place]) if a < b]
 
 
 def _last_write(entries: list[Any], gradient: np.ndarray) -> int:
@@ -167,6 +169,6 @@ def _last_write(entries: list[Any], gradient: np.ndarray) -> int:
         if isinstance(entry, PythonCallback):
             if entry.gradients:
                 return i
-        elif any(entry.kernel.writes >> j & 1 and np.may_share_memory(a, gradient) for j, a in enumerate(entry.arrays)):
+        elif any(entry.writes >> j & 1 and np.may_share_memory(a, gradient) for j, a in enumerate(entry.arrays)):
             return i
     return -1

@@ -136,9 +136,9 @@ class RankGroup(ProcessGroup):
         return Evaluation(step, batches, times, self.make_epochs)
 
     def make_loop(
-        self, model: BaseModel, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
+        self, model: BaseModel, max_epochs: int, hooks: Sequence[LoopHook], history: History, interrupts: Interrupts
     ) -> DistributedLoop:
-        return DistributedLoop(model, self, max_epochs, callbacks, history, interrupts)
+        return DistributedLoop(model, self, max_epochs, hooks, history, interrupts)
 
     # ---- between steps ------------------------------------------------------------------------------------------
 

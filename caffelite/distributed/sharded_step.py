@@ -104,7 +104,7 @@ def shard_weight(shard: RankShard, weight: np.ndarray | None, loss: np.ndarray) 
     return call_python("part of the mean", compute_share, weight)
 
 
-# ---- rows whose weights are all 0 -----------------------------------------------------------------------------------
+# ---- the objective --------------------------------------------------------------------------------------------------
 
 
 class ShardedObjective(Objective):

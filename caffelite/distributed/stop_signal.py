@@ -53,7 +53,7 @@ class StopSignal:
             self.interrupts = previous
 
     def time_limits(self, is_done: Callable[[], bool]) -> Iterator[float]:
-        """Yield stretches of steps without a time limit, until any rank requests a stop."""
+        """Yield the seconds of each stretch of steps: no limit, until any rank requests a stop."""
         self.reset()
         while not is_done() and not self.flag[0]:
             yield np.inf

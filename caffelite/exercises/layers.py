@@ -32,14 +32,14 @@ def check_elementwise(answer: Any, name: str, x: np.ndarray, y: np.ndarray, dx: 
     check_equal("backward(dy)", call_answer("backward(dy)", function.backward, dy), dy * dx, mistakes(dy))
 
 
-def check_parameters(layer: Any, **shapes: tuple[int, ...]) -> None:
-    """Wrong unless the attributes with these names are parameters of these shapes."""
+def check_parameters(layer: Any, example: str, **shapes: tuple[int, ...]) -> None:
+    """Raise Wrong unless the attributes of the example with these names are parameters of these shapes."""
     for name, shape in shapes.items():
         parameter = getattr(layer, name, None)
         if not isinstance(parameter, Tensor) or not parameter.requires_grad:
             raise Wrong(f"The attribute {name} has to be cl.Tensor(…, requires_grad=True).")
         if parameter.shape != shape:
-            raise Wrong(f"{name} has the shape {parameter.shape}; here it should have {shape}.")
+            raise Wrong(f"{name} has the shape {parameter.shape}; for {example} it should have {shape}.")
 
 
 @exercise(
@@ -106,7 +106,7 @@ def Linear(answer: Any) -> None:
     with these names. W is drawn at random, b begins at 0. `backward(dy)` adds to the gradients of both, and returns dx.
     """
     layer = construct(answer, Function, "Linear", 4, 3)
-    check_parameters(layer, W=(4, 3), b=(3,))
+    check_parameters(layer, "Linear(4, 3)", W=(4, 3), b=(3,))
     if np.unique(layer.W.data).size < 6:
         raise Wrong("W is not drawn at random. If all weights are equal, all units learn the same.")
     x, dy = RNG(0).normal(size=(2, 5, 4))[0], RNG(1).normal(size=(5, 3))
@@ -193,7 +193,7 @@ def Conv1d(answer: Any) -> None:
     frameworks, the window is not turned round.
     """
     layer = construct(answer, Function, "Conv1d", 2, 3, 4)
-    check_parameters(layer, W=(3, 2, 4), b=(3,))
+    check_parameters(layer, "Conv1d(2, 3, 4)", W=(3, 2, 4), b=(3,))
     x = RNG(0).normal(size=(2, 2, 9))
     W, b = layer.W.data.astype(np.float64), layer.b.data.astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(x, 4, axis=2)
@@ -253,7 +253,7 @@ def Embedding(answer: Any) -> None:
     (n, length, size). `backward(dy)` adds to the gradient of W. Integers have no gradient, so it may return None.
     """
     layer = construct(answer, Function, "Embedding", 7, 3)
-    check_parameters(layer, W=(7, 3))
+    check_parameters(layer, "Embedding(7, 3)", W=(7, 3))
     indices, W = np.array([[1, 2, 1, 1], [0, 6, 2, 5]]), layer.W.data.astype(np.float64)
     y = call_answer("forward(indices)", layer.forward, indices)
     check_equal("forward(indices)", y, W[indices], rtol=1e-6)

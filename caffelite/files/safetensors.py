@@ -199,7 +199,7 @@ class File:
             if specs[name].shape != shape:
                 raise self.error(f"{name} has shape {specs[name].shape}; the model's has {shape}")
             other = specs[name].dtype
-            if other != dtype if exactly else other.kind != dtype.kind:
+            if (other != dtype) if exactly else (other.kind != dtype.kind):
                 raise self.error(f"{name} is {other}; the model's is {dtype}")
 
     def read(self, into: Mapping[str, np.ndarray]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ class RowNorm(Function, recordable=True, rowwise=True):
     shift: Tensor | None = None
     is_centered = True
 
+    @abstractmethod
+    def __init__(self, features: int, eps: float | None) -> None:
+        """Set the attributes."""
+
     def initialize(self, rng: Any) -> None:
         """Set `scale` to ones and `shift`, if there is one, to zeros. Nothing is drawn."""
         self.scale.data = np.ones(self.features)
@@ -50,7 +55,7 @@ class RowNorm(Function, recordable=True, rowwise=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         self._check_shape(x.shape)
         self.x, shift = x, None if self.shift is None else self.shift.data
-        eps = self.epsilon() if self.eps is None else self.eps  # a call less in the usual case
+        eps = self.eps if self.is_centered and self.eps is not None else self.epsilon()  # a call less for a LayerNorm
         y, self.moments = kernels.layer_norm(x, self.scale.data, shift, eps, self.is_centered)
         return y
 
@@ -138,10 +143,8 @@ class GroupNorm(Function, recordable=True, rowwise=True):
     def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
         name = type(self).__name__
         self.channels = check_positive_integer(f"{name}: channels", channels)
-        self.groups, self.eps = (
-            check_positive_integer(f"{name}: groups", groups),
-            check_nonnegative(f"{name}: eps", eps),
-        )
+        self.groups = check_positive_integer(f"{name}: groups", groups)
+        self.eps = check_nonnegative(f"{name}: eps", eps)
         if self.channels % self.groups:
             raise ValueError(f"{name}: {self.channels} channels can't be divided into {self.groups} equal groups")
         self.scale, self.shift = make_parameter("scale", self.channels), make_parameter("shift", self.channels)

@@ -65,7 +65,7 @@ class InputColumns(NamedTuple):
 
 
 class Cast(NamedTuple):
-    """Integers or bools of an input, `source` a Given or Columns, as numbers of the model's dtype."""
+    """Integers or bools of an input, `source` a ModelInput or InputColumns, as numbers of the model's dtype."""
 
     source: Any
 

@@ -118,7 +118,7 @@ def minimize(
     for callback in callback_list.callbacks:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, and {type(callback).__name__} needs one; use fit")
-    loss = inputs.as_loss(loss)
+    loss = inputs.as_losses(loss)
     # All rows as one batch.
     (batch,) = inputs.as_batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
     inputs.remember_columns(model, column_names(x))
@@ -244,7 +244,7 @@ class FlatLoss:
             p.zero_grad()
         value = self.objective.compute_loss(self.model(*self.batch.inputs), self.batch)
         value.backward()
-        return value.data, self.objective.mean()
+        return value.data, self.objective.last_loss()
 
     def _vector(self) -> np.ndarray:
         return np.concatenate([p.data.reshape(-1) for p in self.parameters], dtype=np.float64)

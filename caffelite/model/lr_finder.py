@@ -92,11 +92,12 @@ def find_lr(
     low, high, steps = check_positive("low", low), check_positive("high", high), check_positive_integer("steps", steps)
     if low >= high or steps < 2:
         raise ValueError(f"find_lr takes 2 or more steps from low to high rates, got {steps} from {low} to {high}")
-    loss = inputs.as_loss(loss)
+    loss = inputs.as_losses(loss)
     inputs.check_optimizer(model, optimizer)
     if isinstance(x, DataGenerator):
         x = copy.copy(x)
-        x._order, x._state, x._numbers = x._order.copy(), x._state.copy(), x._numbers.copy()
+        x._order, x._shuffle_state = x._order.copy(), x._shuffle_state.copy()
+        x._seed_and_epoch = x._seed_and_epoch.copy()
     elif y is None:
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # together, since they share parameters

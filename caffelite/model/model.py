@@ -30,7 +30,7 @@ from caffelite.optimizers import Optimizer
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.fit import fit
 from caffelite.training.history import History as History
-from caffelite.training.inputs import as_batches, as_loss
+from caffelite.training.inputs import as_batches, as_losses
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
 from caffelite.training.options import FitOptions
@@ -348,7 +348,7 @@ class Model(Container, recordable=True):
         Data, weights, metrics and precision are as in `fit`. `batch_size` is 1024 if it is None. Raise what `fit`
         raises.
         """
-        loss = as_loss(loss)
+        loss = as_losses(loss)
         measures = resolve_metrics(metrics)
         options = {"batch_size": batch_size}
         batches = as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)

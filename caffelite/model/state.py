@@ -153,7 +153,7 @@ class ModelState:
         self.guards = [_guard_attributes(f) for f in (model, *functions)]
 
     def is_rowwise(self, model: BaseModel) -> bool:
-        """Whether each row of the outputs is known to depend on the same row of the inputs only."""
+        """Return whether each row of the outputs is known to depend on the same row of the inputs only."""
         if self.rowwise is None:
             self.rowwise = all(f.is_rowwise() for f in (model, *self.functions))
         return self.rowwise
@@ -169,7 +169,9 @@ class ModelState:
     def _register_functions(self, model: BaseModel, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
         if recording is not None and recording.entries:  # its kernel calls are bound to the parameters' old memory
-            recording.refuse(f"{type(model).__name__} got Functions inside a recorded step; add them before it")
+            recording.record_obstacle(
+                f"{type(model).__name__} got Functions inside a recorded step; add them before it"
+            )
         with kernels.pause_recording():
             models = [f for f in functions if is_model(f)]
             drawn_ids = self._find_registered(functions, models)

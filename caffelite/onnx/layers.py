@@ -101,7 +101,7 @@ class LayerGraph(NodeGraph):
                 self.reader.weights.add(name)
 
     def _is_foldable(self, name: str) -> bool:
-        """Whether a weight is used only where constants are computed."""
+        """Return whether a weight is used only where constants are computed."""
         return name not in self.outputs and not self._unfolded_uses[name]
 
     def _find_integers(self) -> set[str]:

@@ -85,7 +85,7 @@ class Node:
 
 
 def is_plain(*values: Any) -> bool:
-    """Whether these are arrays that NumPy computes with at once."""
+    """Return whether these are arrays that NumPy computes with at once."""
     return not any(isinstance(x, Tensor | kernels.RecordedArray) for x in values)
 
 

@@ -41,9 +41,8 @@ class RowBuckets:
         self.last_request = 0  # the number of the last request to the model for these Programs
         self.runs_eagerly = False  # because there is no room to keep it
         self.is_recorded = False
-        self._last_rows = self._repeats = (
-            0  # the last number of rows without a Program, and how many times in a row it came
-        )
+        # The last number of rows without a Program, and how many times in a row it came.
+        self._last_rows = self._repeats = 0
         self._patience = 0  # how many times may come before a number of rows gets a Program of its own
 
     @property

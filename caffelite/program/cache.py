@@ -11,7 +11,7 @@ import operator
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,15 @@ def are_same_objects(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
+class Request(NamedTuple):
+    """A request for the Program of a step, and its answer."""
+
+    dependencies: tuple[Any, ...]
+    key: tuple[Any, ...]
+    precision: str
+    program: Program | RowBuckets
+
+
 class ProgramCache:
     """A model's Programs, found by the step's name, the shapes and the objects that it uses."""
 
@@ -46,9 +55,9 @@ class ProgramCache:
         self.cursor = self._memory.view(kernels.CURSOR)  # tells steps which batch is next, and where the sums are
         # The shapes and dtypes of the rows of outputs that a Program keeps for the metrics of an epoch.
         self.output_specs: weakref.WeakKeyDictionary[Program, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
-        self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
+        self.warned_reasons: set[str] = set()  # the warnings that this model has given
         # The last request for a step of each name, and its Program: often it is repeated.
-        self._last: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], str, Program | RowBuckets]] = {}
+        self._last: dict[str, Request] = {}
 
     def _after_fork(self) -> None:
         """Make new locks in a forked child, where no other thread holds the old ones."""
@@ -58,7 +67,7 @@ class ProgramCache:
         """Lock the cursor and the Programs that use it for this thread. Afterwards the cursor is as it was before."""
         return LockedArray(self._memory, self._cursor_lock)
 
-    def find(self, kind: type[Any], dependencies: tuple[Any, ...], *key: Any) -> Any:
+    def find(self, cls: type[Any], dependencies: tuple[Any, ...], *key: Any) -> Any:
         """Return the Program, or RowBuckets, for this key of a step that uses these objects, in this thread's
         precision.
 
@@ -68,18 +77,18 @@ class ProgramCache:
         last, precision = self._last.get(key[0]), kernels.current_precision()
         if (
             last is not None
-            and last[1] == key
-            and last[2] == precision
-            and (last[0] is dependencies or are_same_objects(last[0], dependencies))
+            and last.key == key
+            and last.precision == precision
+            and (last.dependencies is dependencies or are_same_objects(last.dependencies, dependencies))
         ):
-            last[3].last_request = self._requests
-            return last[3]
+            last.program.last_request = self._requests
+            return last.program
         full_key = (*key, precision, *map(id, dependencies))
         with self._lock:
             self._requests += 1
             program = self._programs.get(full_key)
             if program is None:
-                program = kind()
+                program = cls()
                 program.warned_reasons = self.warned_reasons
                 if not self._has_room(key[0]):
                     program.runs_eagerly = True
@@ -87,7 +96,7 @@ class ProgramCache:
                 program.dependencies = dependencies  # keeps them alive: no other object gets their ids
                 self._programs[full_key] = program
             program.last_request = self._requests
-            self._last[key[0]] = dependencies, key, precision, program
+            self._last[key[0]] = Request(dependencies, key, precision, program)
             return program
 
     def mark_used(self, programs: Iterable[Program]) -> None:
@@ -96,17 +105,15 @@ class ProgramCache:
             program.last_request = self._requests
 
     def _has_room(self, name: str) -> bool:
-        """Whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""
+        """Return whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""
         min_count, max_count = PREDICT_LIMITS if name == "outputs" else (MIN_PROGRAMS, MAX_PROGRAMS)
         while True:
             count = sum(key[0] == name for key in self._programs)
-            if count < min_count or (count < max_count and self._nbytes() < MEMORY_BUDGET):
+            memory = sum(program.nbytes for program in self._programs.values())
+            if count < min_count or (count < max_count and memory < MEMORY_BUDGET):
                 return True
             oldest = min(self._programs, key=lambda key: self._programs[key].last_request)
             if self._requests - self._programs[oldest].last_request < STALE_REQUESTS:
                 return False
             del self._programs[oldest]
             self._last.pop(oldest[0], None)
-
-    def _nbytes(self) -> int:
-        return sum(program.nbytes for program in self._programs.values())

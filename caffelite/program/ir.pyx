@@ -73,7 +73,7 @@ cdef class Operand:
         return matrix
 
     cdef bint is_written(self):
-        """Whether the step has written all of this operand."""
+        """Return whether the step has written all of this operand."""
         if self.nbytes == 0 or isinstance(self.buffer.written, bool):
             return self.nbytes == 0 or self.buffer.written
         return self.view_bytes(self.buffer.written).all()

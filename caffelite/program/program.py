@@ -46,12 +46,12 @@ class Program(Runner):
     """
 
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
-        self._recorded = RecordedStep([], [])
-        self._optimized: RecordedStep | None = None  # after all passes, as soon as somebody needs it
+        self._step, self._is_optimized = RecordedStep([], []), True  # as recorded, or after all passes
         self._stages: list[Stage] = []  # for `show`: the step as recorded, and after each pass
         self.dependencies: Any = None  # objects that the Program keeps alive
         self.strict = strict
         self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
+        self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
         self.last_request = 0  # the number of the last request to the model for this Program
         self._changes = 0  # how many times in a row the step changed a value that it reads in Python
 
@@ -77,8 +77,11 @@ class Program(Runner):
         ]
         effects = _find_effects(captured, inputs)
         _mark_temporaries(captured)
-        self._recorded, self._optimized = captured.step, None
-        self.set_recording(inputs, captured.result, guards, captured.attributes, effects)
+        temporaries = sum(buffer.nbytes for buffer in captured.buffers if buffer.is_temporary)
+        with self.lock:
+            self._step, self._is_optimized = captured.step, False
+            self.nbytes = sum(x.nbytes for x in inputs) + temporaries  # at most: `optimize` uses memory again
+            self.set_recording(inputs, captured.result, guards, captured.attributes, effects)
 
     def _trace(self, function: Callable[..., Any], inputs: list[np.ndarray]) -> CapturedStep | None:
         """Run the step, and return what it did; None if a replay would not do the same."""
@@ -102,27 +105,23 @@ class Program(Runner):
         The passes run in the first call, at the latest before the first replay: many steps are never made again.
         """
         with self.lock:
-            if self._optimized is None:
-                step = self._recorded
+            if not self._is_optimized:
+                step, num_external = self._step, len(self._step.memory)
                 self._stages.clear()
                 self._add_stage("as recorded", step)
                 for run_pass in PASSES:
                     step = run_pass(step)
                     self._add_stage(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step)
-                self._optimized = _place_remaining(step)
-            return self._optimized
+                step = _place_remaining(step)
+                self.nbytes = sum(x.nbytes for x in (*self.inputs, *step.memory[num_external:]))
+                self._step, self._is_optimized = step, True
+            return self._step
 
     def make_replay(self) -> kernels.Replay:
         """Return the step's calls, ready to run."""
         step = self.optimize()
         calls = [call.assign_addresses() if isinstance(call, Instruction) else call for call in step.instructions]
         return kernels.Replay(calls, step.memory)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its own memory: its inputs, and arrays between kernels."""
-        own_memory = self.optimize().memory[len(self._recorded.memory) :]
-        return sum(array.nbytes for array in (*self.inputs, *own_memory))
 
     def _add_stage(self, name: str, step: RecordedStep) -> None:
         if self.function is not None:  # a model's own Programs are never shown
@@ -194,10 +193,10 @@ class Program(Runner):
 
         replays = check_positive_integer("replays", replays)
         with self.lock:
-            if self.function is None or not self.is_recorded:
+            step = self.optimize()
+            if not self._stages:
                 raise RuntimeError("show draws a Program that capture has recorded, and this one is not recorded")
             self._check_current("show")
-            step = self.optimize()
             timelines = measure_stages(self._stages, step, replays)
             if any(isinstance(call, PythonCallback) for call in step.instructions):
                 self.apply_effects()
@@ -224,7 +223,6 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     """
     program = Program(function, strict=True)
     program(*example_arrays)
-    program.optimize()
     return program
 
 

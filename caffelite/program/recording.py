@@ -29,7 +29,7 @@ class Obstacle:
 
 
 def is_internal(code: Any) -> bool:
-    """Whether caffelite defines this class or function. (The module of a function that `exec` made may be None.)"""
+    """Return whether caffelite defines this class or function. (`exec` makes functions without a module.)"""
     return (getattr(code, "__module__", None) or "").startswith("caffelite.")
 
 
@@ -65,7 +65,7 @@ class Recording(kernels.Recorder):
             if (tensor := snapshot.tensor()) is not None:
                 snapshot.data = tensor._data.view(kernels.RecordedArray)
 
-    def refuse(self, reason: str) -> None:
+    def record_obstacle(self, reason: str) -> None:
         """Record the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
         obstacle = Obstacle(reason, user_line())
         if self.strict:

@@ -169,7 +169,8 @@ cdef class Runner:
 
     cdef Replay get_replay(self):
         if self._replay is None:
-            self._replay = self.make_replay()
+            with self.lock:
+                self._replay = self.make_replay()
         return self._replay
 
     def set_recording(self, list inputs, result, list guards, list attributes, list effects):
@@ -211,7 +212,7 @@ cdef class Runner:
                     copy_into(self.inputs[i], arguments[i])
                 self.replay_inputs()
             else:
-                self.record(function, *arguments)
+                self.record_and_optimize(function, arguments)
             return copy_array(self._result) if type(self._result) is ndarray else tree_map(copy_array, self._result)
         finally:
             self.lock.release()
@@ -234,7 +235,7 @@ cdef class Runner:
                 self.replay_inputs()
             else:
                 which = np.minimum(np.arange(start, start + size), rows - 1)
-                self.record(function, *[array[which] for array in arrays])
+                self.record_and_optimize(function, [array[which] for array in arrays])
             is_tuple = isinstance(self._result, tuple)
             outputs = self._result if is_tuple else (self._result,)
             if not results:
@@ -245,10 +246,18 @@ cdef class Runner:
         finally:
             self.lock.release()
 
+    cdef int record_and_optimize(self, function, list arrays) except -1:
+        """Record the function on these arrays, and make the replay: it will probably be needed."""
+        self.record(function, *arrays)
+        if self.is_recorded:
+            self.get_replay()
+        return 0
+
     cdef int replay_inputs(self) except -1:
         """Replay on the contents of `inputs`. Raise the step's error if it stops."""
+        cdef Replay replay = self.get_replay()
         try:
-            stopped = self.get_replay().run_once()
+            stopped = replay.run_once()
         finally:                          # even a replay that stopped may have changed anything
             self.apply_effects()
         if stopped is not None:
@@ -268,7 +277,7 @@ cdef class Runner:
         return 0
 
     cpdef bint is_current(self) except -1:
-        """Whether a replay would have the same results as the step in Python."""
+        """Return whether a replay would have the same results as the step in Python."""
         cdef TensorGuard guard
         if (not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training()
                 or self.rounds_products != rounds_products()):

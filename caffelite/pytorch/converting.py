@@ -178,7 +178,7 @@ def _check_whole(module: nn.Module) -> None:
 
 
 def _depends_on_mode(m: nn.Module) -> bool:
-    """Whether a module computes something else in training. A BatchNorm that is frozen does not, in caffelite."""
+    """Return whether a module computes something else in training. A frozen BatchNorm does not, in caffelite."""
     if isinstance(m, nn.modules.batchnorm._BatchNorm):
         return any(p.requires_grad for p in m.parameters())
     shares = getattr(m, "p", 0.0), getattr(m, "dropout", 0.0)

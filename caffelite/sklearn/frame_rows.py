@@ -13,7 +13,7 @@ from caffelite.model.model import Model
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a frame of pandas or polars. scikit-learn knows no columns in a dict."""
+    """Return whether X is a frame of pandas or polars. scikit-learn knows no columns in a dict."""
     return frames.is_frame(X) and not isinstance(X, dict)
 
 

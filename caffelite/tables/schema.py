@@ -143,7 +143,7 @@ def _summarize_numbers(name: str, column: np.ndarray, training: np.ndarray) -> C
 
 
 def _is_row_index(column: np.ndarray) -> bool:
-    """Whether the numbers are successive integers, in any order."""
+    """Return whether the numbers are successive integers, in any order."""
     return bool((np.diff(np.sort(column)) == 1).all())
 
 

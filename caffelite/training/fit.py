@@ -23,7 +23,7 @@ from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.progress import Progress
-from caffelite.training.callbacks.resume import CheckpointWriter, Resumption, rng_states
+from caffelite.training.callbacks.resume import Resumption, TrainingCheckpoint, rng_states
 from caffelite.training.epochs.accumulation import apply_accumulation
 from caffelite.training.epochs.base import Epochs, EpochState
 from caffelite.training.history import History
@@ -41,7 +41,7 @@ def fit(model: BaseModel, x: Any, y: Any, options: FitOptions) -> History:
         _resume(model, options, callbacks := CallbackList(options.callbacks)) as start,
     ):
         options.check()
-        options.loss = inputs.as_loss(options.loss)
+        options.loss = inputs.as_losses(options.loss)
         inputs.check_optimizer(model, options.optimizer)
         rng = model._model_state.rng if options.seed is None else make_rng("seed", options.seed)
         processes.share_rngs(model._model_state.rng, rng)
@@ -129,9 +129,9 @@ class TrainingRun:
 
     def _open_checkpoints(
         self, batches: Iterable[Any], validation: Iterable[Any] | None
-    ) -> tuple[CheckpointWriter, EpochState | None]:
+    ) -> tuple[TrainingCheckpoint, EpochState | None]:
         """Return the writer of checkpoints, and the position in the data if the training continues from one."""
-        checkpoints = CheckpointWriter(
+        checkpoints = TrainingCheckpoint(
             self.step, self.history, batches, validation, self.callback_list, self.processes.is_main, self.rng_states
         )
         if self.start is not None:
@@ -144,7 +144,7 @@ class TrainingRun:
         self,
         batches: Iterable[Any],
         validation: Iterable[Any] | None,
-        checkpoints: CheckpointWriter | None,
+        checkpoints: TrainingCheckpoint | None,
         position: EpochState | None,
     ) -> list[LoopHook]:
         """Return the hooks of the training loop: averaging, validation, reports and the user's callbacks."""

@@ -31,9 +31,9 @@ from caffelite.data.out_of_core import Source
 from caffelite.data.split import split_data
 from caffelite.data.windows import Windows
 from caffelite.files.state import BaseModel
-from caffelite.functions import Losses, Penalized
-from caffelite.functions.losses.base import Loss
-from caffelite.functions.losses.function_loss import as_loss as as_single_loss
+from caffelite.functions import Losses
+from caffelite.functions.losses.base import Loss, unwrap_penalized
+from caffelite.functions.losses.function_loss import as_loss
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.options import FitOptions
@@ -154,13 +154,13 @@ def as_batches(
 
 
 def are_rows(x: Any, y: Any) -> bool:
-    """Whether x and y are rows and their targets. If not, x makes its own batches."""
+    """Return whether x and y are rows and their targets. If not, x makes its own batches."""
     return y is not None and not isinstance(x, DataGenerator)
 
 
 def make_batches(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
     """Return batches of all these rows. They have been checked."""
-    return DataGenerator.from_batch(data, **{"seed": _fixed_stream().stream, **options})
+    return DataGenerator.from_batch(data, **{"seed": _unshuffled_rng().rng, **options})
 
 
 def check_batches(
@@ -205,7 +205,7 @@ def _drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {option: value for option, value in options.items() if value is not None}
 
 
-class _FixedStream:
+class _UnshuffledRng:
     """A random stream for rows that stay in order. It is shared: a new one takes longer than all other checks."""
 
     def __init__(self) -> None:
@@ -213,12 +213,12 @@ class _FixedStream:
         reset_after_fork(self)
 
     def _after_fork(self) -> None:
-        self.stream = np.random.default_rng(0)
+        self.rng = np.random.default_rng(0)
 
 
 @functools.cache
-def _fixed_stream() -> _FixedStream:
-    return _FixedStream()
+def _unshuffled_rng() -> _UnshuffledRng:
+    return _UnshuffledRng()
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -276,8 +276,8 @@ def convert_generator(model: BaseModel, data: DataGenerator) -> Batch:
 
 def loss_targets(loss: Function, y: Any) -> list[tuple[str, Any]]:
     """Return the targets in y with their names in messages. Raise ValueError for a list if the loss takes several."""
-    if isinstance(loss, Losses) and len(loss.losses) > 1 and (way_out := tuple_hint(y, "targets")):
-        raise ValueError(f"y: expected a target for each of {len(loss.losses)} losses{way_out}")
+    if isinstance(loss, Losses) and len(loss.losses) > 1 and (hint := tuple_hint(y, "targets")):
+        raise ValueError(f"y: expected a target for each of {len(loss.losses)} losses{hint}")
     return name_targets(y)
 
 
@@ -340,8 +340,7 @@ def check_indices(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -
 def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) -> None:
     """Raise ValueError for targets that the loss does not take. A Source is checked when it is read."""
     arrays = tuple([None if isinstance(y, Source) else y for y in targets])
-    score_loss = loss.loss if isinstance(loss, Penalized) else loss
-    if type(score_loss).forward is Loss.forward:
+    if type(unwrap_penalized(loss)).forward is Loss.forward:
         outputs = len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1
         if outputs > 1 or len(arrays) > 1:
             raise ValueError(
@@ -385,12 +384,12 @@ def remember_columns(model: BaseModel, names: ColumnNames) -> None:
 # ---- loss, optimizer, model ------------------------------------------------------------------------------------------
 
 
-def as_loss(loss: Any) -> Function:
+def as_losses(loss: Any) -> Function:
     """Return a loss, or a tuple or list with a loss for each output, as a Function.
 
     Raise TypeError for a class, and for anything that cannot be called.
     """
-    return Losses.get_cached(loss) if isinstance(loss, tuple | list) else as_single_loss(loss)
+    return Losses.get_cached(loss) if isinstance(loss, tuple | list) else as_loss(loss)
 
 
 def check_optimizer(model: BaseModel, optimizer: Any) -> None:
@@ -414,7 +413,7 @@ def check_optimizer(model: BaseModel, optimizer: Any) -> None:
 
 
 def trains_batch_norm(model: BaseModel) -> bool:
-    """Whether a training uses the mean and variance of each batch, which needs more than one row.
+    """Return whether a training uses the mean and variance of each batch, which needs more than one row.
 
     Call `check_optimizer` before: it looks for new Functions.
     """

@@ -18,7 +18,7 @@ from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch, unpack_single
 from caffelite.functions.activation import Sigmoid, Softmax
 from caffelite.functions.arithmetic import BroadcastFunction
-from caffelite.functions.losses.base import Loss, Penalized
+from caffelite.functions.losses.base import Loss, Penalized, unwrap_penalized
 from caffelite.functions.losses.classification import FocalLoss, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.multi_output import Losses
 from caffelite.optimizers import TrainingDiverged
@@ -96,7 +96,7 @@ class Objective:
         """Return outputs of the model as a loss gets them."""
         return outputs
 
-    def mean(self) -> np.ndarray:
+    def last_loss(self) -> np.ndarray:
         """Return the last loss without penalties, as a 0-d array."""
         losses = [term.mean for term in self.terms]
         return self.loss.total.copy().forward(*losses) if self.parts else losses[0]
@@ -118,17 +118,17 @@ class Objective:
 
     def means(self, sums: np.ndarray) -> np.ndarray:
         """Return mean losses, and accuracies if requested, as a row per epoch, from sums (epochs, sums, 2)."""
-        mean_values = _means(sums)
+        mean_values = _divide_sums(sums)
         if not self.parts and len(self.mean_names) == self.num_sums:  # the usual case
             return mean_values
-        columns = [self._loss(mean_values), *mean_values.T[: len(self.parts)]]
+        columns = [self._combine_terms(mean_values), *mean_values.T[: len(self.parts)]]
         return np.column_stack(columns + [y for group in self.metric_groups for y in group.means(mean_values)])
 
     def mean_loss(self, sums: np.ndarray) -> float:
         """Return the mean loss of one epoch, so far, from its sums (1, sums, 2)."""
-        return float(self._loss(_means(sums))[0])
+        return float(self._combine_terms(_divide_sums(sums))[0])
 
-    def _loss(self, mean_values: np.ndarray) -> np.ndarray:
+    def _combine_terms(self, mean_values: np.ndarray) -> np.ndarray:
         """Return the loss of each epoch, given the means of its terms."""
         weights = self.loss.weights if self.parts else (1.0,)
         return functools.reduce(np.add, [mean_values[:, i] * w for i, w in enumerate(weights)])
@@ -208,7 +208,7 @@ class Term:
     def _warn_of_two_links(self, outputs: Any) -> None:
         """Warn if the model ends with the softmax or sigmoid that its loss applies too: it would learn little."""
         last = outputs.function if isinstance(outputs, Tensor) else None
-        loss = getattr(self.loss, "loss", self.loss)
+        loss = unwrap_penalized(self.loss)
         for layer_class, loss_class in ((Softmax, SoftmaxLoss | FocalLoss), (Sigmoid, SigmoidLoss)):
             if isinstance(last, layer_class) and isinstance(loss, loss_class):
                 self.warn_once(
@@ -290,8 +290,8 @@ class MetricGroup:
         metric.check(name, outputs[0].shape, shape, multilabel=self.threshold is not None)
 
     def _are_probabilities(self, targets: np.ndarray) -> bool:
-        """Whether targets are probabilities of classes. Metrics that take labels get the most probable class."""
-        is_softmax = isinstance(getattr(self.loss, "loss", self.loss), SoftmaxLoss)
+        """Return whether targets are probabilities of classes. Metrics that take labels get the most probable class."""
+        is_softmax = isinstance(unwrap_penalized(self.loss), SoftmaxLoss)
         return is_softmax and targets.dtype.kind == "f" and targets.ndim > 1
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
@@ -414,7 +414,7 @@ def check_finite(value: np.ndarray) -> None:
     kernels.all_finite(value, raise_diverged)
 
 
-def _means(sums: np.ndarray) -> np.ndarray:
+def _divide_sums(sums: np.ndarray) -> np.ndarray:
     """Return the means, one row per epoch, of sums (epochs, sums, 2). A mean without weights is NaN."""
     totals, weights = sums[:, :, 0], sums[:, :, 1]
     if np.count_nonzero(weights) == weights.size:

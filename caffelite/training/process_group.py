@@ -75,10 +75,10 @@ class ProcessGroup:
         return Evaluation(EvaluationStep(model, objective), batches, times)
 
     def make_loop(
-        self, model: BaseModel, max_epochs: int, callbacks: Sequence[LoopHook], history: History, interrupts: Interrupts
+        self, model: BaseModel, max_epochs: int, hooks: Sequence[LoopHook], history: History, interrupts: Interrupts
     ) -> Loop:
         """Return the loop of a training."""
-        return Loop(max_epochs, callbacks, history, interrupts)
+        return Loop(max_epochs, hooks, history, interrupts)
 
     # ---- between steps ------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class ProcessGroup:
         return value
 
     def is_interrupted(self) -> bool:
-        """Whether this process has got Ctrl-C, which takes effect only after a step."""
+        """Return whether this process has got Ctrl-C, which takes effect only after a step."""
         return False
 
     def average_gradients(self, optimizer: Optimizer) -> None:

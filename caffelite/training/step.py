@@ -17,7 +17,7 @@ class Step:
     """A training step. It returns the model's output, or a tuple if the model has several."""
 
     is_training = True
-    batches = 1  # how many batches of the data make a step
+    batches_per_step = 1  # how many batches of the data make a step
     unit = "batch"  # the name of a step's data in messages
 
     def __init__(
@@ -43,7 +43,7 @@ class Step:
 
     def count_steps(self, batches: int) -> int:
         """Return the number of steps on this many batches of an epoch."""
-        return -(-batches // self.batches)
+        return -(-batches // self.batches_per_step)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be equal when a training continues from a checkpoint, by name."""

@@ -130,7 +130,7 @@ def _sigmoid_loss(function: Any, inputs: Sequence[np.ndarray]) -> list[str]:
 
 
 def _is_plain(loss: Any, labels: np.ndarray) -> bool:
-    """Whether a SoftmaxLoss has one label, and no option that changes the formula."""
+    """Return whether a SoftmaxLoss has one label, and no option that changes the formula."""
     return labels.size == 1 and labels.dtype.kind in "iu" and not loss.label_smoothing and loss.ignore is None
 
 

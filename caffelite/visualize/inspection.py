@@ -34,7 +34,7 @@ from caffelite.data.out_of_core import Source
 from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
-from caffelite.training.inputs import as_loss, prepare_data
+from caffelite.training.inputs import as_losses, prepare_data
 from caffelite.visualize.graph import record_graph
 from caffelite.visualize.plots import PALETTE
 
@@ -225,7 +225,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     """
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
-    loss = as_loss(loss)
+    loss = as_losses(loss)
     batch, _ = prepare_data(model, "inspect", x, y, None, loss)
     if Source in map(type, batch.columns()):
         raise ValueError(

@@ -165,7 +165,7 @@ class Live:
 
 
 def _has_screen() -> bool:
-    """Whether a browser would open a window, and not take over the terminal."""
+    """Return whether a browser would open a window, and not take over the terminal."""
     return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 

@@ -131,7 +131,7 @@ class Updates:
         self._parts["status"].due = 0.0
 
     def _has_time_for(self, name: str, budget: float) -> bool:
-        """Whether a part that was never made has its time. The time of steps on as many rows is a guess of it."""
+        """Return whether a part that was never made has its time. Steps on as many rows give a guess."""
         rows, rate = self._rows_by_part.get(name), self.status.rate
         if rows is None:
             return True

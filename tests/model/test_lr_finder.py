@@ -23,7 +23,7 @@ def everything(model, optimizer, generator=None):
     state += [array.tobytes() for array in model.buffers().values()]
     state += [None if p.grad is None else p.grad.tobytes() for p in model.parameters()]
     if generator is not None:
-        state += [generator._order.tobytes(), generator._state.tobytes(), generator._epochs]
+        state += [generator._order.tobytes(), generator._shuffle_state.tobytes(), generator._epochs]
     return state
 
 

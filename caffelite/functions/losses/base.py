@@ -213,3 +213,8 @@ class Penalized(Function, recordable=True):
 
     def __repr__(self) -> str:
         return f"Penalized({self.loss!r}, {len(self.penalized_parameters)} parameters, l1={self.l1}, l2={self.l2})"
+
+
+def unwrap_penalized(loss: Any) -> Any:
+    """Return the loss in a Penalized, any other loss itself."""
+    return loss.loss if isinstance(loss, Penalized) else loss

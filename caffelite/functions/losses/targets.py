@@ -27,7 +27,7 @@ SUM_TOLERANCE = 1e-3  # by how much the probabilities of a row may miss the sum 
 def as_labels(
     loss: str, targets: Any, scores_shape: Shape, ignore: int | None = None, allow_nd: bool = False
 ) -> np.ndarray:
-    """Integer labels (n,), or (n, …) if `allow_nd`, for scores (n, …, C), as int64 in one axis.
+    """Return integer labels (n,), or (n, …) if `allow_nd`, for scores (n, …, C), as int64 in one axis.
 
     Raise TypeError for other dtypes, and ValueError for other shapes and for a label that is neither one of the
     classes 0 … C − 1 nor `ignore`.

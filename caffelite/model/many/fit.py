@@ -38,7 +38,7 @@ from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.inputs import (
     EVAL_OPTIONS,
-    as_loss,
+    as_losses,
     check_columns,
     check_indices,
     check_optimizer,
@@ -236,8 +236,8 @@ class Fit:
         names = Objective(self.loss, self.plan.metrics, set()).names
         self.history = History.empty(names, split != 0 or self.validation is not None)
         full, last = divmod(len(self.rows) - self.held_out, self.batch_size)
-        joins = last == 1 and full > 0 and trains_batch_norm(self.model)
-        self.optimizer._schedule_state.warn_if_short(self.plan.epochs * (full + (last > 0) - joins))
+        merges_last = last == 1 and full > 0 and trains_batch_norm(self.model)
+        self.optimizer._schedule_state.warn_if_short(self.plan.epochs * (full + (last > 0) - merges_last))
 
     def check_weights(self, what: str, rows: np.ndarray) -> None:
         """Raise ValueError if there are weights, and all of these rows weigh 0."""
@@ -271,8 +271,8 @@ class Fit:
         plan, state, rows, validation = self.plan, self.model._model_state, self.rows, self.validation
         rng = state.rng if plan.seed is None else make_rng("seed", plan.seed)
         if self.held_out:
-            drawn_from = state.find_split_rng(len(rows), rng, reseed=plan.seed is not None)
-            training, held_out = draw_split(len(rows), self.held_out, drawn_from)
+            split_rng = state.find_split_rng(len(rows), rng, reseed=plan.seed is not None)
+            training, held_out = draw_split(len(rows), self.held_out, split_rng)
             for part in (training, held_out):
                 self.check_weights("validation_split", rows[part])
             validation = make_batches(self.data, EVAL_OPTIONS).restrict(rows[held_out])
@@ -425,7 +425,9 @@ def _make_fits(models: Any, loss: Any, optimizers: Any, batch_size: Any, plan: P
     """Return the trainings. ValueError or TypeError, naming the model, if one of them is not possible."""
     models = _check_models(models)
     optimizers = _list_per_model("optimizers", optimizers, len(models))
-    is_one = isinstance(loss, Function | str) or not isinstance(loss, Iterable)  # `as_loss` refuses what is not a loss
+    is_one = isinstance(loss, Function | str) or not isinstance(
+        loss, Iterable
+    )  # `as_losses` refuses what is not a loss
     losses = [loss] * len(models) if is_one else _list_per_model("loss", loss, len(models))
     sizes = _list_per_model("batch_size", batch_size, len(models)) if isinstance(batch_size, Iterable) else None
     size = check_positive_integer("batch_size", batch_size) if sizes is None else 0
@@ -433,7 +435,7 @@ def _make_fits(models: Any, loss: Any, optimizers: Any, batch_size: Any, plan: P
     owners: dict[int, int] = {}  # the model's number, by the ids of what its training changes
     for i, model in enumerate(models):
         with _name_model(i):
-            losses[i] = as_loss(losses[i])
+            losses[i] = as_losses(losses[i])
             check_optimizer(model, optimizers[i])
             rows_per_batch = size if sizes is None else check_positive_integer("batch_size", sizes[i])
         fits.append(Fit(model, optimizers[i], losses[i], rows_per_batch, plan))

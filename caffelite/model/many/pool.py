@@ -20,9 +20,8 @@ from caffelite._support.warnings import thread_origin, user_line
 from caffelite.core.modes import mode
 from caffelite.model.many.shared_programs import SharedModel, Signature, share_model
 
-POLL_INTERVAL = (
-    0.05  # seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal
-)
+# Seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal.
+POLL_INTERVAL = 0.05
 
 
 class StopFlag:

@@ -120,7 +120,7 @@ def _find_plus_one(g: NodeGraph, name: str) -> str | None:
 
 
 def _is_scaled(g: NodeGraph, name: str, x: str, scale: float) -> bool:
-    """Whether the value is x times the scale."""
+    """Return whether the value is x times the scale."""
     if (quotient := g.producer(name, "Div")) is not None:
         return quotient.inputs[0] == x and _is_close(g.number(quotient.inputs[1]), 1 / scale)
     rest = drop_name(factors(g, name), x)
@@ -128,7 +128,7 @@ def _is_scaled(g: NodeGraph, name: str, x: str, scale: float) -> bool:
 
 
 def _is_cubic(g: NodeGraph, name: str, x: str) -> bool:
-    """Whether the value is x + 0.044715 x³."""
+    """Return whether the value is x + 0.044715 x³."""
     node = g.producer(name, "Add")
     if node is None or x not in node.inputs:
         return False

@@ -257,7 +257,7 @@ def _make_layer(g: NodeGraph, node: Node) -> Any:
 
 
 def _is_zero(g: NodeGraph, name: str) -> bool:
-    """Whether a value is known to be 0."""
+    """Return whether a value is known to be 0."""
     producer = g.producers.get(name)
     while producer is not None and producer.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
         name = producer.inputs[0]

@@ -59,9 +59,8 @@ def instructions(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
 @functools.lru_cache(maxsize=1024)
 def user_bases(kind: type) -> tuple[type, ...]:
     """Return the class and its bases that the user wrote, without the bases from caffelite and libraries."""
-    bases = [
-        base for base in kind.__mro__ if isinstance(base.__module__, str)
-    ]  # some compiled types have no name as their module
+    # Some compiled types have no name as their module.
+    bases = [base for base in kind.__mro__ if isinstance(base.__module__, str)]
     files = [getattr(sys.modules.get(base.__module__), "__file__", "") for base in bases]
     return tuple([base for base, file in zip(bases, files, strict=True) if is_user_code(base.__module__, file)])
 
@@ -77,7 +76,7 @@ def special_methods(kind: type) -> tuple[str, ...]:
 
 
 def is_user_code(module: str, file: str | None) -> bool:
-    """Whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
+    """Return whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
     if module.partition(".")[0] in ("caffelite", "builtins") or file is None:
         return False
     return "site-packages" not in file and not file.startswith(_LIBRARIES)

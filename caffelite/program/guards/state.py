@@ -140,7 +140,7 @@ class StateGuards:
             self.visit(default, "a default")
 
     def is_first_visit(self, owner: Any, name: str) -> bool:
-        """Whether this name of this owner is not watched yet. From now on it is."""
+        """Return whether this name of this owner is not watched yet. From now on it is."""
         if (id(owner), name) in self.guarded:
             return False
         self.guarded.add((id(owner), name))

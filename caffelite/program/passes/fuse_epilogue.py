@@ -68,7 +68,7 @@ def _find_producer(x: Operand | None, k: int, instructions: list[Any], users: di
 
 
 def _can_fuse(consumer: Instruction, x: Operand, i: int, k: int, instructions: list[Any]) -> bool:
-    """Whether the call at k, `consumer`, can be done at i already, where x is made."""
+    """Return whether the call at k, `consumer`, can be done at i already, where x is made."""
     out, producer = consumer.operands[0], instructions[i]
     side_inputs = [operand for operand in consumer.operands[1:] if operand is not None and operand != x]
     between = [instruction for instruction in instructions[i + 1 : k] if instruction is not None]
@@ -95,7 +95,7 @@ def _can_fuse(consumer: Instruction, x: Operand, i: int, k: int, instructions: l
 
 
 def _is_read_elsewhere(x: Operand, i: int, k: int, users: dict[Buffer, list[int]]) -> bool:
-    """Whether anybody except the instruction at k reads the result itself."""
+    """Return whether anybody except the instruction at k reads the result itself."""
     return not x.buffer.is_temporary or users[x.buffer] != [i, k]
 
 
@@ -135,7 +135,7 @@ def _strides(operand: Operand, x: Operand) -> tuple[int, ...]:
 
 
 def _is_row(operand: Operand | None, x: Operand) -> bool:
-    """Whether the operand is one contiguous row that is used for all rows of x."""
+    """Return whether the operand is one contiguous row that is used for all rows of x."""
     return (
         operand is not None
         and operand.shape in (x.shape[1:], (1, *x.shape[1:]))

@@ -138,7 +138,7 @@ class AverageWeights:
 class AveragingHook(LoopHook):
     """Gives the model its average weights after an epoch and at the end, and takes them back before further steps.
 
-    It is the first callback, so validation and all others see the average.
+    It is the first hook, so validation and all others see the average.
     """
 
     def __init__(self, average: AverageWeights) -> None:
@@ -164,7 +164,7 @@ class AveragingStep(Step):
     def __init__(self, step: Step, average: AverageWeights) -> None:
         super().__init__(step.model, step.objective, step.optimizer, step.clip_norm)
         self.step, self.average = step, average
-        self.batches, self.unit = step.batches, step.unit
+        self.batches_per_step, self.unit = step.batches_per_step, step.unit
 
     def __call__(self, *batches: Batch) -> Any:
         outputs = self.step(*batches)

@@ -128,13 +128,10 @@ class CallbackList(LoopHook):
         """Return a context in which the model has the weights that it would have if the training ended now."""
         return nullcontext() if self.average is None else self.average.averaged_weights()
 
-    def stateful_callbacks(self) -> list[Any]:
-        """Return the callbacks that have a state that is not empty."""
-        return [callback for callback in self._select("state_dict") if callback.state_dict()]
-
-    def states(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the class names and the states of the callbacks that have a state."""
-        return [(type(callback).__name__, callback.state_dict()) for callback in self.stateful_callbacks()]
+    def states(self) -> list[tuple[Any, dict[str, Any]]]:
+        """Return the callbacks that have a state that is not empty, and these states."""
+        states = [(callback, callback.state_dict()) for callback in self._select("state_dict")]
+        return [(callback, state) for callback, state in states if state]
 
 
 def _check_callback(callback: Any) -> None:

@@ -92,7 +92,7 @@ class Monitor:
         return is_best
 
     def _breaks_tie(self, epoch: int, history: History) -> bool:
-        """Whether this epoch has a lower loss than the best one. Their metrics are equal."""
+        """Return whether this epoch has a lower loss than the best one. Their metrics are equal."""
         if self.monitor in ("loss", "val_loss"):
             return False
         losses = history.get("val_loss", history["loss"])
@@ -154,8 +154,9 @@ class EarlyStopping(Monitor):
         self._model: BaseModel | None = None
         self._named_state: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
         self._best_state: dict[str, np.ndarray] = {}
-        self._epoch_hook: BestHook | None = None  # which may have looked at the last epochs,
-        self._copies: dict[str, np.ndarray] = {}  # and has copied the state of the best of them
+        # It may have looked at the last epochs without Python, and copied the state of the best of them.
+        self._epoch_hook: BestHook | None = None
+        self._copies: dict[str, np.ndarray] = {}
 
     def begin(self, training: Training) -> None:
         super().begin(training)
@@ -163,7 +164,8 @@ class EarlyStopping(Monitor):
 
     def __call__(self, epoch: int, history: History) -> bool:
         calls = 0 if self._epoch_hook is None else self._epoch_hook.calls
-        is_best = [self.update(i, history) for i in range(epoch + 1 - max(calls, 1), epoch + 1)]
+        first_epoch = epoch + 1 - max(calls, 1)  # the first that `update` has not seen
+        is_best = [self.update(i, history) for i in range(first_epoch, epoch + 1)]
         if any(is_best) and self.restore_best:
             self._best_state = self._copies if calls else {name: x.copy() for name, x in self._state().items()}
         self._epoch_hook = None

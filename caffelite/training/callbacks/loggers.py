@@ -27,14 +27,14 @@ class CSVLog:
         self.path = Path(path).absolute()
 
     def begin(self, training: Any) -> None:
-        history, self._leads = training.history, training.is_main
+        history, self._is_main = training.history, training.is_main
         self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
 
     def __call__(self, epoch: int, history: History) -> None:
         self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
 
     def _write(self, mode: str, rows: list[tuple[Any, ...]]) -> None:
-        if not self._leads:
+        if not self._is_main:
             return
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)

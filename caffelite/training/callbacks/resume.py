@@ -60,7 +60,7 @@ def _read_split_rngs(states: dict[str, Any]) -> dict[int, np.random.Generator]:
     return split_rngs
 
 
-class CheckpointWriter:
+class TrainingCheckpoint:
     """Writes a training to a file, at any time between two steps, and restores it.
 
     `first_rng_states` are the states before the training drew any random number.
@@ -117,7 +117,7 @@ class CheckpointWriter:
             "schedules": self._schedules,
             "streams": self.first_rng_states,
             "stream": model._model_state.rng.bit_generator.state,  # now: a callback may have drawn from it
-            "callbacks": [[name, _plain_values(state)] for name, state in callbacks],
+            "callbacks": [[type(callback).__name__, _plain_values(state)] for callback, state in callbacks],
             "ended": self.callback_list.should_stop,
         }
         training_arrays = {f"{TRAINING_PREFIX}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
@@ -184,7 +184,7 @@ class CheckpointWriter:
         measured = saved.arrays("history")
         if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.epoch,)):
             raise saved.error("has a history of other epochs than the training")
-        names = [type(callback).__name__ for callback in self.callback_list.stateful_callbacks()]
+        names = [type(callback).__name__ for callback, _ in self.callback_list.states()]
         if [name for name, _ in saved.text["callbacks"]] != names:
             raise saved.error(f"has states of the callbacks {saved.text['callbacks']}; expected states of {names}")
         if isinstance(self.validation, DataGenerator):
@@ -229,7 +229,7 @@ class CheckpointWriter:
 
     def resume_callbacks(self, saved: CheckpointFile) -> None:
         """Restore the callbacks' states, after they have begun."""
-        for i, callback in enumerate(self.callback_list.stateful_callbacks()):
+        for i, (callback, _) in enumerate(self.callback_list.states()):
             callback.load_state_dict(saved.text["callbacks"][i][1] | saved.arrays(f"callbacks.{i}"))
         self.callback_list.should_stop = bool(saved.text["ended"])
 
@@ -332,12 +332,12 @@ class Resumption:
         generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
         self._data_states = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
 
-    def restore(self, checkpoints: CheckpointWriter) -> EpochState:
+    def restore(self, checkpoints: TrainingCheckpoint) -> EpochState:
         """Restore optimizer, model and history from the checkpoint. Return the position in the data."""
         with self.saved.wrap_errors():
             return checkpoints.resume(self.saved)
 
-    def restore_callbacks(self, checkpoints: CheckpointWriter) -> None:
+    def restore_callbacks(self, checkpoints: TrainingCheckpoint) -> None:
         """Restore the callbacks from the checkpoint, after they have begun."""
         with self.saved.wrap_errors():
             checkpoints.resume_callbacks(self.saved)
@@ -368,7 +368,7 @@ def _rng_state(rng: np.random.Generator) -> tuple[np.random.BitGenerator, Any]:
 
 
 def _have_same_bits(state: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two state dicts have the same bits."""
+    """Return whether two state dicts have the same bits."""
     return state.keys() == other.keys() and all(
         np.asarray(x).tobytes() == np.asarray(other[name]).tobytes() for name, x in state.items()
     )

@@ -17,7 +17,7 @@ from caffelite.training.step import Step
 
 def make_epochs(step: Step, batches: Iterable[Any], epochs: int, interrupts: Interrupts | None = None) -> Epochs:
     """Return the epochs of a step over these batches."""
-    if step.batches > 1:
+    if step.batches_per_step > 1:
         return AccumulationEpochs(step, batches, interrupts)
     if is_replayed(batches):
         kind = InMemoryEpochs if batches.blocks is None else OutOfCoreEpochs

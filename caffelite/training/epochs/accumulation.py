@@ -56,7 +56,7 @@ class AccumulationStep(Step):
 
     def __init__(self, step: Step, count: int) -> None:
         super().__init__(step.model, step.objective, step.optimizer, step.clip_norm)
-        self.batches = self.num_batches = count
+        self.batches_per_step = self.num_batches = count
         self.cursor = step.model._model_state.programs.cursor
 
     def __call__(self, *batches: Batch) -> list[Any]:
@@ -66,8 +66,8 @@ class AccumulationStep(Step):
             batch_outputs, weight = self.add_gradient(batch)
             outputs.append(batch_outputs)
             total_weight = weight if total_weight is None else kernels.add(total_weight, weight)
-        for run in self.optimizer.segments():
-            kernels.divide(run.gradient, total_weight, out=run.gradient)
+        for segment in self.optimizer.segments():
+            kernels.divide(segment.gradient, total_weight, out=segment.gradient)
         self.optimizer.step(clip_norm=self.clip_norm)
         return outputs
 
@@ -94,16 +94,16 @@ class AccumulationStep(Step):
 
 
 class MicroBatchStep(AccumulationStep):
-    """One step on a batch in parts of `rows` rows; the last part has the rest. `joins`: no last part has one row."""
+    """One step on a batch in parts of `rows` rows; the last has the rest. `merges_last`: no last part has one row."""
 
-    def __init__(self, step: Step, count: int, rows: int, joins: bool) -> None:
+    def __init__(self, step: Step, count: int, rows: int, merges_last: bool) -> None:
         super().__init__(step, count)
-        self.batches, self.rows, self.joins = 1, rows, joins
+        self.batches_per_step, self.rows, self.merges_last = 1, rows, merges_last
 
     def __call__(self, batch: Batch) -> Any:  # type: ignore[override]
         rows = batch.rows
         cuts = [*range(0, rows, self.rows), rows]
-        if self.joins and len(cuts) > 2 and rows % self.rows == 1:
+        if self.merges_last and len(cuts) > 2 and rows % self.rows == 1:
             del cuts[-2]
         layout, columns = batch.layout(), batch.columns()
         parts = [layout.batch([x[a:b] for x in columns]) for a, b in itertools.pairwise(cuts)]
@@ -111,7 +111,7 @@ class MicroBatchStep(AccumulationStep):
         return _concat_outputs(outputs) if self.objective.epoch_metrics else None
 
     def key(self) -> tuple[Any, ...]:
-        return (*super().key(), self.rows, self.joins)
+        return (*super().key(), self.rows, self.merges_last)
 
 
 def _concat_outputs(outputs: list[Any]) -> Any:
@@ -127,13 +127,13 @@ class AccumulationEpochs(IterableEpochs):
 
     @property
     def position(self) -> Position:
-        return Position(self.epoch, self.batch // self.step.batches)
+        return Position(self.epoch, self.batch // self.step.batches_per_step)
 
     def _next_batches(self) -> list[Batch]:
         if self.rest is None:
             self.rest = start_epoch(self.batches, self.batch, copy_batches=True)  # the user may fill the arrays again
         batches: list[Batch] = []
-        while len(batches) < self.step.batches and (next_batches := super()._next_batches()):
+        while len(batches) < self.step.batches_per_step and (next_batches := super()._next_batches()):
             batches += next_batches
         return batches
 
@@ -145,7 +145,7 @@ class AccumulationEpochs(IterableEpochs):
         columns = [column for batch in counted_batches for column in batch.columns()]
         specs = tuple([(batch.layout(), batch.rows) for batch in counted_batches])
         with self.programs.lock_cursor():
-            self.cursor["sums"] = kernels.address(accumulator.means)
+            self.cursor["sums"] = kernels.address(accumulator.sums)
             program = self.find_program("step on several", specs, [*map(to_row_array, columns)], len(counted_batches))
             outputs = program.run(functools.partial(self.take_joint_step, specs), *columns)
         if self.objective.epoch_metrics:

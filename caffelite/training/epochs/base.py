@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.interrupts import Interrupts, NullInterrupts
 from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard
 from caffelite.data.generator import DataGenerator, Layout, is_replayed
 from caffelite.program import Program
@@ -31,8 +32,9 @@ class Epochs(ABC):
     returns_each_epoch = False  # whether callbacks get each epoch's results before the next epoch begins
     takes_epoch_hooks = False  # whether they can make calls after each epoch without Python, see `set_epoch_hooks`
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, interrupts: Interrupts | None = None) -> None:
         self.step, self.model, self.objective = step, step.model, step.objective
+        self.interrupts: Interrupts = NullInterrupts() if interrupts is None else interrupts
         self.programs = self.model._model_state.programs
         self.cursor = self.programs.cursor
 
@@ -171,8 +173,8 @@ class EpochState(NamedTuple):
             batches.check(arrays)
             if targets and len(targets) != len(batches._targets()):
                 raise ValueError(f"expected {len(batches._targets())} targets of the epoch, got {len(targets)}")
-            in_memory = is_replayed(batches) and batches.blocks is None and step.batches == 1
-            last = len(batches) - in_memory  # other Epochs return before they begin the next epoch
+            in_memory = is_replayed(batches) and batches.blocks is None and step.batches_per_step == 1
+            last = len(batches) - (1 if in_memory else 0)  # other Epochs return before they begin the next epoch
             if batch > last or num_rows > min(batch * batches.batch_size + (batch == len(batches)), batches.rows):
                 raise ValueError(
                     f"batch {batch} of {len(batches)}, and {num_rows} rows of the epoch, are not a position in it"
@@ -204,13 +206,13 @@ class EpochAccumulator:
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
-        self.means = np.zeros((1, self.objective.num_sums, 2))
+        self.sums = np.zeros((1, self.objective.num_sums, 2))
         self.batches = 0
         self.pieces: list[dict[str, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
 
     def loss(self) -> float:
         """Return the mean loss so far, or NaN before the first step."""
-        return self.objective.mean_loss(self.means)
+        return self.objective.mean_loss(self.sums)
 
     def check_batches(self, location: str) -> None:
         """Raise ValueError if there were no batches."""

@@ -10,12 +10,12 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.interrupts import Interrupts
 from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.data.generator import DataGenerator
 from caffelite.functions import Losses
@@ -32,23 +32,22 @@ MAX_STORED_EPOCHS = 1024  # the sums of at most this many epochs are stored befo
 class InMemoryEpochs(Epochs):
     """Epochs over a DataGenerator's arrays.
 
-    A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and
-    `defer()`, see `Interrupts`.
+    A step without a Program is recorded. All others are replayed, many in one call.
     """
 
-    def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
-        super().__init__(step)
-        self.generator, self.interrupts = data, interrupts
+    def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Interrupts | None = None) -> None:
+        super().__init__(step, interrupts)
+        self.generator = data
         self.data = convert_generator(self.model, data)
         weights = self.data.weights
-        counts = None if weights is None else weights != 0
+        counted_rows = None if weights is None else weights != 0
         self.columns = [*map(to_row_array, self.data.columns())]
-        # The Programs, and the Functions and the precision with which they were found.
+        # The Functions and the precision with which Programs were found, and these Programs.
         self.program_cache: tuple[Any, str, list[Program]] | None = None
         self.row_buffers: dict[str, np.ndarray] = {}  # the epoch's outputs and targets, as more columns
         self.sums = np.zeros((min(epochs, MAX_STORED_EPOCHS), self.objective.num_sums, 2))
         full, last = data.batch_sizes(data.rows)
-        # The rows of a full batch and of a shorter last batch, as far as there are such batches.
+        # The rows of a full batch and of a last batch of another size, as far as there are such batches.
         self.batch_sizes = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
         self.replay = kernels.EpochReplay(
             self.columns,
@@ -59,7 +58,7 @@ class InMemoryEpochs(Epochs):
             data.batch_size,
             full,
             full + (last > 0),
-            None if counts is None or counts.all() else counts,
+            None if counted_rows is None or counted_rows.all() else counted_rows,
             self.stop_flag(),
         )
         self.position: Any = self.replay  # its `epoch` and `batch` are the position of the training
@@ -102,7 +101,7 @@ class InMemoryEpochs(Epochs):
 
     def stop_flag(self) -> np.ndarray | None:
         """Return an array. If its number is not 0, the replay stops after a step."""
-        return None if self.interrupts is None else self.interrupts.pending
+        return self.interrupts.pending
 
     def time_limits(self, is_done: Callable[[], bool]) -> Iterable[float]:
         """Return the seconds of each stretch of steps. After it Python updates the bar and looks for Ctrl-C."""
@@ -110,8 +109,8 @@ class InMemoryEpochs(Epochs):
 
     def _replay_steps(self, epochs: int, seconds: float, steps: float) -> None:
         """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
-        deferral = nullcontext() if self.interrupts is None else self.interrupts.defer()
-        with deferral, self.programs.lock_cursor(), annotate_step(self.position, [self.data], self.step):
+        annotation = annotate_step(self.position, [self.data], self.step)
+        with self.interrupts.defer(), self.programs.lock_cursor(), annotation:
             programs = self._find_programs()
             current = [program for program in programs if program.is_current()]
             next_program = programs[-1 if self.is_at_last_batch() else 0]
@@ -137,7 +136,7 @@ class InMemoryEpochs(Epochs):
         self.replay.last = last.replay if last in current else None
 
     def _find_programs(self) -> list[Program]:
-        """Return the Programs of a full batch and of a shorter last batch, as far as there are such batches.
+        """Return the Programs of a full batch and of a last batch of another size, as far as there are such batches.
 
         A short epoch takes less time than to find them. So they are found once, if they are recorded and the model's
         Functions stay the same.
@@ -152,7 +151,7 @@ class InMemoryEpochs(Epochs):
         return cached[2]
 
     def is_at_last_batch(self) -> bool:
-        """Return whether the next batch is a last batch that is shorter than the others."""
+        """Return whether the next batch is a last batch of another size."""
         return bool(self.replay.batch >= self.replay.full_batches)
 
     def _record(self, program: Program) -> None:
@@ -249,7 +248,7 @@ def _record_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
     if not data.shuffle:
         return None
     with CallRecorder() as calls:
-        kernels.shuffle(data._order, data._state)
+        kernels.shuffle(data._order, data._shuffle_state)
     call: kernels.RecordedCall = calls.entries[0]
     return call
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -32,8 +31,8 @@ class IterableEpochs(Epochs):
     returns_each_epoch = True
 
     def __init__(self, step: Step, batches: Iterable[Any], interrupts: Interrupts | None = None) -> None:
-        super().__init__(step)
-        self.batches, self.interrupts = batches, interrupts
+        super().__init__(step, interrupts)
+        self.batches = batches
         self.epoch = self.batch = self.steps = 0
         self._begin_epoch()
 
@@ -50,12 +49,11 @@ class IterableEpochs(Epochs):
             self.check_equal(batches)
         if not batches:
             self.accumulator.check_batches(f"in epoch {self.epoch + 1}" if self.step.is_training else "to evaluate")
-            self.last_results = self.compute_results(self.accumulator.means, concat_rows(self.accumulator.pieces))
+            self.last_results = self.compute_results(self.accumulator.sums, concat_rows(self.accumulator.pieces))
             self.epoch, self.batch = self.epoch + 1, 0
             self._begin_epoch()
             return
-        held = nullcontext() if self.interrupts is None else self.interrupts.defer()
-        with held, annotate_step(self.position, batches, self.step):
+        with self.interrupts.defer(), annotate_step(self.position, batches, self.step):
             self.run_step(batches, self.accumulator)
             self.batch += len(batches)
             self.steps += 1
@@ -98,7 +96,7 @@ class IterableEpochs(Epochs):
         if shard is not None:
             columns = [column[shard.slice] for column in columns]
         with self.programs.lock_cursor():
-            self.cursor["sums"] = kernels.address(accumulator.means)
+            self.cursor["sums"] = kernels.address(accumulator.sums)
             program = self.find_program("step", layout, [*map(to_row_array, columns)], rows)
             outputs = program.run(functools.partial(self.take_step, layout, shard), *columns)
         if self.objective.epoch_metrics:
@@ -121,7 +119,7 @@ class IterableEpochs(Epochs):
         return self.accumulator.loss()
 
     def state(self) -> EpochState:
-        sums, rows = self.accumulator.means[0], self.gather_all(concat_rows(self.accumulator.pieces))
+        sums, rows = self.accumulator.sums[0], self.gather_all(concat_rows(self.accumulator.pieces))
         return EpochState(self.epoch, self.batch, {**self.start_state, "sums": sums, **rows})
 
     def restore(self, state: EpochState) -> None:
@@ -133,7 +131,7 @@ class IterableEpochs(Epochs):
                 for make_batch in start_epoch(self.batches):
                     make_batch()
         self._begin_epoch()
-        self.accumulator.means[0], self.accumulator.batches = arrays["sums"], self.batch
+        self.accumulator.sums[0], self.accumulator.batches = arrays["sums"], self.batch
         if epoch_rows := state.epoch_rows():
             self.accumulator.pieces = [{name: self.scatter_rows(rows) for name, rows in epoch_rows.items()}]
 

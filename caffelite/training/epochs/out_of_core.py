@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
 
 import numpy as np
 
@@ -24,8 +23,8 @@ class OutOfCoreEpochs(Epochs):
     """
 
     def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Interrupts | None = None) -> None:
-        super().__init__(step)
-        self.generator, self.max_epochs, self.interrupts = data, epochs, interrupts
+        super().__init__(step, interrupts)
+        self.generator, self.max_epochs = data, epochs
         self.data = inputs.convert_generator(self.model, data)
         self.memory = data.allocate_buffers(self.data.columns())
         self.epoch = 0
@@ -55,13 +54,13 @@ class OutOfCoreEpochs(Epochs):
             if self.buffer_epochs is None:
                 self.buffer_epochs = self._open_buffer()
             self.buffer_epochs.run_until(1, steps)
-        with nullcontext() if self.interrupts is None else self.interrupts.defer():
+        with self.interrupts.defer():
             if self.buffer_epochs is not None and self.buffer_epochs.epoch == 1:
                 self._end_buffer(self.buffer_epochs)
             if self.batches_before == len(self.generator):
                 self.accumulator.batches = self.batches_before
                 self.accumulator.check_batches(f"in epoch {self.epoch + 1}")
-                self.last_results = self.compute_results(self.accumulator.means, concat_rows(self.accumulator.pieces))
+                self.last_results = self.compute_results(self.accumulator.sums, concat_rows(self.accumulator.pieces))
                 self.epoch += 1
                 self._begin_epoch()
 
@@ -88,7 +87,7 @@ class OutOfCoreEpochs(Epochs):
         buffer_epochs = self.make_buffer_epochs(data)
         buffer_epochs.replay.go_to(0, self.batches_before - first * batches_per_buffer, 0)
         self.batches_before = first * batches_per_buffer
-        buffer_epochs.sums[0], buffer_epochs.position = self.accumulator.means[0], self
+        buffer_epochs.sums[0], buffer_epochs.position = self.accumulator.sums[0], self
         return buffer_epochs
 
     def make_buffer_epochs(self, data: DataGenerator) -> InMemoryEpochs:
@@ -119,7 +118,7 @@ class OutOfCoreEpochs(Epochs):
 
     def _end_buffer(self, buffer_epochs: InMemoryEpochs) -> None:
         self.batches_before += buffer_epochs.steps
-        self.accumulator.means[0] = buffer_epochs.sums[0]
+        self.accumulator.sums[0] = buffer_epochs.sums[0]
         self.accumulator.pieces += [buffer_epochs.epoch_rows()] if buffer_epochs.row_buffers else []
         self.buffer_epochs = None
 
@@ -130,7 +129,7 @@ class OutOfCoreEpochs(Epochs):
         return self.accumulator.loss() if self.buffer_epochs is None else self.buffer_epochs.loss()
 
     def state(self) -> EpochState:
-        buffer_epochs, sums, pieces = self.buffer_epochs, self.accumulator.means[0], list(self.accumulator.pieces)
+        buffer_epochs, sums, pieces = self.buffer_epochs, self.accumulator.sums[0], list(self.accumulator.pieces)
         if buffer_epochs is not None:
             sums = buffer_epochs.sums[0]
             pieces += [buffer_epochs.epoch_rows()] if buffer_epochs.row_buffers else []
@@ -141,7 +140,7 @@ class OutOfCoreEpochs(Epochs):
         self.epoch, batch, arrays = state
         self.generator.restore(arrays)
         self._begin_epoch()
-        self.batches_before, self.accumulator.means[0] = batch, arrays["sums"]
+        self.batches_before, self.accumulator.sums[0] = batch, arrays["sums"]
         if epoch_rows := state.epoch_rows():
             self.accumulator.pieces = [{name: self.scatter_rows(rows) for name, rows in epoch_rows.items()}]
 

@@ -115,17 +115,17 @@ def guess_threshold(scores: np.ndarray) -> tuple[float, bool]:
 
 
 def has_nan(array: np.ndarray) -> bool:
-    """Whether an element is NaN."""
+    """Return whether an element is NaN."""
     return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array.max()))  # max gives NaN if any is NaN
 
 
 def is_multilabel(outputs: tuple[int, ...], targets: tuple[int, ...]) -> bool:
-    """Whether targets of this shape are several labels per row, (n, C), for outputs of this shape."""
+    """Return whether targets of this shape are several labels per row, (n, C), for outputs of this shape."""
     return len(outputs) == 2 and outputs[1] > 1 and targets == outputs
 
 
 def has_single_score(outputs: np.ndarray) -> bool:
-    """Whether outputs are one score per row, (n,) or (n, 1)."""
+    """Return whether outputs are one score per row, (n,) or (n, 1)."""
     return outputs.ndim == 1 or outputs.shape[1] == 1
 
 
@@ -320,9 +320,10 @@ def roc_area(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall_area(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Σ precision · Δ recall over all thresholds, from the highest on. Equal scores are one step. 0 without positives.
+    """Return Σ precision · Δ recall over all thresholds, from the highest on; 0 without positives.
 
-    Not the trapezoids below the curve, which are too optimistic: J. Davis and M. Goadrich, ICML 2006.
+    Equal scores are one step. Not the trapezoids below the curve, which are too optimistic: J. Davis and M. Goadrich,
+    ICML 2006.
     """
     ones = int(positive.sum())
     if ones == 0:

@@ -158,7 +158,7 @@ class NextStep:
         return f"result of {writers[-1] + 1}, {self.calls[writers[-1]].call.name}" if writers else "a constant"
 
     def _is_new(self, operand: Operand, number: int) -> bool:
-        """Whether the operand is a temporary that no kernel has written before this one."""
+        """Return whether the operand is a temporary that no kernel has written before this one."""
         return operand.buffer.is_temporary and not any(operand.buffer in call.writes for call in self.calls[:number])
 
 
