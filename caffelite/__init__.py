@@ -21,7 +21,7 @@ from caffelite._support.moved_modules import MovedModules
 from caffelite._support.warnings import NotRecorded, TrainingWarning
 from caffelite.core import initializers
 from caffelite.core.function import Function
-from caffelite.core.gradcheck import check_gradients
+from caffelite.core.gradcheck import check_gradients, gradient
 from caffelite.core.modes import inference, is_training, no_grad, precision
 from caffelite.core.tensor import Tensor
 from caffelite.core.threads import get_num_threads, set_num_threads, show_config
@@ -62,6 +62,7 @@ sys.modules |= {
 }
 
 add_argument_hints(callbacks, DataGenerator, Model)
+add_argument_hints(Tensor, methods=("backward",))
 
 __all__ = [
     "MLP",
@@ -87,6 +88,7 @@ __all__ = [
     "find_lr",
     "fit_many",
     "get_num_threads",
+    "gradient",
     "graph",
     "inference",
     "initializers",

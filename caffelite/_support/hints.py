@@ -30,6 +30,7 @@ NAMES = {
     "timeseries_dataset_from_array": "cl.Windows(series, length, horizon)",
     "image_dataset_from_directory": "cl.datasets.folder(path)",
     "to_categorical": "integer labels, which losses take as they are",
+    "grad": "cl.gradient(f, x), or loss.backward() and p.grad; there are no second derivatives",
     "GradientTape": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "manual_seed set_random_seed": "cl.Model(seed=0); there is no global seed",
     "from_numpy": "cl.Tensor(array)",
@@ -128,6 +129,8 @@ ATTRIBUTES = {
 }
 
 ARGUMENTS = {
+    # of backward
+    "create_graph": "no second derivatives; docs/coming-from-pytorch.md has a gradient penalty by differences",
     # of constructors
     "num_layers": "layers=2",
     "batch_first": "inputs (n, length, features) always",

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 Kind = TypeVar("Kind", bound=type)
@@ -63,13 +63,13 @@ def attribute_error(kind: type, name: str) -> AttributeError:
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
-def add_argument_hints(*targets: types.ModuleType | type) -> None:
+def add_argument_hints(*targets: types.ModuleType | type, methods: Iterable[str] = HINTED_METHODS) -> None:
     """Let errors about unknown or missing arguments of these classes, or of all in these modules, give hints."""
     for target in targets:
         kinds = [target] if isinstance(target, type) else vars(target).values()
         for kind in kinds:
             if isinstance(kind, type) and (kind is target or kind.__module__.startswith(target.__name__)):
-                for name in vars(kind).keys() & HINTED_METHODS:
+                for name in vars(kind).keys() & set(methods):
                     setattr(kind, name, _add_hints(vars(kind)[name]))
 
 

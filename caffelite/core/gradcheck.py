@@ -1,4 +1,4 @@
-"""check_gradients: compare a backward with central differences, element by element."""
+"""gradient of a callable, and check_gradients: compare a backward with central differences, element by element."""
 
 from __future__ import annotations
 
@@ -16,6 +16,41 @@ from caffelite.core.modes import mode
 from caffelite.core.tensor import Tensor
 
 Outputs = tuple[Any, ...]  # arrays or Tensors, one or more
+
+
+def gradient(f: Callable[..., Tensor], *xs: Any) -> Any:
+    """Return the gradient of f(*xs), a Tensor with one element, with respect to each x: an array, or a tuple of them.
+
+    Arrays and Tensors xs of floats come to f as Tensors. A gradient has its x's shape and dtype; it is 0 if x has no
+    part in f(*xs). The `.grad` of the xs, of parameters and of all other Tensors stays as it is.
+
+    There are no second derivatives: the results are arrays, and constants for whatever is computed from them.
+
+    Raise TypeError unless the xs are real numbers and f returns a Tensor, and ValueError unless that has one element.
+    """
+    leaves = [Tensor(as_real(x.data if isinstance(x, Tensor) else x, None, "gradient"), requires_grad=True) for x in xs]
+    before, mode.records_graph = mode.records_graph, True
+    try:
+        y = f(*leaves)
+    finally:
+        mode.records_graph = before
+    if not isinstance(y, Tensor):
+        raise TypeError(f"gradient: {f!r} returned {type(y).__name__}; it has to return a Tensor")
+    if y.size != 1:
+        raise ValueError(f"gradient: {f!r} has to return a single element, got shape {y.shape}; add .sum() or .mean()")
+    if y.requires_grad:
+        with _preserve_gradients(_find_other_leaves(y, leaves)):
+            y.backward()
+    gradients = tuple([np.zeros_like(leaf._data) if leaf.grad is None else leaf.grad for leaf in leaves])
+    return gradients[0] if len(gradients) == 1 else gradients
+
+
+def _find_other_leaves(y: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """Return the Tensors that a backward from y would give a gradient, without these leaves."""
+    graph = topological_order(y)
+    tensors = [t for t in graph if t.function is None]
+    tensors += [p for t in graph if t.function is not None for p in t.function.parameters()]
+    return [t for t in dict.fromkeys(tensors) if not any(t is leaf for leaf in leaves)]
 
 
 def check_gradients(

@@ -83,7 +83,7 @@ def test_indices_may_be_recorded_data():
     program = cl.capture(look_up, np.array([[0], [3]]), np.array([0, 1, 2], np.int16))
     rows, columns = np.array([[1], [-1]]), np.array([1, 1, 0], np.int16)
     for replayed, eager in zip(program(rows, columns), look_up(rows, columns), strict=True):
-        assert replayed.tobytes() == np.asarray(eager).tobytes()
+        assert replayed.tobytes() == getattr(eager, "data", eager).tobytes()
     before = table.grad.copy()
     with pytest.raises(IndexError, match="index 3 is out of bounds for an axis of length 3"):
         program(rows, np.array([1, 1, 3], np.int16))

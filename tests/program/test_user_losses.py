@@ -127,7 +127,7 @@ def test_a_users_loss_is_trained_as_written(loss):
         np.testing.assert_allclose(p.data, q.data, rtol=1e-5, atol=1e-7)
 
 
-def test_an_operation_in_a_loss_that_broadcasts_a_column_with_a_vector_is_named_once_with_its_line():
+def test_a_loss_that_broadcasts_a_column_with_a_vector_is_named_once_with_its_line():
     model, loss = net(1), lambda o, y: ((o - y) ** 2).mean()
     optimizer = cl.SGD(model.parameters(), lr=0.01)
     with pytest.warns(cl.TrainingWarning, match=r"\(n, 1\) with \(n,\).*o\[:, 0\] - y or o - y\[:, None\]") as warned:
