@@ -108,10 +108,12 @@ class SoftmaxLoss:
     """
 
     def forward(self, scores: np.ndarray, labels: np.ndarray) -> float:
-        exp = np.exp(scores - scores.max(axis=1, keepdims=True))
-        self.p = exp / exp.sum(axis=1, keepdims=True)
+        scores = scores - scores.max(axis=1, keepdims=True)  # p stays the same, and exp does not overflow
+        exp = np.exp(scores)
+        total = exp.sum(axis=1, keepdims=True)
+        self.p = exp / total
         self.at_labels = np.arange(len(labels)), labels  # the place of each row's label
-        return -np.log(self.p[self.at_labels]).mean()
+        return (np.log(total[:, 0]) - scores[self.at_labels]).mean()
 
     def backward(self) -> np.ndarray:
         ds = self.p.copy()

@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import caffelite
-from caffelite._support.terminal import echo, write
+from caffelite._support.terminal import echo, make_writable, write
 from caffelite._support.text_table import plural
 from caffelite.cli import builtin, gpt, grade, info, pages, tables
 from caffelite.cli.output import UsageError, is_stdout_error
@@ -48,8 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose help can be written in any encoding."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(make_writable(message, file or sys.stderr), file)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="caffelite",
         description="Train a small neural network on a table, a text or built-in data, without a download.",
         epilog="caffelite COMMAND --help describes a command and its arguments.",

@@ -64,7 +64,7 @@ class Recipe(NamedTuple):
         """Return AdamW. The first layer learns faster, and the scale of each column much faster and without decay."""
 
         def rate(factor: float) -> Any:
-            return schedules.cosine(factor * self.learning_rate, steps, warmup=max(1, steps // 50))
+            return schedules.cosine(factor * self.learning_rate, steps, warmup=min(max(1, steps // 50), steps - 1))
 
         columns, *layers = net.functions
         assert isinstance(columns, Splines)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite._support.terminal import echo
+from caffelite._support.text_table import shorten
 from caffelite.core.function import Function
 from caffelite.data.frames import Categories
 from caffelite.files.structure import to_json
@@ -176,5 +177,6 @@ def _check_text(columns: Splines, nets: int) -> None:
     """Raise ValueError, before the training, if a file of the nets could not hold the names and categories."""
     text = nets * len(to_json(columns.arguments()).encode())
     if text > MAX_TEXT + nets * columns.weight.data.nbytes // 16:
-        long = max(columns.categories, key=lambda name: sum(map(len, columns.categories[name])))
-        raise ValueError(f"the words are too many or too long, most of them in {long!r}: drop it")
+        names = [column.name for column in columns.columns]
+        longest = max(names, key=lambda name: len(name) + sum(map(len, columns.categories.get(name, ()))))
+        raise ValueError(f"the names or words are too many or too long, most of all {shorten(longest, 100)!r}: drop it")

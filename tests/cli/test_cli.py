@@ -363,6 +363,14 @@ def test_help_says_what_is_trained_and_the_defaults(arguments, words, capsys):
     assert [word for word in words if word not in text] == []
 
 
+@pytest.mark.parametrize("command", ["train", "live"])
+def test_help_is_written_in_any_encoding(command):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    run = [sys.executable, "-m", "caffelite", command, "--help"]
+    process = subprocess.run(run, capture_output=True, text=True, env=environment, check=True)
+    assert "..." in process.stdout or "->" in process.stdout
+
+
 def test_info_prints_the_configuration(capsys):
     cl.show_config()
     expected = capsys.readouterr().out

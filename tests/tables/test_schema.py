@@ -118,8 +118,10 @@ def test_infinite_numbers_raise_with_their_line(path):
 def test_words_that_would_not_fit_into_a_file_raise_before_the_training(monkeypatch):
     monkeypatch.setattr(training, "MAX_TEXT", 100)
     frame = {"w": Categories(np.arange(40) % 2, ["a" * 20_000, "b" * 200])}
-    with pytest.raises(ValueError, match="most of them in 'w': drop it"):
+    with pytest.raises(ValueError, match="most of all 'w': drop it"):
         learn_nets(frame, schema.Target("y", np.arange(40.0), None))
+    with pytest.raises(ValueError, match=r"names or words are too many or too long, most of all 'ppp.*…': drop it"):
+        learn_nets({"x": np.arange(40.0), "p" * 20_000: np.arange(40.0)}, schema.Target("y", np.arange(40.0), None))
 
 
 @pytest.mark.parametrize(

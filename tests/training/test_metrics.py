@@ -16,6 +16,7 @@ import caffelite as cl
 from caffelite.training.metrics.base import METRICS, resolve_metrics
 from caffelite.training.metrics.classification import find_threshold
 from tests.conftest import classifier, train
+from tests.functions.test_losses import DLPackArray
 
 every_seed = given(seed=st.integers(0, 2**32))
 
@@ -523,6 +524,11 @@ def test_a_metric_of_ones_own_that_broadcasts_a_column_with_a_vector_warns():
     assert result["mse"] == pytest.approx(np.mean((model.predict(x) - targets) ** 2))
     result = model.evaluate(x, targets, loss=cl.MSELoss(), metrics=[right])
     assert result["right"] == pytest.approx(result["loss"])
+
+
+def test_metrics_take_arrays_of_other_libraries():
+    outputs, targets = np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1])
+    assert accuracy(DLPackArray(outputs), DLPackArray(targets)) == 0.5
 
 
 @pytest.mark.parametrize("value", [None, "0.5", [1, 2], np.zeros(2), 1j, {}])

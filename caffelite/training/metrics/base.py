@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite.core.arrays import as_array
 from caffelite.functions.losses.function_loss import check_argument_order
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -39,7 +40,7 @@ class EpochMetric(ABC):
 
         `link` makes probabilities of outputs, for a metric that needs them.
         """
-        outputs, targets = np.asarray(outputs), np.asarray(targets)
+        outputs, targets = as_array(outputs, "outputs"), as_array(targets, "targets")
         self.check(self.__name__, outputs.shape, targets.shape)
         return float(self._compute(threshold, outputs, targets, link))
 
