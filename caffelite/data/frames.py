@@ -40,6 +40,9 @@ def is_instance(x: Any, library: str, kind: str) -> bool:
 def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
     """Return the columns of a frame by name. ValueError, beginning with `what`, for none or equal names."""
     if isinstance(frame, Mapping):
+        for name, x in frame.items():
+            if np.ma.is_masked(x):
+                raise ValueError(f"{what}: column {name!r} has masked elements; x.filled(np.nan) makes NaN of them")
         named = [(name, x if isinstance(x, Categories) else _infer_dtype(x)) for name, x in frame.items()]
     elif is_instance(frame, "pandas", "DataFrame"):
         named = [(name, _infer_dtype(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
@@ -104,8 +105,9 @@ def _entries(root: Function) -> list[dict[str, Any]]:
 
 
 def to_json(entries: Any) -> str:
-    """Return a structure as JSON."""
-    return json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
+    """Return a structure as JSON. Half a surrogate pair, which UTF-8 can't have, is escaped."""
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def build(entries: Any, custom: Mapping[str, Any]) -> Any:

@@ -85,8 +85,9 @@ class CategoryColumn(NamedTuple):
                 "in the frame that was learned"
             )
         k = len(self.categories)
-        known = {name: i for i, name in enumerate(self.categories)}
-        return np.array([*[known.get(name, k + 1) for name in names], k], np.int64)[codes]
+        known = {_shorten(name): i for i, name in enumerate(self.categories)}
+        known |= {name: i for i, name in enumerate(self.categories)}
+        return np.array([*[known.get(name, known.get(_shorten(name), k + 1)) for name in names], k], np.int64)[codes]
 
 
 Column = NumberColumn | DateColumn | CategoryColumn
@@ -131,6 +132,14 @@ def _infer_column(name: Any, column: Any, is_category: bool, what: str, min_freq
     return CategoryColumn(name, tuple([int(x) if isinstance(x, float) and x.is_integer() else x for x in names]))
 
 
+def find_absent_codes(column: CategoryColumn, values: Any, what: str) -> np.ndarray:
+    """Return the codes of the categories that no row has. Only a type that declares its categories can have such."""
+    if not (isinstance(values, frames.Categories) or frames.is_categorical(values)):
+        return np.zeros(0, np.int64)
+    counts = np.bincount(column.array(values, what), minlength=column.codes)
+    return np.flatnonzero(counts[: len(column.categories)] == 0)
+
+
 def column_from_config(name: Any, config: Any) -> Column:
     """Return the column of a name that a file describes as `config`. ValueError if it is not such a description."""
     if not isinstance(name, str | int):
@@ -160,6 +169,13 @@ def column_from_config(name: Any, config: Any) -> Column:
     return DateColumn(name, gaps, zone, tuple(parts), float(first))
 
 
+def _shorten(name: Any) -> Any:
+    """Return the shortest decimal of a number that float32 holds: 0.1 of float32 and of float64 are one category."""
+    if not isinstance(name, float) or name != float(np.float32(name)):
+        return name
+    return float(str(np.float32(name)))
+
+
 def _are_words(names: Sequence[Any]) -> bool:
     return any(isinstance(name, str) for name in names)
 
@@ -182,6 +198,8 @@ def to_categories(column: Any, what: Any) -> frames.Categories:
     except TypeError:  # values that cannot be sorted
         codes, names = np.zeros(0, np.int64), [None]
     names = [name.item() if isinstance(name, np.generic) else name for name in names]
+    if nan := [i for i, name in enumerate(names) if name != name]:  # it is missing, and the last in order
+        codes, names = np.where(codes >= nan[0], -1, codes), names[: nan[0]]
     if not all(isinstance(name, str | int | float) for name in names):
         way_out = frames.DATES_HINT if frames.has_dates(column) else ""
         raise TypeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import reprlib
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from caffelite.tables.column_types import (
     DateColumn,
     NumberColumn,
     column_from_config,
+    find_absent_codes,
     infer_columns,
 )
 
@@ -84,6 +86,8 @@ class Columns(Function, recordable=True, rowwise=True):
     2022.
     """
 
+    absent_codes: Sequence[np.ndarray] = ()  # of each column of categories: those that no row had
+
     def __init__(
         self,
         columns: Any,
@@ -126,6 +130,10 @@ class Columns(Function, recordable=True, rowwise=True):
         self.gaps = np.array(
             [i for i, column in zip(offsets, self._numeric_columns(), strict=False) if column.gaps], np.int64
         )
+        if is_frame and self.categories:
+            values = frames.get_columns(columns, what)
+            category_columns = [c for c in self.columns if isinstance(c, CategoryColumn)]
+            self.absent_codes = [find_absent_codes(c, values[c.name], what) for c in category_columns]
         self._make_parameters()
         self._set_initial_values()
 
@@ -134,10 +142,12 @@ class Columns(Function, recordable=True, rowwise=True):
         self.concatenate = Concatenate(axis=1)
 
     def initialize(self, rng: Any) -> None:
-        """Draw the vectors of the categories. The vectors of missing and unknown ones are 0."""
+        """Draw the vectors of the categories. Those of missing, unknown and absent ones are 0."""
         super().initialize(rng)
-        for embedding in self.embeddings:
-            embedding.weight.data = np.concatenate([embedding.weight.data[:-2], np.zeros((2, embedding.size))])
+        for embedding, absent in zip(self.embeddings, self.absent_codes or itertools.repeat(()), strict=False):
+            vectors = embedding.weight.data.copy()
+            vectors[[-2, -1, *absent]] = 0
+            embedding.weight.data = vectors
 
     def _numeric_columns(self) -> list[NumberColumn | DateColumn]:
         return [column for column in self.columns if not isinstance(column, CategoryColumn)]

@@ -17,6 +17,8 @@ from caffelite.data.frames import is_instance, is_missing
 SECOND = np.timedelta64(1, "s")
 QUARTER = 900  # seconds: a time zone changes its offset at a multiple of 15 minutes
 FIXED_OFFSET = re.compile(r"UTC[+-]\d\d:\d\d")  # a zone without a name
+MAX_YEAR = 290_000  # of microseconds in int64
+MIN_SECONDS, MAX_SECONDS = -62_135_510_400, 253_402_214_400  # since 1970: the second of January 1 … December 31, 9999
 PARTS = ("year", "month", "day of the year", "weekday", "hour", "seconds")
 CYCLES = {"month": 12.0, "day of the year": 365.25, "weekday": 7.0, "hour": 24.0}
 
@@ -34,6 +36,8 @@ def is_date_column(column: Any) -> bool:
         return column.dtype in (sys.modules["polars"].Date, sys.modules["polars"].Datetime)
     if not hasattr(column, "dtype"):
         return False
+    if str(column.dtype).startswith(("date32", "date64")):  # of Arrow, in pandas
+        return True
     if is_instance(column, "pandas", "Series") and sys.modules["pandas"].api.types.is_datetime64_any_dtype(
         column.dtype
     ):
@@ -50,15 +54,27 @@ def to_dates(column: Any, what: Any) -> Dates:
         zone = getattr(column.dtype, "time_zone", None)
         if zone is not None:
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return Dates(column.to_numpy().astype("datetime64[us]"), zone)
+        return Dates(_to_microseconds(column.to_numpy(), what), zone)
+    if str(column.dtype).startswith(("date32", "date64")):
+        return _from_objects(column.tolist(), what)
     if is_instance(column, "pandas", "Series") and column.dtype != object:
         zone = column.dt.tz
         if zone is not None:
             column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-        return Dates(column.to_numpy("datetime64[us]"), None if zone is None else zone_name(zone, what))
+        return Dates(_to_microseconds(column.to_numpy(), what), None if zone is None else zone_name(zone, what))
     if column.dtype != object:
-        return Dates(column.astype("datetime64[us]"), None)
+        return Dates(_to_microseconds(column, what), None)
     return _from_objects(list(column), what)
+
+
+def _to_microseconds(stamps: np.ndarray, what: Any) -> np.ndarray:
+    """Return datetime64 in microseconds. ValueError for a year that they do not reach."""
+    years = stamps.astype("datetime64[Y]").astype(np.int64) + 1970
+    bad = ~np.isnat(stamps) & (np.abs(years) > MAX_YEAR)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"{what} has a date in the year {years[row]} in row {row}; expected years up to {MAX_YEAR}")
+    return stamps.astype("datetime64[us]")
 
 
 def _from_objects(values: list[Any], what: Any) -> Dates:
@@ -70,9 +86,10 @@ def _from_objects(values: list[Any], what: Any) -> Dates:
             raise TypeError(f"{what} has {x!r} in row {i}; expected a date")
         zone = getattr(x, "tzinfo", None)
         zones.add(None if zone is None else zone_name(zone, what))
-        if isinstance(x, datetime.datetime) and zone is not None:
-            x = x.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-        stamps[i] = x
+        if isinstance(x, datetime.datetime) and (offset := x.utcoffset()) is not None:
+            stamps[i] = np.datetime64(x.replace(tzinfo=None)) - np.timedelta64(offset)
+        else:
+            stamps[i] = x
     if None in zones and len(zones) > 1:
         raise TypeError(f"{what} has dates with a time zone and dates without one")
     return Dates(stamps, min(zones, default=None, key=str))
@@ -117,7 +134,9 @@ def to_local_time(stamps: np.ndarray, zone: str | None) -> np.ndarray:
     distinct, positions = np.unique(quarters, return_inverse=True)
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
     for quarter in distinct.tolist():
-        moment = (epoch + datetime.timedelta(seconds=quarter * QUARTER)).astimezone(timezone)
+        # Python's dates end with the years 1 and 9999; the offset of a date outside is that of the nearest one inside.
+        seconds_since_epoch = min(max(quarter * QUARTER, MIN_SECONDS), MAX_SECONDS)
+        moment = (epoch + datetime.timedelta(seconds=seconds_since_epoch)).astimezone(timezone)
         offsets_by_quarter[quarter] = round(moment.utcoffset().total_seconds())  # type: ignore[union-attr]
     offsets = np.array([offsets_by_quarter[quarter] for quarter in distinct.tolist()], np.int64)
     return stamps + offsets[positions].astype("timedelta64[s]")
