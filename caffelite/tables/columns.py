@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import reprlib
 from collections.abc import Sequence
@@ -144,9 +143,9 @@ class Columns(Function, recordable=True, rowwise=True):
     def initialize(self, rng: Any) -> None:
         """Draw the vectors of the categories. Those of missing, unknown and absent ones are 0."""
         super().initialize(rng)
-        for embedding, absent in zip(self.embeddings, self.absent_codes or itertools.repeat(()), strict=False):
+        for i, embedding in enumerate(self.embeddings):
             vectors = embedding.weight.data.copy()
-            vectors[[-2, -1, *absent]] = 0
+            vectors[[-2, -1, *(self.absent_codes[i] if self.absent_codes else ())]] = 0
             embedding.weight.data = vectors
 
     def _numeric_columns(self) -> list[NumberColumn | DateColumn]:
