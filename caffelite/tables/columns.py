@@ -141,7 +141,7 @@ class Columns(Function, recordable=True, rowwise=True):
         self.concatenate = Concatenate(axis=1)
 
     def initialize(self, rng: Any) -> None:
-        """Draw the vectors of the categories. Those of missing, unknown and absent ones are 0."""
+        """Draw the vectors of the categories. The vectors of missing, unknown and absent ones are 0."""
         super().initialize(rng)
         for i, embedding in enumerate(self.embeddings):
             vectors = embedding.weight.data.copy()

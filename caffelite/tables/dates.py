@@ -134,7 +134,7 @@ def to_local_time(stamps: np.ndarray, zone: str | None) -> np.ndarray:
     distinct, positions = np.unique(quarters, return_inverse=True)
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
     for quarter in distinct.tolist():
-        # Python's dates end with the years 1 and 9999; the offset of a date outside is that of the nearest one inside.
+        # Python's dates end with the years 1 and 9999; a date outside has the offset of the nearest one inside.
         seconds_since_epoch = min(max(quarter * QUARTER, MIN_SECONDS), MAX_SECONDS)
         moment = (epoch + datetime.timedelta(seconds=seconds_since_epoch)).astimezone(timezone)
         offsets_by_quarter[quarter] = round(moment.utcoffset().total_seconds())  # type: ignore[union-attr]

@@ -52,7 +52,7 @@ def test_it_works_inside_no_grad_and_in_a_captured_step():
     np.testing.assert_allclose(program(2 * X), 3 * (2 * X) ** 2)
 
 
-def test_a_result_that_is_no_number_raises():
+def test_a_result_of_several_elements_or_of_another_type_raises():
     with pytest.raises(ValueError, match=r"single element, got shape \(5, 3\); add \.sum\(\)"):
         cl.gradient(lambda x: x * 2, X)
     with pytest.raises(TypeError, match="returned float; it has to return a Tensor"):

@@ -67,7 +67,7 @@ def test_fit_says_it_instead_of_training_the_last_layer_only():
         )
 
 
-def test_what_looks_at_values_alone_stays(result):
+def test_functions_that_look_at_values_alone_stay(result):
     parameter = cl.Tensor(np.ones(3), requires_grad=True)
     with cl.no_grad():
         assert np.asarray(parameter).tolist() == [1, 1, 1]
