@@ -195,9 +195,9 @@ def raise_unrecordable(what, hint=""):
 
     The recorder raises TypeError, unless it lets the step go on unrecorded.
     """
-    recorder().record_obstacle(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
-                      "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable"
-                      f"{hint}")
+    recorder().record_obstacle(
+        f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. Compute with "
+        f"caffelite's Functions or kernels, or in a Function that is not declared recordable{hint}")
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------

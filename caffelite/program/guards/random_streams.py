@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _random
-import ctypes
 import random
 from typing import Any
 
@@ -13,29 +11,32 @@ STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.
 
 
 def get_state(stream: Any) -> Any:
-    """Return the state of a random stream, to compare and to set."""
-    memory = _state_memory(stream)
-    return _bit_generator(stream).state if memory is None else ctypes.string_at(*memory)
+    """Return the whole state of a random stream, also a normal number that it keeps for later.
+
+    The operating system's random numbers have a new state each time.
+    """
+    if isinstance(stream, random.SystemRandom):
+        return object()
+    if isinstance(stream, random.Random):
+        return stream.getstate()
+    if isinstance(stream, np.random.RandomState):
+        return stream.get_state(legacy=False)
+    return _bit_generator(stream).state
 
 
 def set_state(stream: Any, state: Any) -> None:
-    memory = _state_memory(stream)
-    if memory is None:
-        _bit_generator(stream).state = state
+    if isinstance(stream, random.SystemRandom):
+        return
+    if isinstance(stream, random.Random):
+        stream.setstate(state)
+    elif isinstance(stream, np.random.RandomState):
+        stream.set_state(state)
     else:
-        ctypes.memmove(memory[0], state, memory[1])
-
-
-def _state_memory(stream: Any) -> tuple[int, int] | None:
-    """Return the address and the size of a Mersenne Twister's state. Reading it in Python takes forty times as long."""
-    if isinstance(stream, random.Random):  # the index and the words follow the head that every object has
-        return id(stream) + object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__
-    bits = _bit_generator(stream)
-    return (bits.ctypes.state_address, 625 * 4) if type(bits) is np.random.MT19937 else None
+        _bit_generator(stream).state = state
 
 
 def _bit_generator(stream: Any) -> Any:
-    return getattr(stream, "_bit_generator", None) or getattr(stream, "bit_generator", stream)
+    return getattr(stream, "bit_generator", stream)
 
 
 def are_equal(a: Any, b: Any) -> bool:
