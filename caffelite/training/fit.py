@@ -153,6 +153,7 @@ class TrainingRun:
         if validation is not None:
             evaluation = self.processes.make_evaluation(self.model, self._make_objective(), validation, options.epochs)
             hooks.append(evaluation)
+        hooks.append(GradientWarning(self.model, options.optimizer, self.processes.is_main))
         num_steps = self._count_steps(batches)
         hooks += self._make_reports(num_steps, position) if self.processes.is_main else []
         if checkpoints is not None:
@@ -188,7 +189,6 @@ class TrainingRun:
         options, schedules, reports = self.options, self.options.optimizer._schedule_state, list[LoopHook]()
         epoch, first_step = (0, 0) if position is None else (position.epoch, self.step.count_steps(position.batch))
         schedules.warn_if_short(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
-        reports.append(GradientWarning(self.model, options.optimizer))
         if options.verbose != 0:
             self.progress = Progress(options.verbose, options.epochs, num_steps, epoch, first_step)
             reports.append(self.progress)
@@ -202,10 +202,14 @@ class TrainingRun:
 
 
 class GradientWarning(LoopHook):
-    """Warns, after the first step, of parameters to be trained that have no part in the loss."""
+    """Warns, after the first step, of parameters to be trained that have no part in the loss.
 
-    def __init__(self, model: BaseModel, optimizer: Optimizer) -> None:
-        self.model, self.suspects = model, [p for p in optimizer.parameters if p.requires_grad and not p._has_gradient]
+    All processes return to Python after the same step, and the main one warns.
+    """
+
+    def __init__(self, model: BaseModel, optimizer: Optimizer, is_main: bool) -> None:
+        self.model, self.is_main = model, is_main
+        self.suspects = [p for p in optimizer.parameters if p.requires_grad and not p._has_gradient]
 
     def steps_until_due(self) -> float:
         return 1 if self.suspects else math.inf
@@ -216,7 +220,7 @@ class GradientWarning(LoopHook):
         names = {p: name for name, p in self.model.named_parameters().items()}
         suspects, self.suspects = self.suspects, []
         for p in suspects:
-            if p.requires_grad and not p._has_gradient:
+            if self.is_main and p.requires_grad and not p._has_gradient:
                 warn(f"{names.get(p, p.name or repr(p))} gets no gradient: it has no part in the loss")
 
 
