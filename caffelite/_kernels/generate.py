@@ -18,7 +18,7 @@ PACKAGE = KERNELS.parent
 TABLE: dict[str, Any] = runpy.run_path(str(KERNELS / "operations.py"))
 
 HEAD = "# _kernels/generate.py writes this file.\n"
-STUB_HEAD = "from typing import Any\n\nimport numpy as np\n"
+STUB_HEAD = "import weakref\nfrom typing import Any\n\nimport numpy as np\n"
 COMPILED = ("bindings", "guards", "kernel", "launch", "record", "replay")
 
 #: Cython's types in Python.

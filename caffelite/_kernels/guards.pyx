@@ -3,6 +3,7 @@ from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
 from cpython.ref cimport PyObject
 
 import weakref
+from collections import OrderedDict
 
 import numpy as np
 
@@ -74,16 +75,22 @@ cdef object MISSING = object()
 cdef tuple BY_VALUE = (bool, int, float, complex, str, bytes)   # for these types, an equal value is as good as the same
 
 
+class Reference(weakref.ref):
+    """A weak reference of this file's. A value of the user's may be a plain one."""
+
+    __slots__ = ()
+
+
 cdef bint is_unchanged(now, before):
     """Return whether `now` is `before`, or an equal number or text. `before` may be a weak reference."""
-    if type(before) is weakref.ref:
+    if type(before) is Reference:
         return now is before()
     return now is before or (type(now) is type(before) and type(now) in BY_VALUE and now == before)
 
 
 def resolve_reference(before):
     """Return the value that `make_reference` was called with; None if it no longer exists."""
-    return before() if type(before) is weakref.ref else before
+    return before() if type(before) is Reference else before
 
 
 def make_reference(value):
@@ -91,7 +98,7 @@ def make_reference(value):
     if value is None or isinstance(value, (*BY_VALUE, tuple, list, dict, set)):
         return value
     try:
-        return weakref.ref(value)
+        return Reference(value)
     except TypeError:
         return value
 
@@ -142,7 +149,7 @@ cdef class GuardTable(AttributeGuard):
 
     cdef bint are_unchanged(self):
         for owner, name, before in self.items:
-            if type(owner) is weakref.ref:
+            if type(owner) is Reference:
                 owner = owner()
                 if owner is None:
                     continue
@@ -158,25 +165,25 @@ cdef class GuardTable(AttributeGuard):
 
     def exclude(self, owners):
         """Stop comparing the attributes of these objects. `AttributeGuard` compares them."""
-        self.items = [item for item in self.items if type(item[0]) is not weakref.ref or id(item[0]()) not in owners]
+        self.items = [item for item in self.items if type(item[0]) is not Reference or id(item[0]()) not in owners]
 
     def changes(self):
         """For each value that has changed: its name, the old value and the new one."""
         for owner, name, before in self.items:
-            owner = owner() if type(owner) is weakref.ref else owner
+            owner = owner() if type(owner) is Reference else owner
             if owner is not None:
                 values = owner if isinstance(owner, dict) else owner.__dict__
                 now = (<dict> values).get(name, MISSING)
                 if not is_unchanged(now, before):
                     yield name, before, now
         for owner, name, before in self.named:
-            owner = owner() if type(owner) is weakref.ref else owner
+            owner = owner() if type(owner) is Reference else owner
             if owner is not None:
                 now = getattr(owner, name, MISSING)
                 if not is_unchanged(now, before):
                     yield name, before, now
         for function, i, name, before in self.cells:
-            function = function() if type(function) is weakref.ref else function
+            function = function() if type(function) is Reference else function
             if function is not None:
                 now = function.__closure__[i].cell_contents
                 if not is_unchanged(now, before):
@@ -197,39 +204,50 @@ cdef class GuardTable(AttributeGuard):
                     yield name, before[i] if i < len(before) else MISSING, now[i]
 
     def restore(self):
-        """Restore all old values."""
+        """Restore the old values where they have changed."""
         for owner, name, before in self.items:
-            target = owner() if type(owner) is weakref.ref else owner
+            target = owner() if type(owner) is Reference else owner
             if target is not None:
                 values = target if isinstance(target, dict) else target.__dict__
-                if before is MISSING:
-                    (<dict> values).pop(name, None)
-                else:
-                    (<dict> values)[name] = resolve_reference(before)
+                if not is_unchanged((<dict> values).get(name, MISSING), before):
+                    if before is MISSING:
+                        (<dict> values).pop(name, None)
+                    else:
+                        (<dict> values)[name] = resolve_reference(before)
         for owner, name, before in self.named:
-            target = owner() if type(owner) is weakref.ref else owner
+            target = owner() if type(owner) is Reference else owner
             if target is not None and not is_unchanged(getattr(target, name, MISSING), before):
                 if before is MISSING:
                     delattr(target, name)
                 else:
                     setattr(target, name, resolve_reference(before))
         for function, i, _, before in self.cells:
-            function = function() if type(function) is weakref.ref else function
-            if function is not None:
+            function = function() if type(function) is Reference else function
+            if function is not None and not is_unchanged(function.__closure__[i].cell_contents, before):
                 function.__closure__[i].cell_contents = resolve_reference(before)
         for array, values in self.arrays:
-            if array.flags.writeable:
+            if array.flags.writeable and array.tobytes() != values:
                 array[...] = np.frombuffer(values, array.dtype).reshape(array.shape)
         for content, before, _ in self.sets:
-            if isinstance(content, set):
-                content.clear()
-                content.update(before)
+            if isinstance(content, set) and set(content) != before:
+                set.clear(content)
+                set.update(content, before)
         for content, keys, before, _ in self.contents:
+            now = list(content.values()) if isinstance(content, dict) else list(content)
+            if len(now) == len(before) and all([is_unchanged(now[i], before[i]) for i in range(len(now))]) and (
+                    keys is None or list(content) == keys):
+                continue
             values = [resolve_reference(x) for x in before]
-            content.clear()
-            if isinstance(content, dict):
-                content.update(zip(keys, values))
+            if isinstance(content, dict):         # the methods of the base: a subclass may do something else
+                base = OrderedDict if isinstance(content, OrderedDict) else dict
+                base.clear(content)
+                for key, value in zip(keys, values):
+                    base.__setitem__(content, key, value)
+            elif isinstance(content, list):
+                list.clear(content)
+                list.extend(content, values)
             else:
+                content.clear()
                 content.extend(values)
 
     def exclude_changed(self):

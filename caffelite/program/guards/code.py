@@ -61,8 +61,15 @@ def user_bases(kind: type) -> tuple[type, ...]:
     """Return the class and its bases that the user wrote, without the bases from caffelite and libraries."""
     # Some compiled types have no name as their module.
     bases = [base for base in kind.__mro__ if isinstance(base.__module__, str)]
-    files = [getattr(sys.modules.get(base.__module__), "__file__", "") for base in bases]
-    return tuple([base for base, file in zip(bases, files, strict=True) if is_user_code(base.__module__, file)])
+    return tuple([base for base in bases if _is_user_class(base)])
+
+
+def _is_user_class(kind: type) -> bool:
+    """Return whether the user wrote a class. One that `type(…)` made has the module `abc`, and methods of the user."""
+    if is_user_code(kind.__module__, getattr(sys.modules.get(kind.__module__), "__file__", "")):
+        return True
+    methods = [value for value in vars(kind).values() if isinstance(value, types.FunctionType)]
+    return kind.__module__ == "abc" and any(is_user_code(f.__module__ or "", f.__code__.co_filename) for f in methods)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,7 +15,6 @@ import inspect
 import random
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._kernels.guards import resolve_reference
 from caffelite._support.warnings import Line
 from caffelite.core.autograd import Node
 from caffelite.program.guards.code import code_names, instructions, is_user_code, special_methods, user_bases
@@ -30,7 +30,6 @@ from caffelite.program.guards.random_streams import STREAMS, are_equal, get_stat
 from caffelite.program.ir import get_owner
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, property, staticmethod, classmethod)
-_CODE_OR_NAMES = (*_CODE, type, types.ModuleType)
 _BOUND_METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.RecordedArray, Node)
@@ -50,6 +49,7 @@ class StateGuards:
         self.seen: dict[int, Any] = {}  # by id
         self.guarded: set[tuple[int, str]] = set()  # the ids of owners, and names
         self.streams: list[tuple[str, Any, Any]] = []  # random streams: name, stream, state
+        self.has_too_many = False  # whether there are objects that were not looked at
         self.iterator: str | None = None  # an iterator's name: its position can't be read
         self.replaced_values: list[Any] = []  # Tensors and arrays that the step has replaced by its own
         self.arrays: dict[int, str] = {}  # the names of small arrays, by id
@@ -74,7 +74,10 @@ class StateGuards:
         if isinstance(value, np.ndarray) and value.size <= _MAX_ELEMENTS and self.is_first_visit(value, ""):
             self.arrays[id(value)] = name
             self.table.add_array(value)
-        if isinstance(value, _PLAIN) or id(value) in self.seen or len(self.seen) >= _MAX_OBJECTS:
+        if isinstance(value, _PLAIN) or id(value) in self.seen:
+            return
+        if len(self.seen) >= _MAX_OBJECTS:
+            self.has_too_many = True
             return
         self.seen[id(value)] = value
         if isinstance(value, functools.partial):
@@ -152,7 +155,7 @@ class StateGuards:
             value = values[name]
             if name in not_recorded:
                 continue
-            if not isinstance(value, _CODE_OR_NAMES) and self.is_first_visit(values, name):
+            if not isinstance(value, types.ModuleType) and self.is_first_visit(values, name):
                 self.table.add_item(owner, values, name)
             self.visit(value, name)
 
@@ -212,8 +215,10 @@ class StateGuards:
 
         `written_ids` returns the ids of the arrays that kernels wrote into. A replay writes these too.
         """
+        if self.has_too_many:
+            return f"it may read more than {_MAX_OBJECTS:,} objects, too many to watch", self.find_line()
+        kernel_writes = written_ids()
         if arrays := self.table.changed_arrays():
-            kernel_writes = written_ids()
             for array in arrays:
                 if id(get_owner(array)) not in kernel_writes:
                     name = self.arrays[id(array)]
@@ -231,8 +236,8 @@ class StateGuards:
             )
         has_results = False
         for name, before, now in self.table.changes():
-            before = before() if type(before) is weakref.ref else before
-            if not isinstance(now, _ARRAYS) or isinstance(before, bool | int | float | str):
+            before = resolve_reference(before)
+            if not isinstance(now, _ARRAYS) or id(get_owner(_as_array(now))) not in kernel_writes:
                 return f"it changes {name} and reads it in Python, and a replay would not", self.find_line(name)
             self.replaced_values += [before] if isinstance(before, _ARRAYS) else []
             has_results = True
@@ -254,6 +259,10 @@ class StateGuards:
         if candidates:
             return candidates[0][1]
         return Line(self.codes[0].co_filename, self.codes[0].co_firstlineno) if self.codes else None
+
+
+def _as_array(value: Any) -> np.ndarray:
+    return value._data if isinstance(value, Node) else value
 
 
 @contextmanager
