@@ -86,4 +86,4 @@ def is_user_code(module: str, file: str | None) -> bool:
     """Return whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
     if module.partition(".")[0] in ("caffelite", "builtins") or file is None:
         return False
-    return "site-packages" not in file and not file.startswith(_LIBRARIES)
+    return "site-packages" not in file and not file.startswith((*_LIBRARIES, "<frozen "))
