@@ -79,11 +79,14 @@ def _add_hints(method: Any) -> Any:
         try:
             return method(self, *arguments, **options)
         except TypeError as error:
-            is_from_inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:  # it is from inside
+                raise
             message = message_with_hint(error, method)
-            owner = next(cls for cls in type(self).__mro__ if getattr(cls, method.__name__, None) is wrapper)
-            message = message.replace(method.__qualname__, f"{owner.__name__}.{method.__name__}")
-            if is_from_inside or message == str(error):
+            for cls in type(self).__mro__:
+                if getattr(cls, method.__name__, None) is wrapper:
+                    message = message.replace(method.__qualname__, f"{cls.__name__}.{method.__name__}")
+                    break
+            if message == str(error):
                 raise
             raise TypeError(message) from None
 

@@ -50,7 +50,8 @@ def _find_other_leaves(y: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     graph = topological_order(y)
     tensors = [t for t in graph if t.function is None]
     tensors += [p for t in graph if t.function is not None for p in t.function.parameters()]
-    return [t for t in dict.fromkeys(tensors) if not any(t is leaf for leaf in leaves)]
+    known = set(leaves)
+    return [t for t in dict.fromkeys(tensors) if t not in known]
 
 
 def check_gradients(

@@ -136,12 +136,11 @@ class Tensor(TensorMethods):
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         """Apply a function of NumPy's to the values. Raise RuntimeError if the Tensor takes part in a graph."""
-        if function in SHAPE_FUNCTIONS:
-            return function(_unwrap(arguments[0]))
-        name = function.__name__
-        candidates = (sys.modules.get("caffelite"), f"cl.{name}"), (Tensor, f"t.{name}(…)")
-        ways_out = [way_out for owner, way_out in candidates if callable(getattr(owner, name, None))]
-        self._check_outside_graph(f"{ways_out[0]} instead of np.{name}" if ways_out else CAFFELITES_FUNCTIONS)
+        if function not in SHAPE_FUNCTIONS:
+            name = function.__name__
+            candidates = (sys.modules.get("caffelite"), f"cl.{name}"), (Tensor, f"t.{name}(…)")
+            ways_out = [way_out for owner, way_out in candidates if callable(getattr(owner, name, None))]
+            self._check_outside_graph(f"{ways_out[0]} instead of np.{name}" if ways_out else CAFFELITES_FUNCTIONS)
         return function(*_unwrap(arguments), **_unwrap(options))
 
     def _check_outside_graph(self, way_out: str) -> None:

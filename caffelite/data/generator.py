@@ -301,11 +301,8 @@ class DataGenerator:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies, by name, of its position in the sequence of orders and draws."""
-        return {
-            "order": self._order.copy(),
-            "words": self._shuffle_state.copy(),
-            "numbers": self._seed_and_epoch.copy(),
-        }
+        state = {"order": self._order, "words": self._shuffle_state, "numbers": self._seed_and_epoch}
+        return {name: array.copy() for name, array in state.items()}
 
     def check(self, state: dict[str, np.ndarray]) -> None:
         """Raise ValueError if this can't be the `state()` of a generator of as many rows."""
@@ -317,11 +314,8 @@ class DataGenerator:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go back to the position of a `state()`."""
-        self._order[:], self._shuffle_state[:], self._seed_and_epoch[:] = (
-            state["order"],
-            state["words"],
-            state["numbers"],
-        )
+        self._order[:], self._shuffle_state[:] = state["order"], state["words"]
+        self._seed_and_epoch[:] = state["numbers"]
 
     def _columns(self) -> list[Any]:
         """List the inputs, and targets and weights if there are any."""

@@ -171,7 +171,7 @@ def column_from_config(name: Any, config: Any) -> Column:
 
 def _shorten(name: Any) -> Any:
     """Return the shortest decimal of a number that float32 holds: 0.1 of float32 and of float64 are one category."""
-    if not isinstance(name, float) or name != float(np.float32(name)):
+    if not isinstance(name, float) or abs(name) > float(np.finfo(np.float32).max) or name != np.float32(name):
         return name
     return float(str(np.float32(name)))
 

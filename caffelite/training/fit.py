@@ -25,7 +25,7 @@ from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.callbacks.progress import Progress
 from caffelite.training.callbacks.resume import Resumption, TrainingCheckpoint, rng_states
 from caffelite.training.epochs.accumulation import apply_accumulation
-from caffelite.training.epochs.base import Epochs, EpochState
+from caffelite.training.epochs.base import Epochs, EpochState, name_parameters
 from caffelite.training.history import History
 from caffelite.training.objective import Objective
 from caffelite.training.options import FitOptions
@@ -217,11 +217,11 @@ class GradientWarning(LoopHook):
     def step(self, count: int, loss: Callable[[], float]) -> None:
         if not self.suspects or count == 0 or math.isnan(loss()):  # no batch has counted so far
             return
-        names = {p: name for name, p in self.model.named_parameters().items()}
-        suspects, self.suspects = self.suspects, []
-        for p in suspects:
-            if self.is_main and p.requires_grad and not p._has_gradient:
-                warn(f"{names.get(p, p.name or repr(p))} gets no gradient: it has no part in the loss")
+        untouched = [p for p in self.suspects if p.requires_grad and not p._has_gradient]
+        self.suspects = []
+        if untouched and self.is_main:
+            for name in name_parameters(self.model, untouched):
+                warn(f"{name} gets no gradient: it has no part in the loss")
 
 
 class ScheduleWarning(LoopHook):

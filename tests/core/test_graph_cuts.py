@@ -72,7 +72,7 @@ def test_functions_that_look_at_values_alone_stay(result):
     with cl.no_grad():
         assert np.asarray(parameter).tolist() == [1, 1, 1]
         assert np.concatenate([parameter, parameter]).shape == (6,)
-    assert (np.shape(result), np.ndim(result), np.size(result)) == ((4, 2), 2, 8)
+    assert (np.shape(result), np.ndim(result), np.size(result), np.size(result, 1)) == ((4, 2), 2, 8, 2)
     assert isinstance(result.numpy(), np.ndarray)
     assert isinstance(np.float64(2) * result, cl.Tensor)
     assert isinstance(np.ones((3, 4), np.float32) @ result, cl.Tensor)

@@ -193,6 +193,23 @@ def test_an_array_that_each_step_replaces_by_its_next_value_goes_on(attributes, 
     check_factor(lambda self: vars(self).update(attributes()), find_factor)
 
 
+@pytest.mark.parametrize("first", [None, 0.0])
+def test_a_value_that_decides_until_a_result_takes_its_place_is_seen(first):
+    class StateNet(Net):
+        def __init__(self):
+            super().__init__()
+            self.state = first
+
+        def call(self, x):
+            y = self.b(self.a(x))
+            if isinstance(self.state, cl.Tensor):
+                y = y + self.state.detach()
+            self.state = y
+            return y
+
+    check(lambda: (StateNet(), squared_error, lambda epoch: None))
+
+
 def test_capture_refuses_a_step_that_replaces_an_array_which_it_reads():
     state = Settings(h=np.ones(1))
 

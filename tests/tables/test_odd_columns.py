@@ -41,6 +41,7 @@ def test_dates_beyond_microseconds_raise_and_are_not_wrapped(unit):
 
 def test_categories_of_float32_are_known_in_float64_and_the_other_way_round():
     values = np.array([0.1, 0.2, 0.5, 3.0])
+    assert cl.Columns({"c": [1e300, 2e300] * 5}, categories=["c"]).arrays({"c": [2e300]})[0].tolist() == [[1]]
     for learned, given in (("f4", "f8"), ("f8", "f4"), ("f4", "f4"), ("f8", "f8")):
         columns = cl.Columns({"c": np.tile(values, 5).astype(learned)}, categories=["c"])
         assert columns.arrays({"c": values.astype(given)})[0].ravel().tolist() == [0, 1, 2, 3]

@@ -235,10 +235,11 @@ class StateGuards:
                 self.iterator
             )
         has_results = False
-        for name, before, now in self.table.changes():
-            before = resolve_reference(before)
-            if not isinstance(now, _ARRAYS) or id(get_owner(_as_array(now))) not in kernel_writes:
+        for name, reference, now in self.table.changes():
+            is_result = isinstance(now, _ARRAYS) and id(get_owner(_as_array(now))) in kernel_writes
+            if not is_result or isinstance(reference, bool | int | float | str | None):
                 return f"it changes {name} and reads it in Python, and a replay would not", self.find_line(name)
+            before = resolve_reference(reference)
             self.replaced_values += [before] if isinstance(before, _ARRAYS) else []
             has_results = True
         if has_results:  # the step only stores its results, which a replay can do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -13,7 +14,9 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import Interrupts, NullInterrupts
 from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard
+from caffelite.core.tensor import Tensor
 from caffelite.data.generator import DataGenerator, Layout, is_replayed
+from caffelite.files.state import BaseModel
 from caffelite.program import Program
 from caffelite.program.recording import Recording
 from caffelite.training.objective import Objective
@@ -251,9 +254,16 @@ def warn_of_untrained(step: Step) -> None:
         known = set(trained)
         untrained = [p for p in step.model.parameters() if p.requires_grad and p.grad is not None and p not in known]
     if untrained:
-        names = {p: name for name, p in step.model.named_parameters().items()}
-        names_text = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
+        names_text = ", ".join(name_parameters(step.model, untrained))
         step.objective.warn_once(
             f"not trained: {names_text}. A gradient is computed for each, but the optimizer does not have them. Make "
             "a new optimizer, or freeze them: requires_grad = False"
         )
+
+
+def name_parameters(model: BaseModel, parameters: Iterable[Tensor]) -> list[str]:
+    """Return the names of parameters in the model, or their own if it has them not or has two of one name."""
+    names: dict[Tensor, str] = {}
+    with contextlib.suppress(ValueError):
+        names = {p: name for name, p in model.named_parameters().items()}
+    return [names.get(p, p.name or repr(p)) for p in parameters]
