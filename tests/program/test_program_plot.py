@@ -11,6 +11,7 @@ import caffelite as cl
 from caffelite.program import program as programs
 from caffelite.program.plot import NAME_ANGLE, plot_stages, spread_labels
 from caffelite.program.timeline import _measure, measure_stages
+from tests.conftest import training_step
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 
@@ -34,15 +35,7 @@ def capture_step(model=None, optimizer=cl.Adam, x=X, y=Y):
     """Return a training step as a Program, with its model and its optimizer."""
     model = model or net()
     loss, rule = cl.SoftmaxLoss(), optimizer(model.parameters(), lr=0.01)
-
-    def step(x, y):
-        rule.zero_grad()
-        value = loss(model(x), y)
-        value.backward()
-        rule.step()
-        return value
-
-    return cl.capture(step, x.astype(model.dtype), y), model, rule
+    return cl.capture(training_step(model, rule, loss), x.astype(model.dtype), y), model, rule
 
 
 def convolutional():

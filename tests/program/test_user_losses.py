@@ -157,6 +157,23 @@ def test_parameters_without_a_gradient_are_named_once_in_each_training():
         assert [str(w.message).split()[0] for w in warned] == ["a.weight", "a.bias"]
 
 
+def test_a_model_with_two_parameters_of_one_name_trains_and_names_what_gets_no_gradient():
+    class Twice(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.layers = {"a": {"b": cl.Linear(6, 1)}, "a.b": cl.Linear(6, 1)}
+
+        def call(self, x):
+            return self.layers["a"]["b"](x)
+
+    model = Twice()
+    with pytest.raises(ValueError, match="name"):
+        model.named_parameters()
+    optimizer = cl.SGD(model.parameters(), lr=0.01)
+    with pytest.warns(cl.TrainingWarning, match=r"(weight|bias) gets no gradient"):
+        model.fit(X, VALUES, loss=cl.MSELoss(), optimizer=optimizer, verbose=0)
+
+
 @pytest.mark.filterwarnings("ignore::caffelite.NotRecorded", "error::caffelite.TrainingWarning")
 def test_a_warning_of_a_missing_gradient_that_is_an_error_comes_after_one_step():
     model = Cut()

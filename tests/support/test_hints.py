@@ -253,3 +253,11 @@ def test_a_rule_with_a_learning_rate_of_its_own_is_replayed():
     optimizer.learning_rate = 0.2
     assert optimizer.lr == optimizer.learning_rate == 0.2
     assert not UserSGD.runs_in_python
+
+
+def test_an_error_of_arguments_passes_through_a_method_that_was_patched(monkeypatch):
+    fit = cl.Model.fit
+    monkeypatch.setattr(cl.Model, "fit", lambda self, *arguments, **options: fit(self, *arguments, **options))
+    model = cl.Model([cl.Linear(2, 3)])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'los'; did you mean 'loss'"):
+        model.fit([[1.0, 2.0]], [0], los=cl.SoftmaxLoss())
