@@ -390,18 +390,18 @@ def _compute_user_metric(
     """Return a user's metric of all rows. It gets copies, so it may change them."""
     outputs, targets = [[x.copy() for x in arrays] for arrays in (outputs, targets)]
     if len(targets) == 1 and are_column_and_vector((outputs[0], targets[0])):
-        outputs = [outputs[0].view(Column)]
+        outputs = [outputs[0].view(OutputColumn)]
     return to_number(name, metric(unpack_single(tuple(outputs)), unpack_single(tuple(targets))))
 
 
-class Column(np.ndarray):
+class OutputColumn(np.ndarray):
     """Outputs (n, 1) for a user's metric with targets (n,): warns if NumPy broadcasts both to (n, n)."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if are_column_and_vector(inputs):
             warn(f"a metric broadcasts (n, 1) with (n,), so each row meets the target of every row. {COLUMN_HINT}")
-        arrays = [x.view(np.ndarray) if isinstance(x, Column) else x for x in inputs]
-        out = tuple([x.view(np.ndarray) if isinstance(x, Column) else x for x in options.pop("out", ())])
+        arrays = [x.view(np.ndarray) if isinstance(x, OutputColumn) else x for x in inputs]
+        out = tuple([x.view(np.ndarray) if isinstance(x, OutputColumn) else x for x in options.pop("out", ())])
         return getattr(ufunc, method)(*arrays, **options, **({"out": out} if out else {}))
 
 
