@@ -1,14 +1,23 @@
 """Watching the Python values that a recording depends on: have they changed since then?"""
 from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
 from cpython.ref cimport PyObject
+from libc.string cimport memcmp
+cimport numpy as cnp
 
 import weakref
 from collections import OrderedDict
 
 import numpy as np
 
+cnp.import_array()
+
 cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        PyObject* tp_dict
     object PyObject_GenericGetDict(object owner, void* context)
+    PyObject* PyFunction_GetCode(object function)
+    PyObject* PyFunction_GetDefaults(object function)
+    PyObject* PyFunction_GetKwDefaults(object function)
 
 
 cdef class AttributeGuard:
@@ -103,6 +112,25 @@ def make_reference(value):
         return value
 
 
+cdef inline dict class_attributes(kind):
+    """The dict of a class, without a proxy around it."""
+    return <dict> (<PyTypeObject*> kind).tp_dict
+
+
+cdef inline bint has_bytes(cnp.ndarray array, bytes values):
+    """Return whether an array has these values."""
+    if cnp.PyArray_IS_C_CONTIGUOUS(array):
+        return not memcmp(cnp.PyArray_DATA(array), <char*> values, cnp.PyArray_NBYTES(array))
+    return array.tobytes() == values
+
+
+cdef inline bint is_same_function(function, code, defaults, named):
+    """Return whether a function has this code and these default arguments, each None without any."""
+    return (PyFunction_GetCode(function) == <PyObject*> code
+            and (PyFunction_GetDefaults(function) or <PyObject*> None) == <PyObject*> defaults
+            and (PyFunction_GetKwDefaults(function) or <PyObject*> None) == <PyObject*> named)
+
+
 cdef class GuardTable(AttributeGuard):
     """The values that some Python code reads from around it, to find out later whether they have changed.
 
@@ -111,14 +139,24 @@ cdef class GuardTable(AttributeGuard):
     """
     def __init__(self):
         self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []
+        self.class_items, self.functions = [], []
 
     def add_item(self, owner, dict values, str name):
         """Note an attribute of `owner` or, if `owner` is None, an item of the dict `values`. It may be missing."""
         value = values.get(name, MISSING)
         self.items.append((values if owner is None else make_reference(owner), name, make_reference(value)))
 
+    def add_class_item(self, kind, str name):
+        """Note what a class itself, without its bases, has under a name: a value, a method, a property, or nothing."""
+        self.class_items.append((Reference(kind), name, make_reference(class_attributes(kind).get(name, MISSING))))
+
+    def add_function(self, function):
+        """Note the code of a function and its default arguments."""
+        code, defaults, named = function.__code__, function.__defaults__, function.__kwdefaults__
+        self.functions.append((Reference(function), code, defaults, named, function.__name__))
+
     def add_attribute(self, owner, str name):
-        """Note an attribute of a class, or of an object that has no dict for it. It may be missing."""
+        """Note an attribute of an object that has no dict for it. It may be missing."""
         self.named.append((make_reference(owner), name, make_reference(getattr(owner, name, MISSING))))
 
     def add_cell(self, function, Py_ssize_t i, str name):
@@ -126,13 +164,17 @@ cdef class GuardTable(AttributeGuard):
         self.cells.append((make_reference(function), i, name, make_reference(function.__closure__[i].cell_contents)))
 
     def add_array(self, array):
-        """Note the values in an array, which should be small."""
+        """Note the values in an array."""
         if not array.dtype.hasobject:
             self.arrays.append((array, array.tobytes()))
 
+    def watched_arrays(self):
+        """Return the arrays whose values are compared."""
+        return [array for array, _ in self.arrays]
+
     def changed_arrays(self):
         """Return the arrays whose values have changed."""
-        return [array for array, before in self.arrays if array.tobytes() != before]
+        return [array for array, before in self.arrays if not has_bytes(array, before)]
 
     def exclude_arrays(self, arrays):
         """Stop comparing these arrays."""
@@ -157,7 +199,15 @@ cdef class GuardTable(AttributeGuard):
             if not is_unchanged((<dict> values).get(name, MISSING), before):
                 return False
         for array, bytes_before in self.arrays:
-            if array.tobytes() != bytes_before:
+            if not has_bytes(array, bytes_before):
+                return False
+        for kind, name, before in self.class_items:
+            kind = (<object> kind)()
+            if kind is not None and not is_unchanged(class_attributes(kind).get(name, MISSING), before):
+                return False
+        for function, code, defaults, named, _ in self.functions:
+            function = (<object> function)()
+            if function is not None and not is_same_function(function, code, defaults, named):
                 return False
         if not (self.named or self.cells or self.sets or self.contents):
             return True
@@ -176,6 +226,15 @@ cdef class GuardTable(AttributeGuard):
                 now = (<dict> values).get(name, MISSING)
                 if not is_unchanged(now, before):
                     yield name, before, now
+        for kind, name, before in self.class_items:
+            kind = kind()
+            now = before if kind is None else class_attributes(kind).get(name, MISSING)
+            if kind is not None and not is_unchanged(now, before):
+                yield name, before, now
+        for function, code, defaults, named, name in self.functions:
+            function = function()
+            if function is not None and not is_same_function(function, code, defaults, named):
+                yield name, MISSING, function
         for owner, name, before in self.named:
             owner = owner() if type(owner) is Reference else owner
             if owner is not None:

@@ -7,6 +7,7 @@ Design
 (b) While a thread records, its kernels return `RecordedArray`s. Such an array raises TypeError if code other than a
     kernel computes with it or looks at its values, because a replay would not repeat that.
 """
+from libc.string cimport memcmp
 from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
 cimport numpy as cnp
 
@@ -46,6 +47,8 @@ cdef class Recorder:
     Raise RuntimeError if the thread is recording already. (This is compiled code, so a Ctrl-C cannot interrupt
     entering or leaving halfway.)
     """
+    cdef public bint watches_reads        # whether to call `record_read`
+    cdef public bint keeps_lines          # whether each call notes the user's line
 
     def __enter__(self):
         global this_threads_recorder
@@ -64,8 +67,11 @@ cdef class Recorder:
         """Raise TypeError, because a replay would not repeat what the step does."""
         raise TypeError(reason)
 
+    def record_read(self, array, updates):
+        """Record that a kernel reads, or `updates`, an array that no kernel may have made. Return the user's line."""
+
     def line(self):
-        """Return the line of the user's code that runs now; None if this recorder does not look for it."""
+        """Return the line of the user's code that runs now."""
 
 
 cdef class pause_recording:
@@ -221,9 +227,13 @@ cdef RecordedCall record_call(const Call* call):
         recorded.call.operand[i].array = NULL
     recorded.arrays = tuple([None if call.operand[i].array == NULL else <object> call.operand[i].array
                              for i in range(bound)])
-    for i in range(bound):                # if NumPy made an array that the call reads, a message may name the line
-        if recorded.reads >> i & 1 and type(recorded.arrays[i]) is ndarray and recorded.line is None:
-            recorded.line = (<object> this_threads_recorder).line()
+    if (<Recorder> this_threads_recorder).keeps_lines:
+        recorded.line = (<Recorder> this_threads_recorder).line()
+    if (<Recorder> this_threads_recorder).watches_reads:
+        for i in range(bound):            # NumPy may have made an array that the call reads
+            if recorded.reads >> i & 1 and type(recorded.arrays[i]) is ndarray:
+                recorded.line = (<Recorder> this_threads_recorder).record_read(
+                    recorded.arrays[i], bool(recorded.writes >> i & 1))
     if recorded.kernel.checked >= 0:
         array = recorded.arrays[recorded.kernel.checked]
         recorded.checked = (array.dtype, array.shape, array.strides)
@@ -298,6 +308,23 @@ cdef class RecordedCall:
     def is_addition(self):
         """Return whether the call computes y = a + b."""
         return self.kernel.op == ADD
+
+    def find_difference(self, RecordedCall other):
+        """Return how another call differs, but for the addresses and the order of its arrays; None if it does not."""
+        cdef const Call* a = &self.call
+        cdef const Call* b = &other.call
+        cdef int i
+        if self.name != other.name or a.op != b.op or a.source != b.source or a.rounds != b.rounds:
+            return f"it calls the kernel {other.name} in place of {self.name}"
+        if (memcmp(a.size, b.size, sizeof(a.size)) or memcmp(a.window, b.window, sizeof(a.window))
+                or a.accumulate != b.accumulate or self.constants != other.constants):
+            return f"it calls the kernel {other.name} with other sizes"
+        if memcmp(a.scalar, b.scalar, sizeof(a.scalar)):
+            return f"it calls the kernel {other.name} with another number"
+        for i in range(MAX_OPERANDS):
+            if memcmp(a.operand[i].stride, b.operand[i].stride, sizeof(a.operand[i].stride)):
+                return f"it calls the kernel {other.name} with other strides"
+        return None
 
     def release(self):
         """Drop the arrays. The call must not run until every operand is placed again."""

@@ -64,6 +64,12 @@ class PythonCallback:
         finally:
             mode.state = before
 
+    def find_difference(self, other: PythonCallback) -> str | None:
+        """Return how another call differs in a replay; None if it does not."""
+        if repr(self) != repr(other) or [*map(_describe, self.outputs)] != [*map(_describe, other.outputs)]:
+            return f"it calls {other!r} in place of {self!r}"
+        return None
+
     def __repr__(self) -> str:
         shapes = ", ".join(str(x.shape) if isinstance(x, np.ndarray) else repr(x) for x in self.arguments)
         return f"{self.name}({shapes})"

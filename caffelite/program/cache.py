@@ -104,6 +104,12 @@ class ProgramCache:
         for program in programs:
             program.last_request = self._requests
 
+    def disturb(self) -> None:
+        """Note that a user's Python has run outside of the steps."""
+        for program in list(self._programs.values()):
+            if isinstance(program, Program):
+                program.disturb()
+
     def _has_room(self, name: str) -> bool:
         """Return whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""
         min_count, max_count = PREDICT_LIMITS if name == "outputs" else (MIN_PROGRAMS, MAX_PROGRAMS)

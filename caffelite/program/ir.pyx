@@ -18,6 +18,7 @@ cnp.import_array()
 
 cdef class Buffer:
     """Memory that a recorded step uses: the memory of one array that owns its data."""
+    cdef readonly Py_ssize_t number       # in the order in which the step first uses its buffers
     cdef readonly object owner            # a weak reference to that array
     cdef public object address            # None: not placed yet
     cdef readonly Py_ssize_t nbytes
@@ -25,8 +26,8 @@ cdef class Buffer:
     cdef readonly object early_read       # (name, line) of the call that read it before it was written
     cdef public bint is_temporary
 
-    def __init__(self, cnp.ndarray owner not None):
-        self.owner, self.nbytes = weakref.ref(owner), cnp.PyArray_NBYTES(owner)
+    def __init__(self, cnp.ndarray owner not None, Py_ssize_t number):
+        self.owner, self.nbytes, self.number = weakref.ref(owner), cnp.PyArray_NBYTES(owner), number
         self.address, self.written, self.early_read = <Py_ssize_t> cnp.PyArray_DATA(owner), False, None
 
 
@@ -113,6 +114,24 @@ cdef class Instruction:
         return self.call
 
 
+    def find_difference(self, Instruction other):
+        """Return how another call differs; None if it computes the same from the buffers of the same numbers."""
+        cdef Operand a, b
+        difference = self.call.find_difference(other.call)
+        if difference is not None:
+            return difference
+        if len(self.operands) != len(other.operands):
+            return f"it calls the kernel {other.call.name} with another number of arrays"
+        for a, b in zip(self.operands, other.operands):
+            if (a is None) != (b is None):
+                return f"it calls the kernel {other.call.name} with a number in place of an array, or the reverse"
+            if a is not None and (a.shape != b.shape or a.strides != b.strides or a.dtype != b.dtype):
+                return f"it calls the kernel {other.call.name} on shape {b.shape} in place of {a.shape}"
+            if a is not None and (a.buffer.number != b.buffer.number or a.offset != b.offset):
+                return f"it calls the kernel {other.call.name} on another array"
+        return None
+
+
 class RecordedStep(namedtuple("RecordedStep", ("instructions", "memory"))):
     """A recorded step: its instructions, with calls into Python between them, and its memory.
 
@@ -153,7 +172,7 @@ def lower_entries(list entries):
             owner = get_owner(array)
             buffer = buffers.get(id(owner))
             if buffer is None:
-                buffer = buffers[id(owner)] = Buffer(owner)
+                buffer = buffers[id(owner)] = Buffer(owner, len(buffers))
             operand = Operand(buffer, array)
             operands.append(operand)
             if call.reads >> i & 1:

@@ -13,6 +13,7 @@ whose operands are addresses in memory (`ir.pyx`). A few passes improve the list
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from caffelite.core.arrays import check_positive_integer
 from caffelite.core.autograd import application_count
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.sparse import from_row_array, to_row_array
+from caffelite.program.comparison import find_difference
 from caffelite.program.ir import Instruction, RecordedStep, get_owner
 from caffelite.program.labels import describe_call
 from caffelite.program.passes import PASSES
@@ -53,22 +55,35 @@ class Program(Runner):
         self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
         self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
         self.last_request = 0  # the number of the last request to the model for this Program
-        self._changes = 0  # how many times in a row the step changed a value that it reads in Python
+        self._captured: CapturedStep | None = None  # the last step in Python, to compare, if a user's Python decides
+        self._changes = 0  # how many times in a row the step in Python was not like the one before
+        self._interval = 0  # the number of replays between the last two steps in Python
+        self.is_supervised = False  # whether `disturb` is called each time that a user's Python runs between steps
+        self._is_disturbed = False  # whether a user's Python has run between steps, and may have changed anything
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
         """Run `function` on the arrays, as a real step, and record it.
 
         If the step can't be replayed, it was made nevertheless. A `strict` Program then raises TypeError. Otherwise the
-        Program `runs_eagerly` from now on, and gives the warning `NotRecorded`. A step that changes a value which it
-        reads in Python gets a second chance, because a first step may only prepare something.
+        Program `runs_eagerly` from now on, and gives the warning `NotRecorded`.
+
+        If a user's Python decides what the step does, replays begin after two steps in a row that did the same. Later,
+        at each doubling of the number of steps, a step runs in Python again, and must do the same. If a user's
+        Python runs between steps, `disturb` asks for such a step, too. A first step may only prepare something, so a
+        single difference before the first replay is allowed.
         """
         inputs = [np.array(to_row_array(array), order="C") for array in arrays]
         results_before = application_count()
-        captured = self._trace(function, inputs)
+        previous = self._captured if self.is_recorded and self.matches_state() else None
+        captured = self._trace(function, inputs, previous)
         if captured is None:
             return
         captured.forget_dead_tensors()
-        if obstacle := _find_obstacle(captured, inputs):
+        obstacle = _find_obstacle(captured) or self._compare(previous, captured)
+        if captured.hidden is not None and not self.is_supervised:
+            reason = f"it reads {captured.hidden}, an object of a library, whose changes can't be seen"
+            obstacle = obstacle or Obstacle(reason, captured.first_line)
+        if obstacle is not None:
             self.drop_recording(captured.result)
             self._fall_back(obstacle)
             return
@@ -82,22 +97,60 @@ class Program(Runner):
             self._step, self._is_optimized = captured.step, False
             self.nbytes = sum(x.nbytes for x in inputs) + temporaries  # at most: `optimize` uses memory again
             self.set_recording(inputs, captured.result, guards, captured.attributes, effects)
+        captured.tensors = []  # a Program does not keep Tensors alive
 
-    def _trace(self, function: Callable[..., Any], inputs: list[np.ndarray]) -> CapturedStep | None:
+    def _compare(self, previous: CapturedStep | None, captured: CapturedStep) -> Obstacle | None:
+        """Set how many replays may follow a step in Python. Return the obstacle that the step before differed.
+
+        `previous` is that step; None if there was none, or if something that it reads has changed since then.
+        """
+        difference = None if previous is None else find_difference(previous, captured)
+        replayed, is_disturbed, self._is_disturbed = self._interval - self.replays_left, self._is_disturbed, False
+        self._captured = captured if captured.is_guarded else None
+        if previous is not None and difference is None:
+            if captured.has_constants and captured.input_values == previous.input_values:
+                captured.has_hidden_state = True  # NumPy may have made the constants of the inputs
+                if not self.is_supervised:
+                    self._interval = self.replays_left = 0
+                    return None
+            self._changes, self._interval = 0, 2 * max(self._interval, 1)
+            self.replays_left = self._interval
+            return None
+        had_replays, self._interval = self._interval > 0, 0
+        self.replays_left = 0 if captured.is_guarded else sys.maxsize
+        if difference is None or is_disturbed:
+            return None
+        self._changes += 1
+        if not had_replays and self._changes < 2:
+            return None
+        reason, line = difference
+        if had_replays and replayed > 0:
+            reason += f". The numbers of the last {replayed} steps, which were replayed, may be wrong"
+        return Obstacle(f"the step in Python differs from the one before: {reason}", line or captured.first_line)
+
+    def disturb(self) -> None:
+        """Note that a user's Python has run between two steps. Values that can't be watched may have changed."""
+        if self._captured is not None and self._captured.has_hidden_state:
+            self._is_disturbed, self.replays_left = True, 0
+
+    def _trace(
+        self, function: Callable[..., Any], inputs: list[np.ndarray], previous: CapturedStep | None
+    ) -> CapturedStep | None:
         """Run the step, and return what it did; None if a replay would not do the same."""
-        recording = Recording(self.strict)
+        recording = Recording(self.strict, previous, keeps_lines=self._interval > 0 or self._changes > 0)
         with InterruptsBetweenSteps() as interrupts, interrupts.defer(), recording:
             if self.function is not None:
                 recording.guard_code(self.function)
             result = unwrap_tensors(function(*[from_row_array(x.view(kernels.RecordedArray)) for x in inputs]))
         change = recording.find_change()
-        self._changes = 0 if change is None else self._changes + 1
+        self._changes += change is not None
         if obstacle := recording.obstacle or change:
             self.drop_recording(result)
+            self._captured, self._interval = None, 0
             if recording.obstacle or self.strict or self._changes > 1:
                 self._fall_back(obstacle)
             return None
-        return recording.finish(result)
+        return recording.finish(inputs, result)
 
     def optimize(self) -> RecordedStep:
         """Return the recorded step after all passes. Every temporary has its place.
@@ -203,7 +256,7 @@ class Program(Runner):
         return plot_stages(timelines)
 
     def _check_current(self, what: str) -> None:
-        if not self.is_current():
+        if not (self.is_recorded and self.matches_state()):
             raise RuntimeError(f"the Program has no recording that is up to date: call it before {what}")
 
 
@@ -237,10 +290,10 @@ def _place_remaining(step: RecordedStep) -> RecordedStep:
     return RecordedStep(step.instructions, memory)
 
 
-def _find_obstacle(captured: CapturedStep, inputs: list[np.ndarray]) -> Obstacle | None:
+def _find_obstacle(captured: CapturedStep) -> Obstacle | None:
     """Return why the captured step can't be replayed; None if it can."""
     known: list[np.ndarray | None] = [
-        *inputs,
+        *captured.inputs,
         *[array for t, _ in captured.tensors for array in (t._data, t._gradient)],
     ]
     for call in captured.step.instructions:
@@ -296,7 +349,9 @@ def _find_early_read(captured: CapturedStep) -> Obstacle | None:
     NumPy made such a buffer, or the step before did.
     """
     for buffer in captured.buffers:
-        if buffer.early_read is not None and (buffer.owner() is None or id(buffer.owner()) in captured.replaced_ids):
+        if buffer.early_read is None or id(buffer.owner()) in captured.foreign:
+            continue
+        if buffer.owner() is None or id(buffer.owner()) in captured.replaced_ids:
             name, line = buffer.early_read
             return Obstacle(
                 f"{name} reads an array that NumPy made inside the recorded function; a replay would not make it "

@@ -14,11 +14,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from caffelite import _kernels as kernels
 from caffelite._support.warnings import Line, user_line
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
+from caffelite.program.comparison import ForeignArray
 from caffelite.program.ir import Buffer, RecordedStep, get_owner, lower_entries
+
+
+# NumPy's functions that make a plain array of a recorded one, and do not tell it.
+_CONVERSIONS = ("array", "asarray", "ascontiguousarray", "asfortranarray", "require", "frombuffer", "memoryview")
 
 
 class Obstacle:
@@ -41,8 +48,8 @@ class Recording(kernels.Recorder):
     not possible.
     """
 
-    def __init__(self, strict: bool = True) -> None:
-        self.strict = strict
+    def __init__(self, strict: bool = True, previous: CapturedStep | None = None, keeps_lines: bool = False) -> None:
+        self.strict, self.keeps_lines = strict, keeps_lines
         self.obstacle: Obstacle | None = None
         self._guards: Any = None  # the values that the user's code reads to decide; None without such code
         self.entries: list[kernels.RecordedCall | PythonCallback] = []
@@ -50,6 +57,12 @@ class Recording(kernels.Recorder):
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals
         self._optimizers: dict[int, Any] = {}
         self._unrepeatable = False
+        self._foreign: dict[int, ForeignArray] = {}  # by the ids of the arrays that own the memory
+        self._written: set[int] = set()  # the ids of the arrays that the first `_num_seen` entries write into
+        self._num_seen = 0
+        # The arrays that the step before read, with their values at the beginning of this step.
+        foreign = [] if previous is None else previous.foreign.values()
+        self._values_before = [(x.owner, x.owner.tobytes()) for x in foreign]
         self.observer: Callable[[Any, tuple[Any, ...]], None] | None = None  # gets each Function and its inputs
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
@@ -73,8 +86,15 @@ class Recording(kernels.Recorder):
         self.obstacle = self.obstacle or obstacle
 
     def line(self) -> Line | None:
-        """Return the user's line that is running, or None if no code of the user takes part in the step."""
-        return None if self._guards is None else user_line(max_depth=8)  # the line that calls a kernel, not `fit`
+        """Return the user's line that is running, if it calls a kernel, and not just `fit`."""
+        return user_line(max_depth=8)
+
+    def record_read(self, array: np.ndarray, updates: bool) -> Line | None:
+        """Record an array that a kernel reads, with its values, unless a kernel has made it or updates it now."""
+        owner = get_owner(array)
+        if not updates and id(owner) not in self._written_ids():
+            self._foreign.setdefault(id(owner), ForeignArray(owner)).add_read(array)
+        return self.line()
 
     def record_copy(self, copy: Any, original: Any) -> None:
         """Record that a copy of a Function is applied, so the step depends on the Function's attributes.
@@ -98,19 +118,34 @@ class Recording(kernels.Recorder):
             from caffelite.program.guards.state import StateGuards  # most steps do not need it
 
             self._guards = StateGuards()
+            self.watches_reads = True
         self._guards.add(code)
 
     def _written_ids(self) -> set[int]:
         """Return the ids of the arrays that kernels wrote into; for a view, the id of its memory's owner."""
-        calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
-        return {id(get_owner(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
+        for entry in self.entries[self._num_seen :]:
+            if isinstance(entry, kernels.RecordedCall):
+                arrays = [array for i, array in enumerate(entry.arrays) if entry.writes >> i & 1]
+                self._written.update([id(get_owner(array)) for array in arrays if array is not None])
+        self._num_seen = len(self.entries)
+        return self._written
 
     def find_change(self) -> Obstacle | None:
         """Return the obstacle that the step changes a value which it also reads to decide; None if it does not."""
         if self._guards is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
             return None
         reason = self._guards.find_change(self._written_ids)
+        if reason is None and not self._keeps_foreign_arrays():
+            reason = "it changes an array in place in Python, and a replay would not", self._guards.find_line()
         return None if reason is None else Obstacle(*reason)
+
+    def _keeps_foreign_arrays(self) -> bool:
+        """Return whether no array that kernels read has changed in the step, unless a kernel changed it."""
+        written = self._written_ids()
+        if not all(x.is_unchanged() for x in self._foreign.values() if id(x.owner) not in written):
+            return False
+        values = [(x, before) for x, before in self._values_before if id(x) in self._foreign and id(x) not in written]
+        return all(owner.tobytes() == before for owner, before in values)
 
     def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Record that a Function was applied to Tensors, arrays, numbers or None. Its kernels are recorded already."""
@@ -137,13 +172,23 @@ class Recording(kernels.Recorder):
         leaves = [snapshot.tensor() for snapshot in self._snapshots.values() if snapshot.changes_gradient]
         return [t for t in leaves if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
 
-    def finish(self, result: Any) -> CapturedStep:
+    def finish(self, inputs: list[np.ndarray], result: Any) -> CapturedStep:
         """Return what the step did, with its result. The recording drops its arrays, and is of no use afterwards."""
+        foreign = {key: x for key, x in self._foreign.items() if key not in self._written_ids()}
         replaced = [] if self._guards is None else self._guards.replaced_values
         replaced_ids = {id(get_owner(x._data if isinstance(x, Tensor) else x)) for x in replaced}
         attributes = self.attribute_guards()
         step, buffers = lower_entries(self.entries)
-        return CapturedStep(result, step, buffers, [], list(self._snapshots.values()), attributes, replaced_ids)
+        captured = CapturedStep(
+            inputs, result, step, buffers, [], list(self._snapshots.values()), attributes, replaced_ids, foreign
+        )
+        if self._guards is not None:
+            self._guards.exclude_kernel_reads(foreign.keys())
+            captured.first_line, captured.has_hidden_state = self._guards.find_line(), self._guards.has_hidden_state
+            captured.hidden = self._guards.hidden
+            captured.may_read_inputs = not self._guards.names.isdisjoint(_CONVERSIONS)
+            captured.input_values = tuple([hash(x.tobytes()) for x in inputs]) if foreign else ()
+        return captured
 
     def attribute_guards(self) -> list[kernels.AttributeGuard]:
         """Return the attributes of Functions and Optimizers that the step depends on."""
@@ -187,6 +232,7 @@ class TensorSnapshot:
 class CapturedStep:
     """The calls and effects of a step. Once its recording is gone, weak references tell which arrays others use."""
 
+    inputs: list[np.ndarray]
     result: Any
     step: RecordedStep
     buffers: list[Buffer]
@@ -194,6 +240,18 @@ class CapturedStep:
     snapshots: list[TensorSnapshot]
     attributes: list[kernels.AttributeGuard]  # of Functions and Optimizers that the step depends on
     replaced_ids: set[int]  # of arrays in the user's attributes that the step replaced by its results
+    foreign: dict[int, ForeignArray]  # by id, the arrays that kernels read but do not write, and that they did not make
+    first_line: Line | None = None  # of the user's Python that decides what the step does; None without such Python
+    has_hidden_state: bool = False  # whether this Python reads objects whose changes can't be seen
+    hidden: str | None = None  # the name of such an object, if it is a library's
+    may_read_inputs: bool = False  # whether this Python may compute with the inputs in NumPy without a word
+    has_constants: bool = False  # whether NumPy made arrays in the step that kernels read, always the same
+    input_values: tuple[int, ...] = ()  # hashes of the inputs' values, if NumPy may have made arrays of them
+
+    @property
+    def is_guarded(self) -> bool:
+        """Return whether a user's Python decides what the step does."""
+        return self.first_line is not None
 
     def forget_dead_tensors(self) -> None:
         """Drop the snapshots of Tensors that nobody else uses, since these keep arrays alive."""

@@ -150,7 +150,8 @@ cdef class Runner:
     cdef public bint runs_eagerly         # because it can't be replayed
     cdef list arguments                   # the arguments of the last call, with `function`
     cdef list guards, attributes, effects
-    cdef readonly bint is_recorded        # whether there is a recording to replay
+    cdef readonly bint is_recorded        # whether there is a recording
+    cdef public Py_ssize_t replays_left   # before the step runs in Python again, and is compared with the recording
     cdef bint records_graph, is_training, rounds_products
 
     def __cinit__(self, function=None, *, strict=False):
@@ -249,13 +250,14 @@ cdef class Runner:
     cdef int record_and_optimize(self, function, list arrays) except -1:
         """Record the function on these arrays, and make the replay: it will probably be needed."""
         self.record(function, *arrays)
-        if self.is_recorded:
+        if self.is_recorded and self.replays_left > 0:
             self.get_replay()
         return 0
 
     cdef int replay_inputs(self) except -1:
         """Replay on the contents of `inputs`. Raise the step's error if it stops."""
         cdef Replay replay = self.get_replay()
+        self.replays_left -= 1
         try:
             stopped = replay.run_once()
         finally:                          # even a replay that stopped may have changed anything
@@ -277,7 +279,11 @@ cdef class Runner:
         return 0
 
     cpdef bint is_current(self) except -1:
-        """Return whether a replay would have the same results as the step in Python."""
+        """Return whether a replay may take the place of the step in Python."""
+        return self.replays_left > 0 and self.matches_state()
+
+    cpdef bint matches_state(self) except -1:
+        """Return whether all that the recording depends on is as it was, as far as it can be seen."""
         cdef TensorGuard guard
         if (not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training()
                 or self.rounds_products != rounds_products()):

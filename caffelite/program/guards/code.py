@@ -14,12 +14,15 @@ from typing import NamedTuple
 from caffelite._support.warnings import PACKAGE
 
 _LIBRARIES = (PACKAGE, *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
+_NOT_OF_USERS = {"caffelite", "numpy", "scipy", "torch"}
+_user_packages: set[str] = set()  # installed packages that use caffelite
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 
 class CodeNames(NamedTuple):
-    """The names in some code: globals and attributes that it reads, those that may be missing, imported modules."""
+    """The names in some code: globals that it reads, those and attributes, any that may be missing, imported modules."""
 
+    global_names: frozenset[str]
     loaded: frozenset[str]
     missing: frozenset[str]
     imported: frozenset[str]
@@ -28,20 +31,20 @@ class CodeNames(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def code_names(code: types.CodeType) -> CodeNames:
     """Return the names in code and in the functions within it. A string may be the name of an attribute, too."""
-    loaded, missing, imported = set(), set(), set()
+    global_names, loaded, missing, imported = set(), set(), set(), set()
     for step, _ in instructions(code):
-        if step.opname.startswith(
-            ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_F")
-        ):
+        if step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
+            global_names.add(step.argval)
+        elif step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_F")):
             loaded.add(step.argval)
         elif step.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR")):
             missing.add(step.argval)
         elif step.opname == "IMPORT_NAME":
             imported.add(step.argval)
         elif step.opname == "LOAD_CONST" and isinstance(step.argval, str) and step.argval.isidentifier():
-            loaded.add(step.argval)
+            global_names.add(step.argval)
             missing.add(step.argval)
-    return CodeNames(frozenset(loaded), frozenset(missing), frozenset(imported))
+    return CodeNames(frozenset(global_names), frozenset(loaded | global_names), frozenset(missing), frozenset(imported))
 
 
 def instructions(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
@@ -59,7 +62,7 @@ def instructions(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
 @functools.lru_cache(maxsize=1024)
 def user_bases(kind: type) -> tuple[type, ...]:
     """Return the class and its bases that the user wrote, without the bases from caffelite and libraries."""
-    # Some compiled types have no name as their module.
+    # (Some compiled types have no name as their module.)
     bases = [base for base in kind.__mro__ if isinstance(base.__module__, str)]
     return tuple([base for base in bases if _is_user_class(base)])
 
@@ -84,6 +87,17 @@ def special_methods(kind: type) -> tuple[str, ...]:
 
 def is_user_code(module: str, file: str | None) -> bool:
     """Return whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
-    if module.partition(".")[0] in ("caffelite", "builtins") or file is None:
+    package = module.partition(".")[0]
+    if package in ("caffelite", "builtins") or file is None:
         return False
+    if package in _user_packages:
+        return True
     return "site-packages" not in file and not file.startswith((*_LIBRARIES, "<frozen "))
+
+
+def add_user_package(module: str) -> None:
+    """From now on, take an installed package for a user's: it has a model, a loss or the like."""
+    package = module.partition(".")[0]
+    if package not in _user_packages and package not in sys.stdlib_module_names and package not in _NOT_OF_USERS:
+        _user_packages.add(package)
+        user_bases.cache_clear()

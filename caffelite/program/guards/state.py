@@ -15,6 +15,7 @@ import inspect
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,17 +26,32 @@ from caffelite import _kernels as kernels
 from caffelite._kernels.guards import resolve_reference
 from caffelite._support.warnings import Line
 from caffelite.core.autograd import Node
-from caffelite.program.guards.code import code_names, instructions, is_user_code, special_methods, user_bases
+from caffelite.program.guards.code import (
+    add_user_package,
+    code_names,
+    instructions,
+    is_user_code,
+    special_methods,
+    user_bases,
+)
 from caffelite.program.guards.random_streams import STREAMS, are_equal, get_state, set_state
 from caffelite.program.ir import get_owner
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, property, staticmethod, classmethod)
 _BOUND_METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.RecordedArray, Node)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, np.dtype, np.ndarray, np.generic, Node)
 _ARRAYS = (np.ndarray, Node)
 _MAX_OBJECTS = 1000  # look at no more objects than this
-_MAX_ELEMENTS = 64  # elements; compare the values of arrays that are not larger
+_MAX_ELEMENTS = 64  # elements; compare the values of arrays that are not larger, also if kernels read them
+_MAX_NBYTES = 1 << 20  # bytes; compare the values of arrays that are not larger, if kernels do not read them
+_IS_KNOWN_PYTHON = sys.version_info < (3, 15)  # names in bytecode are read as in these versions
+# The packages of objects that do not change, or have all their values in attributes.
+_OPEN_PACKAGES = {
+    *("caffelite", "_thread", "abc", "argparse", "builtins", "dataclasses", "datetime", "decimal", "enum", "fractions"),
+    *("functools", "logging", "pathlib", "re", "threading", "types", "typing", "uuid", "zoneinfo"),
+}
+_HIDDEN_STATE = (bytearray, memoryview)
 
 
 class StateGuards:
@@ -44,12 +60,15 @@ class StateGuards:
     def __init__(self, include_callbacks: bool = False) -> None:
         self.include_callbacks = include_callbacks  # whether to look at Functions that a replay calls again, too
         self.codes: list[types.CodeType] = []
-        self.names: set[str] = set()  # the names that the code reads …
+        self.global_names: set[str] = set()  # the names of module-level variables that the code reads …
+        self.names: set[str] = set()  # … these and the names of attributes …
         self.missing: set[str] = set()  # … and sets, or has as strings, so they may not exist yet
         self.seen: dict[int, Any] = {}  # by id
         self.guarded: set[tuple[int, str]] = set()  # the ids of owners, and names
         self.streams: list[tuple[str, Any, Any]] = []  # random streams: name, stream, state
         self.has_too_many = False  # whether there are objects that were not looked at
+        self.hidden: str | None = None  # the name of an object of a library, whose changes can't be seen
+        self.large_arrays: set[int] = set()  # the ids of arrays that are too large to compare
         self.iterator: str | None = None  # an iterator's name: its position can't be read
         self.replaced_values: list[Any] = []  # Tensors and arrays that the step has replaced by its own
         self.arrays: dict[int, str] = {}  # the names of small arrays, by id
@@ -59,6 +78,9 @@ class StateGuards:
 
     def add(self, code: Any) -> None:
         """Watch what this function, method, partial or object with a `__call__` reads."""
+        kinds = type(getattr(code, "__self__", code)).__mro__
+        for module in (getattr(code, "__module__", None), *[kind.__module__ for kind in kinds]):
+            add_user_package(module or "caffelite")
         if (code_object := getattr(code, "__code__", None)) is not None:  # a method has the code of its function
             self.add_names(code_object)
         names = -1
@@ -71,9 +93,13 @@ class StateGuards:
 
     def visit(self, value: Any, name: str) -> None:
         """Look at a value with this name, and at everything that the names in the code reach from it."""
-        if isinstance(value, np.ndarray) and value.size <= _MAX_ELEMENTS and self.is_first_visit(value, ""):
-            self.arrays[id(value)] = name
-            self.table.add_array(value)
+        if isinstance(value, np.ndarray) and self.is_first_visit(value, ""):
+            array = value.view(np.ndarray)  # while a step is recorded, only this one can be read
+            self.arrays[id(array)] = name
+            if array.nbytes <= _MAX_NBYTES:
+                self.table.add_array(array)
+            else:
+                self.large_arrays.add(id(get_owner(array)))
         if isinstance(value, _PLAIN) or id(value) in self.seen:
             return
         if len(self.seen) >= _MAX_OBJECTS:
@@ -107,15 +133,18 @@ class StateGuards:
             for item in value.values() if isinstance(value, dict) else value:
                 self.visit(item, name)
             if type(value) not in _CONTAINERS:  # a user's subclass may have attributes
-                self.visit_object(value)
+                self.visit_object(value, name)
         elif hasattr(type(value), "__next__"):
             self.iterator = name
+        elif isinstance(value, weakref.ref):
+            self.visit(value(), name)
         elif not isinstance(value, _CODE):
-            self.visit_object(value)
+            self.visit_object(value, name)
 
     def add_names(self, code: types.CodeType) -> None:
         if code not in self.codes:
             self.codes.append(code)
+            self.global_names |= code_names(code).global_names
             self.names |= code_names(code).loaded
             self.missing |= code_names(code).missing
 
@@ -125,7 +154,9 @@ class StateGuards:
             self.visit(vars(function).get("__wrapped__"), "the function")  # a library's decorator around the user's
             return
         self.add_names(code)
-        self.visit_names(None, function.__globals__, ())
+        if self.is_first_visit(function, "__code__"):
+            self.table.add_function(function)
+        self.visit_names(None, function.__globals__, (), self.global_names)
         self.visit_attributes(function)
         for module in code_names(code).imported:
             if self.is_first_visit(sys.modules, module):
@@ -149,9 +180,11 @@ class StateGuards:
         self.guarded.add((id(owner), name))
         return True
 
-    def visit_names(self, owner: Any, values: dict[str, Any], not_recorded: Iterable[str]) -> None:
+    def visit_names(
+        self, owner: Any, values: dict[str, Any], not_recorded: Iterable[str], names: set[str] | None = None
+    ) -> None:
         """Look at the globals, or at the attributes of the object `owner`, whose names are in the code."""
-        for name in self.names & values.keys():
+        for name in (self.names if names is None else names) & values.keys():
             value = values[name]
             if name in not_recorded:
                 continue
@@ -161,32 +194,34 @@ class StateGuards:
 
     def visit_class(self, kind: type) -> None:
         """Look at the attributes and methods of a user's class whose names are in the code."""
-        for base in user_bases(kind):
-            for name in self.names & vars(base).keys():
-                value = vars(base)[name]
-                is_descriptor = hasattr(type(value), "__get__")
-                if not is_descriptor and not isinstance(value, type) and self.is_first_visit(kind, name):
-                    self.table.add_attribute(kind, name)
-                self.visit(value, name)
-            for name in special_methods(base):
-                self.visit(vars(base)[name], name)
+        bases = user_bases(kind)
+        names = self.names & {name for base in bases for name in vars(base)}
+        for base in bases:  # a name that a class does not have may later hide its base's
+            for name in names.union(special_methods(base)):
+                if self.is_first_visit(base, name):
+                    self.table.add_class_item(base, name)
+                if name in vars(base):
+                    self.visit(vars(base)[name], name)
         if type(kind) is not type:
             self.visit_class(type(kind))
 
-    def visit_object(self, value: Any) -> None:
+    def visit_object(self, value: Any, name: str) -> None:
         if isinstance(value, functools._lru_cache_wrapper):
             self.visit(value.__wrapped__, "the function")
             return
         kind: type = type(value)
+        package = (kind.__module__ or "").partition(".")[0]
+        if isinstance(value, _HIDDEN_STATE) or (package not in _OPEN_PACKAGES and not user_bases(kind)):
+            self.hidden = name
         if hasattr(kind, "runs_in_python") and value.runs_in_python and not self.include_callbacks:  # a Function
             return
         self.visit_attributes(value, getattr(kind, "not_recorded", ()))
         for base in user_bases(kind):
-            for name in self.names & vars(base).keys():
-                if isinstance(vars(base)[name], types.MemberDescriptorType):  # one of the __slots__
-                    if self.is_first_visit(value, name):
-                        self.table.add_attribute(value, name)
-                    self.visit(getattr(value, name, None), name)
+            for slot in self.names & vars(base).keys():
+                if isinstance(vars(base)[slot], types.MemberDescriptorType):  # one of the __slots__
+                    if self.is_first_visit(value, slot):
+                        self.table.add_attribute(value, slot)
+                    self.visit(getattr(value, slot, None), slot)
         self.visit_class(kind)
 
     def visit_attributes(self, owner: Any, not_recorded: Iterable[str] = ()) -> None:
@@ -202,6 +237,17 @@ class StateGuards:
                 if self.is_first_visit(attributes, name):
                     self.table.add_item(owner, attributes, name)
 
+    def exclude_kernel_reads(self, owners: Iterable[int]) -> None:
+        """Do not compare large arrays whose owners have these ids: kernels read them, and so does a replay."""
+        self.large_arrays.difference_update(owners)
+        arrays = [array for array in self.table.watched_arrays() if array.size > _MAX_ELEMENTS]
+        self.table.exclude_arrays([array for array in arrays if id(get_owner(array)) in owners])
+
+    @property
+    def has_hidden_state(self) -> bool:
+        """Return whether the code reads an object whose changes can't be seen."""
+        return self.hidden is not None or bool(self.large_arrays)
+
     # ---- random streams -----------------------------------------------------------------------------------------
 
     def add_stream(self, name: str, stream: Any) -> None:
@@ -215,6 +261,8 @@ class StateGuards:
 
         `written_ids` returns the ids of the arrays that kernels wrote into. A replay writes these too.
         """
+        if not _IS_KNOWN_PYTHON:
+            return "this version of Python is not known", self.find_line()
         if self.has_too_many:
             return f"it may read more than {_MAX_OBJECTS:,} objects, too many to watch", self.find_line()
         kernel_writes = written_ids()

@@ -39,6 +39,7 @@ class Epochs(ABC):
         self.step, self.model, self.objective = step, step.model, step.objective
         self.interrupts: Interrupts = NullInterrupts() if interrupts is None else interrupts
         self.programs = self.model._model_state.programs
+        self.programs.disturb()
         self.cursor = self.programs.cursor
 
     @abstractmethod
@@ -108,6 +109,7 @@ class Epochs(ABC):
         specs = [(column.shape[1:], column.dtype) for column in columns]
         key = (self.model.structure(), rows, layout, *self.step.key(), *specs)
         program: Program = self.programs.find(Program, dependencies, name, *key)
+        program.is_supervised = True
         return program
 
     def compute_results(self, sums: np.ndarray, epoch_rows: dict[str, np.ndarray]) -> np.ndarray:

@@ -61,6 +61,7 @@ class InMemoryEpochs(Epochs):
             None if counted_rows is None or counted_rows.all() else counted_rows,
             self.stop_flag(),
         )
+        self.counted_steps = 0  # the steps that `_count_replays` has counted
         self.position: Any = self.replay  # its `epoch` and `batch` are the position of the training
 
     @property
@@ -86,6 +87,7 @@ class InMemoryEpochs(Epochs):
     def make_epoch_hook(self) -> kernels.EvaluationHook | None:
         """Return a hook that runs the next epoch after an epoch of a training. None if it needs Python now."""
         programs = self._find_programs() if self.takes_epoch_hooks else []
+        self._count_replays()
         if not programs or not all(program.is_current() for program in programs):
             return None
         self._set_programs(programs, programs)
@@ -116,18 +118,27 @@ class InMemoryEpochs(Epochs):
             next_program = programs[-1 if self.is_at_last_batch() else 0]
             if next_program not in current:
                 self.replay.run_in_python(functools.partial(self._record, next_program))
+                self.counted_steps = self.steps
                 return
             if self.objective.epoch_metrics:
                 for program in current:
                     self._allocate_rows(self.programs.output_specs[program])
             self._set_programs(programs, current)
+            steps = min(steps, *[program.replays_left for program in current])
             try:
                 stopped_call = self.replay.run(epochs, seconds, int(steps))
             finally:
+                self._count_replays()
                 for program in current:
                     program.apply_effects()
             if stopped_call is not None:
                 self._raise_error(stopped_call)
+
+    def _count_replays(self) -> None:
+        """Take the steps since the last call from the number that each Program may replay."""
+        steps, self.counted_steps = self.steps - self.counted_steps, self.steps
+        for program in self._find_programs():
+            program.replays_left -= steps
 
     def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
         """Set the Programs that the batches replay: only Programs that are current."""

@@ -1,0 +1,112 @@
+"""Comparing two recordings of a step: would a replay of one do what the other did?
+
+Where a user's Python decides what a step does, one recording does not show whether the next step is the same. So a
+step is recorded twice, and replayed only if both recordings have the same kernel calls: the same sizes and numbers, the
+same arrays of others, and the same values in arrays that NumPy made in the step. Such values are constants.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from caffelite._support.warnings import Line
+from caffelite.program.ir import Instruction, get_owner
+from caffelite.program.runner import tree_map
+
+if TYPE_CHECKING:
+    from caffelite.program.recording import CapturedStep
+
+
+class ForeignArray:
+    """An array that kernels of a step read, and none of them made, with the values that they read."""
+
+    def __init__(self, owner: np.ndarray) -> None:
+        self.owner = owner
+        self.reads: list[tuple[np.ndarray, bytes]] = []
+
+    def add_read(self, array: np.ndarray) -> None:
+        self.reads.append((array, array.tobytes()))
+
+    def is_unchanged(self) -> bool:
+        """Return whether the array still has the values that each kernel read."""
+        return all(array.tobytes() == values for array, values in self.reads)
+
+    def has_same_values(self, other: ForeignArray) -> bool:
+        return [values for _, values in self.reads] == [values for _, values in other.reads]
+
+
+def find_difference(before: CapturedStep, after: CapturedStep) -> tuple[str, Line | None] | None:
+    """Return how a step differs from the step before, and the user's line if it is known; None if both are alike.
+
+    If arrays that NumPy made in the steps have the same values, they count as constants: `after.has_constants`.
+    """
+    values_before, values_after = iter(before.step.memory), iter(after.step.memory)
+    for old, new in zip_longest(before.step.instructions, after.step.instructions):
+        if old is None or new is None:
+            numbers = len(after.step.instructions), len(before.step.instructions)
+            return "it makes {} kernel calls in place of {}".format(*numbers), _line(new)
+        if isinstance(old, Instruction) != isinstance(new, Instruction):
+            return "it calls Python in place of a kernel, or the reverse", _line(new)
+        difference = old.find_difference(new)
+        if difference is not None:
+            return difference, _line(new)
+        if isinstance(new, Instruction):
+            for operand in new.operands:
+                if operand is None and not _have_same_bits(next(values_before), next(values_after)):
+                    return f"it calls the kernel {new.call.name} with another number", _line(new)
+    given_before, given = _number_given_arrays(before), _number_given_arrays(after)
+    for old, new in zip(before.buffers, after.buffers, strict=True):
+        a, b = old.owner(), new.owner()
+        is_same = (a is not None and a is b) or given_before.get(id(a), 0) == given.get(id(b), -1)
+        if (old.early_read or new.early_read) and not is_same:
+            name, line = new.early_read or old.early_read
+            if not _are_same_constants(before, a, after, b):
+                return f"the kernel {name} reads another array, or other values of an array that NumPy made", line
+            if after.may_read_inputs:
+                return f"the kernel {name} reads an array that NumPy made, perhaps of the step's inputs", line
+            after.has_constants = True
+    if _describe_result(before, given_before) != _describe_result(after, given):
+        return "it returns another result", None
+    return None
+
+
+def _line(instruction: Any) -> Line | None:
+    return instruction.call.line if isinstance(instruction, Instruction) else None
+
+
+def _have_same_bits(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    """Return whether two arrays, each made from a number, have the same bits; or both are None."""
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def _are_same_constants(before: CapturedStep, a: Any, after: CapturedStep, b: Any) -> bool:
+    """Return whether two arrays, which NumPy made in the steps, have the same values."""
+    old, new = before.foreign.get(id(a)), after.foreign.get(id(b))
+    return old is not None and new is not None and old.has_same_values(new)
+
+
+def _number_given_arrays(captured: CapturedStep) -> dict[int, int]:
+    """Return the numbers, by id, of the arrays that a replay gets from outside: inputs, and results of Python."""
+    given = list(captured.inputs)
+    for call in captured.step.instructions:
+        given += [] if isinstance(call, Instruction) else [x for x in call.outputs if x is not None]
+    return {id(get_owner(x)): i for i, x in enumerate(given, start=1)}
+
+
+def _describe_result(captured: CapturedStep, given: dict[int, int]) -> Any:
+    """Return the result with the places of arrays in the step instead of arrays."""
+    numbers = {id(buffer.owner()): buffer.number for buffer in captured.buffers if buffer.owner() is not None}
+
+    def describe(x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return type(x), repr(x) if isinstance(x, bool | int | float | complex | str) else None
+        owner = get_owner(x)
+        place = ("given", given[id(owner)]) if id(owner) in given else numbers.get(id(owner), id(owner))
+        return place, x.shape, x.strides, x.ctypes.data - owner.ctypes.data
+
+    return tree_map(describe, captured.result)
