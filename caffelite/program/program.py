@@ -81,7 +81,7 @@ class Program(Runner):
         captured.forget_dead_tensors()
         obstacle = _find_obstacle(captured) or self._compare(previous, captured)
         if captured.hidden is not None and not self.is_supervised:
-            reason = f"it reads {captured.hidden}, an object of a library, whose changes can't be seen"
+            reason = f"it reads {captured.hidden}, whose changes can't be seen"
             obstacle = obstacle or Obstacle(reason, captured.first_line)
         if obstacle is not None:
             self.drop_recording(captured.result)

@@ -46,11 +46,15 @@ _MAX_OBJECTS = 1000  # look at no more objects than this
 _MAX_ELEMENTS = 64  # elements; compare the values of arrays that are not larger, also if kernels read them
 _MAX_NBYTES = 1 << 20  # bytes; compare the values of arrays that are not larger, if kernels do not read them
 _IS_KNOWN_PYTHON = sys.version_info < (3, 15)  # names in bytecode are read as in these versions
-# The packages of objects that do not change, or have all their values in attributes.
-_OPEN_PACKAGES = {
-    *("caffelite", "_thread", "abc", "argparse", "builtins", "dataclasses", "datetime", "decimal", "enum", "fractions"),
-    *("functools", "logging", "pathlib", "re", "threading", "types", "typing", "uuid", "zoneinfo"),
+# The packages whose functions depend on their arguments only, or on random streams that are watched.
+_PURE_PACKAGES = {
+    *("caffelite", "abc", "argparse", "bisect", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses"),
+    *("decimal", "enum", "fractions", "functools", "heapq", "inspect", "itertools", "logging", "math", "numbers"),
+    *("numpy", "operator", "random", "re", "scipy", "statistics", "string", "threading", "types", "typing", "warnings"),
+    *("_thread", "_functools", "_operator", "_random", "_statistics", "_bisect", "_heapq", "_abc", "_collections"),
 }
+# The packages of objects that do not change, or have all their values in attributes.
+_OPEN_PACKAGES = {"datetime", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - {"numpy", "operator", "scipy"}
 _HIDDEN_STATE = (bytearray, memoryview)
 
 
@@ -67,7 +71,7 @@ class StateGuards:
         self.guarded: set[tuple[int, str]] = set()  # the ids of owners, and names
         self.streams: list[tuple[str, Any, Any]] = []  # random streams: name, stream, state
         self.has_too_many = False  # whether there are objects that were not looked at
-        self.hidden: str | None = None  # the name of an object of a library, whose changes can't be seen
+        self.hidden: str | None = None  # the name of something from a library, whose changes can't be seen
         self.large_arrays: set[int] = set()  # the ids of arrays that are too large to compare
         self.iterator: str | None = None  # an iterator's name: its position can't be read
         self.replaced_values: list[Any] = []  # Tensors and arrays that the step has replaced by its own
@@ -83,6 +87,7 @@ class StateGuards:
             add_user_package(module or "caffelite")
         if (code_object := getattr(code, "__code__", None)) is not None:  # a method has the code of its function
             self.add_names(code_object)
+            self.names.add(code_object.co_name)  # in a class, another method may take its place
         names = -1
         while names < len(self.names):  # code that is found last may have names that lead to more
             names = len(self.names)
@@ -113,7 +118,7 @@ class StateGuards:
             self.visit(value.__self__, name)
             self.visit(getattr(value, "__func__", None), name)
         elif isinstance(value, types.FunctionType):
-            self.visit_function(value)
+            self.visit_function(value, name)
         elif isinstance(value, property | staticmethod | classmethod):
             self.visit(getattr(value, "__func__", None) or getattr(value, "fget", None), name)
         elif isinstance(value, type):
@@ -121,6 +126,8 @@ class StateGuards:
         elif isinstance(value, types.ModuleType):
             if is_user_code(value.__name__, getattr(value, "__file__", None)):
                 self.visit_names(None, vars(value), ())
+            else:
+                self.visit_library(value.__name__, name)
         elif isinstance(value, STREAMS):
             self.add_stream(name, value)
         elif isinstance(value, collections.UserDict | collections.UserList):
@@ -148,15 +155,23 @@ class StateGuards:
             self.names |= code_names(code).loaded
             self.missing |= code_names(code).missing
 
-    def visit_function(self, function: types.FunctionType) -> None:
+    def visit_library(self, module: str | None, name: str) -> None:
+        """Note what is used of a library's module, unless it depends on its arguments only."""
+        if (module or "builtins").partition(".")[0] not in _PURE_PACKAGES:
+            self.hidden = name
+
+    def visit_function(self, function: types.FunctionType, name: str) -> None:
         code = function.__code__
         if not is_user_code(function.__module__ or "", code.co_filename):
+            self.visit_library(function.__module__, name)
             self.visit(vars(function).get("__wrapped__"), "the function")  # a library's decorator around the user's
             return
         self.add_names(code)
         if self.is_first_visit(function, "__code__"):
             self.table.add_function(function)
         self.visit_names(None, function.__globals__, (), self.global_names)
+        if not code_names(code).global_names.isdisjoint(("open", "input")):
+            self.hidden = "a file"
         self.visit_attributes(function)
         for module in code_names(code).imported:
             if self.is_first_visit(sys.modules, module):
@@ -195,6 +210,8 @@ class StateGuards:
     def visit_class(self, kind: type) -> None:
         """Look at the attributes and methods of a user's class whose names are in the code."""
         bases = user_bases(kind)
+        if not bases:
+            self.visit_library(kind.__module__, kind.__name__)
         names = self.names & {name for base in bases for name in vars(base)}
         for base in bases:  # a name that a class does not have may later hide its base's
             for name in names.union(special_methods(base)):
