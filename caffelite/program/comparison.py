@@ -14,10 +14,78 @@ import numpy as np
 
 from caffelite._support.warnings import Line
 from caffelite.program.ir import Instruction, get_owner
+from caffelite.program.obstacle import Obstacle
 from caffelite.program.runner import tree_map
 
 if TYPE_CHECKING:
     from caffelite.program.recording import CapturedStep
+
+
+_MAX_REPLAYS = 1 << 40
+
+
+class Confirmation:
+    """Whether a step, in which a user's Python decides what is done, does the same again and again.
+
+    Replays begin after two steps in a row that did the same. Later, at each doubling of the number of steps, a step
+    runs in Python again, and must do the same. If a user's Python runs between steps, `disturb` asks for such a step,
+    too. A first step may only prepare something, so a single difference before the first replay is allowed.
+    """
+
+    def __init__(self) -> None:
+        self.previous: CapturedStep | None = None  # the step in Python that is compared with the next one
+        self.replays = 0  # that may follow the last step in Python
+        self._differences = 0  # in a row
+        self._is_disturbed = False  # whether a user's Python has run between steps
+
+    @property
+    def keeps_lines(self) -> bool:
+        """Return whether the next difference would be told, with its line."""
+        return self.replays > 0 or self._differences > 0
+
+    def forget(self) -> None:
+        """Forget the step: a value that it reads has changed since then, as can be seen."""
+        self.previous, self.replays = None, 0
+
+    def reject(self) -> bool:
+        """Forget the step, which itself changed a value that it reads. Return whether this was the second in a row."""
+        self.forget()
+        self._differences += 1
+        return self._differences > 1
+
+    def disturb(self) -> bool:
+        """Note that a user's Python has run between steps. Return whether the next step must run in Python."""
+        self._is_disturbed = self.previous is not None and self.previous.has_hidden_state
+        return self._is_disturbed
+
+    def judge(self, captured: CapturedStep, replays_left: int, is_supervised: bool) -> Obstacle | None:
+        """Compare a step in Python with the one before, and set `replays`. Return the obstacle that it differs.
+
+        `replays_left` of the replays after the step before were not made. If each run of a user's Python between steps
+        is followed by `disturb`, the Program `is_supervised`.
+        """
+        if captured.hidden is not None and not is_supervised:
+            return Obstacle(f"it reads {captured.hidden}, whose changes can't be seen", captured.first_line)
+        previous, replayed, is_disturbed = self.previous, self.replays - replays_left, self._is_disturbed
+        self._is_disturbed = False
+        if previous is None:
+            self.previous, self.replays = (captured, 0) if captured.is_guarded else (None, _MAX_REPLAYS)
+            return None
+        difference, self.previous = find_difference(previous, captured), captured
+        if difference is None:
+            self._differences, self.replays = 0, min(2 * max(self.replays, 1), _MAX_REPLAYS)
+            if captured.has_constants and captured.input_values == previous.input_values:
+                captured.has_hidden_state = True  # perhaps NumPy made the constants of the inputs
+                self.replays *= is_supervised
+            return None
+        had_replays, self.replays = self.replays > 0, 0
+        self._differences += not is_disturbed
+        if is_disturbed or (self._differences < 2 and not had_replays):
+            return None
+        reason, line = difference
+        if replayed > 0:
+            reason += f". The numbers of the last {replayed} steps, which were replayed, may be wrong"
+        return Obstacle(f"the step in Python differs from the one before: {reason}", line or captured.first_line)
 
 
 class ForeignArray:

@@ -13,7 +13,6 @@ whose operands are addresses in memory (`ir.pyx`). A few passes improve the list
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,11 +26,12 @@ from caffelite.core.arrays import check_positive_integer
 from caffelite.core.autograd import application_count
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.sparse import from_row_array, to_row_array
-from caffelite.program.comparison import find_difference
+from caffelite.program.comparison import Confirmation
 from caffelite.program.ir import Instruction, RecordedStep, get_owner
 from caffelite.program.labels import describe_call
 from caffelite.program.passes import PASSES
-from caffelite.program.recording import CapturedStep, Obstacle, Recording
+from caffelite.program.obstacle import Obstacle
+from caffelite.program.recording import CapturedStep, Recording
 from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
 
@@ -55,11 +55,8 @@ class Program(Runner):
         self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
         self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
         self.last_request = 0  # the number of the last request to the model for this Program
-        self._captured: CapturedStep | None = None  # the last step in Python, to compare, if a user's Python decides
-        self._changes = 0  # how many times in a row the step in Python was not like the one before
-        self._interval = 0  # the number of replays between the last two steps in Python
+        self._confirmation = Confirmation()
         self.is_supervised = False  # whether `disturb` is called each time that a user's Python runs between steps
-        self._is_disturbed = False  # whether a user's Python has run between steps, and may have changed anything
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
         """Run `function` on the arrays, as a real step, and record it.
@@ -67,26 +64,22 @@ class Program(Runner):
         If the step can't be replayed, it was made nevertheless. A `strict` Program then raises TypeError. Otherwise the
         Program `runs_eagerly` from now on, and gives the warning `NotRecorded`.
 
-        If a user's Python decides what the step does, replays begin after two steps in a row that did the same. Later,
-        at each doubling of the number of steps, a step runs in Python again, and must do the same. If a user's
-        Python runs between steps, `disturb` asks for such a step, too. A first step may only prepare something, so a
-        single difference before the first replay is allowed.
+        If a user's Python decides what the step does, its `Confirmation` tells how many replays may follow.
         """
         inputs = [np.array(to_row_array(array), order="C") for array in arrays]
         results_before = application_count()
-        previous = self._captured if self.is_recorded and self.matches_state() else None
-        captured = self._trace(function, inputs, previous)
+        if not (self.is_recorded and self.matches_state()):
+            self._confirmation.forget()
+        captured = self._trace(function, inputs)
         if captured is None:
             return
         captured.forget_dead_tensors()
-        obstacle = _find_obstacle(captured) or self._compare(previous, captured)
-        if captured.hidden is not None and not self.is_supervised:
-            reason = f"it reads {captured.hidden}, whose changes can't be seen"
-            obstacle = obstacle or Obstacle(reason, captured.first_line)
+        obstacle = _find_obstacle(captured) or self._confirmation.judge(captured, self.replays_left, self.is_supervised)
         if obstacle is not None:
             self.drop_recording(captured.result)
             self._fall_back(obstacle)
             return
+        self.replays_left = self._confirmation.replays
         guards = [
             TensorGuard(t, s.had_gradient, needed=t._serial_number <= results_before) for t, s in captured.tensors
         ]
@@ -99,55 +92,23 @@ class Program(Runner):
             self.set_recording(inputs, captured.result, guards, captured.attributes, effects)
         captured.tensors = []  # a Program does not keep Tensors alive
 
-    def _compare(self, previous: CapturedStep | None, captured: CapturedStep) -> Obstacle | None:
-        """Set how many replays may follow a step in Python. Return the obstacle that the step before differed.
-
-        `previous` is that step; None if there was none, or if something that it reads has changed since then.
-        """
-        difference = None if previous is None else find_difference(previous, captured)
-        replayed, is_disturbed, self._is_disturbed = self._interval - self.replays_left, self._is_disturbed, False
-        self._captured = captured if captured.is_guarded else None
-        if previous is not None and difference is None:
-            if captured.has_constants and captured.input_values == previous.input_values:
-                captured.has_hidden_state = True  # NumPy may have made the constants of the inputs
-                if not self.is_supervised:
-                    self._interval = self.replays_left = 0
-                    return None
-            self._changes, self._interval = 0, 2 * max(self._interval, 1)
-            self.replays_left = self._interval
-            return None
-        had_replays, self._interval = self._interval > 0, 0
-        self.replays_left = 0 if captured.is_guarded else sys.maxsize
-        if difference is None or is_disturbed:
-            return None
-        self._changes += 1
-        if not had_replays and self._changes < 2:
-            return None
-        reason, line = difference
-        if had_replays and replayed > 0:
-            reason += f". The numbers of the last {replayed} steps, which were replayed, may be wrong"
-        return Obstacle(f"the step in Python differs from the one before: {reason}", line or captured.first_line)
-
     def disturb(self) -> None:
         """Note that a user's Python has run between two steps. Values that can't be watched may have changed."""
-        if self._captured is not None and self._captured.has_hidden_state:
-            self._is_disturbed, self.replays_left = True, 0
+        if self._confirmation.disturb():
+            self.replays_left = 0
 
-    def _trace(
-        self, function: Callable[..., Any], inputs: list[np.ndarray], previous: CapturedStep | None
-    ) -> CapturedStep | None:
+    def _trace(self, function: Callable[..., Any], inputs: list[np.ndarray]) -> CapturedStep | None:
         """Run the step, and return what it did; None if a replay would not do the same."""
-        recording = Recording(self.strict, previous, keeps_lines=self._interval > 0 or self._changes > 0)
+        recording = Recording(self.strict, self._confirmation.previous, self._confirmation.keeps_lines)
         with InterruptsBetweenSteps() as interrupts, interrupts.defer(), recording:
             if self.function is not None:
                 recording.guard_code(self.function)
             result = unwrap_tensors(function(*[from_row_array(x.view(kernels.RecordedArray)) for x in inputs]))
         change = recording.find_change()
-        self._changes += change is not None
         if obstacle := recording.obstacle or change:
             self.drop_recording(result)
-            self._captured, self._interval = None, 0
-            if recording.obstacle or self.strict or self._changes > 1:
+            is_last = self._confirmation.reject()
+            if recording.obstacle or self.strict or is_last:
                 self._fall_back(obstacle)
             return None
         return recording.finish(inputs, result)

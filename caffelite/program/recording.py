@@ -21,18 +21,12 @@ from caffelite._support.warnings import Line, user_line
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
 from caffelite.program.comparison import ForeignArray
+from caffelite.program.obstacle import Obstacle
 from caffelite.program.ir import Buffer, RecordedStep, get_owner, lower_entries
 
 
 # NumPy's functions that make a plain array of a recorded one, and do not tell it.
 _CONVERSIONS = ("array", "asarray", "ascontiguousarray", "asfortranarray", "require", "frombuffer", "memoryview")
-
-
-class Obstacle:
-    """Why a step can't be replayed, and, if known, the user's line that a replay would not repeat."""
-
-    def __init__(self, reason: str, line: Line | None = None) -> None:
-        self.reason, self.line = reason, line
 
 
 def is_internal(code: Any) -> bool:
@@ -184,7 +178,8 @@ class Recording(kernels.Recorder):
         )
         if self._guards is not None:
             self._guards.exclude_kernel_reads(foreign.keys())
-            captured.first_line, captured.has_hidden_state = self._guards.find_line(), self._guards.has_hidden_state
+            captured.is_guarded = True
+            captured.first_line, captured.has_hidden_state = self._guards.first_line(), self._guards.has_hidden_state
             captured.hidden = self._guards.hidden
             captured.may_read_inputs = not self._guards.names.isdisjoint(_CONVERSIONS)
             captured.input_values = tuple([hash(x.tobytes()) for x in inputs]) if foreign else ()
@@ -241,17 +236,13 @@ class CapturedStep:
     attributes: list[kernels.AttributeGuard]  # of Functions and Optimizers that the step depends on
     replaced_ids: set[int]  # of arrays in the user's attributes that the step replaced by its results
     foreign: dict[int, ForeignArray]  # by id, the arrays that kernels read but do not write, and that they did not make
-    first_line: Line | None = None  # of the user's Python that decides what the step does; None without such Python
+    is_guarded: bool = False  # whether a user's Python decides what the step does
+    first_line: Line | None = None  # of this Python, if it has lines
     has_hidden_state: bool = False  # whether this Python reads objects whose changes can't be seen
     hidden: str | None = None  # the name of such an object, if it is a library's
     may_read_inputs: bool = False  # whether this Python may compute with the inputs in NumPy without a word
     has_constants: bool = False  # whether NumPy made arrays in the step that kernels read, always the same
     input_values: tuple[int, ...] = ()  # hashes of the inputs' values, if NumPy may have made arrays of them
-
-    @property
-    def is_guarded(self) -> bool:
-        """Return whether a user's Python decides what the step does."""
-        return self.first_line is not None
 
     def forget_dead_tensors(self) -> None:
         """Drop the snapshots of Tensors that nobody else uses, since these keep arrays alive."""

@@ -84,7 +84,7 @@ class StateGuards:
         """Watch what this function, method, partial or object with a `__call__` reads."""
         kinds = type(getattr(code, "__self__", code)).__mro__
         for module in (getattr(code, "__module__", None), *[kind.__module__ for kind in kinds]):
-            add_user_package(module or "caffelite")
+            add_user_package(str(module))
         if (code_object := getattr(code, "__code__", None)) is not None:  # a method has the code of its function
             self.add_names(code_object)
             self.names.add(code_object.co_name)  # in a class, another method may take its place
@@ -155,9 +155,9 @@ class StateGuards:
             self.names |= code_names(code).loaded
             self.missing |= code_names(code).missing
 
-    def visit_library(self, module: str | None, name: str) -> None:
+    def visit_library(self, module: Any, name: str) -> None:
         """Note what is used of a library's module, unless it depends on its arguments only."""
-        if (module or "builtins").partition(".")[0] not in _PURE_PACKAGES:
+        if isinstance(module, str) and module.partition(".")[0] not in _PURE_PACKAGES:  # some types have another
             self.hidden = name
 
     def visit_function(self, function: types.FunctionType, name: str) -> None:
@@ -227,7 +227,7 @@ class StateGuards:
             self.visit(value.__wrapped__, "the function")
             return
         kind: type = type(value)
-        package = (kind.__module__ or "").partition(".")[0]
+        package = str(kind.__module__).partition(".")[0]
         if isinstance(value, _HIDDEN_STATE) or (package not in _OPEN_PACKAGES and not user_bases(kind)):
             self.hidden = name
         if hasattr(kind, "runs_in_python") and value.runs_in_python and not self.include_callbacks:  # a Function
@@ -319,11 +319,17 @@ class StateGuards:
 
     def find_line(self, *names: str) -> Line | None:
         """Return the user's line that sets one of these names, or a line that reads one, or the first line."""
+        if not names:
+            return self.first_line()
         candidates = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in instructions(code)]
         candidates = [(step, line) for step, line in candidates if step.argval in names]
         candidates.sort(key=lambda candidate: not candidate[0].opname.startswith("STORE"))
         if candidates:
             return candidates[0][1]
+        return self.first_line()
+
+    def first_line(self) -> Line | None:
+        """Return the first line of the code; None if it has no lines."""
         return Line(self.codes[0].co_filename, self.codes[0].co_firstlineno) if self.codes else None
 
 
