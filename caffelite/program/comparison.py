@@ -1,8 +1,8 @@
 """Comparing two recordings of a step: would a replay of one do what the other did?
 
-Where a user's Python decides what a step does, one recording does not show whether the next step is the same. So a
-step is recorded twice, and replayed only if both recordings have the same kernel calls: the same sizes and numbers, the
-same arrays of others, and the same values in arrays that NumPy made in the step. Such values are constants.
+If a user's Python decides what a step does, one recording does not show whether the next step is the same. So a step
+is recorded twice. It is replayed only if both recordings have the same kernel calls: with the same sizes, numbers and
+outer arrays, and the same values in arrays that NumPy made in the step. Such values are constants.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def find_difference(before: CapturedStep, after: CapturedStep) -> tuple[str, Lin
             return "it makes {} kernel calls in place of {}".format(*numbers), _line(new)
         if isinstance(old, Instruction) != isinstance(new, Instruction):
             return "it calls Python in place of a kernel, or the reverse", _line(new)
-        difference = old.find_difference(new)
+        difference = old.find_difference(new)  # type: ignore[arg-type]
         if difference is not None:
             return difference, _line(new)
         if isinstance(new, Instruction):
@@ -130,7 +130,7 @@ def find_difference(before: CapturedStep, after: CapturedStep) -> tuple[str, Lin
         a, b = old.owner(), new.owner()
         is_same = (a is not None and a is b) or given_before.get(id(a), 0) == given.get(id(b), -1)
         if (old.early_read or new.early_read) and not is_same:
-            name, line = new.early_read or old.early_read
+            name, line = new.early_read or old.early_read or ("", None)
             if not _are_same_constants(before, a, after, b):
                 return f"the kernel {name} reads another array, or other values of an array that NumPy made", line
             if after.may_read_inputs:

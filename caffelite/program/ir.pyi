@@ -9,6 +9,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.python_callback import PythonCallback
 
 class Buffer:
+    number: int
     owner: weakref.ref[np.ndarray]
     address: int | None
     nbytes: int
@@ -34,6 +35,7 @@ class Instruction:
         self, call: kernels.RecordedCall, operands: list[Operand | None], reads: list[Buffer], writes: list[Buffer]
     ) -> None: ...
     def assign_addresses(self) -> kernels.RecordedCall: ...
+    def find_difference(self, other: Instruction) -> str | None: ...
 
 class RecordedStep(NamedTuple):
     instructions: list[Instruction | PythonCallback]

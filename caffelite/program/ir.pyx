@@ -113,7 +113,6 @@ cdef class Instruction:
                 self.call.place(i, operand.buffer.address + operand.offset)
         return self.call
 
-
     def find_difference(self, Instruction other):
         """Return how another call differs; None if it computes the same from the buffers of the same numbers."""
         cdef Operand a, b

@@ -21,9 +21,8 @@ from caffelite._support.warnings import Line, user_line
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
 from caffelite.program.comparison import ForeignArray
-from caffelite.program.obstacle import Obstacle
 from caffelite.program.ir import Buffer, RecordedStep, get_owner, lower_entries
-
+from caffelite.program.obstacle import Obstacle
 
 # NumPy's functions that make a plain array of a recorded one, and do not tell it.
 _CONVERSIONS = ("array", "asarray", "ascontiguousarray", "asfortranarray", "require", "frombuffer", "memoryview")

@@ -43,7 +43,7 @@ def focal(p):
     return -(((1 - p) ** 2) * (p + 1e-7).log()).mean()
 
 
-@form(recorded=False)
+@form(recorded=True)
 def focal_loss_by_fancy_indexing():
     return net(), lambda s, y: focal(s.softmax()[np.arange(len(y)), y])
 
@@ -101,7 +101,7 @@ def quantiles_by_an_array_kept_outside():
     return net(3), Quantiles()
 
 
-@form(recorded=False, y=VALUES)
+@form(recorded=True, y=VALUES)
 def quantiles_by_arithmetic_of_numpy():
     q = np.float32([0.1, 0.5, 0.9])
     return net(3), lambda o, y: ((q - 0.5) * (cl.Tensor(y) - o) + (cl.Tensor(y) - o).abs() * 0.5).mean()

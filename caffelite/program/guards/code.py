@@ -20,7 +20,7 @@ _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "_
 
 
 class CodeNames(NamedTuple):
-    """The names in some code: globals that it reads, those and attributes, any that may be missing, imported modules."""
+    """The names in some code: globals that it reads, these and attributes, names that may be missing, and modules."""
 
     global_names: frozenset[str]
     loaded: frozenset[str]
