@@ -47,50 +47,13 @@ _MAX_ELEMENTS = 64  # elements; compare the values of arrays that are not larger
 _MAX_NBYTES = 1 << 20  # bytes; compare the values of arrays that are not larger, if kernels do not read them
 _IS_KNOWN_PYTHON = sys.version_info < (3, 15)  # names in bytecode are read as in these versions
 # The packages whose functions depend on their arguments only, or on random streams that are watched.
-_PURE_PACKAGES = set(
-    [
-        "caffelite",
-        "abc",
-        "argparse",
-        "bisect",
-        "builtins",
-        "cmath",
-        "collections",
-        "contextlib",
-        "copy",
-        "dataclasses",
-        "decimal",
-        "enum",
-        "fractions",
-        "functools",
-        "heapq",
-        "inspect",
-        "itertools",
-        "logging",
-        "math",
-        "numbers",
-        "numpy",
-        "operator",
-        "random",
-        "re",
-        "scipy",
-        "statistics",
-        "string",
-        "threading",
-        "types",
-        "typing",
-        "warnings",
-        "_abc",
-        "_bisect",
-        "_collections",
-        "_functools",
-        "_heapq",
-        "_operator",
-        "_random",
-        "_statistics",
-        "_thread",
-    ]
-)
+_PURE_PACKAGES = {
+    *("caffelite", "abc", "argparse", "bisect", "builtins", "cmath", "collections", "contextlib", "copy"),
+    *("dataclasses", "decimal", "enum", "fractions", "functools", "heapq", "inspect", "itertools", "logging"),
+    *("math", "numbers", "numpy", "operator", "random", "re", "scipy", "statistics", "string", "threading"),
+    *("types", "typing", "warnings", "_abc", "_bisect", "_collections", "_functools", "_heapq", "_operator"),
+    *("_random", "_statistics", "_thread"),
+}
 # The packages of objects that do not change, or have all their values in attributes.
 _OPEN_PACKAGES = {"datetime", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - {"numpy", "operator", "scipy"}
 _HIDDEN_STATE = (bytearray, memoryview)
