@@ -1,8 +1,8 @@
 """Comparing two recordings of a step: would a replay of one do what the other did?
 
 If a user's Python decides what a step does, one recording does not show whether the next step is the same. So a step
-is recorded twice. It is replayed only if both recordings have the same kernel calls, on the same arrays. NumPy may make arrays
-in the step. If these have the same values in both, they are constants.
+is recorded twice. It is replayed only if both recordings have the same kernel calls, on the same arrays. NumPy may
+make arrays in the step. If these have the same values in both, they are constants.
 """
 
 from __future__ import annotations
