@@ -10,3 +10,6 @@ class Obstacle:
 
     def __init__(self, reason: str, line: Line | None = None) -> None:
         self.reason, self.line = reason, line
+
+    def __str__(self) -> str:
+        return self.reason if self.line is None else f"{self.reason} ({self.line})"

@@ -99,17 +99,16 @@ class Program(Runner):
 
     def _trace(self, function: Callable[..., Any], inputs: list[np.ndarray]) -> CapturedStep | None:
         """Run the step, and return what it did; None if a replay would not do the same."""
-        recording = Recording(self.strict, self._confirmation.previous, self._confirmation.keeps_lines)
+        recording = Recording(False, self._confirmation.previous, self._confirmation.keeps_lines)
         with InterruptsBetweenSteps() as interrupts, interrupts.defer(), recording:
             if self.function is not None:
                 recording.guard_code(self.function)
             result = unwrap_tensors(function(*[from_row_array(x.view(kernels.RecordedArray)) for x in inputs]))
-        change = recording.find_change()
-        if obstacle := recording.obstacle or change:
+        change, obstacles = recording.find_change(), recording.obstacles
+        if change is not None or obstacles:
             self.drop_recording(result)
-            is_last = self._confirmation.reject()
-            if recording.obstacle or self.strict or is_last:
-                self._fall_back(obstacle)
+            if self._confirmation.reject() or obstacles or self.strict:
+                self._fall_back(*obstacles, *([] if change is None else [change]))
             return None
         return recording.finish(inputs, result)
 
@@ -141,11 +140,11 @@ class Program(Runner):
         if self.function is not None:  # a model's own Programs are never shown
             self._stages.append(Stage.from_step(name, step))
 
-    def _fall_back(self, obstacle: Obstacle) -> None:
+    def _fall_back(self, *obstacles: Obstacle) -> None:
         """Run the step in Python from now on, because it can't be replayed. TypeError if the Program is strict."""
-        reason, line = obstacle.reason, obstacle.line
+        reason, line = obstacles[0].reason, obstacles[0].line
         if self.strict:
-            raise TypeError(reason if line is None else f"{reason} ({line})")
+            raise TypeError("\n".join(dict.fromkeys(map(str, obstacles))))
         self.runs_eagerly = True
         if reason in self.warned_reasons:
             return
@@ -228,10 +227,12 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     Functions, Tensors, losses, optimizers and kernels. An array that was made outside is a constant. Each replay reads
     it, so keep it.
 
-    Raise TypeError, with the reason and the line, if `function` does one of these, which can't be recorded:
+    The first two calls run `function` in Python. If they make the same kernel calls, the third is a replay.
+
+    Raise TypeError, with each reason and line, if `function` does one of these, which can't be recorded:
 
     - NumPy arithmetic on a recorded array, or reading its value;
-    - using an array that NumPy made inside;
+    - using an array that NumPy makes inside with other values each time;
     - drawing random numbers in Python;
     - changing a variable or an attribute that it also reads in Python.
     """

@@ -37,13 +37,13 @@ class Recording(kernels.Recorder):
     """Record what this thread does inside a `with`. Raise RuntimeError if this thread is recording already.
 
     A step may do something that a replay would not repeat. If the recording is `strict`, this raises TypeError.
-    Otherwise the recording keeps it as the `obstacle`, and the step goes on. Its results are right; only a replay is
+    Otherwise the recording keeps it in `obstacles`, and the step goes on. Its results are right; only a replay is
     not possible.
     """
 
     def __init__(self, strict: bool = True, previous: CapturedStep | None = None, keeps_lines: bool = False) -> None:
         self.strict, self.keeps_lines = strict, keeps_lines
-        self.obstacle: Obstacle | None = None
+        self.obstacles: list[Obstacle] = []
         self._guards: Any = None  # the values that the user's code reads to decide; None without such code
         self.entries: list[kernels.RecordedCall | PythonCallback] = []
         self._snapshots: dict[int, TensorSnapshot] = {}
@@ -75,8 +75,8 @@ class Recording(kernels.Recorder):
         """Record the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
         obstacle = Obstacle(reason, user_line())
         if self.strict:
-            raise TypeError(reason if obstacle.line is None else f"{reason} ({obstacle.line})")
-        self.obstacle = self.obstacle or obstacle
+            raise TypeError(str(obstacle))
+        self.obstacles.append(obstacle)
 
     def line(self) -> Line | None:
         """Return the user's line that is running, if it calls a kernel, and not just `fit`."""
