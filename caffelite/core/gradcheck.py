@@ -12,7 +12,7 @@ import numpy as np
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import topological_order
 from caffelite.core.function import Function
-from caffelite.core.modes import mode
+from caffelite.core.modes import record_graph
 from caffelite.core.tensor import Tensor
 
 Outputs = tuple[Any, ...]  # arrays or Tensors, one or more
@@ -29,11 +29,8 @@ def gradient(f: Callable[..., Tensor], *xs: Any) -> Any:
     Raise TypeError unless the xs are real numbers and f returns a Tensor, and ValueError unless that has one element.
     """
     leaves = [Tensor(as_real(x.data if isinstance(x, Tensor) else x, None, "gradient"), requires_grad=True) for x in xs]
-    before, mode.records_graph = mode.records_graph, True
-    try:
+    with record_graph():
         y = f(*leaves)
-    finally:
-        mode.records_graph = before
     if not isinstance(y, Tensor):
         raise TypeError(f"gradient: {f!r} returned {type(y).__name__}; it has to return a Tensor")
     if y.size != 1:
@@ -135,11 +132,8 @@ def _graph_gradients(function: Callable[..., Any], arrays: list[np.ndarray]) -> 
 
 def _apply(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
     """Return the results of a callable, with their graph even inside `no_grad`. TypeError unless all are Tensors."""
-    before, mode.records_graph = mode.records_graph, True
-    try:
+    with record_graph():
         y = function(*inputs)
-    finally:
-        mode.records_graph = before
     for output in y if isinstance(y, tuple) else (y,):
         if not isinstance(output, Tensor):
             raise TypeError(

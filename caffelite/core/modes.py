@@ -27,11 +27,22 @@ __all__ = [
     "model_precision",
     "no_grad",
     "precision",
+    "record_graph",
     "shape_inference",
 ]
 
 mode = Mode()
 UNCHANGED = precision(None)
+
+
+@contextmanager
+def record_graph() -> Iterator[None]:
+    """Inside, Functions record a graph, also within `no_grad`."""
+    before, mode.records_graph = mode.records_graph, True
+    try:
+        yield
+    finally:
+        mode.records_graph = before
 
 
 def is_training() -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, as_indices, as_real, is_foreign_array
 from caffelite.core.autograd import has_tensors, propagate
-from caffelite.core.modes import mode
+from caffelite.core.modes import record_graph
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.model.container import Container
@@ -57,11 +57,8 @@ class GraphExecution:
         for x in self.inputs:
             if isinstance(x, Tensor):
                 x._requires_grad = True
-        old_mode, mode.records_graph = mode.records_graph, True
-        try:
+        with record_graph():
             self.outputs = model(*self.inputs)
-        finally:
-            mode.records_graph = old_mode
         return tuple([y.data for y in self.outputs]) if isinstance(self.outputs, tuple) else self.outputs.data
 
     def backward(self, dy: Any) -> Any:

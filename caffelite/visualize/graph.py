@@ -22,7 +22,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.text_table import FIT_STYLE, shorten
 from caffelite.core.autograd import topological_order
-from caffelite.core.modes import mode
+from caffelite.core.modes import mode, record_graph
 from caffelite.core.tensor import Tensor
 
 LETTER, MAX_LABEL = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
@@ -99,15 +99,14 @@ def graph(tensor: Tensor) -> SVG:
 
 
 @contextmanager
-def record_graph(training: bool) -> Iterator[None]:
+def observe_graph(training: bool) -> Iterator[None]:
     """Inside, Functions record a graph, behave as in training or not, and give no warnings. No Program records them."""
-    before = mode.records_graph, mode.training
-    mode.records_graph, mode.training = True, training
+    before, mode.training = mode.training, training
     try:
-        with kernels.pause_recording(), np.errstate(all="ignore"):
+        with record_graph(), kernels.pause_recording(), np.errstate(all="ignore"):
             yield
     finally:
-        mode.records_graph, mode.training = before
+        mode.training = before
 
 
 def draw_boxes(boxes: list[Box], legend: Sequence[Piece] = ()) -> SVG:

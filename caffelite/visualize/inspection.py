@@ -35,7 +35,7 @@ from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.training.inputs import as_losses, prepare_data
-from caffelite.visualize.graph import record_graph
+from caffelite.visualize.graph import observe_graph
 from caffelite.visualize.plots import PALETTE
 
 DEAD = 0.1  # share of the units that are 0 for all rows
@@ -231,7 +231,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
         raise ValueError(
             "inspect takes rows in memory, some hundreds, such as x[:500]; got rows that are not in memory"
         )
-    with record_graph(training=True):
+    with observe_graph(training=True):
         return _inspect(*copy.deepcopy((model, loss)), batch)
 
 

@@ -17,7 +17,7 @@ from caffelite.model.model import Model
 from caffelite.model.tracing import to_list
 from caffelite.training.inputs import as_losses, check_indices, check_rows, model_inputs, prepare_data
 from caffelite.visualize.formulas import backward_formulas, format_number, forward_formulas
-from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes, record_graph
+from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes, observe_graph
 
 # Blue and vermillion, dark enough to be read on the boxes' grounds.
 FORWARD_COLOUR, BACKWARD_COLOUR = "#00568a", "#a83f00"
@@ -65,7 +65,7 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
         inputs, targets = batch.inputs, batch.targets
     if Source in map(type, inputs) or any(len(column) != 1 for column in inputs):
         raise ValueError(f"trace takes one row, such as x[0], got {[x.shape for x in inputs]}")
-    with record_graph(training=False):
+    with observe_graph(training=False):
         return _draw(*copy.deepcopy((model, loss)), inputs, targets)
 
 
