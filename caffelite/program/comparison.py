@@ -65,7 +65,8 @@ class Confirmation:
         is followed by `disturb`, the Program `is_supervised`.
         """
         if captured.hidden is not None and not is_supervised:
-            return Obstacle(f"it reads {captured.hidden}, whose changes can't be seen", captured.first_line)
+            text = f"it reads {captured.hidden}, whose changes can't be seen. Keep the number or array that it gives"
+            return Obstacle(text, captured.first_line)
         previous, replayed, is_disturbed = self.previous, self.replays - replays_left, self._is_disturbed
         self._is_disturbed = False
         if previous is None:
@@ -85,7 +86,8 @@ class Confirmation:
         reason, line = difference
         if replayed > 0:
             reason += f". The numbers of the last {replayed} steps, which were replayed, may be wrong"
-        return Obstacle(f"the step in Python differs from the one before: {reason}", line or captured.first_line)
+        text = f"the step in Python differs from the one before: {reason}. Give it what differs as an input"
+        return Obstacle(text, line or captured.first_line)
 
 
 class ForeignArray:

@@ -129,7 +129,8 @@ class Recording(kernels.Recorder):
             return None
         reason = self._guards.find_change(self._written_ids)
         if reason is None and not self._keeps_foreign_arrays():
-            reason = "it changes an array in place in Python, and a replay would not", self._guards.find_line()
+            text = "it changes an array in place in Python, and a replay would not. Use caffelite's kernels for this"
+            reason = text, self._guards.find_line()
         return None if reason is None else Obstacle(*reason)
 
     def _keeps_foreign_arrays(self) -> bool:

@@ -202,7 +202,7 @@ def test_shapes_are_found_without_a_trace_in_counters_and_random_streams():
 def test_capture_refuses_what_a_replay_would_not_repeat_and_names_the_line(name):
     make, _, x, y = FORMS[name]
     model, loss = make()
-    with pytest.raises(TypeError, match=r"a replay would not \(.*user_code.py:\d+\)"):
+    with pytest.raises(TypeError, match=r"a replay would not. Do this .*user_code.py:\d+\)"):
         cl.capture(lambda x, y: loss(model(x), y), x, y)
 
 

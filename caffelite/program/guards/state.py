@@ -59,6 +59,10 @@ _OPEN_PACKAGES = {"datetime", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - 
 _HIDDEN_STATE = (bytearray, memoryview)
 
 
+# What to write instead: a sentence after a reason.
+REMEDY = ". Do this in the `forward` of a Function of your own, which each replay calls, or before the step"
+
+
 class StateGuards:
     """The values that some code of the user reads, as they were when the code was added."""
 
@@ -288,7 +292,7 @@ class StateGuards:
             for array in arrays:
                 if id(get_owner(array)) not in kernel_writes:
                     name = self.arrays[id(array)]
-                    return f"it changes {name} in place in Python, and a replay would not", self.find_line(name)
+                    return f"it changes {name} in place in Python, and a replay would not{REMEDY}", self.find_line(name)
             self.table.exclude_arrays(arrays)
         for name, stream, state in self.streams:
             if not are_equal(get_state(stream), state):
@@ -297,14 +301,14 @@ class StateGuards:
                 )
                 return reason, self.find_line(*name.split("."), "random")
         if self.iterator is not None:
-            return f"it reads the iterator {self.iterator} in Python, and a replay would not", self.find_line(
-                self.iterator
-            )
+            reason = f"it reads the iterator {self.iterator} in Python, and a replay would not{REMEDY}"
+            return reason, self.find_line(self.iterator)
         has_results = False
         for name, reference, now in self.table.changes():
             is_result = isinstance(now, _ARRAYS) and id(get_owner(_as_array(now))) in kernel_writes
             if not is_result or isinstance(reference, bool | int | float | str | None):
-                return f"it changes {name} and reads it in Python, and a replay would not", self.find_line(name)
+                reason = f"it changes {name} and reads it in Python, and a replay would not{REMEDY}"
+                return reason, self.find_line(name)
             before = resolve_reference(reference)
             self.replaced_values += [before] if isinstance(before, _ARRAYS) else []
             has_results = True
