@@ -59,7 +59,7 @@ _OPEN_PACKAGES = {"datetime", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - 
 _HIDDEN_STATE = (bytearray, memoryview)
 
 
-# What to write instead: a sentence after a reason.
+# After a reason, this says what to write instead.
 REMEDY = ". Do this in the `forward` of a Function of your own, which each replay calls, or before the step"
 
 
