@@ -50,7 +50,7 @@ class Recording(kernels.Recorder):
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals
         self._optimizers: dict[int, Any] = {}
         self._unrepeatable = False
-        self.observer: Callable[[Any, tuple[Any, ...]], None] | None = None  # gets each Function and its inputs
+        self.observer: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None] | None = None  # see `record_application`
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
         """Record that a Tensor's array is read, and return its snapshot, which has the state from before the step."""
@@ -115,7 +115,7 @@ class Recording(kernels.Recorder):
     def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Record that a Function was applied to Tensors, arrays, numbers or None. Its kernels are recorded already."""
         if self.observer is not None:
-            self.observer(function, inputs)
+            self.observer(function, inputs, results)
 
     def record_optimizer(self, optimizer: Any) -> None:
         """Record that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""
