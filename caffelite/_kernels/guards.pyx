@@ -4,8 +4,6 @@ from cpython.ref cimport PyObject
 
 import weakref
 
-import numpy as np
-
 cdef extern from "Python.h":
     object PyObject_GenericGetDict(object owner, void* context)
 

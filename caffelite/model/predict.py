@@ -30,6 +30,7 @@ from caffelite.training.inputs import check_indices, check_rows, model_inputs
 
 MIN_BLOCK = 3  # rows; a single row could be broadcast, and two blocks have to differ
 
+
 def predict(model: Container, x: Any, batch_size: int) -> Any:
     """Return the outputs for all rows of what `predict` was given."""
     inputs, _ = model_inputs(model, "predict", x)
@@ -118,9 +119,7 @@ def _find_block_program(model: Container, block: tuple[np.ndarray, ...]) -> Prog
     return program
 
 
-def _predict_block(
-    model: Container, program: Program, block: tuple[np.ndarray, ...]
-) -> tuple[Any, RowTrace | None]:
+def _predict_block(model: Container, program: Program, block: tuple[np.ndarray, ...]) -> tuple[Any, RowTrace | None]:
     """Return the outputs for a block and its trace, or None for one that could not be recorded."""
     state = model._model_state
 

@@ -1,9 +1,9 @@
 """Pure code: users' Python that only reads and computes, so one more run of it changes nothing.
 
-`predict` may then try whether the rows of a large x can be computed in blocks. The code of `call` and of the user's
-functions that it calls must store nothing in objects, and may use only names that are known to change nothing:
-caffelite's functions, methods of a Tensor, and attributes and variables that hold numbers, arrays or Functions. Any
-other name, such as `append` or `next`, is a doubt, and the code then counts as impure.
+`predict` may then try whether the rows of a large x can be computed in blocks. Pure code stores nothing in objects. It
+uses only names that are known to change nothing: caffelite's functions, methods of a Tensor, and attributes and
+variables with numbers, arrays or Functions. The same holds for the user's functions that it calls. Any other name, such
+as `append` or `next`, is a doubt, and the code then counts as impure.
 """
 
 from __future__ import annotations
@@ -26,32 +26,36 @@ from caffelite.program.recording import is_internal
 STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "STORE_SLICE", "DELETE_", "IMPORT_")
 MODULES = ("caffelite", "numpy", "math")
 PLAIN = (type(None), bool, int, float, str, np.generic, np.dtype, Tensor)
-BUILTINS = "abs bool dict enumerate float int isinstance len list max min range reversed sorted sum super tuple zip"
-NUMPY = "arange eye float32 float64 full inf int64 newaxis ones pi sqrt zeros"
-METHODS = "astype call forward functions items keys values"
-KNOWN_NAMES = frozenset(
-    [*BUILTINS.split(), *NUMPY.split(), *METHODS.split(), *functions.__all__, *dir(Tensor), "Tensor", "no_grad"]
-) - {"add_grad", "backward", "retain_grad", "zero_grad"}
+FILLING = "append", "extend"
+KNOWN = """
+abs bool dict enumerate float int isinstance len list max min range reversed sorted sum super tuple zip
+arange eye float32 float64 full inf int64 newaxis ones pi sqrt zeros Tensor no_grad
+astype call forward functions items keys values
+"""  # Python's functions, NumPy's, caffelite's, and methods
+EFFECTS = {"add_grad", "backward", "retain_grad", "zero_grad"}  # methods of a Tensor that change something
+KNOWN_NAMES = frozenset([*FILLING, *KNOWN.split(), *functions.__all__, *dir(Tensor)]) - EFFECTS
 
 
 def is_pure(model: BaseModel) -> bool:
     """Return whether the user's code in the model is known to change nothing."""
-    owned = {id(f) for f in model.all_functions()}
-    users = [f for f in (model, *model.all_functions()) if runs_user_code(f)]
-    return all(_Code(f, owned).is_pure() for f in users if isinstance(f, BaseModel) or not f.is_rowwise())
+    functions = [f for f in (model, *model.all_functions()) if runs_user_code(f)]
+    code = UserCode({id(f) for f in (model, *model.all_functions())})
+    # The first pass finds out whether the code changes arrays or lists in place.
+    return all(code.is_pure(f) for _ in range(2) for f in functions if isinstance(f, BaseModel) or not f.is_rowwise())
 
 
-class _Code:
-    """The user's code in a Function: its `call` or `forward`, and the functions that this calls."""
+class UserCode:
+    """The user's code in the Functions of a model, whose ids are `owned`: `call` or `forward`, and what they call."""
 
-    def __init__(self, owner: Function, owned: set[int]) -> None:
-        self.owner, self.owned = owner, owned  # the Function, and the ids of all Functions in the model
-        self.seen: set[int] = set()
-        self.works_in_place = False  # whether it has an operator such as `+=`, which may change an array
+    def __init__(self, owned: set[int]) -> None:
+        self.owned = owned
+        self.works_in_place = False  # whether it has an operator such as `+=`, or fills lists
 
-    def is_pure(self) -> bool:
-        kind: Any = type(self.owner)
-        entries = (self.owner.python_code(), kind.forward, kind.__call__)
+    def is_pure(self, function: Function) -> bool:
+        """Return whether the code of this Function is known to change nothing."""
+        kind: Any = type(function)
+        self.owner, self.seen = function, set[int]()
+        entries = (function.python_code(), kind.forward, kind.__call__)
         return all(is_internal(entry) or self._is_pure_function(entry) for entry in entries)
 
     def _is_pure_function(self, function: Any) -> bool:
@@ -62,18 +66,15 @@ class _Code:
             return True
         self.seen.add(id(function))
         codes = list(_nested_codes(function.__code__))
-        if any(_stores(code) for code in codes):
-            return False
+        names = {name for code in codes for name in code.co_names}
+        self.works_in_place |= not names.isdisjoint(FILLING) or any(map(_has_augmented_assignment, codes))
         try:
-            cells = [cell.cell_contents for cell in function.__closure__ or ()]
+            values = [cell.cell_contents for cell in function.__closure__ or ()]
         except ValueError:  # a variable without a value
             return False
-        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        self.works_in_place |= any(map(_has_augmented_assignment, codes))
-        names = {name for code in codes for name in code.co_names}
-        return all(map(self._is_harmless, (*cells, *defaults))) and all(
-            self._is_harmless_name(name, function.__globals__) for name in names
-        )
+        values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        are_harmless = [self._is_harmless_name(name, function.__globals__) for name in names]
+        return all(are_harmless) and all(map(self._is_harmless, values)) and not any(map(_stores, codes))
 
     def _is_harmless_name(self, name: str, variables: dict[str, Any]) -> bool:
         """Return whether everything with this name, in the Function or among the variables, changes nothing."""
@@ -84,22 +85,21 @@ class _Code:
 
     def _is_harmless(self, value: Any) -> bool:
         if isinstance(value, Function):
-            return id(value) in self.owned or value is self.owner or not runs_user_code(value)
-        if type(value) is np.ndarray:
-            return not self.works_in_place
+            return id(value) in self.owned or not runs_user_code(value)
         if isinstance(value, PLAIN):
             return True
         if isinstance(value, types.ModuleType):
             return value.__name__.partition(".")[0] in MODULES
+        if type(value) in (np.ndarray, list, dict) and self.works_in_place:
+            return type(value) is list and len(value) > 0 and all(isinstance(item, Function) for item in value)
         if type(value) in (list, tuple):
             return all(map(self._is_harmless, value))
         if type(value) is dict:
             return all(map(self._is_harmless, value.values()))
         if isinstance(value, type):
             return is_internal(value) or value in (np.float32, np.float64, np.int64)
-        if isinstance(value, property):
-            return self._is_pure_function(value.fget)
-        return self._is_pure_function(getattr(value, "__func__", value))
+        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        return type(value) is np.ndarray or self._is_pure_function(function)
 
 
 def _nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:

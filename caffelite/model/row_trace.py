@@ -1,8 +1,8 @@
 """RowTrace: what a model computes for a block of rows, and whether each row of the outputs comes from the same row.
 
-`predict` may compute more rows than `batch_size` in blocks only if no row depends on another one. `call` does not say
-so, and its rows may belong together: `a @ b.T`, `x - x.mean(axis=0)`, `x / len(x)`. So two blocks of the user's rows
-have to show it, which are of different sizes:
+`predict` may compute more rows than `batch_size` in blocks only if no row depends on another one. But in a `call`, rows
+may belong together: `a @ b.T`, `x - x.mean(axis=0)`, `x / len(x)`. Two blocks of the user's rows have to show that they
+do not. The blocks have different sizes:
 
     1. Each Function that `call` applies keeps rows apart, as `_keeps_rows_apart` knows it.
     2. Both blocks apply the same Functions, and use the same numbers. Only lengths may follow the number of rows.

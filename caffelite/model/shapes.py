@@ -25,8 +25,7 @@ UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are la
 
 
 class UnknownLengthError(ValueError):
-    """The output shape of a model that writes `call` is not known: a length of a row is not, or users' Python decides.
-    """
+    """The output shape of a model with a `call` is not known: a length of a row is not, or users' Python decides."""
 
 
 @functools.lru_cache(maxsize=1024)

@@ -50,7 +50,8 @@ class Recording(kernels.Recorder):
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals
         self._optimizers: dict[int, Any] = {}
         self._unrepeatable = False
-        self.observer: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None] | None = None  # see `record_application`
+        # Gets each Function with its inputs and results.
+        self.observer: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None] | None = None
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
         """Record that a Tensor's array is read, and return its snapshot, which has the state from before the step."""

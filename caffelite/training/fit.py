@@ -104,7 +104,7 @@ class TrainingRun:
         def make_epochs() -> Epochs:
             epochs = processes.make_epochs(self.step, batches, options.epochs, interrupts)
             first_batch = epochs.objective.first_batch
-            if first_batch is not None and is_replayed(validation):
+            if first_batch is not None and validation is not None and is_replayed(validation):
                 first_batch.data.append(("validation_data's x", inputs.convert_generator(self.model, validation)))
             if checkpoints is not None:
                 checkpoints.epochs = epochs

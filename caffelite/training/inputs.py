@@ -353,7 +353,8 @@ def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) 
     if outputs_shape is None:
         return
     arrays = tuple([None if isinstance(y, Source) else y for y in targets])
-    check_counts(loss, len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1, len(arrays))
+    outputs = len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1
+    check_counts(loss, outputs, len(arrays))
     if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in arrays)):
         loss.check_targets(unpack_single(arrays), outputs_shape)
 

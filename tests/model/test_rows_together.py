@@ -167,12 +167,19 @@ def test_labels_are_checked_against_the_first_batch_before_any_step():
     for data in ({}, {"validation_data": (X, y)}):
         model = Net()
         before = [p.data.copy() for p in model.parameters()]
+        labels = np.zeros(320, int) if data else y
         with pytest.raises(ValueError, match="label 7 in row 300 is not one of the classes 0 … 3"):
-            labels = y if not data else np.zeros(320, int)
             model.fit(X, labels, loss=cl.SoftmaxLoss(), **fit_options(model, shuffle=False), **data)
         assert_same(model, before)
     with pytest.raises(ValueError, match="label 7 in row 300"):
         model.evaluate(X, y, loss=cl.SoftmaxLoss(), batch_size=32)
+
+
+def test_a_replay_checks_no_labels_but_its_own():
+    model = Net()
+    model.fit(X, np.zeros(320, int), loss=cl.SoftmaxLoss(), **fit_options(model))
+    (program,) = model._model_state.programs._programs.values()
+    assert str(program).count("check_labels") == 1
 
 
 def test_labels_of_pairs_are_checked_against_their_real_batch():
@@ -223,11 +230,11 @@ def prepare_iterator(net):
 
 
 def prepare_dict(net):
-    class Fixed(dict):
+    class FixedDict(dict):
         def update(self, *arguments, **named):
             raise RuntimeError("no update")
 
-    net.state = Fixed(w=1.0)
+    net.state = FixedDict(w=1.0)
 
 
 def count(state):
@@ -250,7 +257,7 @@ def test_the_first_call_of_the_users_code_gets_the_first_batch(name, within):
     prepare, read, holds = STATES[name]
     shapes = []
 
-    class Own(Net):
+    class StateNet(Net):
         def prepare(self):
             prepare(self)
 
@@ -260,7 +267,7 @@ def test_the_first_call_of_the_users_code_gets_the_first_batch(name, within):
 
     def make():
         shapes.clear()
-        own = Own()
+        own = StateNet()
         return own, cl.Model([cl.Linear(8, 8), own, cl.Tanh()], seed=0) if within else own
 
     y = np.zeros((64, 4), np.float32)
@@ -280,7 +287,7 @@ def test_the_first_call_of_the_users_code_gets_the_first_batch(name, within):
 
 @pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
 def test_a_model_whose_code_changes_something_predicts_many_rows_in_one_call():
-    class Own(Net):
+    class CountingNet(Net):
         def prepare(self):
             self.counter = collections.Counter()
 
@@ -288,7 +295,7 @@ def test_a_model_whose_code_changes_something_predicts_many_rows_in_one_call():
             self.counter["calls"] += 1
             return self.layer(x)
 
-    model = Own()
+    model = CountingNet()
     rows = np.tile(X, (10, 1))
     np.testing.assert_array_equal(model.predict(rows), np.tile(model.predict(X), (10, 1)))
     assert model.counter["calls"] == 2
@@ -315,7 +322,7 @@ def test_a_function_of_the_users_gets_no_rows_but_the_users():
 
 @pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
 def test_a_count_under_a_lock_loses_no_prediction_in_four_threads():
-    class Own(Net):
+    class LockedNet(Net):
         def prepare(self):
             self.lock, self.hits = threading.Lock(), 0
 
@@ -324,13 +331,16 @@ def test_a_count_under_a_lock_loses_no_prediction_in_four_threads():
                 self.hits += 1
             return self.layer(x)
 
+    def predict_three(model, k):
+        for n in (k + 1, k + 11, k + 21):
+            model.predict(X[:n])
+
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         for _ in range(100):
-            model = Own()
-            sizes = [[k + 1, k + 11, k + 21] for k in range(4)]
-            threads = [threading.Thread(target=lambda ns: [model.predict(X[:n]) for n in ns], args=(s,)) for s in sizes]
+            model = LockedNet()
+            threads = [threading.Thread(target=predict_three, args=(model, k)) for k in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -344,13 +354,13 @@ def test_a_count_under_a_lock_loses_no_prediction_in_four_threads():
 
 
 def test_the_memory_of_a_prediction_does_not_grow_with_rows_that_do_not_depend_on_each_other():
-    class Wide(Net):
+    class WideNet(Net):
         def call(self, x):
             h = cl.concatenate([self.layer(x)] * 100, axis=1)
             return (h.relu() * 2.0).sum(axis=1, keepdims=True)
 
     rows = np.tile(X, (100, 1))  # 32,000 rows, 51 MB of hidden values
-    model = Wide()
+    model = WideNet()
     tracemalloc.start()
     y = model.predict(rows)
     peak = tracemalloc.get_traced_memory()[1]
@@ -383,12 +393,12 @@ def test_rows_of_a_file_that_belong_together_are_read_and_predicted_at_once(tmp_
     np.save(path, np.tile(X, (10, 1)))
     rows = np.load(path, mmap_mode="r")
 
-    class Centered(Net):
+    class CenteredNet(Net):
         def call(self, x):
             y = self.layer(x)
             return y - y.mean(axis=0)
 
-    for model in (Centered(), Net()):
+    for model in (CenteredNet(), Net()):
         np.testing.assert_array_equal(model.predict(rows, batch_size=100), model(np.array(rows)).data)
 
 
@@ -446,7 +456,7 @@ TOGETHER = {
 
 def trace_rows(call, rows):
     """Return whether blocks of 12 and 11 rows show that no row depends on another one."""
-    model = type("Own", (Net,), {"call": call})()
+    model = type("CallNet", (Net,), {"call": call})()
     model.all_functions()
     traces = []
     for n in (12, 11):
@@ -478,7 +488,28 @@ def double(x):
     return x * FACTOR
 
 
+def count_in_place(self, x):
+    counts = self.counts
+    counts += 1
+    return self.layer(x) * counts[0]
+
+
+def fill(items, x):
+    items.append(x)
+    return x
+
+
+def append_outputs(self, x):
+    outputs = []
+    for layer in self.layers:
+        outputs.append(layer(x))  # noqa: PERF401 (as users write)
+    h = outputs[0]
+    h += outputs[1]
+    return h
+
+
 PURE = {
+    "a list inside": append_outputs,
     "operators and methods": lambda self, x: self.layer(x).relu() * 2.0 + x[:, :4],
     "a function of the user's": lambda self, x: double(self.layer(x)),
     "a loop over layers": lambda self, x: sum(layer(x) for layer in [self.layer, self.layer]),
@@ -486,14 +517,16 @@ PURE = {
 IMPURE = {
     "a list that grows": lambda self, x: KEPT.append(1) or self.layer(x),
     "an attribute that is set": lambda self, x: setattr(self, "n", 1) or self.layer(x),
+    "a list that another function fills": lambda self, x: fill(self.items, self.layer(x)),
     "a random number": lambda self, x: self.layer(x) * np.random.rand(),  # noqa: NPY002
     "a print": lambda self, x: print(len(x)) or self.layer(x),
-    "an array in place": lambda self, x: self.layer(x) * self.counts.__iadd__(1)[0],
+    "a method with an unknown name": lambda self, x: self.layer(x) * self.counts.fill(1),
+    "an array in place": count_in_place,
 }
 
 
 @pytest.mark.parametrize("name", [*PURE, *IMPURE])
 def test_code_is_pure_if_each_name_in_it_is_known_to_change_nothing(name):
-    model = type("Own", (Net,), {"call": {**PURE, **IMPURE}[name]})()
-    model.counts = np.zeros(1)
+    model = type("CallNet", (Net,), {"call": {**PURE, **IMPURE}[name]})()
+    model.counts, model.items, model.layers = np.zeros(1), [1.0], [model.layer, model.layer]
     assert is_pure(model) == (name in PURE)

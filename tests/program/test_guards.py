@@ -1,6 +1,5 @@
 """What a model decides by may change later: a recorded step is recorded again, or captured code is refused."""
 
-import random
 import types
 import warnings
 

@@ -19,7 +19,7 @@ from caffelite.data.generator import DataGenerator, Layout, is_replayed
 from caffelite.files.state import BaseModel
 from caffelite.program import Program
 from caffelite.program.recording import Recording
-from caffelite.training.first_batch import FirstBatch
+from caffelite.training.epochs.first_batch import FirstBatch
 from caffelite.training.objective import Objective
 from caffelite.training.step import Step
 
