@@ -90,16 +90,16 @@ class UserCode:
             return True
         if isinstance(value, types.ModuleType):
             return value.__name__.partition(".")[0] in MODULES
-        if type(value) in (np.ndarray, list, dict) and self.works_in_place:
-            return type(value) is list and len(value) > 0 and all(isinstance(item, Function) for item in value)
-        if type(value) in (list, tuple):
-            return all(map(self._is_harmless, value))
-        if type(value) is dict:
-            return all(map(self._is_harmless, value.values()))
+        if type(value) in (list, tuple, dict):
+            items = list(value.values() if type(value) is dict else value)
+            is_fixed = type(value) is tuple or not self.works_in_place or (items and isinstance(items[0], Function))
+            return bool(is_fixed) and all(map(self._is_harmless, items))
         if isinstance(value, type):
             return is_internal(value) or value in (np.float32, np.float64, np.int64)
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        return type(value) is np.ndarray or self._is_pure_function(function)
+        if type(value) is np.ndarray:
+            return not self.works_in_place
+        return self._is_pure_function(function)
 
 
 def _nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
