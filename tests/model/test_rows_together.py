@@ -508,8 +508,16 @@ def append_outputs(self, x):
     return h
 
 
+def loop_over_heads(self, x):
+    h = self.layer(x)
+    for head in self.heads.values():
+        h += head(x)
+    return h
+
+
 PURE = {
     "a list inside": append_outputs,
+    "a dict of layers": loop_over_heads,
     "operators and methods": lambda self, x: self.layer(x).relu() * 2.0 + x[:, :4],
     "a function of the user's": lambda self, x: double(self.layer(x)),
     "a loop over layers": lambda self, x: sum(layer(x) for layer in [self.layer, self.layer]),
@@ -529,4 +537,5 @@ IMPURE = {
 def test_code_is_pure_if_each_name_in_it_is_known_to_change_nothing(name):
     model = type("CallNet", (Net,), {"call": {**PURE, **IMPURE}[name]})()
     model.counts, model.items, model.layers = np.zeros(1), [1.0], [model.layer, model.layer]
+    model.heads = {"left": model.layer}
     assert is_pure(model) == (name in PURE)
