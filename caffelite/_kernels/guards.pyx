@@ -5,9 +5,6 @@ from libc.string cimport memcmp
 cimport numpy as cnp
 
 import weakref
-from collections import OrderedDict
-
-import numpy as np
 
 cnp.import_array()
 
@@ -261,53 +258,6 @@ cdef class GuardTable(AttributeGuard):
             for i in range(len(now)):
                 if i >= len(before) or not is_unchanged(now[i], before[i]):
                     yield name, before[i] if i < len(before) else MISSING, now[i]
-
-    def restore(self):
-        """Restore the old values where they have changed."""
-        for owner, name, before in self.items:
-            target = owner() if type(owner) is Reference else owner
-            if target is not None:
-                values = target if isinstance(target, dict) else target.__dict__
-                if not is_unchanged((<dict> values).get(name, MISSING), before):
-                    if before is MISSING:
-                        (<dict> values).pop(name, None)
-                    else:
-                        (<dict> values)[name] = resolve_reference(before)
-        for owner, name, before in self.named:
-            target = owner() if type(owner) is Reference else owner
-            if target is not None and not is_unchanged(getattr(target, name, MISSING), before):
-                if before is MISSING:
-                    delattr(target, name)
-                else:
-                    setattr(target, name, resolve_reference(before))
-        for function, i, _, before in self.cells:
-            function = function() if type(function) is Reference else function
-            if function is not None and not is_unchanged(function.__closure__[i].cell_contents, before):
-                function.__closure__[i].cell_contents = resolve_reference(before)
-        for array, values in self.arrays:
-            if array.flags.writeable and array.tobytes() != values:
-                array[...] = np.frombuffer(values, array.dtype).reshape(array.shape)
-        for content, before, _ in self.sets:
-            if isinstance(content, set) and set(content) != before:
-                set.clear(content)
-                set.update(content, before)
-        for content, keys, before, _ in self.contents:
-            now = list(content.values()) if isinstance(content, dict) else list(content)
-            if len(now) == len(before) and all([is_unchanged(now[i], before[i]) for i in range(len(now))]) and (
-                    keys is None or list(content) == keys):
-                continue
-            values = [resolve_reference(x) for x in before]
-            if isinstance(content, dict):         # the methods of the base: a subclass may do something else
-                base = OrderedDict if isinstance(content, OrderedDict) else dict
-                base.clear(content)
-                for key, value in zip(keys, values):
-                    base.__setitem__(content, key, value)
-            elif isinstance(content, list):
-                list.clear(content)
-                list.extend(content, values)
-            else:
-                content.clear()
-                content.extend(values)
 
     def exclude_changed(self):
         """Stop comparing the values that have changed."""

@@ -27,6 +27,7 @@ __all__ = [
     "model_precision",
     "no_grad",
     "precision",
+    "real_batches_only",
     "record_graph",
     "shape_inference",
 ]
@@ -90,6 +91,9 @@ initializing = Switch("initializing")
 
 #: Inputs are placeholders, to find out shapes and operations. Integers and masks are 0, in place of any values.
 shape_inference = Switch("shape_inference")
+
+#: Users' Python runs on batches of the user's only: the output shape of a model that writes `call` is then not known.
+real_batches_only = Switch("real_batches_only")
 
 
 # ---- the source of initial values ------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class BaseModel(Function, recordable=True):
 
     @abstractmethod
     def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
-        """Return `output_shape` for n rows like these. A model that writes `call` is called with masks for masks."""
+        """Return `output_shape` for n rows like these; None if only a batch shows it, as for a `call` of the user's."""
 
     @abstractmethod
     def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:

@@ -185,15 +185,13 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     def output_shape(self, *input_shapes: Shape) -> Any:
         """Return the shape of the output, or of each of several outputs.
 
-        A model that writes `call` is called on zeros. Then ValueError unless all lengths but the first are known.
+        A copy of a model that writes `call` is called on zeros. Then ValueError unless all lengths but the first are
+        known.
         """
         return shapes.output_shape(self, input_shapes)
 
     def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
-        input_shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
-        if self.is_sequence() or type(self).output_shape is not Container.output_shape:
-            return self.output_shape(*input_shapes)
-        return shapes.infer_call_shape(self, tuple(input_shapes), shapes.dtypes_like(self, inputs))
+        return shapes.shape_for(self, inputs, n)
 
     def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
         return shapes.index_limits(self, inputs)

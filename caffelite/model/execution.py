@@ -107,7 +107,8 @@ def _format_types(x: Any) -> str:
     if isinstance(x, tuple | list):
         types = ", ".join(map(_format_types, x))
         return f"({types})" if isinstance(x, tuple) else f"[{types}]"
-    return "None" if x is None else type(x).__name__
+    kind = np.ndarray if isinstance(x, kernels.RecordedArray) else type(x)
+    return "None" if x is None else kind.__name__
 
 
 def _gradient_or_zeros(x: Tensor) -> np.ndarray:

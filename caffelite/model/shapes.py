@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.modes import inference, shape_inference
+from caffelite.core.modes import inference, real_batches_only, shape_inference
 from caffelite.core.sparse import from_row_array, is_sparse, to_row_array
 from caffelite.files.state import BaseModel
-from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
+from caffelite.model.tracing import Trace, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
 from caffelite.program.recording import is_internal
 
@@ -25,7 +25,7 @@ UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are la
 
 
 class UnknownLengthError(ValueError):
-    """The output shape of a model that writes `call` needs all lengths of a row, and one is unknown."""
+    """The output shape of a model with a `call` is not known: a length of a row is not, or users' Python decides."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -41,13 +41,14 @@ def accepts_inputs(forward: Callable[..., Any], inputs: int) -> bool:
 def check_sequence(functions: list[Function]) -> None:
     """Raise ValueError if a Function can't follow the one before it, for any number of axes of the input."""
     if find_extra_axes(functions) is None:
-        infer_shape(functions)
+        with real_batches_only():
+            infer_shape(functions)
 
 
 def find_extra_axes(functions: list[Function]) -> int | None:
     """Return how many axes `...` has to be in the first input if all Functions fit; None if no number does."""
     for extra_axes in range(4):
-        with suppress(ValueError):
+        with suppress(ValueError), real_batches_only():
             infer_shape(functions, extra_axes=extra_axes)
             return extra_axes
     return None
@@ -89,9 +90,31 @@ def output_shape(model: BaseModel, input_shapes: tuple[Shape, ...]) -> Any:
     return infer_call_shape(model, input_shapes, input_dtypes(model, [False] * len(input_shapes)))
 
 
+def shape_for(model: BaseModel, inputs: Sequence[np.ndarray], n: int | None) -> Any:
+    """Return the shape of each output for n rows like these; None if only a batch of the user's can show it.
+
+    That is so for a `call` in which users' Python decides. caffelite's own `call` is tried on zeros. If it raises, the
+    batch decides, too.
+    """
+    input_shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
+    try:
+        with real_batches_only():
+            if model.is_sequence() or not is_internal(type(model).output_shape):
+                return model.output_shape(*input_shapes)
+            return infer_call_shape(model, tuple(input_shapes), dtypes_like(model, inputs))
+    except UnknownLengthError:
+        return None
+    except Exception:
+        if model.is_sequence() or not is_internal(type(model).output_shape):
+            raise
+        return None
+
+
 def infer_call_shape(model: BaseModel, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
     """Return the output shapes of a model that writes `call`, by calling it on zeros of these dtypes."""
     model.all_functions()
+    if real_batches_only.is_on and model._model_state.runs_user_code(model):
+        raise UnknownLengthError(f"only a batch shows the output shape of {type(model).__name__}")
     rows = tuple([shape[1:] for shape in input_shapes])
     shapes = infer_once(model, ("shapes", rows, dtypes), lambda model: call_on_zeros(model, rows, dtypes))
     n = input_shapes[0][:1] if input_shapes else ()
@@ -153,27 +176,17 @@ def infer_once(model: BaseModel, key: tuple[Any, ...], find: Callable[[Any], Any
 def dry_run(model: BaseModel) -> Iterator[None]:
     """Let the body apply the model without any effect that lasts.
 
-    It makes no graph, records nothing and warns of nothing. At the end, the counters and random streams of a user's
-    `call` or `forward` are set back.
+    It makes no graph, records nothing and warns of nothing. A `call` or `forward` of the user's may change objects of
+    the user's. So nothing does this before a batch is there, unless the user asks for shapes.
     """
-    with (
-        inference(),
-        shape_inference(),
-        kernels.pause_recording(),
-        np.errstate(all="ignore"),
-        _restore_user_state(model),
-    ):
+    with inference(), shape_inference(), kernels.pause_recording(), np.errstate(all="ignore"):
         yield
 
 
-def _restore_user_state(model: BaseModel) -> AbstractContextManager[None]:
-    """Reset at the end the counters and random streams of the user's Functions in the model."""
-    users = [f for f in (model, *model._model_state.functions) if not is_internal(f.python_code())]
-    if not users:
-        return nullcontext()
-    from caffelite.program.guards.state import preserve_state  # few models need it
-
-    return preserve_state(users)
+def runs_user_code(function: Function) -> bool:
+    """Return whether code of the user's runs if this Function is applied."""
+    kind: Any = type(function)
+    return not all(map(is_internal, (function.python_code(), kind.forward, kind.__call__)))
 
 
 def row_shapes(model: BaseModel, input_shape: Any) -> list[tuple[int, ...]]:
@@ -210,8 +223,12 @@ def row_shapes(model: BaseModel, input_shape: Any) -> list[tuple[int, ...]]:
 
 
 def index_limits(model: BaseModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-    """Return, for each input, the largest index allowed at each place of a row; None for no limit."""
-    if not any(f.index_count is not None for f in model.all_functions()):
+    """Return, for each input, the largest index allowed at each place of a row; None for no limit, or an unknown one.
+
+    Only a batch shows the limits of a model in which users' Python decides.
+    """
+    functions = model.all_functions()
+    if not any(f.index_count is not None for f in functions) or model._model_state.runs_user_code(model):
         return [None] * len(inputs)
     dtypes = dtypes_like(model, inputs)
     key = "largest indices", tuple([x.shape[1:] for x in inputs]), dtypes
@@ -219,21 +236,22 @@ def index_limits(model: BaseModel, inputs: Sequence[np.ndarray]) -> list[np.ndar
     def find(model: BaseModel) -> list[np.ndarray | None]:
         rows, trace = zeros([(2, *x.shape[1:]) for x in inputs], dtypes), Trace(model)
         trace.model(*rows)
-        return [_largest_indices(trace.all_steps(), array) for array in rows]
+        lookups = [(step.function, step.inputs) for step in trace.all_steps()]
+        return [largest_indices(lookups, array) for array in rows]
 
     limits: list[np.ndarray | None] = infer_once(model, key, find)
     return limits
 
 
-def _largest_indices(steps: list[TraceStep], array: np.ndarray) -> np.ndarray | None:
+def largest_indices(lookups: Iterable[tuple[Function, Sequence[Any]]], array: np.ndarray) -> np.ndarray | None:
     """Return the largest index at each place of a row of an input, uint64; None if there is no limit.
 
-    The Functions that got the input, or views of it, give the limits.
+    `lookups` are Functions with their inputs. Those that got the input, or views of it, give the limits.
     """
     limits = np.full(array[0].size, UNLIMITED)
-    for step in steps:
-        count = step.function.index_count
-        x = None if count is None else unwrap_tensor(step.inputs[0])
+    for function, function_inputs in lookups:
+        count = function.index_count
+        x = None if count is None else unwrap_tensor(function_inputs[0])
         if isinstance(x, np.ndarray) and get_owner(x) is array and array.size:
             places = positions_in(array, x) % limits.size
             limits[places] = np.minimum(limits[places], np.uint64(count - 1))  # type: ignore[operator]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, TypeGuard
-from weakref import WeakValueDictionary, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from caffelite.core.modes import meta_init
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import BaseModel, float64_buffers
 from caffelite.functions import BatchNorm
+from caffelite.model.shapes import runs_user_code
 from caffelite.optimizers.segments import join_views
 from caffelite.program.cache import ProgramCache, are_same_objects
+from caffelite.program.program import Program
 
 MAX_INFERENCES = 64  # results of `infer_once` that a model keeps at most
 
@@ -70,7 +72,11 @@ class ModelState:
         self.parameters: list[Tensor] = []
         self.last_parameter_count = -1  # how many existed in the process when these were listed
         self.structure: tuple[Any, ...] = ()  # how the Functions follow and contain each other
-        self.rowwise: bool | None = None  # the last result of is_rowwise, until a Function changes
+        # The last results of is_rowwise and runs_user_code, until a Function changes.
+        self.rowwise: bool | None = None
+        self.has_user_code: bool | None = None
+        self.rows_belong_together = False  # whether a block of `predict` has shown, or not ruled out, that they do
+        self.row_traces: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()  # of Programs for blocks of `predict`
         self.guards: list[kernels.AttributeGuard] = []  # the attributes in which the Functions were found
         self.is_registering = False
         self.registered: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all that ever were, by id
@@ -149,7 +155,7 @@ class ModelState:
         self.functions, self.parameters = functions, Function.parameters(model)
         self.batch_norms = [f for f in functions if isinstance(f, BatchNorm)]
         self.structure = _get_structure(model)
-        self.rowwise = None
+        self.rowwise, self.has_user_code, self.rows_belong_together = None, None, False
         self.guards = [_guard_attributes(f) for f in (model, *functions)]
 
     def is_rowwise(self, model: BaseModel) -> bool:
@@ -157,6 +163,12 @@ class ModelState:
         if self.rowwise is None:
             self.rowwise = all(f.is_rowwise() for f in (model, *self.functions))
         return self.rowwise
+
+    def runs_user_code(self, model: BaseModel) -> bool:
+        """Return whether code of the user's runs if the model, which knows its Functions, is applied."""
+        if self.has_user_code is None:
+            self.has_user_code = any(map(runs_user_code, (model, *self.functions)))
+        return self.has_user_code
 
     def mark_registered(self, functions: Iterable[Function]) -> None:
         """Note that these Functions keep the parameters they have: they are not drawn again."""

@@ -56,7 +56,8 @@ class Recording(kernels.Recorder):
         # The arrays that the step before read, with their values at the beginning of this step.
         foreign = [] if previous is None else previous.foreign.values()
         self._values_before = [(x.owner, x.owner.tobytes()) for x in foreign]
-        self.observer: Callable[[Any, tuple[Any, ...]], None] | None = None  # gets each Function and its inputs
+        # Gets each Function with its inputs and results.
+        self.observer: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None] | None = None
 
     def snapshot(self, tensor: Tensor) -> TensorSnapshot:
         """Record that a Tensor's array is read, and return its snapshot, which has the state from before the step."""
@@ -144,7 +145,7 @@ class Recording(kernels.Recorder):
     def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Record that a Function was applied to Tensors, arrays, numbers or None. Its kernels are recorded already."""
         if self.observer is not None:
-            self.observer(function, inputs)
+            self.observer(function, inputs, results)
 
     def record_optimizer(self, optimizer: Any) -> None:
         """Record that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -24,10 +25,12 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from caffelite._support.moved_modules import rename_attributes
+from caffelite.core.modes import real_batches_only
 from caffelite.core.tensor import Tensor
 from caffelite.functions.losses.base import Loss
 from caffelite.model.lbfgs import minimize
 from caffelite.model.model import Model
+from caffelite.model.shapes import UnknownLengthError
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.callback_tasks import CallbackTasks, FitMonitor, ValidationSet
 from caffelite.sklearn.frame_rows import (
@@ -231,12 +234,13 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         model = self._build(input_features(X), self.n_outputs_, compute_dtype(X), self._random_state)
         if not isinstance(model, Model):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, but it returned {model!r}")
-        shape = X.output_shape(model) if isinstance(X, FrameRows) else model.output_shape(X.shape)
-        if shape != (X.shape[0], self.n_outputs_):
-            raise ValueError(
-                f"build: expected a model of {self.n_outputs_} outputs a row, (n, {self.n_outputs_}), got one whose "
-                f"outputs have shape {shape} for X of shape {X.shape}: {model!r}"
-            )
+        with suppress(UnknownLengthError), real_batches_only():  # then the objective checks the first batch
+            shape = X.output_shape(model) if isinstance(X, FrameRows) else model.output_shape(X.shape)
+            if shape != (X.shape[0], self.n_outputs_):
+                raise ValueError(
+                    f"build: expected a model of {self.n_outputs_} outputs a row, (n, {self.n_outputs_}), got one "
+                    f"whose outputs have shape {shape} for X of shape {X.shape}: {model!r}"
+                )
         self.model_, self._fitted_description = model, self._model_description()
         self.history_: Any = None  # of the last training
         self._optimizer: Optimizer | None = None
@@ -266,7 +270,8 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             return
         self._settings: list[Any] = settings
         trainable = [p for p in self.model_.parameters() if p.requires_grad]
-        self._objective = PenalizedLoss(*self._loss(), [p for p in trainable if p.data.ndim > 1], self.alpha)
+        weights = [p for p in trainable if p.data.ndim > 1]
+        self._objective = PenalizedLoss(*self._loss(), weights, self.alpha, self.n_outputs_)
         self._optimizer = new = self._new_optimizer(trainable)
         if new is not None and type(previous) is type(new):
             vectors, previous_vectors = new.vectors(), previous.vectors()

@@ -20,13 +20,19 @@ class PenalizedLoss(Function, recordable=True):
     """A loss and a penalty of weights:  y = factor · loss + alpha Σ W² / (2 Σ w),  dW = alpha W / Σ w.
 
     Σ w is the sum of the weights of the batch's rows, or their number. The penalty is part of training alone: in
-    inference, as when validation data are evaluated, y is without it.
+    inference, as when validation data are evaluated, y is without it. `outputs` is the number of scores of a row.
     """
 
-    def __init__(self, loss: Loss, factor: float, weights: Iterable[Tensor], alpha: float) -> None:
+    def __init__(self, loss: Loss, factor: float, weights: Iterable[Tensor], alpha: float, outputs: int) -> None:
         self.loss, self.factor, self.weights, self.alpha = loss, float(factor), list(weights), float(alpha)
+        self.outputs = outputs
 
     def check_targets(self, targets: Any, scores_shape: Shape) -> None:
+        if scores_shape[1:] != (self.outputs,):
+            raise ValueError(
+                f"build: expected a model of {self.outputs} outputs a row, (n, {self.outputs}), got one whose outputs "
+                f"have shape {scores_shape}"
+            )
         self.loss.check_targets(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:

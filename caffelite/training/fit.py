@@ -16,6 +16,7 @@ from caffelite._support.warnings import warn
 from caffelite.core.arrays import make_rng
 from caffelite.core.modes import model_precision
 from caffelite.data.frames import ColumnNames
+from caffelite.data.generator import is_replayed
 from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
@@ -102,6 +103,9 @@ class TrainingRun:
 
         def make_epochs() -> Epochs:
             epochs = processes.make_epochs(self.step, batches, options.epochs, interrupts)
+            first_batch = epochs.objective.first_batch
+            if first_batch is not None and validation is not None and is_replayed(validation):
+                first_batch.data.append(("validation_data's x", inputs.convert_generator(self.model, validation)))
             if checkpoints is not None:
                 checkpoints.epochs = epochs
             if position is not None:

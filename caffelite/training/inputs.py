@@ -306,7 +306,10 @@ def _min_inputs(model: BaseModel) -> int:
 
 
 def check_rows(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
-    """Return the shape of the outputs. Raise ValueError if there are no rows or the model does not take them."""
+    """Return the shape of the outputs, or None if only a batch shows it.
+
+    Raise ValueError if there are no rows, or if it is known that the model does not take them.
+    """
     rows = count_rows(name, inputs)
     if model.is_sequence() and not model.functions:
         raise ValueError(f"{type(model).__name__} has no Functions: add some, or write a `call`")
@@ -323,14 +326,19 @@ def check_rows(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -> A
 def check_indices(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -> None:
     """Raise IndexError naming the first row with an index that a Function in the model does not take.
 
-    The model runs on two rows of zeros, which shows the Functions that get the input or a view of it. If an index
-    reaches a Function in another way, only that Function checks it.
+    A run on zeros shows the Functions that get the input or a view of it. If users' Python decides, the first batch
+    shows them. If an index reaches a Function in another way, only that Function checks it.
     """
     takes_indices = model.takes_indices
     if not (any(takes_indices) if isinstance(takes_indices, tuple) else takes_indices):
         return
+    check_index_limits(name, inputs, model.index_limits(inputs))
+
+
+def check_index_limits(name: str, inputs: tuple[np.ndarray, ...], limits: list[np.ndarray | None]) -> None:
+    """Raise IndexError naming the first row with an index above the largest at its place of a row; None: no limit."""
     names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
-    for x, input_name, max_index in zip(inputs, names, model.index_limits(inputs), strict=True):
+    for x, input_name, max_index in zip(inputs, names, limits, strict=True):
         if max_index is not None and not isinstance(x, Source):  # a Source is checked when it is read
             indices = as_indices(x, input_name)
             if (indices.view(np.uint64) > max_index).any():
@@ -338,17 +346,26 @@ def check_indices(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -
 
 
 def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) -> None:
-    """Raise ValueError for targets that the loss does not take. A Source is checked when it is read."""
+    """Raise ValueError for targets that the loss does not take with outputs of this shape; None: not known.
+
+    A Source is checked when it is read.
+    """
+    if outputs_shape is None:
+        return
     arrays = tuple([None if isinstance(y, Source) else y for y in targets])
-    if type(unwrap_penalized(loss)).forward is Loss.forward:
-        outputs = len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1
-        if outputs > 1 or len(arrays) > 1:
-            raise ValueError(
-                f"{loss!r} takes one output and one target, got {outputs} and {len(arrays)} in y: give a loss for each "
-                "output, loss=(l1, l2)"
-            )
+    outputs = len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1
+    check_counts(loss, outputs, len(arrays))
     if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in arrays)):
         loss.check_targets(unpack_single(arrays), outputs_shape)
+
+
+def check_counts(loss: Function, outputs: int, targets: int) -> None:
+    """Raise ValueError if the loss takes one output and one target, and there are more."""
+    if type(unwrap_penalized(loss)).forward is Loss.forward and (outputs > 1 or targets > 1):
+        raise ValueError(
+            f"{loss!r} takes one output and one target, got {outputs} and {targets} in y: give a loss for each "
+            "output, loss=(l1, l2)"
+        )
 
 
 def check_weights(loss: Function, weights: np.ndarray | None) -> None:

@@ -56,6 +56,7 @@ class Objective:
 
     def __init__(self, loss: Any, metrics: dict[str, Any], warned_reasons: set[str]) -> None:
         self.loss, self.metrics, self.warned_reasons = loss, metrics, warned_reasons
+        self.first_batch: Any = None  # a FirstBatch checks all rows once, with the outputs of a batch
         self.parts = loss.losses if isinstance(loss, Losses) else ()
         self.terms = [Term(part, self.warn_once) for part in self.parts or (loss,)]
         self.metric_groups = groups = _group_metrics(
@@ -82,6 +83,9 @@ class Objective:
 
     def compute_loss(self, outputs: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, finite or not."""
+        if self.first_batch is not None:
+            first_batch, self.first_batch = self.first_batch, None
+            first_batch.check(outputs, batch)
         for group in self.metric_groups:
             group.check(outputs, batch)
         weights, targets = () if batch.weights is None else (batch.weights,), unpack_single(batch.targets)
@@ -198,7 +202,7 @@ class Term:
         finally:
             recording.observer = None
 
-    def _check_broadcast(self, function: Any, inputs: tuple[Any, ...]) -> None:
+    def _check_broadcast(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         if isinstance(function, BroadcastFunction) and are_column_and_vector(inputs):
             self.warn_once(
                 f"the loss {self.loss!r} broadcasts (n, 1) with (n,), so each row meets the target of every row. "

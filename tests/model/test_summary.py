@@ -58,7 +58,7 @@ def test_a_model_that_writes_call_follows_a_convolution_before_there_are_images(
     assert model.predict(np.ones((5, 1, 8, 8), np.float32)).shape == (5, 3)
     with pytest.raises(ValueError, match=r"has to know all lengths but the first; got rows of \(4, None, None\)"):
         model.functions[1].output_shape((None, 4, None, None))
-    with pytest.raises(ValueError, match=r"Conv2d\(4, 4, 3, padding=1\) got shape \(2, 2, 6, 6\)"):
+    with pytest.raises(ValueError, match=r"Conv2d\(4, 4, 3, padding=1\) got shape \(5, 2, 6, 6\)"):
         cl.Model([cl.Conv2d(1, 2, 3), within(Skipping(4))]).predict(np.ones((5, 1, 8, 8), np.float32))
 
 

@@ -1,6 +1,5 @@
 """What a model decides by may change later: a recorded step is recorded again, or captured code is refused."""
 
-import random
 import types
 import warnings
 
@@ -182,15 +181,6 @@ def test_evaluate_and_predict_run_what_cannot_be_recorded_in_python():
     np.testing.assert_array_equal(y, model(X).data)
     np.testing.assert_array_equal(model.predict(X[:1]), y[:1])
     assert model.evaluate(X, LABELS, loss=loss)["loss"] == pytest.approx(loss(model(X), LABELS).item())
-
-
-def test_shapes_are_found_without_a_trace_in_counters_and_random_streams():
-    make, _, x, y = FORMS["stochastic_depth_by_a_coin"]
-    model, loss = make()
-    state = random.getstate()
-    with pytest.raises(ValueError, match="label"):
-        model.fit(x, y + 3, loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0)
-    assert random.getstate() == state
 
 
 # ---- capture ----

@@ -471,3 +471,23 @@ def test_a_training_that_has_not_converged_warns_in_the_callers_line():
 def test_partial_fit_looks_at_the_parameters_before_the_classes():
     with pytest.raises(InvalidParameterError, match="activation"):
         ours.MLPClassifier(activation=object()).partial_fit([[0.0]], [0])
+
+
+def test_a_build_that_writes_call_gets_only_the_users_rows_and_needs_an_output_for_each_class():
+    shapes = []
+
+    class CallNet(cl.Model):
+        def __init__(self, features, outputs):
+            super().__init__(seed=0)
+            self.layer = cl.Linear(features, outputs)
+
+        def call(self, x):
+            shapes.append(x.shape)
+            return self.layer(x)
+
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    with pytest.warns(cl.NotRecorded):
+        ours.NetClassifier(lambda features, outputs: CallNet(features, outputs), max_iter=1, batch_size=20).fit(x, y)
+    assert set(shapes) == {(20, 4)}
+    with pytest.raises(ValueError, match=r"a model of 3 outputs a row, \(n, 3\), got one .* shape \(None, 5\)"):
+        ours.NetClassifier(lambda features, outputs: CallNet(features, 5), batch_size=20).fit(x, y)

@@ -1,4 +1,4 @@
-"""The states of the random streams of Python and NumPy: to compare, and to restore."""
+"""The states of the random streams of Python and NumPy, to compare."""
 
 from __future__ import annotations
 
@@ -22,17 +22,6 @@ def get_state(stream: Any) -> Any:
     if isinstance(stream, np.random.RandomState):
         return stream.get_state(legacy=False)
     return _bit_generator(stream).state
-
-
-def set_state(stream: Any, state: Any) -> None:
-    if isinstance(stream, random.SystemRandom):
-        return
-    if isinstance(stream, random.Random):
-        stream.setstate(state)
-    elif isinstance(stream, np.random.RandomState):
-        stream.set_state(state)
-    else:
-        _bit_generator(stream).state = state
 
 
 def _bit_generator(stream: Any) -> Any:

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import collections
 import functools
-import inspect
 import random
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ from caffelite.program.guards.code import (
     special_methods,
     user_bases,
 )
-from caffelite.program.guards.random_streams import STREAMS, are_equal, get_state, set_state
+from caffelite.program.guards.random_streams import STREAMS, are_equal, get_state
 from caffelite.program.ir import get_owner
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, property, staticmethod, classmethod)
@@ -66,8 +64,7 @@ REMEDY = ". Do this in the `forward` of a Function of your own, which each repla
 class StateGuards:
     """The values that some code of the user reads, as they were when the code was added."""
 
-    def __init__(self, include_callbacks: bool = False) -> None:
-        self.include_callbacks = include_callbacks  # whether to look at Functions that a replay calls again, too
+    def __init__(self) -> None:
         self.codes: list[types.CodeType] = []
         self.global_names: set[str] = set()  # the names of module-level variables that the code reads …
         self.names: set[str] = set()  # … these and the names of attributes …
@@ -235,7 +232,7 @@ class StateGuards:
         package = str(kind.__module__).partition(".")[0]
         if isinstance(value, _HIDDEN_STATE) or (package not in _OPEN_PACKAGES and not user_bases(kind)):
             self.hidden = name
-        if hasattr(kind, "runs_in_python") and value.runs_in_python and not self.include_callbacks:  # a Function
+        if hasattr(kind, "runs_in_python") and value.runs_in_python:  # a Function
             return
         self.visit_attributes(value, getattr(kind, "not_recorded", ()))
         for base in user_bases(kind):
@@ -316,12 +313,6 @@ class StateGuards:
             self.table.exclude_changed()
         return None
 
-    def restore(self) -> None:
-        """Give everything but iterators the value that it had."""
-        self.table.restore()
-        for _, stream, state in self.streams:
-            set_state(stream, state)
-
     def find_line(self, *names: str) -> Line | None:
         """Return the user's line that sets one of these names, or a line that reads one, or the first line."""
         if not names:
@@ -340,19 +331,3 @@ class StateGuards:
 
 def _as_array(value: Any) -> np.ndarray:
     return value._data if isinstance(value, Node) else value
-
-
-@contextmanager
-def preserve_state(functions: Iterable[Any]) -> Iterator[None]:
-    """Apply these Functions inside to see what they do. Random streams and counters get their old values afterwards.
-
-    (Iterators do not: their position can't be read.)
-    """
-    guards = StateGuards(include_callbacks=True)
-    for function in functions:
-        code = function.python_code()
-        guards.add(types.MethodType(inspect.unwrap(code.__func__), function))
-    try:
-        yield
-    finally:
-        guards.restore()

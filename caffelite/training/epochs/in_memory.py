@@ -39,6 +39,8 @@ class InMemoryEpochs(Epochs):
         super().__init__(step, interrupts)
         self.generator = data
         self.data = convert_generator(self.model, data)
+        if self.objective.first_batch is not None:
+            self.objective.first_batch.data.append(("x", self.data))
         weights = self.data.weights
         counted_rows = None if weights is None else weights != 0
         self.columns = [*map(to_row_array, self.data.columns())]
