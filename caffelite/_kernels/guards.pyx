@@ -136,7 +136,7 @@ cdef class GuardTable(AttributeGuard):
     """
     def __init__(self):
         self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []
-        self.class_items, self.functions = [], []
+        self.class_items, self.functions, self.kinds = [], [], []
 
     def add_item(self, owner, dict values, str name):
         """Note an attribute of `owner` or, if `owner` is None, an item of the dict `values`. It may be missing."""
@@ -146,6 +146,10 @@ cdef class GuardTable(AttributeGuard):
     def add_class_item(self, kind, str name):
         """Note what a class itself, without its bases, has under a name: a value, a method, a property, or nothing."""
         self.class_items.append((Reference(kind), name, make_reference(class_attributes(kind).get(name, MISSING))))
+
+    def add_kind(self, value):
+        """Note the class of an object."""
+        self.kinds.append((make_reference(value), type(value)))
 
     def add_function(self, function):
         """Note the code of a function and its default arguments."""
@@ -202,6 +206,10 @@ cdef class GuardTable(AttributeGuard):
             kind = (<object> kind)()
             if kind is not None and not is_unchanged(class_attributes(kind).get(name, MISSING), before):
                 return False
+        for value, kind in self.kinds:
+            value = resolve_reference(value)
+            if value is not None and type(value) is not kind:
+                return False
         for function, code, defaults, named, _ in self.functions:
             function = (<object> function)()
             if function is not None and not is_same_function(function, code, defaults, named):
@@ -228,6 +236,10 @@ cdef class GuardTable(AttributeGuard):
             now = before if kind is None else class_attributes(kind).get(name, MISSING)
             if kind is not None and not is_unchanged(now, before):
                 yield name, before, now
+        for value, kind in self.kinds:
+            value = resolve_reference(value)
+            if value is not None and type(value) is not kind:
+                yield "__class__", kind, type(value)
         for function, code, defaults, named, name in self.functions:
             function = function()
             if function is not None and not is_same_function(function, code, defaults, named):

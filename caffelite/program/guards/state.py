@@ -9,6 +9,7 @@ changes it, and a replay would not (`find_change`). If a value changes later, th
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import random
@@ -47,13 +48,17 @@ _IS_KNOWN_PYTHON = sys.version_info < (3, 15)  # names in bytecode are read as i
 # The packages whose functions depend on their arguments only, or on random streams that are watched.
 _PURE_PACKAGES = {
     *("caffelite", "abc", "argparse", "bisect", "builtins", "cmath", "collections", "contextlib", "copy"),
-    *("dataclasses", "decimal", "enum", "fractions", "functools", "heapq", "inspect", "itertools", "logging"),
+    *("dataclasses", "enum", "fractions", "functools", "heapq", "inspect", "itertools", "logging"),
     *("math", "numbers", "numpy", "operator", "random", "re", "scipy", "statistics", "string", "threading"),
     *("types", "typing", "warnings", "_abc", "_bisect", "_collections", "_functools", "_heapq", "_operator"),
     *("_random", "_statistics", "_thread"),
 }
 # The packages of objects that do not change, or have all their values in attributes.
-_OPEN_PACKAGES = {"datetime", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - {"numpy", "operator", "scipy"}
+_OPEN_PACKAGES = {"datetime", "decimal", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - {
+    "numpy",
+    "operator",
+    "scipy",
+}
 _HIDDEN_STATE = (bytearray, memoryview)
 
 
@@ -130,6 +135,7 @@ class StateGuards:
                 self.visit_names(None, vars(value), ())
             else:
                 self.visit_library(value.__name__, name)
+                self.watch_items(vars(value), self.names)
         elif isinstance(value, STREAMS):
             self.add_stream(name, value)
         elif isinstance(value, collections.UserDict | collections.UserList):
@@ -157,6 +163,12 @@ class StateGuards:
             self.names |= code_names(code).loaded
             self.missing |= code_names(code).missing
 
+    def watch_items(self, values: dict[str, Any], names: set[str]) -> None:
+        """Watch these variables of a module of a library, without a look at their values."""
+        for name in names & values.keys():
+            if self.is_first_visit(values, name):
+                self.table.add_item(None, values, name)
+
     def visit_library(self, module: Any, name: str) -> None:
         """Note what is used of a library's module, unless it depends on its arguments only."""
         if isinstance(module, str) and module.partition(".")[0] not in _PURE_PACKAGES:  # some types have another
@@ -166,12 +178,14 @@ class StateGuards:
         code = function.__code__
         if not is_user_code(function.__module__ or "", code.co_filename):
             self.visit_library(function.__module__, name)
+            self.hidden = name if hasattr(function, "registry") else self.hidden  # `singledispatch` chooses by it
             self.visit(vars(function).get("__wrapped__"), "the function")  # a library's decorator around the user's
             return
         self.add_names(code)
         if self.is_first_visit(function, "__code__"):
             self.table.add_function(function)
         self.visit_names(None, function.__globals__, (), self.global_names)
+        self.watch_items(vars(builtins), self.global_names - function.__globals__.keys())
         if not code_names(code).global_names.isdisjoint(("open", "input")):
             self.hidden = "a file"
         self.visit_attributes(function)
@@ -235,6 +249,10 @@ class StateGuards:
         if hasattr(kind, "runs_in_python") and value.runs_in_python:  # a Function
             return
         self.visit_attributes(value, getattr(kind, "not_recorded", ()))
+        if user_bases(kind):
+            self.table.add_kind(value)
+        elif package == "caffelite":
+            self.watch_properties(value)
         for base in user_bases(kind):
             for slot in self.names & vars(base).keys():
                 if isinstance(vars(base)[slot], types.MemberDescriptorType):  # one of the __slots__
@@ -242,6 +260,12 @@ class StateGuards:
                         self.table.add_attribute(value, slot)
                     self.visit(getattr(value, slot, None), slot)
         self.visit_class(kind)
+
+    def watch_properties(self, value: Any) -> None:
+        """Watch the properties of an object of caffelite that have numbers, such as an optimizer's `lr`."""
+        for name in self.names:
+            if isinstance(getattr(type(value), name, None), property) and self.is_first_visit(value, name):
+                self.table.add_attribute(value, name)
 
     def visit_attributes(self, owner: Any, not_recorded: Iterable[str] = ()) -> None:
         """Look at the attributes of an object or a function. Watch also for attributes that are set later."""
