@@ -1,0 +1,365 @@
+"""Random programs of a user: state in any place, read and changed anywhere. `fit` trains as the loop by hand.
+
+    python tests/tools/fuzz.py 10000 --kind programs              # the programs of the seeds 0 to 9,999
+    python tests/tools/fuzz.py --kind programs --case 4711        # one of them, with its source
+
+Design
+------
+(a) A program is the source of a module: a net, a loss, a callback, a metric, and code between two batches. It keeps
+    numbers in places (PLACES), functions in others (FUNCTION_PLACES), and draws from streams (STREAMS).
+(b) The source is executed twice, and each module is trained by the same plan: one by the loop by hand, one by `fit`.
+    Parameters must be equal to the bit, and so must the state that the programs leave.
+(c) At most one warning for each `fit` says that the step runs in Python.
+"""
+
+import random
+import sys
+import types
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+import caffelite as cl
+from tests.tools.fuzz_calls import Wrong, kind
+from tests.tools.fuzz_places import FUNCTION_PLACES, FUNCTIONS, HEADER, PLACES, STREAMS, UNWATCHED
+
+ROWS = 24
+X = np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32)
+Y = np.random.default_rng(1).normal(size=(ROWS, 1)).astype(np.float32)
+
+
+class Plan(NamedTuple):
+    """How the programs are trained."""
+
+    drive: str  # "fit", "epochs" (a fit for each), "batches" (of a generator) or "steps" (a callback between steps)
+    batch_size: int
+    epochs: int
+    momentum: float
+    has_callback: bool
+    has_metric: bool
+    predicts: bool  # whether the callback predicts
+
+
+DRIVES = ["fit", "epochs", "batches", "steps"]
+
+
+class Writer:
+    """Write a random program."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.setup, self.attributes, self.globals = [], [], []
+        self.numbers, self.watched_numbers, self.functions, self.streams, self.tags = [], [], [], [], []
+        for k in range(rng.choice([1, 1, 2, 3, 5])):
+            self.add_place(k)
+        self.plan = Plan(
+            self.pick(DRIVES), int(self.pick([6, 8, 8, 10, 24])), int(rng.integers(2, 7)), self.pick([0.0, 0.9]),
+            bool(rng.integers(2)), bool(rng.integers(4) == 0), bool(rng.integers(4) == 0),
+        )  # fmt: skip
+
+    def pick(self, items):
+        return items[self.rng.integers(len(items))]
+
+    def add_place(self, k):
+        which, v = self.rng.integers(6), int(self.rng.integers(1, 6))
+        if which == 0:
+            name = self.pick(list(FUNCTION_PLACES))
+            setup, call, write = FUNCTION_PLACES[name]
+            f0 = self.pick(FUNCTIONS)
+            self.setup.append(setup.format(k=k, f0=f0))
+            self.functions.append((call.format(k=k), write.replace("{k}", str(k))))
+            if "net" in name:
+                self.attributes.append(
+                    ("class f{k} = staticmethod({f0})" if "class" in name else "self.f{k} = {f0}").format(k=k, f0=f0)
+                )
+            self.tags.append("function in " + name)
+        elif which == 1:
+            name = self.pick(list(STREAMS))
+            setup, draw = STREAMS[name]
+            self.setup.append(setup.format(k=k, v=v))
+            self.streams.append(draw.format(k=k))
+            self.tags.append(name)
+        else:
+            name = self.pick(list(PLACES))
+            setup, read, write = PLACES[name]
+            if name == "global":
+                self.globals.append(f"g{k}")
+            if "net" in name:
+                self.attributes.append(f"self.d{k} = {{'a': {v}}}" if "dict" in name else f"self.w{k} = {v}")
+            self.setup.append(setup.format(k=k, v=v))
+            self.numbers.append((read.format(k=k, v=v), write.replace("{k}", str(k)).replace("{v}", str(v))))
+            if name not in UNWATCHED:
+                self.watched_numbers.append(self.numbers[-1])
+            self.tags.append(name)
+
+    # ---- expressions and statements -------------------------------------------------------------------------------
+
+    def number(self):
+        """Return an expression of a whole number that is not negative."""
+        which = self.rng.integers(4)
+        if self.streams and (which == 0 or not self.numbers):
+            return f"int(abs({self.pick(self.streams)}) * 7) % 11"
+        if not self.numbers:
+            return str(self.rng.integers(5))
+        read = self.pick(self.numbers)[0]
+        if which == 1:
+            return self.pick(["int({a} > {c})", "int({a} % {c} == 1)", "({a} // {c})", "(({a} >> 1) + {c})"]).format(
+                a=read, c=self.rng.integers(2, 9)
+            )
+        if which == 2:
+            return f"({read} + {self.pick(self.numbers)[0]})"
+        return read
+
+    def write(self, numbers):
+        """Return a line that changes the state: one of these numbers, a function or a stream."""
+        if self.functions and (self.rng.integers(3) == 0 or not numbers):
+            return self.pick(self.functions)[1].format(f=self.pick(FUNCTIONS))
+        if not numbers:
+            return self.pick(["random.seed({n})", "np.random.seed({n})"]).format(n=self.number())
+        read, write = self.pick(numbers)
+        new = self.pick(["{a} + 1", "({a} + 1) % 9", "({a} * 3 + 1) % 17", "({a} + {b}) % 13", "{c}", "({a} ^ 1)"])
+        return write.format(new=new.format(a=read, b=self.number(), c=self.rng.integers(1, 6)))
+
+    def statement(self, place, depth=0):
+        """Return lines of a step: they change h, or the state."""
+        which = self.rng.integers(14)
+        n = self.number()
+        if which < 3 and depth < 2:
+            condition = self.pick(
+                [f"{n} % 2 == 0", f"{n} > {self.rng.integers(1, 12)}", f"{n} % 3 == 1", f"{n} in (1, 4, 9)"]
+            )
+            lines = [f"if {condition}:", *indent(self.block(place, depth + 1))]
+            return lines + (["else:", *indent(self.block(place, depth + 1))] if self.rng.integers(2) else [])
+        if which == 3:
+            return [f"for _ in range({n} % 3):", *indent(self.block(place, 2))]
+        if which == 4:
+            return [f"h = h + cl.Tensor(np.full(h.shape, 0.1 * ({n} % 5), np.float32))"]
+        if which == 5:
+            return [f"h = h * np.linspace(0.5, 0.5 + {n} % 4, h.shape[1], dtype=np.float32)"]
+        if which == 6 and self.functions:
+            return [f"h = {self.pick(self.functions)[0]}"]
+        if which == 7 and place == "call":
+            return [f"h = self.layers[{n} % 2](h)"]
+        if which == 8:
+            return [f"k = 1 + {n} % 3", "h = cl.concatenate([h[:k] * 0.5, h[k:]], axis=0)"]
+        if which == 9:
+            return [f"if float(h.data.mean()) > {self.pick([-0.2, 0.0, 0.2])}:", *indent(self.block(place, 2))]
+        if which in (10, 11):
+            return [self.write(self.watched_numbers)]
+        if which == 12:
+            return [
+                self.pick(["h = h + h.detach() * 0.5", "h = h.tanh()", "h = -h", "h = h + {n} % 3 * 0.1"]).format(n=n)
+            ]
+        return [f"h = h * (0.5 + 0.1 * ({n} % 10))"]
+
+    def block(self, place, depth=0):
+        lines = []
+        for _ in range(self.rng.integers(1, 3 if depth else 5)):
+            lines += self.statement(place, depth)
+        return lines
+
+    def writes(self):
+        """Return lines of a callback: they change the state, at times in a thread or under a condition."""
+        lines = []
+        for _ in range(self.rng.integers(3)):
+            write = self.write(self.numbers)
+            which = self.rng.integers(4)
+            if which == 0:
+                lines += [
+                    f"if i {self.pick(['== 1', '% 2 == 0', '> 1', f'== {self.number()} % 4'])}:",
+                    *indent([write]),
+                ]
+            elif which == 1:
+                lines += ["def change():", *indent([self.declaration(), write]), "run_in_thread(change)"]
+            else:
+                lines += [write]
+        return lines or ["pass"]
+
+    def declaration(self):
+        return f"global {', '.join(self.globals)}" if self.globals else "pass"
+
+    def function(self, head, lines, end=()):
+        return [head, *indent([self.declaration(), *lines, *end]), ""]
+
+    def source(self):
+        attributes = [line for line in self.attributes if not line.startswith("class ")]
+        class_lines = [line.removeprefix("class ") for line in self.attributes if line.startswith("class ")]
+        init = ["super().__init__(seed=0)", "self.hidden, self.out = cl.Linear(4, 3), cl.Linear(3, 1)",
+                "self.layers = [cl.Linear(3, 3), cl.Tanh()]", *attributes]  # fmt: skip
+        helper = self.function("def help_step(self, h):", self.block("call", 1), ["return h"])
+        places = self.pick([("call",), ("loss",), ("call", "loss")])
+        call = ["h = self.hidden(x).tanh()"]
+        call += self.block("call") if "call" in places else []
+        call += ["h = help_step(self, h)"] if "call" in places and self.rng.integers(2) else []
+        loss = ["h = o - y", *(self.block("loss") if "loss" in places else [])]
+        state = ", ".join([read for read, _ in self.numbers] + self.streams)
+        lines = [HEADER, "def g_set(name, value):", "    globals()[name] = value", "", *self.setup, *helper]
+        lines += ["class Net(cl.Model):", *indent(class_lines), *indent(self.function("def __init__(self):", init))]
+        lines += indent(self.function("def call(self, x):", call, ["return self.out(h)"]))
+        lines += ["net = Net()", ""]
+        lines += self.loss(loss)
+        lines += self.function("def callback(i):", self.writes())
+        lines += self.function("def between(i):", self.writes())
+        lines += self.function("def metric(o, y):", self.writes_without_index(), ["return 0.0"])
+        lines += self.function("def state():", [f"return [{state}]"])
+        return "\n".join(lines) + "\n"
+
+    def writes_without_index(self):
+        return ["i = 1", *self.writes()]
+
+    def loss(self, lines):
+        """Return a loss in one of many forms."""
+        end, which = ["return (h * h).mean()"], self.rng.integers(6)
+        if which == 0:
+            return ["class Loss:", *indent(self.function("def __call__(self, o, y):", lines, end)), "loss = Loss()", ""]
+        if which == 1:
+            body = self.function("def inner(o, y):", lines, end)
+            return ["def make_loss():", *indent([*body, "return inner"]), "loss = make_loss()", ""]
+        if which == 2:
+            return [*self.function("def inner(w, o, y):", lines, end), "loss = functools.partial(inner, 1)", ""]
+        if which == 3:
+            return [
+                "class Loss(cl.Model):",
+                *indent(self.function("def call(self, o, y):", lines, end)),
+                "loss = Loss()",
+                "",
+            ]
+        if which == 4:
+            return ["class Loss:", *indent(self.function("def f(self, o, y):", lines, end)), "loss = Loss().f", ""]
+        return self.function("def loss(o, y):", lines, end)
+
+
+def indent(lines):
+    return ["    " + part for line in lines for part in line.split("\n") if part]
+
+
+# ---- training -------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A fresh module of a program, and a training of its net."""
+
+    def __init__(self, code, plan):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        self.module = types.ModuleType("users_program")
+        self.module.__file__ = code.co_filename
+        sys.modules["users_program"] = self.module
+        exec(code, vars(self.module))
+        self.plan, self.net, self.loss = plan, self.module.net, self.module.loss
+        self.optimizer = cl.SGD(self.net.parameters(), lr=0.05, momentum=plan.momentum)
+        self.predictions, self.warnings = [], 0
+
+    def call_back(self, epoch, predict):
+        if self.plan.has_callback:
+            self.module.callback(epoch)
+            if self.plan.predicts:
+                self.predictions.append(predict(X))
+
+    def train_by_hand(self):
+        """Train as `fit`: a callback between two steps comes, after an epoch's last step, behind the metric."""
+        steps, plan = 0, self.plan
+        for epoch in range(plan.epochs):
+            outputs = []
+            for i in range(0, ROWS, plan.batch_size):
+                if plan.drive == "batches" or (plan.drive == "steps" and i > 0):
+                    self.module.between(steps)
+                    steps += 1
+                self.optimizer.zero_grad()
+                outputs.append(self.net(X[i : i + plan.batch_size]))
+                self.loss(outputs[-1], Y[i : i + plan.batch_size]).backward()
+                self.optimizer.step()
+            if plan.has_metric:
+                self.module.metric(np.concatenate([o.data for o in outputs]), Y)
+            if plan.drive == "steps":
+                self.module.between(steps)
+                steps += 1
+            self.call_back(epoch, self.predict_by_hand)
+
+    def predict_by_hand(self, x):
+        with cl.no_grad():
+            return self.net(x).data.copy()
+
+    def fit(self, epochs, callbacks, x=X, y=Y, **options):
+        if y is not None:
+            options |= {"batch_size": self.plan.batch_size, "shuffle": False}
+        metrics = [self.module.metric] if self.plan.has_metric else []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", cl.NotRecorded)
+            self.net.fit(
+                x, y, loss=self.loss, optimizer=self.optimizer, epochs=epochs, metrics=metrics, callbacks=callbacks,
+                verbose=0, **options,
+            )  # fmt: skip
+        self.warnings = max(self.warnings, len(caught))
+
+    def train_by_fit(self):
+        plan = self.plan
+        callbacks = [lambda epoch, history: self.call_back(epoch, self.net.predict)] if plan.has_callback else []
+        if plan.drive == "epochs":
+            for epoch in range(plan.epochs):
+                self.fit(1, [])
+                self.call_back(epoch, self.net.predict)
+        elif plan.drive == "batches":
+            self.fit(plan.epochs, callbacks, x=Batches(self), y=None)
+        elif plan.drive == "steps":
+            steps = iter(range(10**6))
+            between = cl.callbacks.Each(1, lambda step, training: self.module.between(next(steps)))
+            self.fit(plan.epochs, [between, *callbacks])
+        else:
+            self.fit(plan.epochs, callbacks)
+
+    def result(self):
+        return [p.data for p in self.net.parameters()]
+
+
+class Batches:
+    """Batches that the user's generator makes, with code between them."""
+
+    def __init__(self, run):
+        self.run, self.steps = run, 0
+
+    def __iter__(self):
+        for i in range(0, ROWS, self.run.plan.batch_size):
+            self.run.module.between(self.steps)
+            self.steps += 1
+            yield X[i : i + self.run.plan.batch_size], Y[i : i + self.run.plan.batch_size]
+
+
+FILES = ["/home/user/program.py", "/home/user/program.py", "/usr/lib/python3/site-packages/program.py"]
+
+
+@kind(4)
+def programs(rng):
+    writer = Writer(rng)
+    source = writer.source()
+    file = writer.pick(FILES)
+    code = compile(source, file, "exec")
+    by_hand, by_fit = Run(code, writer.plan), None
+    by_hand.train_by_hand()
+    truth = by_hand.module.state()
+    by_fit = Run(code, writer.plan)
+    fault = ""
+    try:
+        by_fit.train_by_fit()
+        fault = find_difference(by_hand, by_fit, truth, by_fit.module.state())
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+    if fault:
+        listing = source.removeprefix(HEADER)
+        raise Wrong(f"{fault}; {', '.join(writer.tags)}; {writer.plan}; {file}\n{listing}")
+
+
+def find_difference(by_hand, by_fit, truth, state):
+    """Return what differs, or an empty text."""
+    for p, q in zip(by_hand.result(), by_fit.result(), strict=True):
+        if not np.array_equal(p, q):
+            return f"a parameter is {q.ravel()[0]!r}, by hand {p.ravel()[0]!r}"
+    for i, (a, b) in enumerate(zip(by_hand.predictions, by_fit.predictions, strict=True)):
+        if not np.allclose(a, b, rtol=1e-5, atol=1e-6):
+            return f"prediction {i} is {b.ravel()[0]!r}, by hand {a.ravel()[0]!r}"
+    if truth != state:
+        return f"the state is {state}, by hand {truth}"
+    most = 1 + by_fit.plan.predicts  # a prediction may warn, too
+    return f"{by_fit.warnings} warnings" if by_fit.warnings > most else ""
