@@ -347,8 +347,9 @@ def programs(rng):
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
     if fault:
+        silence = "with a warning" if by_fit.warnings else "without a warning"
         listing = source.removeprefix(HEADER)
-        raise Wrong(f"{fault}; {', '.join(writer.tags)}; {writer.plan}; {file}\n{listing}")
+        raise Wrong(f"{fault}, {silence}; {', '.join(writer.tags)}; {writer.plan}; {file}\n{listing}")
 
 
 def find_difference(by_hand, by_fit, truth, state):

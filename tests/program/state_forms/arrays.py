@@ -6,7 +6,7 @@ import operator
 import numpy as np
 
 import caffelite as cl
-from tests.program.state_forms.form import at, factor, form
+from tests.program.state_forms.form import change_after, factor, form
 
 # ---- NumPy arrays ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,10 @@ def a_constant_that_a_callback_replaces(self, h):
     return h * self.weights
 
 
-@form(lambda: {"mask": np.array([True, False, True])}, after=at(1, lambda self: np.logical_not(self.mask, self.mask)))
+@form(
+    lambda: {"mask": np.array([True, False, True])},
+    after=change_after(1, lambda self: np.logical_not(self.mask, self.mask)),
+)
 def a_mask_that_a_callback_changes_in_place(self, h):
     return h * np.where(self.mask[: h.shape[1]], 1.0, 0.5).astype(np.float32)
 

@@ -10,7 +10,7 @@ import mmap
 import operator
 import queue
 
-from tests.program.state_forms.form import Settings, at, bump, factor
+from tests.program.state_forms.form import Settings, bump, change_after, factor
 
 
 def set_global(name, value):
@@ -23,7 +23,7 @@ def set_global(name, value):
 
 @factor(
     lambda: {"rows": [Settings(w=1.0) for _ in range(1500)]},
-    after=at(1, lambda self: setattr(self.rows[1499], "w", 3.0)),
+    after=change_after(1, lambda self: setattr(self.rows[1499], "w", 3.0)),
 )
 def the_last_of_many_objects(self):
     return self.rows[1499].w

@@ -50,14 +50,14 @@ class Settings:
         self.__dict__.update(values)
 
 
-def at(epoch, change):
+def change_after(epoch, change):
     """Return a callback that makes a change after this epoch."""
 
-    def after(self, done):
+    def change_state(self, done):
         if done == epoch:
             change(self)
 
-    return after
+    return change_state
 
 
 def tanh(h):
@@ -68,11 +68,11 @@ def double(h):
     return h * 2.0
 
 
-def once(_=None):
+def one(_=None):
     return 1.0
 
 
-def twice(_=None):
+def two(_=None):
     return 2.0
 
 

@@ -7,7 +7,7 @@ import operator
 import sys
 import types
 
-from tests.program.state_forms.form import Settings, at, double, factor, form, once, tanh, twice
+from tests.program.state_forms.form import Settings, change_after, double, factor, form, one, tanh, two
 
 
 def set_global(name, value):
@@ -20,19 +20,19 @@ current_function = tanh
 
 @form(
     lambda: set_global("current_function", tanh),
-    after=at(1, lambda self: set_global("current_function", double)),
+    after=change_after(1, lambda self: set_global("current_function", double)),
     shared=True,
 )
 def a_function_in_a_global(self, h):
     return current_function(h)
 
 
-@form(lambda: {"f": tanh}, after=at(1, lambda self: setattr(self, "f", double)))
+@form(lambda: {"f": tanh}, after=change_after(1, lambda self: setattr(self, "f", double)))
 def a_function_in_an_attribute(self, h):
     return self.f(h)
 
 
-@form(lambda: {"fs": {"now": tanh}}, after=at(1, lambda self: self.fs.update(now=double)))
+@form(lambda: {"fs": {"now": tanh}}, after=change_after(1, lambda self: self.fs.update(now=double)))
 def a_function_in_a_dict(self, h):
     return self.fs["now"](h)
 
@@ -44,7 +44,7 @@ def functions_in_a_list_that_a_callback_reverses(self, h):
 
 @form(
     lambda: {"f": functools.partial(operator.mul, 1.0)},
-    after=at(1, lambda self: setattr(self, "f", functools.partial(operator.mul, 3.0))),
+    after=change_after(1, lambda self: setattr(self, "f", functools.partial(operator.mul, 3.0))),
 )
 def a_partial_in_an_attribute(self, h):
     return h * self.f(1.0)
@@ -66,7 +66,10 @@ class Second:
         return h * 2.0
 
 
-@form(lambda: {"settings": Settings(kind=First)}, after=at(1, lambda self: setattr(self.settings, "kind", Second)))
+@form(
+    lambda: {"settings": Settings(kind=First)},
+    after=change_after(1, lambda self: setattr(self.settings, "kind", Second)),
+)
 def a_class_in_an_attribute(self, h):
     return self.settings.kind.f(h)
 
@@ -87,7 +90,7 @@ class Methods:
         return h * 2.0
 
 
-@form(lambda: {"two": Methods()}, after=at(1, lambda self: setattr(self.two, "f", self.two.second)))
+@form(lambda: {"two": Methods()}, after=change_after(1, lambda self: setattr(self.two, "f", self.two.second)))
 def a_bound_method_in_an_attribute(self, h):
     return self.two.f(h)
 
@@ -113,7 +116,7 @@ def make_classes():
             return 1.0
 
         @classmethod
-        def of_class(cls):
+        def class_level(cls):
             return cls.level
 
         @property
@@ -138,7 +141,7 @@ def make_classes():
 
 
 def replace(name, value):
-    return at(1, lambda self: setattr(type(self.o), name, value))
+    return change_after(1, lambda self: setattr(type(self.o), name, value))
 
 
 @factor(make_classes, after=replace("method", lambda self: 3.0))
@@ -151,9 +154,9 @@ def a_static_method_that_a_callback_replaces(self):
     return self.o.static()
 
 
-@factor(make_classes, after=replace("of_class", classmethod(lambda cls: 3.0)))
+@factor(make_classes, after=replace("class_level", classmethod(lambda cls: 3.0)))
 def a_class_method_that_a_callback_replaces(self):
-    return self.o.of_class()
+    return self.o.class_level()
 
 
 @factor(make_classes, after=replace("scale", property(lambda self: 3.0)))
@@ -168,7 +171,7 @@ def a_class_in_a_class_that_a_callback_replaces(self):
 
 @factor(make_classes, after=replace("level", 3.0))
 def a_number_of_a_class_that_a_callback_replaces(self):
-    return self.o.of_class()
+    return self.o.class_level()
 
 
 @factor(make_classes, after=replace("__call__", lambda self: 3.0))
@@ -186,50 +189,60 @@ def a_getattr_method_that_a_callback_replaces(self):
     return self.o.anything
 
 
-@factor(make_classes, after=at(1, lambda self: setattr(type(self.o).__mro__[1], "base_factor", lambda self: 3.0)))
+@factor(
+    make_classes, after=change_after(1, lambda self: setattr(type(self.o).__mro__[1], "base_factor", lambda self: 3.0))
+)
 def a_method_behind_super_that_a_callback_replaces(self):
     return self.o.base_factor()
 
 
-@factor(make_classes, after=at(1, lambda self: setattr(type(self.o).method, "__defaults__", (3.0,))))
+@factor(make_classes, after=change_after(1, lambda self: setattr(type(self.o).method, "__defaults__", (3.0,))))
 def a_default_that_a_callback_replaces(self):
     return self.o.method()
 
 
-@factor(make_classes, after=at(1, lambda self: setattr(type(self.o).method, "__kwdefaults__", {"k": 3.0})))
+@factor(make_classes, after=change_after(1, lambda self: setattr(type(self.o).method, "__kwdefaults__", {"k": 3.0})))
 def a_keyword_default_that_a_callback_replaces(self):
     return self.o.method()
 
 
 @factor(
     make_classes,
-    after=at(1, lambda self: setattr(type(self.o).method, "__code__", (lambda self, w=1.0, *, k=1.0: 3.0).__code__)),
+    after=change_after(
+        1, lambda self: setattr(type(self.o).method, "__code__", (lambda self, w=1.0, *, k=1.0: 3.0).__code__)
+    ),
 )
 def code_that_a_callback_replaces(self):
     return self.o.method()
 
 
-@factor(make_classes, after=at(1, lambda self: setattr(self.o, "method", types.MethodType(lambda self: 3.0, self.o))))
+@factor(
+    make_classes,
+    after=change_after(1, lambda self: setattr(self.o, "method", types.MethodType(lambda self: 3.0, self.o))),
+)
 def a_method_of_one_object_that_a_callback_sets(self):
     return self.o.method()
 
 
-@factor(make_classes, after=at(1, lambda self: setattr(self.o, "__class__", Second)))
+@factor(make_classes, after=change_after(1, lambda self: setattr(self.o, "__class__", Second)))
 def the_class_of_an_object_that_a_callback_changes(self):
     return 2.0 if hasattr(self.o, "f") and not hasattr(type(self.o), "static") else 1.0
 
 
-@factor(lambda: {"o": Settings(w=1.0)}, after=at(1, lambda self: setattr(self.o, "__dict__", {"w": 3.0})))
+@factor(lambda: {"o": Settings(w=1.0)}, after=change_after(1, lambda self: setattr(self.o, "__dict__", {"w": 3.0})))
 def the_dict_of_an_object_that_a_callback_replaces(self):
     return self.o.w
 
 
-@factor(lambda: {"o": Settings(w=1.0)}, after=at(1, lambda self: setattr(self, "o", Settings(w=3.0))))
+@factor(lambda: {"o": Settings(w=1.0)}, after=change_after(1, lambda self: setattr(self, "o", Settings(w=3.0))))
 def an_object_that_a_callback_replaces(self):
     return self.o.w
 
 
-@factor(lambda: {"o": type("Slow", (), {"w": 1.0})(), "x": 0}, after=at(1, lambda self: delattr(type(self.o), "w")))
+@factor(
+    lambda: {"o": type("Slow", (), {"w": 1.0})(), "x": 0},
+    after=change_after(1, lambda self: delattr(type(self.o), "w")),
+)
 def an_attribute_that_a_callback_deletes(self):
     return getattr(self.o, "w", 3.0)
 
@@ -242,7 +255,7 @@ def make_module(path="/tmp/users_module.py"):
     return {"module": module}
 
 
-@factor(make_module, after=at(1, lambda self: setattr(self.module, "f", twice)), shared=True)
+@factor(make_module, after=change_after(1, lambda self: setattr(self.module, "f", two)), shared=True)
 def a_function_of_a_users_module_that_a_callback_replaces(self):
     import users_module
 
@@ -264,12 +277,12 @@ def set_library(value):
     return {}
 
 
-@factor(lambda: set_library(once), after=at(1, lambda self: set_library(twice)), shared=True)
+@factor(lambda: set_library(one), after=change_after(1, lambda self: set_library(two)), shared=True)
 def a_function_of_a_library_that_a_callback_replaces(self):
     return math.factor_for_forms()
 
 
-@factor(lambda: set_library(1.0), after=at(1, lambda self: set_library(3.0)), shared=True)
+@factor(lambda: set_library(1.0), after=change_after(1, lambda self: set_library(3.0)), shared=True)
 def a_number_in_a_library_that_a_callback_replaces(self):
     return math.factor_for_forms
 
@@ -279,17 +292,17 @@ def set_builtin(value):
     return {}
 
 
-@factor(lambda: set_builtin(1.0), after=at(1, lambda self: set_builtin(3.0)), shared=True)
+@factor(lambda: set_builtin(1.0), after=change_after(1, lambda self: set_builtin(3.0)), shared=True)
 def a_builtin_that_a_callback_replaces(self):
     return factor_for_forms  # noqa: F821
 
 
-@factor(lambda: {"source": "1.0"}, after=at(1, lambda self: setattr(self, "source", "3.0")))
+@factor(lambda: {"source": "1.0"}, after=change_after(1, lambda self: setattr(self, "source", "3.0")))
 def text_that_the_step_evaluates(self):
     return eval(self.source)
 
 
-@factor(lambda: {"w": 1.0, "v": 3.0, "key": "w"}, after=at(1, lambda self: setattr(self, "key", "v")))
+@factor(lambda: {"w": 1.0, "v": 3.0, "key": "w"}, after=change_after(1, lambda self: setattr(self, "key", "v")))
 def an_attribute_by_a_name_that_a_callback_changes(self):
     return getattr(self, self.key)
 

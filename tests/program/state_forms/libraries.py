@@ -16,7 +16,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.program.state_forms.form import Settings, at, bump, double, factor, form, tanh, twice
+from tests.program.state_forms.form import Settings, bump, change_after, double, factor, form, tanh, two
 from tests.program.state_forms.special_methods import make_special
 
 # ---- helpers of the standard library ---------------------------------------------------------------------------------
@@ -52,12 +52,12 @@ def a_count_in_a_thread_of_the_step(self):
 
 
 def run_in_thread(change):
-    def after(self, epoch):
+    def change_state(self, epoch):
         thread = threading.Thread(target=change, args=(self, epoch))
         thread.start()
         thread.join()
 
-    return after
+    return change_state
 
 
 @factor(lambda: {"w": 1.0}, after=run_in_thread(lambda self, epoch: setattr(self, "w", 1 / (epoch + 2))))
@@ -162,7 +162,7 @@ def a_count_behind_single_dispatch(self):
     return self.count(1)
 
 
-@factor(make_dispatch, after=at(1, lambda self: self.count.register(str, twice)))
+@factor(make_dispatch, after=change_after(1, lambda self: self.count.register(str, two)))
 def a_function_that_a_callback_registers(self):
     return self.count("a")
 

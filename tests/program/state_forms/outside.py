@@ -13,7 +13,7 @@ import uuid
 import numpy as np
 import pytest
 
-from tests.program.state_forms.form import at, factor, form
+from tests.program.state_forms.form import change_after, factor, form
 
 # ---- random streams --------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ def write_file(self, epoch=0):
         file.write("2")
 
 
-@factor(make_path, after=at(2, write_file))
+@factor(make_path, after=change_after(2, write_file))
 def a_file_that_a_callback_makes(self):
     return 2.0 if os.path.exists(self.path) else 1.0
 

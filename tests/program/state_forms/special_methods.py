@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 
-from tests.program.state_forms.form import Settings, at, factor
+from tests.program.state_forms.form import Settings, change_after, factor
 
 
 class Slots:
@@ -171,10 +171,10 @@ def make_metaclass():
             cls.n += 1
             return super().__call__()
 
-    class Made(metaclass=Meta):
+    class Kind(metaclass=Meta):
         pass
 
-    return {"kind": Made}
+    return {"kind": Kind}
 
 
 @factor(make_metaclass)
@@ -206,13 +206,13 @@ def a_count_in_a_class_that_type_made(self):
 
 
 def make_deleted():
-    class Deleted:
+    class Kind:
         n = 0
 
         def __del__(self):
-            Deleted.n += 1
+            Kind.n += 1
 
-    return {"kind": Deleted}
+    return {"kind": Kind}
 
 
 @factor(make_deleted)
@@ -229,17 +229,17 @@ def make_enum():
     return {"phases": Phase, "phase": Phase.FIRST}
 
 
-@factor(make_enum, after=at(1, lambda self: setattr(self, "phase", self.phases.SECOND)))
+@factor(make_enum, after=change_after(1, lambda self: setattr(self, "phase", self.phases.SECOND)))
 def a_member_of_an_enum(self):
     return self.phase.value
 
 
 @dataclasses.dataclass(frozen=True)
-class Frozen:
+class Count:
     n: int = 0
 
 
-@factor(lambda: {"o": Frozen()})
+@factor(lambda: {"o": Count()})
 def a_frozen_dataclass_that_its_next_value_replaces(self):
     self.o = dataclasses.replace(self.o, n=self.o.n + 1)
     return 1 / self.o.n
