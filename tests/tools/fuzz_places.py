@@ -1,8 +1,8 @@
 """Places where the programs of fuzz_programs.py keep their state, as text."""
 
 HEADER = """\
-import array, collections, contextvars, copy, dataclasses, functools, itertools, operator, os, random, sys, threading
-import types, weakref
+import array, collections, contextvars, copy, dataclasses, functools, itertools, math, operator, os, random
+import sys, threading, types, weakref
 import numpy as np
 import caffelite as cl
 
@@ -21,6 +21,31 @@ def f_sigmoid(h, w=1.0):
 
 def f_shift(h, w=0.25):
     return h + w
+
+class Alike:
+    def __init__(self, w):
+        self.w = w
+    def __eq__(self, other):
+        return True
+    def __hash__(self):
+        return 1
+
+def put_or_delete(o, v):
+    if v % 3 == 0 and "w" in vars(o):
+        del o.w
+    else:
+        o.w = v
+
+def compose(h, *fs):
+    for f in fs:
+        h = f(h)
+    return h
+
+def fall(depth, v):
+    return v if depth == 0 else fall(depth - 1, v)
+
+def fail(v):
+    raise KeyError(v)
 
 def put_key(d, v):
     d.clear()
@@ -239,6 +264,86 @@ PLACES = {
         "get_{k}(1)",
         "o{k}.w = {new}",
     ),
+}
+
+# Values that are equal, or not even equal to themselves, and behave differently.
+PLACES |= {
+    "negative zero": (
+        "o{k} = Settings(w=0.0)",
+        "(1 + int(math.copysign(1, o{k}.w)))",
+        "o{k}.w = -0.0 if ({new}) % 2 else 0.0",
+    ),
+    "negative zero in an array": (
+        "a{k} = np.zeros(3)",
+        "(1 + int(math.copysign(1, a{k}[1])))",
+        "a{k}[1] = -0.0 if ({new}) % 2 else 0.0",
+    ),
+    "type of a number": ("o{k} = Settings(w=1)", "len(str(o{k}.w))", "o{k}.w = (True, 1, 1.0)[({new}) % 3]"),
+    "type of NumPy": (
+        "o{k} = Settings(w=np.float64(1))",
+        "o{k}.w.dtype.itemsize",
+        "o{k}.w = (np.float64, np.int16, np.float32)[({new}) % 3](1)",
+    ),
+    "type in a list": ("l{k} = [1, 2]", "len(str(l{k}[0]))", "l{k}[0] = (True, 1, 1.0)[({new}) % 3]"),
+    "not a number": (
+        "o{k} = Settings(w={v})",
+        "(5 if o{k}.w != o{k}.w else int(o{k}.w))",
+        "o{k}.w = math.nan if ({new}) % 3 == 0 else ({new})",
+    ),
+    "none": ("o{k} = Settings(w=None)", "(o{k}.w or 0)", "o{k}.w = (None, 0, 3, False, 5)[({new}) % 5]"),
+    "equal object": ("o{k} = Settings(a=Alike({v}))", "o{k}.a.w", "o{k}.a = Alike({new})"),
+    "equal object in a list": ("l{k} = [Alike({v})]", "l{k}[0].w", "l{k}[0] = Alike({new})"),
+    "equal object as a key": ("d{k} = {{Alike({v}): 1}}", "next(iter(d{k})).w", "g_set('d{k}', {{Alike({new}): 1}})"),
+    "order of a dict": (
+        "d{k} = dict(a={v}, b=0, c=4)",
+        "next(iter(d{k}.values()))",
+        "d{k}.update(z=d{k}.pop(min(d{k}))) if ({new}) % 2 else d{k}.update(a=d{k}.pop('z', 3))",
+    ),
+    "dtype of an array": (
+        "a{k} = np.ones(2, np.int8)",
+        "a{k}.itemsize",
+        "g_set('a{k}', a{k}.astype(('i1', 'i4', 'f8')[({new}) % 3]))",
+    ),
+    "shape of an array": ("a{k} = np.ones({v})", "a{k}.size", "g_set('a{k}', np.ones(1 + ({new}) % 7))"),
+    "strides of an array": (
+        "a{k} = np.arange(4).reshape(2, 2)",
+        "int(a{k}[0, 1])",
+        "g_set('a{k}', a{k}.T if ({new}) % 2 else a{k})",
+    ),
+    "view of an array": ("b{k} = np.full(9, {v})\na{k} = b{k}[3:5]", "int(a{k}[0])", "b{k}[3] = {new}"),
+    "deleted attribute": ("o{k} = Settings(w={v})", "getattr(o{k}, 'w', 5)", "put_or_delete(o{k}, {new})"),
+    "attribute over a class": (
+        "class C{k}:\n    w = {v}\no{k} = C{k}()",
+        "o{k}.w",
+        "put_or_delete(o{k}, {new})",
+    ),
+    "large number": ("o{k} = Settings(w=2**{v})", "o{k}.w.bit_length()", "o{k}.w = 2 ** (63 + ({new}))"),
+    "bytes": ("o{k} = Settings(w=bytes({v}))", "len(o{k}.w)", "o{k}.w = bytes(({new}) % 99)"),
+    "table": ("l{k} = [1, 4, 2, 8]\no{k} = Settings(w={v})", "l{k}[o{k}.w % 4]", "o{k}.w = {new}"),
+    "parent of objects": (
+        "o{k} = Settings(w={v})\no{k}.me = o{k}",
+        "o{k}.me.me.w",
+        "o{k}.me.w = {new}",
+    ),
+    "local function": (
+        "def get_{k}():\n    def inner():\n        return o{k}.w\n    return inner()\no{k} = Settings(w={v})",
+        "get_{k}()",
+        "o{k}.w = {new}",
+    ),
+    "generator function": (
+        "def all_{k}():\n    yield o{k}.w\no{k} = Settings(w={v})",
+        "sum(all_{k}())",
+        "o{k}.w = {new}",
+    ),
+    "context manager": (
+        "class P{k}:\n    w = {v}\n    def __enter__(self):\n        return self.w\n    def __exit__(self, *_):\n"
+        "        return None\no{k} = P{k}()\ndef get_{k}():\n    with o{k} as w:\n        return w",
+        "get_{k}()",
+        "o{k}.w = {new}",
+    ),
+    "rate": ("", "int(optimizer.lr * 100)", "optimizer.lr = 0.01 * (1 + ({new}) % 6)"),
+    "attribute of a layer": ("", "getattr(net.hidden, 'users_w', 2)", "net.hidden.users_w = {new}"),
+    "order of layers": ("", "int(isinstance(net.layers[0], cl.Tanh))", "net.layers.reverse() if ({new}) % 2 else None"),
 }
 
 # Places that no promise says are watched. The steps of a program read them, and only callbacks and the like write them.

@@ -12,6 +12,7 @@ Design
 (c) At most one warning for each `fit` says that the step runs in Python.
 """
 
+import contextlib
 import random
 import sys
 import types
@@ -32,16 +33,24 @@ Y = np.random.default_rng(1).normal(size=(ROWS, 1)).astype(np.float32)
 class Plan(NamedTuple):
     """How the programs are trained."""
 
-    drive: str  # "fit", "epochs" (a fit for each), "batches" (of a generator) or "steps" (a callback between steps)
+    drive: str  # "fit", "epochs" (a fit for each), "batches" (of a generator), "steps" (a callback between steps),
+    # "sizes" (a fit for each epoch, with two sizes of batches in turn), "many" (three models at once)
     batch_size: int
     epochs: int
     momentum: float
     has_callback: bool
     has_metric: bool
     predicts: bool  # whether the callback predicts
+    evaluates: bool  # whether it evaluates
+    validates: bool  # whether the training has validation data
 
 
-DRIVES = ["fit", "epochs", "batches", "steps"]
+DRIVES = ["fit", "fit", "epochs", "batches", "steps", "sizes", "many"]
+
+
+# What belongs to no module of a user's.
+SHARED = {"module", "imported module", "library", "environment", "context variable", "function in module"}
+SHARED |= {"function in library", *(name for name in STREAMS if name.startswith(("random.", "numpy.")))}
 
 
 class Writer:
@@ -53,10 +62,17 @@ class Writer:
         self.numbers, self.watched_numbers, self.functions, self.streams, self.tags = [], [], [], [], []
         for k in range(rng.choice([1, 1, 2, 3, 5])):
             self.add_place(k)
-        self.plan = Plan(
-            self.pick(DRIVES), int(self.pick([6, 8, 8, 10, 24])), int(rng.integers(2, 7)), self.pick([0.0, 0.9]),
-            bool(rng.integers(2)), bool(rng.integers(4) == 0), bool(rng.integers(4) == 0),
-        )  # fmt: skip
+        self.plan = self.make_plan()
+
+    def make_plan(self):
+        rng = self.rng
+        drive, epochs = self.pick(DRIVES), int(rng.integers(2, 7))
+        flags = [bool(rng.integers(n) == 0) for n in (2, 4, 4, 4, 4)]
+        if drive == "many":
+            flags = [False] * 5
+            drive = "fit" if SHARED & set(self.tags) or not self.tags else drive
+        epochs = epochs if rng.integers(16) else 30
+        return Plan(drive, int(self.pick([6, 8, 8, 10, 24])), epochs, self.pick([0.0, 0.9]), *flags)
 
     def pick(self, items):
         return items[self.rng.integers(len(items))]
@@ -115,6 +131,8 @@ class Writer:
         """Return a line that changes the state: one of these numbers, a function or a stream."""
         if self.functions and (self.rng.integers(3) == 0 or not numbers):
             return self.pick(self.functions)[1].format(f=self.pick(FUNCTIONS))
+        if not numbers and SHARED.isdisjoint(self.tags):
+            return "pass"
         if not numbers:
             return self.pick(["random.seed({n})", "np.random.seed({n})"]).format(n=self.number())
         read, write = self.pick(numbers)
@@ -123,7 +141,7 @@ class Writer:
 
     def statement(self, place, depth=0):
         """Return lines of a step: they change h, or the state."""
-        which = self.rng.integers(14)
+        which = self.rng.integers(22)
         n = self.number()
         if which < 3 and depth < 2:
             condition = self.pick(
@@ -136,7 +154,7 @@ class Writer:
         if which == 4:
             return [f"h = h + cl.Tensor(np.full(h.shape, 0.1 * ({n} % 5), np.float32))"]
         if which == 5:
-            return [f"h = h * np.linspace(0.5, 0.5 + {n} % 4, h.shape[1], dtype=np.float32)"]
+            return [f"h = h * np.linspace(0.5, 0.5 + {n} % 4 * 0.25, h.shape[1], dtype=np.float32)"]
         if which == 6 and self.functions:
             return [f"h = {self.pick(self.functions)[0]}"]
         if which == 7 and place == "call":
@@ -151,6 +169,25 @@ class Writer:
             return [
                 self.pick(["h = h + h.detach() * 0.5", "h = h.tanh()", "h = -h", "h = h + {n} % 3 * 0.1"]).format(n=n)
             ]
+        if which == 14:
+            return [
+                "try:",
+                f"    fail({n})",
+                "except KeyError as error:",
+                "    h = h * (0.5 + error.args[0] % 3 * 0.25)",
+            ]
+        if which == 15:
+            return [f"h = h * (0.5 + sum(fall(2, {n}) for _ in range(2)) % 4 * 0.25)"]
+        if which == 16:
+            return [f"if net.hidden.bias.data[0] > {self.pick([0.0, 0.01])}:", *indent(self.block(place, 2))]
+        if which == 17:
+            return [f"if len(h) {self.pick(['== 8', '> 8', '% 4 == 0'])}:", *indent(self.block(place, 2))]
+        if which == 18:
+            return [f"h = compose(h, *[f_tanh, f_shift, f_double][: {n} % 4])"]
+        if which == 19:
+            return [f"h = cl.where(np.arange(h.shape[1]) < {n} % 4, h, h * 0.5)"]
+        if which == 20:
+            return [f"h = h + np.random.RandomState({n}).rand(1, h.shape[1]).astype(np.float32)"]
         return [f"h = h * (0.5 + 0.1 * ({n} % 10))"]
 
     def block(self, place, depth=0):
@@ -249,58 +286,86 @@ class Run:
         exec(code, vars(self.module))
         self.plan, self.net, self.loss = plan, self.module.net, self.module.loss
         self.optimizer = cl.SGD(self.net.parameters(), lr=0.05, momentum=plan.momentum)
+        self.module.optimizer = self.optimizer
         self.predictions, self.warnings = [], 0
 
-    def call_back(self, epoch, predict):
+    def batch_size(self, epoch):
+        return self.plan.batch_size // (1 + (self.plan.drive == "sizes" and epoch % 2))
+
+    def call_back(self, epoch, predict, evaluate):
         if self.plan.has_callback:
             self.module.callback(epoch)
             if self.plan.predicts:
                 self.predictions.append(predict(X))
+            if self.plan.evaluates:
+                self.predictions.append(np.array([evaluate()]))
+
+    # ---- by hand ----
 
     def train_by_hand(self):
         """Train as `fit`: a callback between two steps comes, after an epoch's last step, behind the metric."""
         steps, plan = 0, self.plan
         for epoch in range(plan.epochs):
-            outputs = []
-            for i in range(0, ROWS, plan.batch_size):
+            outputs, size = [], self.batch_size(epoch)
+            for i in range(0, ROWS, size):
                 if plan.drive == "batches" or (plan.drive == "steps" and i > 0):
                     self.module.between(steps)
                     steps += 1
                 self.optimizer.zero_grad()
-                outputs.append(self.net(X[i : i + plan.batch_size]))
-                self.loss(outputs[-1], Y[i : i + plan.batch_size]).backward()
+                outputs.append(self.net(X[i : i + size]))
+                self.loss(outputs[-1], Y[i : i + size]).backward()
                 self.optimizer.step()
             if plan.has_metric:
                 self.module.metric(np.concatenate([o.data for o in outputs]), Y)
+            if plan.validates:
+                self.evaluate_by_hand(has_metric=plan.has_metric)
             if plan.drive == "steps":
                 self.module.between(steps)
                 steps += 1
-            self.call_back(epoch, self.predict_by_hand)
+            self.call_back(epoch, self.predict_by_hand, self.evaluate_by_hand)
 
     def predict_by_hand(self, x):
         with cl.no_grad():
             return self.net(x).data.copy()
 
-    def fit(self, epochs, callbacks, x=X, y=Y, **options):
-        if y is not None:
-            options |= {"batch_size": self.plan.batch_size, "shuffle": False}
-        metrics = [self.module.metric] if self.plan.has_metric else []
+    def evaluate_by_hand(self, has_metric=False):
+        with cl.no_grad():
+            outputs = self.net(X[:20])
+            loss = self.loss(outputs, Y[:20]).item()
+        if has_metric:
+            self.module.metric(outputs.data, Y[:20])
+        return loss
+
+    # ---- by fit ----
+
+    def fit(self, epochs, callbacks, x=X, y=Y, size=None):
+        options = {} if y is None else {"batch_size": size or self.plan.batch_size, "shuffle": False}
+        options |= {"validation_data": (X[:20], Y[:20])} if self.plan.validates else {}
+        options |= {"metrics": [self.module.metric]} if self.plan.has_metric else {}
+        with self.note_warnings():
+            self.net.fit(
+                x, y, loss=self.loss, optimizer=self.optimizer, epochs=epochs, callbacks=callbacks, verbose=0, **options
+            )
+
+    @contextlib.contextmanager
+    def note_warnings(self):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", cl.NotRecorded)
-            self.net.fit(
-                x, y, loss=self.loss, optimizer=self.optimizer, epochs=epochs, metrics=metrics, callbacks=callbacks,
-                verbose=0, **options,
-            )  # fmt: skip
+            yield
         self.warnings = max(self.warnings, len(caught))
+
+    def call_back_by_fit(self, epoch):
+        self.call_back(epoch, self.net.predict, lambda: self.net.evaluate(X[:20], Y[:20], loss=self.loss)["loss"])
 
     def train_by_fit(self):
         plan = self.plan
-        callbacks = [lambda epoch, history: self.call_back(epoch, self.net.predict)] if plan.has_callback else []
-        if plan.drive == "epochs":
+        callbacks = [lambda epoch, history: self.call_back_by_fit(epoch)] if plan.has_callback else []
+        if plan.drive in ("epochs", "sizes"):
             for epoch in range(plan.epochs):
-                self.fit(1, [])
-                self.call_back(epoch, self.net.predict)
+                self.fit(1, [], size=self.batch_size(epoch))
+                with self.note_warnings():
+                    self.call_back_by_fit(epoch)
         elif plan.drive == "batches":
             self.fit(plan.epochs, callbacks, x=Batches(self), y=None)
         elif plan.drive == "steps":
@@ -310,8 +375,15 @@ class Run:
         else:
             self.fit(plan.epochs, callbacks)
 
-    def result(self):
-        return [p.data for p in self.net.parameters()]
+
+def fit_at_once(runs, plan):
+    """Train the nets of three modules at once."""
+    with runs[0].note_warnings():
+        cl.fit_many(
+            [run.net for run in runs], X, Y, loss=[run.loss for run in runs],
+            optimizers=[run.optimizer for run in runs], epochs=plan.epochs, batch_size=plan.batch_size, shuffle=False,
+            verbose=0,
+        )  # fmt: skip
 
 
 class Batches:
@@ -333,34 +405,41 @@ FILES = ["/home/user/program.py", "/home/user/program.py", "/usr/lib/python3/sit
 @kind(4)
 def programs(rng):
     writer = Writer(rng)
-    source = writer.source()
+    source, plan = writer.source(), writer.plan
     file = writer.pick(FILES)
     code = compile(source, file, "exec")
-    by_hand, by_fit = Run(code, writer.plan), None
-    by_hand.train_by_hand()
-    truth = by_hand.module.state()
-    by_fit = Run(code, writer.plan)
-    fault = ""
+    by_hand = Run(code, plan)
     try:
-        by_fit.train_by_fit()
-        fault = find_difference(by_hand, by_fit, truth, by_fit.module.state())
+        by_hand.train_by_hand()
+    except cl.TrainingDiverged:
+        return
+    truth = by_hand.module.state()
+    runs = [Run(code, plan) for _ in range(3 if plan.drive == "many" else 1)]
+    try:
+        if plan.drive == "many":
+            fit_at_once(runs, plan)
+        else:
+            runs[0].train_by_fit()
+        faults = [find_difference(by_hand, run, truth) for run in runs]
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
-    if fault:
-        silence = "with a warning" if by_fit.warnings else "without a warning"
+        faults = [f"{type(error).__name__}: {error}"]
+    if fault := next(filter(None, faults), None):
+        silence = "with a warning" if runs[0].warnings else "without a warning"
         listing = source.removeprefix(HEADER)
-        raise Wrong(f"{fault}, {silence}; {', '.join(writer.tags)}; {writer.plan}; {file}\n{listing}")
+        raise Wrong(f"{fault}, {silence}; {', '.join(writer.tags)}; {plan}; {file}\n{listing}")
 
 
-def find_difference(by_hand, by_fit, truth, state):
+def find_difference(by_hand, by_fit, truth):
     """Return what differs, or an empty text."""
-    for p, q in zip(by_hand.result(), by_fit.result(), strict=True):
-        if not np.array_equal(p, q):
-            return f"a parameter is {q.ravel()[0]!r}, by hand {p.ravel()[0]!r}"
+    for p, q in zip(by_hand.net.parameters(), by_fit.net.parameters(), strict=True):
+        if not np.array_equal(p.data, q.data):
+            return f"a parameter is {q.data.ravel()[0]!r}, by hand {p.data.ravel()[0]!r}"
     for i, (a, b) in enumerate(zip(by_hand.predictions, by_fit.predictions, strict=True)):
         if not np.allclose(a, b, rtol=1e-5, atol=1e-6):
             return f"prediction {i} is {b.ravel()[0]!r}, by hand {a.ravel()[0]!r}"
-    if truth != state:
+    if repr(state := by_fit.module.state()) != repr(truth):
         return f"the state is {state}, by hand {truth}"
-    most = 1 + by_fit.plan.predicts  # a prediction may warn, too
+    plan = by_fit.plan
+    most = 1 + plan.predicts + plan.evaluates + plan.validates  # each of them, in each model, for each size of batch
+    most *= (3 if plan.drive == "many" else 1) * (1 if ROWS % plan.batch_size == 0 else 2)
     return f"{by_fit.warnings} warnings" if by_fit.warnings > most else ""
