@@ -22,7 +22,7 @@ def f_sigmoid(h, w=1.0):
 def f_shift(h, w=0.25):
     return h + w
 
-class Alike:
+class Wildcard:
     def __init__(self, w):
         self.w = w
     def __eq__(self, other):
@@ -291,9 +291,13 @@ PLACES |= {
         "o{k}.w = math.nan if ({new}) % 3 == 0 else ({new})",
     ),
     "none": ("o{k} = Settings(w=None)", "(o{k}.w or 0)", "o{k}.w = (None, 0, 3, False, 5)[({new}) % 5]"),
-    "equal object": ("o{k} = Settings(a=Alike({v}))", "o{k}.a.w", "o{k}.a = Alike({new})"),
-    "equal object in a list": ("l{k} = [Alike({v})]", "l{k}[0].w", "l{k}[0] = Alike({new})"),
-    "equal object as a key": ("d{k} = {{Alike({v}): 1}}", "next(iter(d{k})).w", "g_set('d{k}', {{Alike({new}): 1}})"),
+    "equal object": ("o{k} = Settings(a=Wildcard({v}))", "o{k}.a.w", "o{k}.a = Wildcard({new})"),
+    "equal object in a list": ("l{k} = [Wildcard({v})]", "l{k}[0].w", "l{k}[0] = Wildcard({new})"),
+    "equal object as a key": (
+        "d{k} = {{Wildcard({v}): 1}}",
+        "next(iter(d{k})).w",
+        "g_set('d{k}', {{Wildcard({new}): 1}})",
+    ),
     "order of a dict": (
         "d{k} = dict(a={v}, b=0, c=4)",
         "next(iter(d{k}.values()))",

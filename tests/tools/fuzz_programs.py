@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 DRIVES = ["fit", "fit", "epochs", "batches", "steps", "sizes", "many"]
 
 
-# What belongs to no module of a user's.
+# State outside of the user's module, which all runs share.
 SHARED = {"module", "imported module", "library", "environment", "context variable", "function in module"}
 SHARED |= {"function in library", *(name for name in STREAMS if name.startswith(("random.", "numpy.")))}
 

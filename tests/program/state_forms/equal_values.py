@@ -13,7 +13,7 @@ def replace_by(name, *values):
     return lambda self, epoch: setattr(self, name, values[epoch % len(values)])
 
 
-class Alike:
+class Wildcard:
     """An object that is equal to any other."""
 
     def __init__(self, w):
@@ -57,24 +57,24 @@ def a_count_beside_nan(self):
     return 1 / self.n if math.isnan(self.w) else self.w
 
 
-@factor(lambda: {"o": Alike(1.0)}, after=lambda self, epoch: setattr(self, "o", Alike(epoch + 2.0)))
+@factor(lambda: {"o": Wildcard(1.0)}, after=lambda self, epoch: setattr(self, "o", Wildcard(epoch + 2.0)))
 def an_object_that_an_equal_one_replaces(self):
     return self.o.w
 
 
-@factor(lambda: {"os": [Alike(1.0)]}, after=lambda self, epoch: self.os.__setitem__(0, Alike(epoch + 2.0)))
+@factor(lambda: {"os": [Wildcard(1.0)]}, after=lambda self, epoch: self.os.__setitem__(0, Wildcard(epoch + 2.0)))
 def an_object_in_a_list_that_an_equal_one_replaces(self):
     return self.os[0].w
 
 
-@factor(lambda: {"d": {Alike(1.0): 1}}, after=lambda self, epoch: setattr(self, "d", {Alike(epoch + 2.0): 1}))
+@factor(lambda: {"d": {Wildcard(1.0): 1}}, after=lambda self, epoch: setattr(self, "d", {Wildcard(epoch + 2.0): 1}))
 def a_key_that_an_equal_one_replaces(self):
     return next(iter(self.d)).w
 
 
-@factor(lambda: {"o": Alike(0)})
+@factor(lambda: {"o": Wildcard(0)})
 def an_object_that_the_step_replaces_by_an_equal_one(self):
-    self.o = Alike(self.o.w + 1)
+    self.o = Wildcard(self.o.w + 1)
     return 1 / self.o.w
 
 
