@@ -34,7 +34,8 @@ class Plan(NamedTuple):
     """How the programs are trained."""
 
     drive: str  # "fit", "epochs" (a fit for each), "batches" (of a generator), "steps" (a callback between steps),
-    # "sizes" (a fit for each epoch, with two sizes of batches in turn), "many" (three models at once)
+    # "sizes" (a fit for each epoch, with two sizes of batches in turn), "many" (three models at once),
+    # "capture" (no training: a Program of the loss)
     batch_size: int
     epochs: int
     momentum: float
@@ -45,7 +46,7 @@ class Plan(NamedTuple):
     validates: bool  # whether the training has validation data
 
 
-DRIVES = ["fit", "fit", "epochs", "batches", "steps", "sizes", "many"]
+DRIVES = ["fit", "fit", "epochs", "batches", "steps", "sizes", "many", "capture"]
 
 
 # State outside of the user's module, which all runs share.
@@ -409,6 +410,10 @@ def programs(rng):
     file = writer.pick(FILES)
     code = compile(source, file, "exec")
     by_hand = Run(code, plan)
+    if plan.drive == "capture":
+        fault = check_capture(code, plan)
+        raise_fault(fault, "", writer, file, source)
+        return
     try:
         by_hand.train_by_hand()
     except cl.TrainingDiverged:
@@ -423,10 +428,43 @@ def programs(rng):
         faults = [find_difference(by_hand, run, truth) for run in runs]
     except Exception as error:
         faults = [f"{type(error).__name__}: {error}"]
-    if fault := next(filter(None, faults), None):
-        silence = "with a warning" if runs[0].warnings else "without a warning"
+    fault = next(filter(None, faults), "")
+    raise_fault(fault, ", with a warning" if runs[0].warnings else ", without a warning", writer, file, source)
+
+
+def raise_fault(fault, silence, writer, file, source):
+    """Raise Wrong if there is a fault."""
+    if fault:
         listing = source.removeprefix(HEADER)
-        raise Wrong(f"{fault}, {silence}; {', '.join(writer.tags)}; {plan}; {file}\n{listing}")
+        raise Wrong(f"{fault}{silence}; {', '.join(writer.tags)}; {writer.plan}; {file}\n{listing}")
+
+
+CALLS = 12
+
+
+def check_capture(code, plan):
+    """Return what is wrong with the numbers of a captured loss. It may be traced up to two times before the first."""
+    run, numbers = Run(code, plan), []
+    try:
+        program = cl.capture(lambda x: run.loss(run.net(x), Y[:8]), X[:8])
+        for i in range(CALLS):
+            numbers.append(float(np.asarray(program(X[:8]))))
+            run.module.between(i)
+    except TypeError:
+        pass
+    truths = [compute_losses(Run(code, plan), traces) for traces in range(3)]
+    if any(np.allclose(numbers, truth[: len(numbers)], rtol=1e-5) for truth in truths):
+        return ""
+    return f"captured losses are {numbers}, by hand {truths}"
+
+
+def compute_losses(run, traces):
+    losses = []
+    for i in range(-traces, CALLS):
+        losses.append(run.loss(run.net(X[:8]), Y[:8]).item())
+        if i >= 0:
+            run.module.between(i)
+    return losses[traces:]
 
 
 def find_difference(by_hand, by_fit, truth):
