@@ -33,6 +33,7 @@ class Training:
             self.model, self.state = make_model({}, lambda self, h: h), types.SimpleNamespace(**self.form.init())
             self.loss = make_loss(self.state, self.form.apply)
         self.optimizer = cl.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        getattr(self.state, "optimizers", []).append(self.optimizer)
 
     def after_epoch(self, epoch):
         if self.form.after_epoch is not None:
@@ -186,7 +187,9 @@ def test_the_numbers_of_a_form_change(name):
     form, outputs = FORMS[name], set()
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
-    state, values = types.SimpleNamespace(**form.init()), np.linspace(-1, 2, 24, dtype=np.float32).reshape(8, 3)
+    state = types.SimpleNamespace(hidden=cl.Linear(4, 3), **form.init())
+    values = np.linspace(-1, 2, 24, dtype=np.float32).reshape(8, 3)
+    getattr(state, "optimizers", []).append(cl.SGD([cl.Tensor(values, requires_grad=True)], lr=0.05))
     for step in range(24):
         h = cl.Tensor(values, requires_grad=True)
         out = form.apply(state, h)

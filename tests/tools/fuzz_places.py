@@ -350,7 +350,7 @@ PLACES |= {
     "order of layers": ("", "int(isinstance(net.layers[0], cl.Tanh))", "net.layers.reverse() if ({new}) % 2 else None"),
 }
 
-# Places that no promise says are watched. The steps of a program read them, and only callbacks and the like write them.
+# Places that no promise says are watched, or that a step may not write. Only callbacks and the like write them.
 UNWATCHED = {
     "computed name",
     "long array",
@@ -362,6 +362,7 @@ UNWATCHED = {
     "environment",
     "local of a thread",
     "library",
+    "rate",
 }
 
 # Places for a function of a Tensor: the code that makes one, calls it, and replaces the function by {f}.

@@ -16,6 +16,7 @@ import threading
 import numpy as np
 import pytest
 
+import caffelite as cl
 from tests.program.state_forms.form import Settings, bump, change_after, double, factor, form, tanh, two
 from tests.program.state_forms.special_methods import make_special
 
@@ -412,3 +413,46 @@ def a_stream_that_the_step_and_a_metric_share(self):
 def a_count_of_steps_that_only_a_callback_reads(self):
     self.n += 1
     return self.w
+
+
+@factor(lambda: {"optimizers": []}, after=lambda self, epoch: setattr(self.optimizers[0], "lr", 0.05 / (epoch + 2)))
+def the_learning_rate_that_a_callback_changes(self):
+    return 1 + 10 * self.optimizers[0].lr
+
+
+def freeze(name):
+    return lambda self, epoch: setattr(getattr(self, name), "requires_grad", epoch % 2 == 1)
+
+
+@factor(lambda: {"layer": cl.Linear(3, 1)}, after=freeze("layer"), places=("loss",))
+def whether_a_layer_is_frozen(self):
+    return 1.0 if self.layer.requires_grad else 0.5
+
+
+@factor(after=freeze("hidden"), places=("call",))
+def whether_a_layer_of_the_net_is_frozen(self):
+    return 1.0 if self.hidden.requires_grad else 0.5
+
+
+@factor(lambda: {"t": cl.Tensor(np.ones(1, np.float32))}, after=lambda self, epoch: self.t.data.__imul__(0.5))
+def a_tensor_whose_values_a_callback_changes_in_place(self):
+    return float(self.t.data[0])
+
+
+@factor(lambda: {"t": cl.Tensor(np.ones(1, np.float32))})
+def a_tensor_that_its_next_value_replaces(self):
+    self.t = self.t * 0.9
+    return float(self.t.data[0])
+
+
+@factor(
+    lambda: {"t": cl.Tensor(np.ones(1, np.float32))}, after=lambda self, epoch: setattr(self.t, "data", self.t.data / 2)
+)
+def a_tensor_that_gets_new_data(self):
+    return self.t.item()
+
+
+@factor(lambda: {"optimizers": []}, places=("loss",))
+def a_list_of_optimizers_that_grows(self):
+    self.optimizers.append(self.optimizers[0])
+    return 1 / len(self.optimizers)
