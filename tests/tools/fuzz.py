@@ -2,13 +2,14 @@
 
     python tests/tools/fuzz.py 1000000 --seed 0 --processes 2     # the cases of the seeds 0 to 999,999
     python tests/tools/fuzz.py --case 4711                        # one of them, with its traceback
+    python tests/tools/fuzz.py 10000 --kind programs              # cases of one kind alone
 
 Design
 ------
 (a) A case is a seed. The Generator of the seed picks a kind of call and then all arguments, so a seed repeats a case.
-(b) A kind of call is a function of a Generator (`@kind(weight)`), and fuzz_calls.py has all of them. It makes a call,
-    compares the result with a judge in float64 NumPy, and raises `Wrong` if they differ. A call may be refused by the
-    exceptions in ALLOWED, with a text. `must_work()` is for calls that are correct: there every exception is wrong.
+(b) A kind of call is a function of a Generator (`@kind(weight)`), in fuzz_calls.py and fuzz_programs.py. It makes a
+    call, compares the result with a judge in float64 NumPy, and raises `Wrong` if they differ. A call may be refused by
+    the exceptions in ALLOWED, with a text. `must_work()` is for calls that are correct: there every exception is wrong.
 (c) Cases run in forked children, each with a range of seeds. A child writes a line after each case, so if it dies, the
     number of lines says in which case. The next child begins with the case after it.
 (d) A child limits its memory, and the time of each case by an alarm. A hang is a death by SIGALRM.
@@ -32,6 +33,7 @@ import caffelite as cl
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of the project, for what the tests share
 
+from tests.tools import fuzz_programs  # noqa: F401 (its kind of call)
 from tests.tools.fuzz_calls import KINDS, SHARED_MEMORY
 
 ALLOWED = (ValueError, TypeError, IndexError, RuntimeError, OSError, KeyError, MemoryError)
@@ -60,7 +62,7 @@ def answer(seed):
         if isinstance(error, ALLOWED) and not isinstance(error, NEVER) and (said or isinstance(error, MemoryError)):
             return name, ending, ""
         where = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
-        return name, ending, f"{ending}: {said[:500]} ({Path(where.filename).name}:{where.lineno})"
+        return name, ending, f"{ending}: {said[:5000]} ({Path(where.filename).name}:{where.lineno})"
     return name, "done", ""
 
 
@@ -122,7 +124,10 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, default=0, help="the seed of the first case")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--case", type=int, help="run the case of this seed alone, in this process")
+    parser.add_argument("--kind", choices=KINDS, help="make calls of this kind alone")
     options = parser.parse_args(arguments)
+    for name in [name for name in KINDS if name != options.kind] if options.kind else []:
+        del KINDS[name]
     cl.set_num_threads(1)
     if options.case is not None:
         rng, name = draw_case(options.case)
