@@ -90,7 +90,7 @@ def is_user_code(module: str, file: str | None) -> bool:
     package = module.partition(".")[0]
     if package in ("caffelite", "builtins") or file is None:
         return False
-    if package in _user_packages:
+    if package in _user_packages and os.sep + package in file:
         return True
     return "site-packages" not in file and not file.startswith((*_LIBRARIES, "<frozen "))
 
