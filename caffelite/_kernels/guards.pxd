@@ -9,7 +9,7 @@ cdef class AttributeGuard:
 
 
 cdef class GuardTable(AttributeGuard):
-    cdef list items, named, cells, sets, contents, arrays, class_items, functions, kinds
+    cdef list items, named, cells, sets, contents, arrays, class_items, functions, kinds, buffers
 
     cdef bint is_item_unchanged(self, list items, list named, list contents)
 

@@ -88,10 +88,14 @@ class Reference(weakref.ref):
 
 
 cdef bint is_unchanged(now, before):
-    """Return whether `now` is `before`, or an equal number or text. `before` may be a weak reference."""
+    """Return whether `now` is `before`, or an equal number, text or tuple. `before` may be a weak reference."""
     if type(before) is Reference:
         return now is before()
-    return now is before or (type(now) is type(before) and type(now) in BY_VALUE and now == before)
+    if now is before or type(now) is not type(before):
+        return now is before
+    if type(now) is tuple:
+        return len(now) == len(before) and all([is_unchanged(x, y) for x, y in zip(now, before)])
+    return type(now) in BY_VALUE and now == before and (bool(now) or repr(now) == repr(before))   # −0.0 is not 0.0
 
 
 def resolve_reference(before):
@@ -136,7 +140,7 @@ cdef class GuardTable(AttributeGuard):
     """
     def __init__(self):
         self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []
-        self.class_items, self.functions, self.kinds = [], [], []
+        self.class_items, self.functions, self.kinds, self.buffers = [], [], [], []
 
     def add_item(self, owner, dict values, str name):
         """Note an attribute of `owner` or, if `owner` is None, an item of the dict `values`. It may be missing."""
@@ -146,6 +150,10 @@ cdef class GuardTable(AttributeGuard):
     def add_class_item(self, kind, str name):
         """Note what a class itself, without its bases, has under a name: a value, a method, a property, or nothing."""
         self.class_items.append((Reference(kind), name, make_reference(class_attributes(kind).get(name, MISSING))))
+
+    def add_buffer(self, value, str name):
+        """Note the bytes of an object, such as a bytearray or an array of the module `array`."""
+        self.buffers.append((value, bytes(value), name))
 
     def add_kind(self, value):
         """Note the class of an object."""
@@ -210,6 +218,9 @@ cdef class GuardTable(AttributeGuard):
             value = resolve_reference(value)
             if value is not None and type(value) is not kind:
                 return False
+        for value, bytes_before, _ in self.buffers:
+            if bytes(value) != bytes_before:
+                return False
         for function, code, defaults, named, _ in self.functions:
             function = (<object> function)()
             if function is not None and not is_same_function(function, code, defaults, named):
@@ -236,6 +247,9 @@ cdef class GuardTable(AttributeGuard):
             now = before if kind is None else class_attributes(kind).get(name, MISSING)
             if kind is not None and not is_unchanged(now, before):
                 yield name, before, now
+        for value, before, name in self.buffers:
+            if bytes(value) != before:
+                yield name, before, value
         for value, kind in self.kinds:
             value = resolve_reference(value)
             if value is not None and type(value) is not kind:

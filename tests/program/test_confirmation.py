@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -68,11 +69,11 @@ def test_a_number_that_differs_is_named_with_its_line():
 
 
 def test_a_first_step_may_prepare_something_that_cannot_be_seen():
-    prepared = bytearray()
+    prepared = ContextVar("prepared", default=False)
 
     def loss(o, y):
-        factor = 1.0 if prepared else 2.0
-        prepared[:] = b"x"
+        factor = 1.0 if prepared.get() else 2.0
+        prepared.set(True)
         return (o * o).mean() * factor
 
     with warnings.catch_warnings():
@@ -81,28 +82,29 @@ def test_a_first_step_may_prepare_something_that_cannot_be_seen():
 
 
 def test_a_difference_after_replays_says_how_many_steps_may_be_wrong():
-    step = bytearray(1)
+    step = ContextVar("step", default=0)
 
     def loss(o, y):
-        step[0] += 1
-        return (o * o).mean() * (1.0 if step[0] < 3 else 2.0)
+        step.set(step.get() + 1)
+        return (o * o).mean() * (1.0 if step.get() < 3 else 2.0)
 
     with pytest.warns(cl.NotRecorded, match="The numbers of the last 2 steps, which were replayed, may be wrong"):
         fit(Net(), 20, loss)
 
 
 def test_a_state_that_cannot_be_seen_is_compared_after_each_callback():
-    state = bytearray([1])
+    state = ContextVar("state")
 
     def loss(o, y):
-        return (o * o).mean() * float(state[0])
+        return (o * o).mean() * float(state.get())
 
     def change(epoch, history):
-        state[0] = 1 + epoch // 7
+        state.set(1 + epoch // 7)
 
     losses = []
     for by_hand in (False, True):
-        state[0], model = 1, Net()
+        state.set(1)
+        model = Net()
         if by_hand:
             optimizer, history = cl.SGD(model.parameters(), lr=0.1), []
             for epoch in range(30):
@@ -188,12 +190,12 @@ def test_defaults_of_a_function_that_are_replaced_take_effect():
 def test_predictions_with_an_object_of_a_library_run_in_python_with_one_warning():
     class Multiplier(Net):
         def call(self, x):
-            return self.layer(x) * float(self.state[0])
+            return self.layer(x) * float(self.state.get())
 
     model = Multiplier()
-    model.state = bytearray([1])
+    model.state = ContextVar("state", default=1)
     with pytest.warns(cl.NotRecorded, match="it reads state, whose changes can't be seen"):
         model.predict(X)
     for factor in (2, 3, 4, 5):
-        model.state[0] = factor
+        model.state.set(factor)
         np.testing.assert_array_equal(model.predict(X), (model.layer(X) * float(factor)).data)

@@ -352,17 +352,12 @@ PLACES |= {
 
 # Places that no promise says are watched, or that a step may not write. Only callbacks and the like write them.
 UNWATCHED = {
-    "computed name",
     "long array",
     "array of objects",
-    "array module",
-    "bytearray",
-    "memoryview",
     "context variable",
     "environment",
-    "local of a thread",
     "library",
-    "rate",
+    "rate",  # it raises
 }
 
 # Places for a function of a Tensor: the code that makes one, calls it, and replaces the function by {f}.

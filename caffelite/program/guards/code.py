@@ -90,9 +90,10 @@ def is_user_code(module: str, file: str | None) -> bool:
     package = module.partition(".")[0]
     if package in ("caffelite", "builtins") or file is None:
         return False
-    if package in _user_packages and os.sep + package in file:
+    is_installed = "site-packages" in file or "dist-packages" in file
+    if package in _user_packages and is_installed:
         return True
-    return "site-packages" not in file and not file.startswith((*_LIBRARIES, "<frozen "))
+    return not is_installed and not file.startswith((*_LIBRARIES, "<frozen "))
 
 
 def add_user_package(module: str) -> None:

@@ -9,6 +9,7 @@ changes it, and a replay would not (`find_change`). If a value changes later, th
 
 from __future__ import annotations
 
+import array
 import builtins
 import collections
 import functools
@@ -59,7 +60,13 @@ _OPEN_PACKAGES = {"datetime", "decimal", "pathlib", "uuid", "zoneinfo", *_PURE_P
     "operator",
     "scipy",
 }
-_HIDDEN_STATE = (bytearray, memoryview)
+_BUFFERS = (bytearray, memoryview, array.array)
+_WRAPPERS = (  # containers around `data`
+    *(collections.UserDict, collections.UserList),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
+)
+# Functions of Python that read or set attributes whose names the code may compute.
+_ATTRIBUTE_FUNCTIONS = ("getattr", "setattr", "delattr", "vars", "eval", "exec")
 
 
 # After a reason, this says what to write instead.
@@ -138,7 +145,7 @@ class StateGuards:
                 self.watch_items(vars(value), self.names)
         elif isinstance(value, STREAMS):
             self.add_stream(name, value)
-        elif isinstance(value, collections.UserDict | collections.UserList):
+        elif isinstance(value, _WRAPPERS):
             self.visit(value.data, name)
         elif isinstance(value, collections.ChainMap):
             self.visit(value.maps, name)
@@ -149,6 +156,9 @@ class StateGuards:
                 self.visit(item, name)
             if type(value) not in _CONTAINERS:  # a user's subclass may have attributes
                 self.visit_object(value, name)
+        elif isinstance(value, _BUFFERS):
+            if self.is_first_visit(value, ""):
+                self.table.add_buffer(value, name)
         elif hasattr(type(value), "__next__"):
             self.iterator = name
         elif isinstance(value, weakref.ref):
@@ -160,7 +170,7 @@ class StateGuards:
         if code not in self.codes:
             self.codes.append(code)
             self.global_names |= code_names(code).global_names
-            self.names |= code_names(code).loaded
+            self.names |= code_names(code).loaded | code_names(code).missing
             self.missing |= code_names(code).missing
 
     def watch_items(self, values: dict[str, Any], names: set[str]) -> None:
@@ -172,13 +182,14 @@ class StateGuards:
     def visit_library(self, module: Any, name: str) -> None:
         """Note what is used of a library's module, unless it depends on its arguments only."""
         if isinstance(module, str) and module.partition(".")[0] not in _PURE_PACKAGES:  # some types have another
-            self.hidden = name
+            self.hidden = self.hidden or name
 
     def visit_function(self, function: types.FunctionType, name: str) -> None:
         code = function.__code__
         if not is_user_code(function.__module__ or "", code.co_filename):
-            self.visit_library(function.__module__, name)
-            self.hidden = name if hasattr(function, "registry") else self.hidden  # `singledispatch` chooses by it
+            self.visit_library(function.__globals__.get("__name__"), name)  # `wraps` gives it the user's module
+            if hasattr(function, "registry"):  # `singledispatch` chooses by it
+                self.hidden = self.hidden or name
             self.visit(vars(function).get("__wrapped__"), "the function")  # a library's decorator around the user's
             return
         self.add_names(code)
@@ -187,7 +198,7 @@ class StateGuards:
         self.visit_names(None, function.__globals__, (), self.global_names)
         self.watch_items(vars(builtins), self.global_names - function.__globals__.keys())
         if not code_names(code).global_names.isdisjoint(("open", "input")):
-            self.hidden = "a file"
+            self.hidden = self.hidden or "a file"
         self.visit_attributes(function)
         for module in code_names(code).imported:
             if self.is_first_visit(sys.modules, module):
@@ -244,8 +255,8 @@ class StateGuards:
             return
         kind: type = type(value)
         package = str(kind.__module__).partition(".")[0]
-        if isinstance(value, _HIDDEN_STATE) or (package not in _OPEN_PACKAGES and not user_bases(kind)):
-            self.hidden = name
+        if package not in _OPEN_PACKAGES and not user_bases(kind):
+            self.hidden = self.hidden or name
         if hasattr(kind, "runs_in_python") and value.runs_in_python:  # a Function
             return
         self.visit_attributes(value, getattr(kind, "not_recorded", ()))
@@ -272,11 +283,14 @@ class StateGuards:
         attributes = getattr(owner, "__dict__", None)
         kind: type = type(owner)
         if isinstance(attributes, dict):
+            names = self.names
+            if not self.global_names.isdisjoint(_ATTRIBUTE_FUNCTIONS) and user_bases(kind):
+                names = names.union([name for name in attributes if not name.startswith("_")])
             if isinstance(owner, dict):
                 owner = None  # otherwise the watch takes the dict's content for its attributes
-            self.visit_names(owner, attributes, not_recorded)
+            self.visit_names(owner, attributes, not_recorded, names)
             class_names = [vars(base).keys() for base in user_bases(kind)]  # a later attribute hides these
-            for name in self.names & self.missing.union(*class_names) - attributes.keys():
+            for name in names & self.missing.union(*class_names) - attributes.keys():
                 if self.is_first_visit(attributes, name):
                     self.table.add_item(owner, attributes, name)
 
