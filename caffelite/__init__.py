@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from caffelite import functions, optimizers
-from caffelite._support.migration_hints import add_argument_hints
+from caffelite._support.migration_hints import add_argument_hints, add_name_hints
 from caffelite._support.moved_modules import MovedModules
 from caffelite._support.warnings import NotRecorded, TrainingWarning
 from caffelite.core import initializers
@@ -50,17 +50,18 @@ from caffelite.visualize.worked_example import trace
 
 sys.meta_path.append(MovedModules())
 
-# So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
-sys.modules |= {
-    "caffelite.augment": augment,
-    "caffelite.callbacks": callbacks,
-    "caffelite.datasets": datasets,
-    "caffelite.initializers": initializers,
-    "caffelite.metrics": metrics,
-    "caffelite.plots": plots,
-    "caffelite.sources": sources,
+MODULES = {
+    "augment": augment,
+    "callbacks": callbacks,
+    "datasets": datasets,
+    "initializers": initializers,
+    "metrics": metrics,
+    "plots": plots,
 }
+# So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
+sys.modules |= {f"caffelite.{name}": module for name, module in (MODULES | {"sources": sources}).items()}
 
+add_name_hints(MODULES | {"schedules": optimizers.schedules})
 add_argument_hints(callbacks, DataGenerator, Model)
 add_argument_hints(Tensor, methods=("backward",))
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 _DROPOUT = "only cl.Dropout(p), which drops single elements and not whole channels"
 _SOFTMAX_LOSS = "cl.SoftmaxLoss(), of scores and integer labels"
+_ARRAYS = "NumPy's arrays: np.zeros(shape, np.float32) and others, which operators and layers take as they are"
+_RULE = "no rule of this name: cl.Adam and cl.NAdam are the nearest, and docs/write-an-optimizer.md shows how to write one"
+_SKLEARN = "no data set of this name: scikit-learn has it, x, y = sklearn.datasets"
 
 #: The hint of each name. Names that have the same hint have blanks between them.
 NAMES = {
@@ -33,7 +38,23 @@ NAMES = {
     "grad": "cl.gradient(f, x), or loss.backward() and p.grad; there are no second derivatives",
     "GradientTape": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "manual_seed set_random_seed": "cl.Model(seed=0); there is no global seed",
-    "from_numpy": "cl.Tensor(array)",
+    "from_numpy as_tensor": "cl.Tensor(array)",
+    "zeros ones full eye empty zeros_like ones_like linspace": _ARRAYS,
+    "rand randn randint randperm normal": "NumPy's generators: rng = np.random.default_rng(0), rng.normal(size=shape)",
+    "multinomial": "NumPy's generators: rng.choice(len(p), p=p) draws by probabilities",
+    "tril triu": "NumPy's masks: keep np.tril(np.ones((n, n), bool)) in an attribute",
+    "save": "model.save(path)",
+    "set_default_dtype float32 float64": "cl.Model(dtype=np.float64) and arrays of NumPy's dtypes",
+    "autocast mixed_precision": 'fit(…, precision="bfloat16")',
+    "compile": "cl.capture(step, x, y); fit records its steps by itself",
+    "device cuda": "the processor only",
+    "load_iris iris": f"{_SKLEARN}.load_iris(return_X_y=True)",
+    "load_wine wine": f"{_SKLEARN}.load_wine(return_X_y=True)",
+    "load_diabetes diabetes": f"{_SKLEARN}.load_diabetes(return_X_y=True)",
+    "make_moons moons": "cl.datasets.spiral(); scikit-learn has sklearn.datasets.make_moons(noise=0.1)",
+    "make_circles circles": "cl.datasets.spiral(); scikit-learn has sklearn.datasets.make_circles(noise=0.1)",
+    "make_blobs blobs": "cl.datasets.spiral(); scikit-learn has sklearn.datasets.make_blobs(centers=3)",
+    "load_digits": "cl.datasets.digits()",
     # Layers
     "Dense": "cl.Linear(in_features, out_features)",
     "Conv1D": "cl.Conv1d",
@@ -45,8 +66,10 @@ NAMES = {
     "MaxPooling2D MaxPool2D": "cl.MaxPool2d",
     "AveragePooling1D": "cl.AvgPool1d",
     "AveragePooling2D": "cl.AvgPool2d",
-    "GlobalAveragePooling1D GlobalAveragePooling2D AdaptiveAvgPool1d AdaptiveAvgPool2d": "cl.GlobalAvgPool()",
-    "GlobalMaxPooling1D GlobalMaxPooling2D AdaptiveMaxPool1d AdaptiveMaxPool2d": "cl.GlobalMaxPool()",
+    "GlobalAveragePooling1D": "x.mean(axis=1) of a Tensor (n, length, features), in the call of a cl.Model",
+    "GlobalMaxPooling1D": "x.max(axis=1) of a Tensor (n, length, features), in the call of a cl.Model",
+    "GlobalAveragePooling2D AdaptiveAvgPool1d AdaptiveAvgPool2d": "cl.GlobalAvgPool()",
+    "GlobalMaxPooling2D AdaptiveMaxPool1d AdaptiveMaxPool2d": "cl.GlobalMaxPool()",
     "UpSampling2D": "cl.Upsample(scale)",
     "BatchNormalization BatchNorm1d BatchNorm2d BatchNorm3d": "cl.BatchNorm(features)",
     "LayerNormalization": "cl.LayerNorm(features)",
@@ -55,8 +78,13 @@ NAMES = {
     "RMSNormalization": "cl.RMSNorm(features)",
     "Dropout1d Dropout2d SpatialDropout1D SpatialDropout2D": _DROPOUT,
     "GaussianNoise": "no layer of noise: cl.augment changes batches",
-    "SeparableConv2D": "two layers in its place, cl.Conv2d(c, c, kernel_size, groups=c) and cl.Conv2d(c, channels, 1)",
-    "Conv3D": "no convolution of volumes, only cl.Conv1d and cl.Conv2d",
+    "SeparableConv2D SeparableConv2d": "two layers in its place, cl.Conv2d(c, c, kernel_size, groups=c) and cl.Conv2d(c, channels, 1)",
+    "Conv3D Conv3d": "no convolution of volumes, only cl.Conv1d and cl.Conv2d",
+    "ConvLSTM1D ConvLSTM2D": "no such layer: cl.Conv2d on each image, and then cl.LSTM",
+    "Cropping1D Cropping2D": "slices of a Tensor, x[:, :, 1:-1, 1:-1], in the call of a cl.Model",
+    "Dot": "(x * y).sum(axis=1) of Tensors",
+    "SELU selu": "1.0507 * cl.elu(x, 1.67326), in the call of a cl.Model",
+    "GLU glu": "a * b.sigmoid() of the halves a, b = cl.split(x, 2, axis=1), in the call of a cl.Model",
     "SimpleRNN": "cl.RNN(features, hidden)",
     "RNNCell": "cl.RNN(features, hidden), which goes over a whole sequence",
     "GRUCell": "cl.GRU(features, hidden), which goes over a whole sequence",
@@ -73,7 +101,11 @@ NAMES = {
     "Normalization": "cl.Columns(frame) for a table; or cl.BatchNorm(features) as the first layer",
     "Rescaling": "no layer for this: divide the array, x / 255",
     "RepeatVector": "cl.repeat(x[:, None], n, axis=1), in the call of a cl.Model",
-    "Permute": "x.transpose(0, 2, 1) of a Tensor, in the call of a cl.Model",
+    "ReflectionPad1d ReflectionPad2d": 'cl.Pad(widths, "reflect")',
+    "ModuleList ModuleDict": "lists and dicts of layers in attributes",
+    "add_weight": "cl.Tensor(array, requires_grad=True) in an attribute",
+    "IntegerLookup CategoryEncoding": "cl.Columns(frame) for a table, and cl.one_hot(indices, classes)",
+    "Permute permute": "x.transpose(0, 2, 1) of a Tensor, in the call of a cl.Model",
     "Activation": "a layer for each, cl.ReLU(), cl.Tanh() …",
     "ZeroPadding1D ZeroPadding2D ZeroPad2d": "cl.Pad(widths)",
     "ReLU6": "x.clip(0, 6) of a Tensor",
@@ -84,6 +116,14 @@ NAMES = {
     "Add": "x + y of Tensors; or cl.Residual(f), which is x + f(x)",
     "Multiply": "x * y of Tensors",
     "Concatenate cat": "cl.concatenate([a, b], axis=1)",
+    "clamp": "cl.clip(x, low, high)",
+    "gather": "cl.take_along_axis(x, i, axis)",
+    "unsqueeze": "cl.expand_dims(x, axis)",
+    "bmm mm dot": "a @ b of Tensors",
+    "cosine_similarity CosineSimilarity": "(a * b).sum(axis=1) of rows that you divide by (a**2).sum(axis=1, keepdims=True).sqrt()",
+    "clip_grad_norm_": "fit(…, clip_norm=1.0) and optimizer.step(clip_norm=1.0)",
+    "pack_padded_sequence pad_packed_sequence": "lengths of recurrent layers, gru(x, lengths=lengths)",
+    "gradcheck": "cl.check_gradients(f, *inputs)",
     # Losses
     "CrossEntropyLoss NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy": _SOFTMAX_LOSS,
     "BCEWithLogitsLoss": "cl.SigmoidLoss(), of scores",
@@ -95,10 +135,34 @@ NAMES = {
     "PoissonNLLLoss Poisson": "cl.PoissonLoss()",
     "GaussianNLLLoss": "cl.GaussianLoss(), of means and log variances",
     "CategoricalFocalCrossentropy": "cl.FocalLoss(), of scores and integer labels",
+    "TripletMarginLoss": "losses of your own: a function of outputs and targets, made of cl.maximum, sums and means",
+    "KLDivLoss KLDivergence": "cl.SoftmaxLoss(), whose targets may be probabilities: its gradient is the same",
+    "CTCLoss CTC": "no CTC",
+    "Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy": 'fit(…, metrics=["accuracy"])',
     # Optimizers and callbacks
     "RMSprop": "cl.RMSProp",
     "AdaGrad": "cl.Adagrad",
     "Nadam": "cl.NAdam",
+    "Adamax RAdam Rprop Ftrl ASGD": _RULE,
+    "CosineAnnealingLR CosineDecay": "lr=cl.schedules.cosine(0.1, steps=1000)",
+    "ExponentialLR ExponentialDecay": "lr=cl.schedules.exponential(0.1, steps=1000, end=0.001)",
+    "StepLR PiecewiseConstantDecay": "lr=cl.schedules.steps(0.1, steps=1000, every=300, factor=0.1)",
+    "OneCycleLR": "lr=cl.schedules.one_cycle(0.1, steps=1000)",
+    "LinearLR PolynomialDecay": "lr=cl.schedules.linear(0.1, steps=1000)",
+    "LambdaLR": "a callback that sets optimizer.lr = f(epoch + 1)",
+    "AveragedModel": "cl.callbacks.AverageWeights",
+    "SummaryWriter": "cl.callbacks.TensorBoard(folder)",
+    "GlorotUniform glorot_uniform xavier_uniform_": "cl.initializers.xavier_uniform",
+    "GlorotNormal glorot_normal xavier_normal_": "cl.initializers.xavier_normal",
+    "HeNormal kaiming_normal_": "cl.initializers.he_normal",
+    "HeUniform kaiming_uniform_": "cl.initializers.he_uniform",
+    "RandomFlip": "cl.augment.flip",
+    "RandomRotation": "cl.augment.rotate",
+    "RandomZoom": "cl.augment.zoom",
+    "RandomTranslation": "cl.augment.shift",
+    "RandomCrop": "cl.augment.crop",
+    "RandomBrightness": "cl.augment.brightness",
+    "RandomContrast": "cl.augment.contrast",
     "LBFGS": "cl.minimize(model, x, y, loss=loss)",
     "EarlyStopping": "cl.callbacks.EarlyStopping",
     "ModelCheckpoint": "cl.callbacks.Checkpoint",
@@ -119,13 +183,46 @@ ATTRIBUTES = {
     "set_weights": "load_state_dict(state)",
     "save_weights": "save(path)",
     "load_weights": "load(path)",
-    "layers": "functions, or model[0] and so on; children() of a model that writes call",
+    "layers modules named_modules": "functions, or model[0] and so on; children() of a model that writes call",
     "count_params": "sum(p.size for p in model.parameters())",
-    "train_on_batch": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
+    "train_on_batch train_step": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "add_loss": "cl.Penalized(loss, parameters, l2=…), or a loss of your own",
-    # of optimizers and histories
+    "eval": "no modes to set: predict and evaluate compute as after eval(), and `with cl.inference(): model(x)` does",
+    "train": "no modes to set: fit and model(x) compute as after train(), except in `with cl.inference():`",
+    "predict_proba": "loss.link(model.predict(x)), such as cl.SoftmaxLoss().link(scores)",
+    "score": 'evaluate(x, y, loss=loss, metrics=["accuracy"])',
+    "partial_fit": "fit again with the same optimizer, which continues the training",
+    "trainable_variables trainable_weights variables": "parameters(), and named_parameters(), a dict",
+    "apply": "initializer=… of the layers, such as cl.initializers.he_normal; or p.data = array for each parameter",
+    "cuda cpu to": "the processor only, and cl.Model(dtype=np.float64)",
+    "requires_grad_": "requires_grad = False",
+    "register_buffer": "arrays in attributes, which the method buffers() lists by name",
+    # of optimizers
     "learning_rate": "lr: optimizer.lr = 0.01",
-    "history": "the numbers in History itself, a dict: history['loss']",
+    "param_groups": "groups",
+    "minimize apply_gradients": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
+    # of Tensors
+    "view flatten": "x.reshape(len(x), -1)",
+    "unsqueeze": "cl.expand_dims(x, axis)",
+    "permute swapaxes": "x.transpose(0, 2, 1)",
+    "t": "x.T",
+    "masked_fill": "cl.where(mask, value, x)",
+    "clamp": "x.clip(low, high)",
+    "norm": "(x**2).sum(axis=1).sqrt()",
+    "expand": "operators that broadcast; or cl.repeat(x, n, axis)",
+    "gather": "cl.take_along_axis(x, i, axis)",
+    "topk sort argsort": "the order of NumPy, i = np.argsort(-x.data, axis=1)[:, :k], and cl.take_along_axis(x, i, 1)",
+    "split chunk": "cl.split(x, 2, axis=1)",
+    "flip": "cl.flip(x, axis)",
+    "logsumexp": "cl.logsumexp(x, axis)",
+    "amax amin": "x.max(axis=1) and x.min(axis=1)",
+    "maximum": "cl.maximum(a, b)",
+    "minimum": "cl.minimum(a, b)",
+    "mm bmm dot": "a @ b",
+    "pow square": "x**2",
+    "tolist": "x.data.tolist()",
+    "astype float double": "cl.Tensor(x.data, dtype=np.float64)",
+    "contiguous": "no need of it: leave it out",
 }
 
 ARGUMENTS = {
@@ -191,6 +288,25 @@ ARGUMENTS = {
 REQUIRED = {
     "loss": "loss=cl.SoftmaxLoss() for classes or loss=cl.MSELoss() for numbers",
     "optimizer": "optimizer=cl.Adam(model.parameters())",
+    "folder": 'a folder for the files, such as mnist("data/mnist", download=True)',
+}
+
+#: What other frameworks call a loss or an optimizer in a string.
+STRINGS = {
+    "softmax crossentropy cross_entropy categorical_crossentropy sparse_categorical_crossentropy": "cl.SoftmaxLoss()",
+    "sigmoid bce binary_crossentropy": "cl.SigmoidLoss()",
+    "mse mean_squared_error squared_error": "cl.MSELoss()",
+    "mae l1 mean_absolute_error": "cl.MAELoss()",
+    "huber": "cl.HuberLoss()",
+    "hinge": "cl.HingeLoss()",
+    "poisson": "cl.PoissonLoss()",
+    "sgd": "cl.SGD(model.parameters(), lr=0.1)",
+    "adam": "cl.Adam(model.parameters())",
+    "adamw": "cl.AdamW(model.parameters())",
+    "rmsprop": "cl.RMSProp(model.parameters())",
+    "adagrad": "cl.Adagrad(model.parameters())",
+    "nadam": "cl.NAdam(model.parameters())",
+    "lion": "cl.Lion(model.parameters())",
 }
 
 
@@ -198,14 +314,15 @@ def _split_names(hints: dict[str, str]) -> dict[str, str]:
     return {name: hint for names, hint in hints.items() for name in names.split()}
 
 
-NAMES, ARGUMENTS = _split_names(NAMES), _split_names(ARGUMENTS)
+NAMES, ATTRIBUTES, ARGUMENTS, STRINGS = map(_split_names, (NAMES, ATTRIBUTES, ARGUMENTS, STRINGS))
 
 
 def name_hint(name: str, known: Iterable[str], prefix: str) -> str:
     """Return the end of a message about a missing name of a module, which has the `known` names; "" without a hint."""
     matches = [candidate for candidate in known if candidate.lower() == name.lower()]
     matches.sort(key=lambda candidate: candidate[0] != name[0])  # of ReLU and relu, Relu means ReLU
-    return _replacement_hint(NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else None))
+    replacement = NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else None)
+    return _replacement_hint(replacement) or did_you_mean(name, known)
 
 
 def attribute_hint(name: str) -> str:
@@ -218,10 +335,17 @@ def argument_hint(name: str, known: Iterable[str]) -> str:
     return _replacement_hint(ARGUMENTS.get(name)) or did_you_mean(name, known)
 
 
-def required_hint(names: Iterable[str]) -> str:
-    """Return the end of a message about missing arguments; "" if there is no hint."""
-    replacements = [REQUIRED[name] for name in names if name in REQUIRED]
+def required_hint(names: Iterable[str], values: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the end of a message about missing arguments, which may take these `values`; "" if there is no hint."""
+    known = REQUIRED | values
+    replacements = [known[name] for name in names if name in known]
     return f"; give {', and '.join(replacements)}" if replacements else ""
+
+
+def string_hint(**arguments: Any) -> str:
+    """Return the end of a message about a loss or an optimizer given as a string; "" if none is."""
+    names = {argument: value.lower() for argument, value in arguments.items() if isinstance(value, str)}
+    return required_hint(names, {x: f"{x}={STRINGS[value]}" for x, value in names.items() if value in STRINGS})
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
