@@ -205,7 +205,7 @@ class Model(Container, recordable=True):
         resume: str | os.PathLike[str] | None = None,
         precision: str | None = None,
     ) -> History:
-        """Train the model, starting from its present parameters.
+        """Train the model, starting from its present parameters. A further `fit` continues the training.
 
         Parameters
         ----------

@@ -19,6 +19,7 @@ from caffelite.data.frames import ColumnNames
 from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
+from caffelite.training.advice import DesignWarning, ScaleWarning
 from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
@@ -154,6 +155,8 @@ class TrainingRun:
             evaluation = self.processes.make_evaluation(self.model, self._make_objective(), validation, options.epochs)
             hooks.append(evaluation)
         hooks.append(GradientWarning(self.model, options.optimizer, self.processes.is_main))
+        if self.processes is SINGLE_PROCESS:
+            hooks += [DesignWarning(self.model), ScaleWarning(self.model, batches)]
         num_steps = self._count_steps(batches)
         hooks += self._make_reports(num_steps, position) if self.processes.is_main else []
         if checkpoints is not None:
