@@ -50,20 +50,20 @@ from caffelite.visualize.worked_example import trace
 
 sys.meta_path.append(MovedModules())
 
-MODULES = {
-    "augment": augment,
-    "callbacks": callbacks,
-    "datasets": datasets,
-    "initializers": initializers,
-    "metrics": metrics,
-    "plots": plots,
-}
 # So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
-sys.modules |= {f"caffelite.{name}": module for name, module in (MODULES | {"sources": sources}).items()}
+sys.modules |= {
+    "caffelite.augment": augment,
+    "caffelite.callbacks": callbacks,
+    "caffelite.datasets": datasets,
+    "caffelite.initializers": initializers,
+    "caffelite.metrics": metrics,
+    "caffelite.plots": plots,
+    "caffelite.sources": sources,
+}
 
-add_name_hints(MODULES | {"schedules": optimizers.schedules})
 add_argument_hints(callbacks, DataGenerator, Model)
 add_argument_hints(Tensor, methods=("backward",))
+add_name_hints(augment, callbacks, datasets, initializers, metrics, optimizers.schedules)
 
 __all__ = [
     "MLP",

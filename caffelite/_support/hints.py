@@ -10,8 +10,7 @@ from typing import Any
 _DROPOUT = "only cl.Dropout(p), which drops single elements and not whole channels"
 _SOFTMAX_LOSS = "cl.SoftmaxLoss(), of scores and integer labels"
 _ARRAYS = "NumPy's arrays: np.zeros(shape, np.float32) and others, which operators and layers take as they are"
-_RULE = "no rule of this name: cl.Adam and cl.NAdam are the nearest, and docs/write-an-optimizer.md shows how to write one"
-_SKLEARN = "no data set of this name: scikit-learn has it, x, y = sklearn.datasets"
+_RULE = "no such rule: cl.Adam and cl.NAdam are the nearest, and docs/write-an-optimizer.md shows how to write one"
 
 #: The hint of each name. Names that have the same hint have blanks between them.
 NAMES = {
@@ -23,19 +22,14 @@ NAMES = {
     "optim": "cl.SGD, cl.Adam, cl.AdamW …",
     "losses": "cl.SoftmaxLoss, cl.SigmoidLoss, cl.MSELoss …",
     "utils": "cl.DataGenerator for batches",
-    "swa_utils": "cl.callbacks.AverageWeights",
     "autograd": "cl.Function, whose subclasses write forward and backward",
-    "onnx": "a module for it: import caffelite.onnx",
-    "sklearn": "a module for it: import caffelite.sklearn",
-    "pytorch torch": "a module for it: import caffelite.pytorch",
-    "c": "a module for it: import caffelite.c",
-    "mpi": "a module for it: import caffelite.mpi",
+    "onnx sklearn pytorch torch mpi": "modules for them: import caffelite.onnx, .sklearn, .pytorch or .mpi",
+    "AveragedModel swa_utils": "cl.callbacks.AverageWeights",
     "lr_scheduler": "cl.schedules, as lr=cl.schedules.cosine(0.1, steps=1000)",
     # Models and data
     "Module": "cl.Model, whose subclasses write call; or cl.Function",
     "Layer": "cl.Function; or cl.Model, whose subclasses write call",
     "Input": "nothing: cl.Model([cl.Linear(64, 10), …]) has the sizes in its layers",
-    "tensor": "cl.Tensor(…)",
     "Parameter Variable": "cl.Tensor(…, requires_grad=True)",
     "DataLoader Dataset TensorDataset PyDataset": "cl.DataGenerator(x, y, batch_size=32)",
     "load_model": "cl.load(path)",
@@ -50,22 +44,11 @@ NAMES = {
     "rand randn randint randperm normal": "NumPy's generators: rng = np.random.default_rng(0), rng.normal(size=shape)",
     "multinomial": "NumPy's generators: rng.choice(len(p), p=p) draws by probabilities",
     "tril triu": "NumPy's masks: keep np.tril(np.ones((n, n), bool)) in an attribute",
-    "save": "model.save(path)",
-    "set_default_dtype float32 float64": "cl.Model(dtype=np.float64) and arrays of NumPy's dtypes",
     "autocast mixed_precision bfloat16": 'fit(…, precision="bfloat16")',
-    "compile": "cl.capture(step, x, y); fit records its steps by itself",
-    "device cuda": "the processor only",
-    "load_iris iris": f"{_SKLEARN}.load_iris(return_X_y=True)",
-    "load_wine wine": f"{_SKLEARN}.load_wine(return_X_y=True)",
-    "load_diabetes diabetes": f"{_SKLEARN}.load_diabetes(return_X_y=True)",
-    "make_moons moons": "cl.datasets.spiral(); scikit-learn has sklearn.datasets.make_moons(noise=0.1)",
-    "make_circles circles": "cl.datasets.spiral(); scikit-learn has sklearn.datasets.make_circles(noise=0.1)",
-    "make_blobs blobs": "cl.datasets.spiral(); scikit-learn has sklearn.datasets.make_blobs(centers=3)",
-    "load_digits": "cl.datasets.digits()",
+    "iris load_iris wine load_wine diabetes load_diabetes": "no such data: sklearn.datasets.load_iris(return_X_y=True)",
+    "moons make_moons": "cl.datasets.spiral(); scikit-learn has x, y = sklearn.datasets.make_moons(noise=0.1)",
     # Layers
     "Dense": "cl.Linear(in_features, out_features)",
-    "Conv1D": "cl.Conv1d",
-    "Conv2D": "cl.Conv2d",
     "Conv1DTranspose": "cl.ConvTranspose1d",
     "Conv2DTranspose": "cl.ConvTranspose2d",
     "DepthwiseConv2D": "cl.Conv2d(channels, channels, kernel_size, groups=channels)",
@@ -85,7 +68,7 @@ NAMES = {
     "RMSNormalization": "cl.RMSNorm(features)",
     "Dropout1d Dropout2d SpatialDropout1D SpatialDropout2D": _DROPOUT,
     "GaussianNoise": "no layer of noise: cl.augment changes batches",
-    "SeparableConv2D SeparableConv2d": "two layers in its place, cl.Conv2d(c, c, kernel_size, groups=c) and cl.Conv2d(c, channels, 1)",
+    "SeparableConv2D SeparableConv2d": "two layers, cl.Conv2d(c, c, size, groups=c) and cl.Conv2d(c, channels, 1)",
     "Conv3D Conv3d": "no convolution of volumes, only cl.Conv1d and cl.Conv2d",
     "ConvLSTM1D ConvLSTM2D": "no such layer: cl.Conv2d on each image, and then cl.LSTM",
     "Cropping1D Cropping2D": "slices of a Tensor, x[:, :, 1:-1, 1:-1], in the call of a cl.Model",
@@ -99,14 +82,12 @@ NAMES = {
     "Bidirectional": "the option of recurrent layers, cl.GRU(features, hidden, bidirectional=True)",
     "TimeDistributed": "nothing of this name: cl.Linear takes (n, length, features) too",
     "Masking": "lengths of recurrent layers, gru(x, lengths=lengths), and masks of attention, block(x, mask)",
-    "MultiheadAttention": "cl.MultiHeadAttention",
     "TransformerEncoder": "cl.TransformerBlock, one for each layer",
     "TransformerEncoderLayer": "cl.TransformerBlock",
     "TransformerDecoderLayer": "cl.TransformerBlock(…, causal=True)",
     "TextVectorization Tokenizer": "cl.Vocabulary(texts)",
     "StringLookup": "cl.Vocabulary(texts); or cl.Columns(frame) for a table",
-    "Normalization StandardScaler": "cl.Columns(frame) for a table; or cl.BatchNorm(features) as the first layer",
-    "OneHotEncoder": "cl.Columns(frame) for a table",
+    "Normalization StandardScaler OneHotEncoder": "cl.Columns(frame) for a table; or cl.BatchNorm(features) at first",
     "MLPClassifier MLPRegressor TableClassifier TableRegressor": "estimators in a module: import caffelite.sklearn",
     "train_test_split": "fit(…, validation_split=0.2)",
     "Rescaling": "no layer for this: divide the array, x / 255",
@@ -114,8 +95,7 @@ NAMES = {
     "ReflectionPad1d ReflectionPad2d": 'cl.Pad(widths, "reflect")',
     "ModuleList ModuleDict": "lists and dicts of layers in attributes",
     "add_weight": "cl.Tensor(array, requires_grad=True) in an attribute",
-    "IntegerLookup CategoryEncoding": "cl.Columns(frame) for a table, and cl.one_hot(indices, classes)",
-    "Permute permute": "x.transpose(0, 2, 1) of a Tensor, in the call of a cl.Model",
+    "Permute": "x.transpose(0, 2, 1) of a Tensor, in the call of a cl.Model",
     "Activation": "a layer for each, cl.ReLU(), cl.Tanh() …",
     "ZeroPadding1D ZeroPadding2D ZeroPad2d": "cl.Pad(widths)",
     "ReLU6": "x.clip(0, 6) of a Tensor",
@@ -126,11 +106,7 @@ NAMES = {
     "Add": "x + y of Tensors; or cl.Residual(f), which is x + f(x)",
     "Multiply": "x * y of Tensors",
     "Concatenate cat": "cl.concatenate([a, b], axis=1)",
-    "clamp": "cl.clip(x, low, high)",
-    "gather": "cl.take_along_axis(x, i, axis)",
-    "unsqueeze": "cl.expand_dims(x, axis)",
-    "bmm mm dot": "a @ b of Tensors",
-    "cosine_similarity CosineSimilarity": "(a * b).sum(axis=1) of rows that you divide by (a**2).sum(axis=1, keepdims=True).sqrt()",
+    "cosine_similarity CosineSimilarity": "(a * b).sum(axis=1) of rows a / (a**2).sum(axis=1, keepdims=True).sqrt()",
     "clip_grad_norm_": "fit(…, clip_norm=1.0) and optimizer.step(clip_norm=1.0)",
     "pack_padded_sequence pad_packed_sequence": "lengths of recurrent layers, gru(x, lengths=lengths)",
     "gradcheck": "cl.check_gradients(f, *inputs)",
@@ -149,31 +125,12 @@ NAMES = {
     "TripletMarginLoss": "losses of your own: a function of outputs and targets, made of cl.maximum, sums and means",
     "KLDivLoss KLDivergence": "cl.SoftmaxLoss(), whose targets may be probabilities: its gradient is the same",
     "CTCLoss CTC": "no CTC",
-    "Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy": 'fit(…, metrics=["accuracy"])',
     # Optimizers and callbacks
-    "RMSprop": "cl.RMSProp",
-    "AdaGrad": "cl.Adagrad",
-    "Nadam": "cl.NAdam",
     "Adamax RAdam Rprop Ftrl ASGD": _RULE,
     "CosineAnnealingLR CosineDecay": "lr=cl.schedules.cosine(0.1, steps=1000)",
-    "ExponentialLR ExponentialDecay": "lr=cl.schedules.exponential(0.1, steps=1000, end=0.001)",
-    "StepLR PiecewiseConstantDecay": "lr=cl.schedules.steps(0.1, steps=1000, every=300, factor=0.1)",
-    "OneCycleLR": "lr=cl.schedules.one_cycle(0.1, steps=1000)",
-    "LinearLR PolynomialDecay": "lr=cl.schedules.linear(0.1, steps=1000)",
-    "LambdaLR": "a callback that sets optimizer.lr = f(epoch + 1)",
-    "AveragedModel": "cl.callbacks.AverageWeights",
+    "StepLR ExponentialLR ExponentialDecay OneCycleLR LinearLR PolynomialDecay": "cl.schedules, linear and others",
     "SummaryWriter": "cl.callbacks.TensorBoard(folder)",
-    "GlorotUniform glorot_uniform xavier_uniform_": "cl.initializers.xavier_uniform",
-    "GlorotNormal glorot_normal xavier_normal_": "cl.initializers.xavier_normal",
-    "HeNormal kaiming_normal_": "cl.initializers.he_normal",
-    "HeUniform kaiming_uniform_": "cl.initializers.he_uniform",
-    "RandomFlip": "cl.augment.flip",
-    "RandomRotation": "cl.augment.rotate",
-    "RandomZoom": "cl.augment.zoom",
-    "RandomTranslation": "cl.augment.shift",
-    "RandomCrop": "cl.augment.crop",
-    "RandomBrightness": "cl.augment.brightness",
-    "RandomContrast": "cl.augment.contrast",
+    "RandomFlip RandomRotation RandomZoom RandomTranslation RandomCrop RandomBrightness RandomContrast": "cl.augment",
     "LBFGS": "cl.minimize(model, x, y, loss=loss)",
     "EarlyStopping": "cl.callbacks.EarlyStopping",
     "ModelCheckpoint": "cl.callbacks.Checkpoint",
@@ -196,7 +153,7 @@ ATTRIBUTES = {
     "load_weights": "load(path)",
     "layers modules named_modules": "functions, or model[0] and so on; children() of a model that writes call",
     "count_params": "sum(p.size for p in model.parameters())",
-    "train_on_batch train_step": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
+    "train_on_batch train_step minimize": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "add_loss": "cl.Penalized(loss, parameters, l2=…), or a loss of your own",
     "eval": "no modes to set: predict and evaluate compute as after eval(), and `with cl.inference(): model(x)` does",
     "train": "no modes to set: fit and model(x) compute as after train(), except in `with cl.inference():`",
@@ -207,33 +164,22 @@ ATTRIBUTES = {
     "apply": "initializer=… of the layers, such as cl.initializers.he_normal; or p.data = array for each parameter",
     "cuda cpu to": "the processor only, and cl.Model(dtype=np.float64)",
     "requires_grad_": "requires_grad = False",
-    "register_buffer": "arrays in attributes, which the method buffers() lists by name",
     # of optimizers
     "learning_rate": "lr: optimizer.lr = 0.01",
     "param_groups": "groups",
-    "minimize apply_gradients": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     # of Tensors
     "view flatten": "x.reshape(len(x), -1)",
     "unsqueeze": "cl.expand_dims(x, axis)",
     "permute swapaxes": "x.transpose(0, 2, 1)",
-    "t": "x.T",
     "masked_fill": "cl.where(mask, value, x)",
     "clamp": "x.clip(low, high)",
     "norm": "(x**2).sum(axis=1).sqrt()",
     "expand": "operators that broadcast; or cl.repeat(x, n, axis)",
     "gather": "cl.take_along_axis(x, i, axis)",
     "topk sort argsort": "the order of NumPy, i = np.argsort(-x.data, axis=1)[:, :k], and cl.take_along_axis(x, i, 1)",
-    "split chunk": "cl.split(x, 2, axis=1)",
-    "flip": "cl.flip(x, axis)",
-    "logsumexp": "cl.logsumexp(x, axis)",
-    "amax amin": "x.max(axis=1) and x.min(axis=1)",
-    "maximum": "cl.maximum(a, b)",
-    "minimum": "cl.minimum(a, b)",
+    "split chunk flip logsumexp maximum minimum": "functions for them: cl.split, cl.flip, cl.logsumexp, cl.maximum …",
     "mm bmm dot": "a @ b",
-    "pow square": "x**2",
-    "tolist": "x.data.tolist()",
     "astype float double": "cl.Tensor(x.data, dtype=np.float64)",
-    "contiguous": "no need of it: leave it out",
 }
 
 ARGUMENTS = {
@@ -302,22 +248,14 @@ REQUIRED = {
     "folder": 'a folder for the files, such as mnist("data/mnist", download=True)',
 }
 
-#: What other frameworks call a loss or an optimizer in a string.
+#: The losses and optimizers that other frameworks name in a string.
 STRINGS = {
     "softmax crossentropy cross_entropy categorical_crossentropy sparse_categorical_crossentropy": "cl.SoftmaxLoss()",
     "sigmoid bce binary_crossentropy": "cl.SigmoidLoss()",
     "mse mean_squared_error squared_error": "cl.MSELoss()",
     "mae l1 mean_absolute_error": "cl.MAELoss()",
     "huber": "cl.HuberLoss()",
-    "hinge": "cl.HingeLoss()",
-    "poisson": "cl.PoissonLoss()",
     "sgd": "cl.SGD(model.parameters(), lr=0.1)",
-    "adam": "cl.Adam(model.parameters())",
-    "adamw": "cl.AdamW(model.parameters())",
-    "rmsprop": "cl.RMSProp(model.parameters())",
-    "adagrad": "cl.Adagrad(model.parameters())",
-    "nadam": "cl.NAdam(model.parameters())",
-    "lion": "cl.Lion(model.parameters())",
 }
 
 
@@ -325,6 +263,7 @@ def _split_names(hints: dict[str, str]) -> dict[str, str]:
     return {name: hint for names, hint in hints.items() for name in names.split()}
 
 
+STRINGS |= {x.lower(): f"cl.{x}(model.parameters())" for x in ("Adam", "AdamW", "RMSProp", "Adagrad", "NAdam", "Lion")}
 NAMES, ATTRIBUTES, ARGUMENTS, STRINGS = map(_split_names, (NAMES, ATTRIBUTES, ARGUMENTS, STRINGS))
 
 
@@ -332,7 +271,7 @@ def name_hint(name: str, known: Iterable[str], prefix: str) -> str:
     """Return the end of a message about a missing name of a module, which has the `known` names; "" without a hint."""
     matches = [candidate for candidate in known if candidate.lower() == name.lower()]
     matches.sort(key=lambda candidate: candidate[0] != name[0])  # of ReLU and relu, Relu means ReLU
-    replacement = NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else None)
+    replacement = NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else ATTRIBUTES.get(name))
     return _replacement_hint(replacement) or did_you_mean(name, known)
 
 
@@ -348,7 +287,7 @@ def argument_hint(name: str, known: Iterable[str]) -> str:
 
 def required_hint(names: Iterable[str], values: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the end of a message about missing arguments, which may take these `values`; "" if there is no hint."""
-    known = REQUIRED | values
+    known = {**REQUIRED, **values}
     replacements = [known[name] for name in names if name in known]
     return f"; give {', and '.join(replacements)}" if replacements else ""
 

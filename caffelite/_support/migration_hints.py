@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 Kind = TypeVar("Kind", bound=type)
@@ -55,7 +55,7 @@ def foreign_attributes(names: str) -> Callable[[Kind], Kind]:
 
 
 def list_own_names(instance: Any) -> list[str]:
-    """Return the attributes of an object, for `dir`, without those of other frameworks."""
+    """Return the attributes of an object, for `dir`. Names of other frameworks are left out."""
     names = object.__dir__(instance)
     return [name for name in names if not isinstance(inspect.getattr_static(instance, name, 0), ForeignAttribute)]
 
@@ -70,18 +70,18 @@ def attribute_error(kind: type, name: str) -> AttributeError:
 # ---- names of modules ------------------------------------------------------------------------------------------------
 
 
-def add_name_hints(modules: Mapping[str, types.ModuleType]) -> None:
+def add_name_hints(*modules: types.ModuleType) -> None:
     """Let errors about missing names of these modules, which users find under `cl`, give hints."""
-    for path, module in modules.items():
-        module.__getattr__ = functools.partial(_raise_name_error, path, module.__all__)  # type: ignore[method-assign]
+    for module in modules:
+        module.__getattr__ = functools.partial(_raise_name_error, module)  # type: ignore[method-assign]
 
 
-def _raise_name_error(path: str, known: Iterable[str], name: str) -> NoReturn:
-    if name.startswith("__"):  # Python asks for it
-        raise AttributeError(f"module 'caffelite.{path}' has no attribute {name!r}")
+def _raise_name_error(module: types.ModuleType, name: str) -> NoReturn:
     from caffelite._support import hints
 
-    raise hints.attribute_error(f"module 'caffelite.{path}'", name, hints.name_hint(name, known, f"cl.{path}"))
+    path = module.__name__.rpartition(".")[2]
+    hint = "" if name.startswith("__") else hints.name_hint(name, module.__all__, f"cl.{path}")
+    raise hints.attribute_error(f"module 'caffelite.{path}'", name, hint)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------

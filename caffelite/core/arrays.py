@@ -55,7 +55,7 @@ def _describe_word(texts: np.ndarray) -> str:
     for position, x in np.ndenumerate(texts):
         try:
             float(x)
-        except ValueError:
+        except ValueError:  # noqa: PERF203 (only for errors)
             hint = "; pandas.DataFrame(…) makes a frame of such rows, and a model for it begins with cl.Columns(frame)"
             return f": {x.item()!r} at {list(position)}{hint if texts.ndim == 2 else ''}"
     return ", all of them numbers as texts; np.array(…, np.float32) converts them"

@@ -33,9 +33,8 @@ SHAPE_FUNCTIONS = (np.shape, np.ndim, np.size)  # NumPy's functions that look at
 
 
 @foreign_attributes(
-    "amax amin argsort astype bmm chunk clamp contiguous cpu cuda dot double expand flatten flip float gather logsumexp "
-    "masked_fill maximum minimum mm norm permute pow requires_grad_ sort split square swapaxes t to tolist topk "
-    "unsqueeze view"
+    "argsort astype bmm chunk clamp cpu cuda dot double expand flatten flip float gather logsumexp masked_fill maximum "
+    "minimum mm norm permute requires_grad_ sort split swapaxes to topk unsqueeze view"
 )
 class Tensor(TensorMethods):
     """An array with a gradient.

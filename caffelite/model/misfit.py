@@ -13,16 +13,23 @@ from caffelite.files.state import BaseModel
 from caffelite.model import shapes
 
 
-def describe_misfit(functions: Sequence[Function], shape: Any = None) -> str:
-    """Return the end of a message about Functions in sequence that do not fit together, for an input of this shape.
+def check_sequence(functions: list[Function]) -> None:
+    """Raise ValueError if a Function can't follow the one before it, with its place and the Function that would fit."""
+    try:
+        shapes.check_sequence(functions)
+    except ValueError as error:
+        raise ValueError(f"{error}{describe_misfit(functions)}") from None
 
-    Without a shape, the first Function gets what it requires. Return "" if the first one does not fit, and for a model,
-    whose own message has the layer.
+
+def describe_misfit(functions: Sequence[Function], shape: Any = None) -> str:
+    """Return the end of a message about Functions in sequence that do not fit, for an input of this shape, if any.
+
+    Return "" if it is the first one that does not fit, and for a model, whose own message has the layer.
     """
     for i, function in enumerate(functions):
         try:
             shape = shapes.infer_shape([function], shape)
-        except ValueError:
+        except ValueError:  # noqa: PERF203 (only for errors)
             if i == 0 or isinstance(function, BaseModel):
                 return ""
             after = shorten(repr(functions[i - 1]), 40)

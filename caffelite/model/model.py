@@ -25,7 +25,7 @@ from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
 from caffelite.model.container import Container
 from caffelite.model.execution import GraphExecution, SequentialExecution, as_input, check_outputs
-from caffelite.model.misfit import describe_misfit
+from caffelite.model.misfit import check_sequence
 from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
 from caffelite.training.epochs.evaluation import Evaluation
@@ -114,11 +114,7 @@ class Model(Container, recordable=True):
             if self.is_sequence() and not shapes.accepts_inputs(type(function).forward, inputs=1):
                 raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}")
         if new and self.is_sequence():
-            sequence = [*self.functions, *new]
-            try:
-                shapes.check_sequence(sequence)
-            except ValueError as error:
-                raise ValueError(f"{error}{describe_misfit(sequence)}") from None
+            check_sequence([*self.functions, *new])
         self.functions.extend(new)
         if new:
             self.all_functions()

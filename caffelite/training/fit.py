@@ -19,7 +19,7 @@ from caffelite.data.frames import ColumnNames
 from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
-from caffelite.training.advice import DesignWarning, ScaleWarning
+from caffelite.training.callbacks.advice import ScaleWarning, find_merged_layers
 from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
@@ -99,6 +99,8 @@ class TrainingRun:
         if self.needs_checkpoints:
             checkpoints, position = self._open_checkpoints(batches, validation)
         hooks = self._make_hooks(batches, validation, checkpoints, position)
+        for finding in find_merged_layers(self.model) if processes.is_main else ():
+            self.step.objective.warn_once(finding)
         inputs.remember_columns(self.model, column_names)
 
         def make_epochs() -> Epochs:
@@ -156,7 +158,7 @@ class TrainingRun:
             hooks.append(evaluation)
         hooks.append(GradientWarning(self.model, options.optimizer, self.processes.is_main))
         if self.processes is SINGLE_PROCESS:
-            hooks += [DesignWarning(self.model), ScaleWarning(self.model, batches)]
+            hooks.append(ScaleWarning(self.model, batches))
         num_steps = self._count_steps(batches)
         hooks += self._make_reports(num_steps, position) if self.processes.is_main else []
         if checkpoints is not None:

@@ -42,7 +42,7 @@ class History(dict[str, list[float]]):
 
     def __str__(self) -> str:
         """Return a line with the first and the last number of each quantity. `repr` has all numbers."""
-        ends = [f"{name} {' → '.join([f'{x:.4g}' for x in dict.fromkeys((x[0], x[-1]))])}" for name, x in self.items() if x]
+        ends = [f"{name} {' → '.join([f'{x:.4g}' for x in (*x[:1], *x[1:][-1:])])}" for name, x in self.items() if x]
         return ", ".join([f"{self.epochs} epoch{'s' * (self.epochs != 1)}", *ends])
 
     def __missing__(self, name: str) -> Any:

@@ -39,8 +39,7 @@ class FitOptions:
         if isinstance(self.loss, str) or isinstance(self.optimizer, str):
             from caffelite._support.hints import string_hint  # only for errors
 
-            got = f"loss={self.loss!r}, optimizer={self.optimizer!r}"
-            hint = string_hint(loss=self.loss, optimizer=self.optimizer)
+            got, hint = (self.loss, self.optimizer), string_hint(loss=self.loss, optimizer=self.optimizer)
             raise TypeError(f"fit takes a loss and an optimizer as objects, got {got}{hint}")
         self.epochs = check_positive_integer("epochs", self.epochs, math.inf)
         self.metrics = resolve_metrics(self.metrics)

@@ -34,7 +34,7 @@ from caffelite.data.out_of_core import Source
 from caffelite.functions import Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
-from caffelite.training.advice import describe_merged
+from caffelite.training.callbacks.advice import describe_merged
 from caffelite.training.inputs import as_losses, prepare_data
 from caffelite.visualize.graph import record_graph
 from caffelite.visualize.plots import PALETTE

@@ -25,18 +25,6 @@ from caffelite.visualize.animation import film as film
 from caffelite.visualize.regions import TINT as TINT
 from caffelite.visualize.regions import Plane
 
-__all__ = [
-    "calibration",
-    "confusion_matrix",
-    "decision_regions",
-    "film",
-    "filters",
-    "mistakes",
-    "residuals",
-    "text",
-    "weights",
-]
-
 MAX_CHARACTERS = 48 * 20  # of a text, beside curves
 PIXELS = 500  # along the longer side of the regions
 # Below 0, 0 and above: the hue shows the sign, and so does the lightness, for prints without colours.

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from signatures import INTERNAL, listed_names
 from sphinx.application import Sphinx
 from sphinx.ext.autosummary import autosummary_table
 from sphinx.util import logging
@@ -30,7 +31,6 @@ from sphinx.util.docutils import SphinxDirective
 
 import caffelite
 from caffelite._support.migration_hints import ForeignAttribute
-from signatures import INTERNAL, listed_names
 
 logger = logging.getLogger(__name__)
 #: The modules in which caffelite has more.

@@ -16,10 +16,14 @@ script adds the names of the family. A test compares the files with the code.
 
 import importlib
 import inspect
+import itertools
 import re
 import textwrap
 from pathlib import Path
 from types import FunctionType
+
+from caffelite.files.state import BaseModel
+from caffelite.model.container import Container
 
 PAGES = Path(__file__).parents[1] / "reference"
 BLOCK = re.compile(r"(?<=^```\{reference\}\n)((?::[^\n]*\n)*)\n?(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
@@ -61,6 +65,10 @@ INTERNAL = frozenset(
 )
 
 
+#: Classes that are on no page: the reference has their methods with the class that inherits them.
+INHERITED = (Container, BaseModel)
+
+
 class _Source:
     """A default value, whose `repr` is as in the source: `ReLU` and `np.float32` for classes."""
 
@@ -100,9 +108,8 @@ def signature(name, value, is_method=False):
 
 def methods(cls):
     """Return the signatures of the methods that the reference has for a class: they have docstrings of their own."""
-    bases = cls.__mro__[: [base.__name__ for base in cls.__mro__].index("Function")] if cls.__name__ == "Model" else [cls]
     found = {}
-    for base in bases:
+    for base in itertools.takewhile(lambda base: base in (cls, *INHERITED), cls.__mro__):
         found = found | {name: value for name, value in vars(base).items() if name not in found}
     return [
         signature(name, value, is_method=True)

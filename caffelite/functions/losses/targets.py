@@ -175,9 +175,8 @@ def check_numbers_shape(loss: str, targets_shape: Shape, scores_shape: Shape, ex
     is_column = len(shape) > 1 and shape[-1] in (1, None)
     if not matches_shape(targets_shape, shape) and not (is_column and matches_shape(targets_shape, shape[:-1])):
         without_last = f"{format_shape(shape[:-1])} or " if shape[-1:] == (1,) and len(shape) > 1 else ""
-        hint = ""
-        if expected is None and targets_shape == scores_shape[:-1] and len(targets_shape) == 1:
-            hint = "; for labels of classes use cl.SoftmaxLoss(), and for one number a row a model with one output"
+        is_vector = expected is None and targets_shape == scores_shape[:1]
+        hint = "; for labels of classes use cl.SoftmaxLoss(), for one number a row a model with one output" * is_vector
         raise ValueError(
             f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected "
             f"{'the same shape' if expected is None else without_last + format_shape(shape)}{hint}"

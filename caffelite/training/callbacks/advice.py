@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from caffelite._kernels import EpochHook
-from caffelite._support.text_table import shorten
 from caffelite._support.warnings import warn
 from caffelite.core.function import Function
 from caffelite.core.modes import inference
@@ -27,26 +26,11 @@ from caffelite.training.history import History
 LARGE = 30  # a number in x that a net of usual weights and learning rates may not bear
 DEAD = 0.9  # share of the units; without scaling, half of them are often 0 in nets that learn
 ROWS = 256  # to look at
-
 WEIGHTED = (Linear, Conv1d, Conv2d)
 
 
-# ---- two layers that are one -----------------------------------------------------------------------------------------
-
-
-class DesignWarning(LoopHook):
-    """Warns, before the first step, of two linear layers in a sequence with nothing between them."""
-
-    def __init__(self, model: BaseModel) -> None:
-        self.model = model
-
-    def begin(self) -> None:
-        for finding in find_merged_layers(self.model):
-            warn(finding)
-
-
 def find_merged_layers(model: BaseModel) -> Iterator[str]:
-    """Yield what there is to say of two linear layers in a row, in the model and in the sequences in it."""
+    """Yield a sentence about each two linear layers in a row, in the model and in the sequences in it."""
     for prefix, sequence in [("", model), *[(f"{path}.", part) for path, part in model._walk()]]:
         if isinstance(sequence, BaseModel) and sequence.is_sequence():
             functions = sequence.functions
@@ -56,9 +40,7 @@ def find_merged_layers(model: BaseModel) -> Iterator[str]:
                     yield from describe_merged(type(first), f"{prefix}{i}", first, f"{prefix}{i + 1}", second)
 
 
-def describe_merged(
-    kind: type, first_name: str, first: Function, second_name: str, second: Function
-) -> Iterator[str]:
+def describe_merged(kind: type, first_name: str, first: Function, second_name: str, second: Function) -> Iterator[str]:
     """Yield a sentence about two Functions of a kind in a row if they are one layer, unless a reason is likely."""
     if layer := _merged_layer(kind, first, second):
         yield (
@@ -68,8 +50,7 @@ def describe_merged(
 
 
 def _merged_layer(kind: type, first: Any, second: Any) -> str:
-    """Return the layer that two layers of a kind are together; "" if there is none, or if a reason for the two is
-    likely.
+    """Return the layer that two layers of a kind are together; "" if there is none, or a reason for two is likely.
 
     Likely reasons are a frozen layer, groups, and a window that is a row or a column. Few numbers between the two
     layers are a factorization: not every such layer is a product of two.
@@ -93,9 +74,6 @@ def _window_size(convolution: Any) -> int:
     return math.prod(convolution.kernel_size)
 
 
-# ---- data that are not scaled ----------------------------------------------------------------------------------------
-
-
 class ScaleWarning(LoopHook):
     """Warns, after the first epoch, of large numbers in x if the model has died of them.
 
@@ -115,8 +93,8 @@ class ScaleWarning(LoopHook):
         rows, self.rows = self.rows, None
         if problem := _find_dead_layer(self.model.functions, rows):
             warn(
-                f"x reaches {abs(rows).max():.5g}, and after the first epoch {problem}: scale x to numbers around 1, such "
-                "as x / 255 for images, or (x - x.mean(axis=0)) / x.std(axis=0), and train a new model"
+                f"x reaches {abs(rows).max():.5g}, and after the first epoch {problem}: scale x, such as x / 255 for "
+                "images or (x - x.mean(axis=0)) / x.std(axis=0) for columns, and train a new model"
             )
 
 
@@ -125,16 +103,12 @@ def _large_rows(model: BaseModel, batches: Any) -> np.ndarray | None:
     functions = model.functions if model.is_sequence() else []
     first = next((function for function in functions if function.parameters()), None)
     x = batches.x if isinstance(batches, DataGenerator) and not batches.transform else None
-    if type(first) not in WEIGHTED or any(not _is_builtin(function) for function in functions):
+    if type(first) not in WEIGHTED or any(isinstance(f, BaseModel) or f.runs_in_python for f in functions):
         return None
     if x is None or isinstance(x, tuple | Source) or is_sparse(x) or x.dtype.kind not in "fiu":
         return None
     rows = np.asarray(x[:: max(1, len(x) // ROWS)][:ROWS], model.dtype)
-    return rows if LARGE <= abs(rows).max() < np.inf else None
-
-
-def _is_builtin(function: Function) -> bool:
-    return type(function).__module__.startswith("caffelite.") and not isinstance(function, BaseModel)
+    return rows if LARGE <= abs(rows).max() < np.inf and (rows != rows[:1]).any() else None
 
 
 def _find_dead_layer(functions: list[Function], rows: np.ndarray) -> str:
@@ -146,5 +120,5 @@ def _find_dead_layer(functions: list[Function], rows: np.ndarray) -> str:
             if isinstance(function, ReLU):
                 units = (y.data != 0).any(axis=(0, *range(2, y.ndim)))
                 if (share := 1 - units.mean()) >= DEAD:
-                    return f"{share:.0%} of the units of layer {i} {shorten(repr(function), 20)} are 0 for all rows"
-    return "" if (y.data != y.data[:1]).any() or len(rows) == 1 else "all rows have the same outputs"
+                    return f"{share:.0%} of the units of layer {i} {function!r} are 0 for all rows"
+    return "" if (y.data != y.data[:1]).any() else "all rows have the same outputs"
