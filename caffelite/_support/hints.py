@@ -127,8 +127,7 @@ NAMES = {
     "CTCLoss CTC": "no CTC",
     # Optimizers and callbacks
     "Adamax RAdam Rprop Ftrl ASGD": _RULE,
-    "CosineAnnealingLR CosineDecay": "lr=cl.schedules.cosine(0.1, steps=1000)",
-    "StepLR ExponentialLR ExponentialDecay OneCycleLR LinearLR PolynomialDecay": "cl.schedules, linear and others",
+    "CosineAnnealingLR CosineDecay StepLR ExponentialLR LinearLR OneCycleLR": "cl.schedules, such as cosine(0.1, 1000)",
     "SummaryWriter": "cl.callbacks.TensorBoard(folder)",
     "RandomFlip RandomRotation RandomZoom RandomTranslation RandomCrop RandomBrightness RandomContrast": "cl.augment",
     "LBFGS": "cl.minimize(model, x, y, loss=loss)",
@@ -254,7 +253,6 @@ STRINGS = {
     "sigmoid bce binary_crossentropy": "cl.SigmoidLoss()",
     "mse mean_squared_error squared_error": "cl.MSELoss()",
     "mae l1 mean_absolute_error": "cl.MAELoss()",
-    "huber": "cl.HuberLoss()",
     "sgd": "cl.SGD(model.parameters(), lr=0.1)",
 }
 
