@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Any
 
 _DROPOUT = "only cl.Dropout(p), which drops single elements and not whole channels"
 _SOFTMAX_LOSS = "cl.SoftmaxLoss(), of scores and integer labels"
-_ARRAYS = "NumPy's arrays: np.zeros(shape, np.float32) and others, which operators and layers take as they are"
-_RULE = "no such rule: cl.Adam and cl.NAdam are the nearest, and docs/write-an-optimizer.md shows how to write one"
 
 #: The hint of each name. Names that have the same hint have blanks between them.
 NAMES = {
@@ -22,8 +19,7 @@ NAMES = {
     "optim": "cl.SGD, cl.Adam, cl.AdamW …",
     "losses": "cl.SoftmaxLoss, cl.SigmoidLoss, cl.MSELoss …",
     "utils": "cl.DataGenerator for batches",
-    "autograd": "cl.Function, whose subclasses write forward and backward",
-    "onnx sklearn pytorch torch mpi": "modules for them: import caffelite.onnx, .sklearn, .pytorch or .mpi",
+    "onnx sklearn pytorch torch mpi MLPClassifier": "modules for it: import caffelite.onnx, .sklearn, .pytorch or .mpi",
     "AveragedModel swa_utils": "cl.callbacks.AverageWeights",
     "lr_scheduler": "cl.schedules, as lr=cl.schedules.cosine(0.1, steps=1000)",
     # Models and data
@@ -40,9 +36,8 @@ NAMES = {
     "GradientTape": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "manual_seed set_random_seed": "cl.Model(seed=0); there is no global seed",
     "from_numpy as_tensor": "cl.Tensor(array)",
-    "zeros ones full eye empty zeros_like ones_like linspace": _ARRAYS,
-    "rand randn randint randperm normal": "NumPy's generators: rng = np.random.default_rng(0), rng.normal(size=shape)",
-    "multinomial": "NumPy's generators: rng.choice(len(p), p=p) draws by probabilities",
+    "zeros ones full eye empty zeros_like ones_like linspace": "arrays of NumPy, such as np.zeros(shape, np.float32)",
+    "rand randn randint randperm normal multinomial": "generators of NumPy, such as rng.normal(size=shape)",
     "tril triu": "NumPy's masks: keep np.tril(np.ones((n, n), bool)) in an attribute",
     "autocast mixed_precision bfloat16": 'fit(…, precision="bfloat16")',
     "iris load_iris wine load_wine diabetes load_diabetes": "no such data: sklearn.datasets.load_iris(return_X_y=True)",
@@ -88,8 +83,6 @@ NAMES = {
     "TextVectorization Tokenizer": "cl.Vocabulary(texts)",
     "StringLookup": "cl.Vocabulary(texts); or cl.Columns(frame) for a table",
     "Normalization StandardScaler OneHotEncoder": "cl.Columns(frame) for a table; or cl.BatchNorm(features) at first",
-    "MLPClassifier MLPRegressor TableClassifier TableRegressor": "estimators in a module: import caffelite.sklearn",
-    "train_test_split": "fit(…, validation_split=0.2)",
     "Rescaling": "no layer for this: divide the array, x / 255",
     "RepeatVector": "cl.repeat(x[:, None], n, axis=1), in the call of a cl.Model",
     "ReflectionPad1d ReflectionPad2d": 'cl.Pad(widths, "reflect")',
@@ -126,7 +119,7 @@ NAMES = {
     "KLDivLoss KLDivergence": "cl.SoftmaxLoss(), whose targets may be probabilities: its gradient is the same",
     "CTCLoss CTC": "no CTC",
     # Optimizers and callbacks
-    "Adamax RAdam Rprop Ftrl ASGD": _RULE,
+    "Adamax RAdam Rprop Ftrl ASGD": "no such rule, but docs/write-an-optimizer.md shows how to write one",
     "CosineAnnealingLR CosineDecay StepLR ExponentialLR LinearLR OneCycleLR": "cl.schedules, such as cosine(0.1, 1000)",
     "SummaryWriter": "cl.callbacks.TensorBoard(folder)",
     "RandomFlip RandomRotation RandomZoom RandomTranslation RandomCrop RandomBrightness RandomContrast": "cl.augment",
@@ -283,17 +276,17 @@ def argument_hint(name: str, known: Iterable[str]) -> str:
     return _replacement_hint(ARGUMENTS.get(name)) or did_you_mean(name, known)
 
 
-def required_hint(names: Iterable[str], values: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the end of a message about missing arguments, which may take these `values`; "" if there is no hint."""
-    known = {**REQUIRED, **values}
-    replacements = [known[name] for name in names if name in known]
+def required_hint(names: Iterable[str]) -> str:
+    """Return the end of a message about missing arguments; "" if there is no hint."""
+    replacements = [REQUIRED[name] for name in names if name in REQUIRED]
     return f"; give {', and '.join(replacements)}" if replacements else ""
 
 
 def string_hint(**arguments: Any) -> str:
     """Return the end of a message about a loss or an optimizer given as a string; "" if none is."""
     names = {argument: value.lower() for argument, value in arguments.items() if isinstance(value, str)}
-    return required_hint(names, {x: f"{x}={STRINGS[value]}" for x, value in names.items() if value in STRINGS})
+    objects = [f"{x}={STRINGS[name]}" if name in STRINGS else REQUIRED[x] for x, name in names.items()]
+    return f"; give {', and '.join(objects)}" if objects else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

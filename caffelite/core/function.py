@@ -37,7 +37,7 @@ from caffelite.core.tensor import Tensor
 
 
 @foreign_attributes(
-    "apply count_params cpu cuda eval get_weights modules named_modules register_buffer requires_grad_ set_weights to "
+    "apply count_params cpu cuda eval get_weights modules named_modules requires_grad_ set_weights to "
     "train trainable_variables trainable_weights variables"
 )
 class Function(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from caffelite._support.terminal import make_writable
 from caffelite._support.text_table import FIT_STYLE, TextTable, escape_tex, text_table
 
 # Each run has its own line style. So a reader can distinguish them without colour.
@@ -43,7 +44,8 @@ class History(dict[str, list[float]]):
     def __str__(self) -> str:
         """Return a line with the first and the last number of each quantity. `repr` has all numbers."""
         ends = [f"{name} {' → '.join([f'{x:.4g}' for x in (*x[:1], *x[1:][-1:])])}" for name, x in self.items() if x]
-        return ", ".join([f"{self.epochs} epoch{'s' * (self.epochs != 1)}", *ends])
+        epochs = max(map(len, self.values()), default=0)
+        return make_writable(", ".join([f"{epochs} epoch{'s' * (epochs != 1)}", *ends]))
 
     def __missing__(self, name: str) -> Any:
         raise KeyError(f"{name!r} was not measured, only {', '.join(self)}; fit takes metrics and validation_data")

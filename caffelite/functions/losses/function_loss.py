@@ -69,8 +69,8 @@ def as_loss(loss: Any) -> Function:
     if not callable(loss) or isinstance(loss, type):
         from caffelite._support.hints import string_hint  # only for errors
 
-        expected = "expected a Function such as SoftmaxLoss(), or a function"
-        raise TypeError(f"loss: {expected}, got {loss!r}{string_hint(loss=loss)}")
+        got = f"{loss!r}{string_hint(loss=loss)}"
+        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {got}")
     return FunctionLoss.from_function(loss)
 
 

@@ -29,6 +29,11 @@ ROWS = 256  # to look at
 WEIGHTED = (Linear, Conv1d, Conv2d)
 
 
+def accept_merged_layers(model: BaseModel) -> None:
+    """Let the trainings of a model not warn of two linear layers in a row, because the user has asked for them."""
+    model._model_state.programs.warned_reasons.update(find_merged_layers(model))
+
+
 def find_merged_layers(model: BaseModel) -> Iterator[str]:
     """Yield a sentence about each two linear layers in a row, in the model and in the sequences in it."""
     for prefix, sequence in [("", model), *[(f"{path}.", part) for path, part in model._walk()]]:
@@ -70,7 +75,6 @@ def _merged_layer(kind: type, first: Any, second: Any) -> str:
 
 
 def _window_size(convolution: Any) -> int:
-    """How many places a convolution's window has."""
     return math.prod(convolution.kernel_size)
 
 
@@ -88,10 +92,8 @@ class ScaleWarning(LoopHook):
         return math.inf if self.rows is None else done + 1
 
     def epoch(self, count: int, history: History) -> None:
-        if self.rows is None:
-            return
         rows, self.rows = self.rows, None
-        if problem := _find_dead_layer(self.model.functions, rows):
+        if rows is not None and (problem := _find_dead_layer(self.model.functions, rows)):
             warn(
                 f"x reaches {abs(rows).max():.5g}, and after the first epoch {problem}: scale x, such as x / 255 for "
                 "images or (x - x.mean(axis=0)) / x.std(axis=0) for columns, and train a new model"
