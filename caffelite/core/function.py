@@ -205,7 +205,7 @@ class Function(ABC):
             p.requires_grad = value
 
     def named_parameters(self) -> dict[str, Tensor]:
-        """Return the parameters by name, in order: its own, `weight`, and its children's, `blocks.2.bias`.
+        """Return a dict of the parameters by name, in order: its own, `weight`, and its children's, `blocks.2.bias`.
 
         A parameter without a name takes the name of its attribute. Raise ValueError if two parameters have the same
         name.
