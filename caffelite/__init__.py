@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from caffelite import functions, optimizers
-from caffelite._support.migration_hints import add_argument_hints
+from caffelite._support.migration_hints import add_argument_hints, add_name_hints
 from caffelite._support.moved_modules import MovedModules
 from caffelite._support.warnings import NotRecorded, TrainingWarning
 from caffelite.core import initializers
@@ -63,6 +63,7 @@ sys.modules |= {
 
 add_argument_hints(callbacks, DataGenerator, Model)
 add_argument_hints(Tensor, methods=("backward",))
+add_name_hints(augment, callbacks, datasets, initializers, metrics, optimizers.schedules)
 
 __all__ = [
     "MLP",

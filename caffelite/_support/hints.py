@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 _DROPOUT = "only cl.Dropout(p), which drops single elements and not whole channels"
 _SOFTMAX_LOSS = "cl.SoftmaxLoss(), of scores and integer labels"
@@ -18,14 +19,15 @@ NAMES = {
     "optim": "cl.SGD, cl.Adam, cl.AdamW …",
     "losses": "cl.SoftmaxLoss, cl.SigmoidLoss, cl.MSELoss …",
     "utils": "cl.DataGenerator for batches",
+    "onnx sklearn pytorch torch mpi MLPClassifier": "modules for it: import caffelite.onnx, .sklearn, .pytorch or .mpi",
+    "AveragedModel swa_utils": "cl.callbacks.AverageWeights",
     "lr_scheduler": "cl.schedules, as lr=cl.schedules.cosine(0.1, steps=1000)",
     # Models and data
     "Module": "cl.Model, whose subclasses write call; or cl.Function",
     "Layer": "cl.Function; or cl.Model, whose subclasses write call",
     "Input": "nothing: cl.Model([cl.Linear(64, 10), …]) has the sizes in its layers",
-    "tensor": "cl.Tensor(…)",
     "Parameter Variable": "cl.Tensor(…, requires_grad=True)",
-    "DataLoader Dataset TensorDataset": "cl.DataGenerator(x, y, batch_size=32)",
+    "DataLoader Dataset TensorDataset PyDataset": "cl.DataGenerator(x, y, batch_size=32)",
     "load_model": "cl.load(path)",
     "timeseries_dataset_from_array": "cl.Windows(series, length, horizon)",
     "image_dataset_from_directory": "cl.datasets.folder(path)",
@@ -33,11 +35,15 @@ NAMES = {
     "grad": "cl.gradient(f, x), or loss.backward() and p.grad; there are no second derivatives",
     "GradientTape": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "manual_seed set_random_seed": "cl.Model(seed=0); there is no global seed",
-    "from_numpy": "cl.Tensor(array)",
+    "from_numpy as_tensor": "cl.Tensor(array)",
+    "zeros ones full eye empty zeros_like ones_like linspace": "arrays of NumPy, such as np.zeros(shape, np.float32)",
+    "rand randn randint randperm normal multinomial": "generators of NumPy, such as rng.normal(size=shape)",
+    "tril triu": "NumPy's masks: keep np.tril(np.ones((n, n), bool)) in an attribute",
+    "autocast mixed_precision bfloat16": 'fit(…, precision="bfloat16")',
+    "iris load_iris wine load_wine diabetes load_diabetes": "no such data: sklearn.datasets.load_iris(return_X_y=True)",
+    "moons make_moons": "cl.datasets.spiral(); scikit-learn has x, y = sklearn.datasets.make_moons(noise=0.1)",
     # Layers
     "Dense": "cl.Linear(in_features, out_features)",
-    "Conv1D": "cl.Conv1d",
-    "Conv2D": "cl.Conv2d",
     "Conv1DTranspose": "cl.ConvTranspose1d",
     "Conv2DTranspose": "cl.ConvTranspose2d",
     "DepthwiseConv2D": "cl.Conv2d(channels, channels, kernel_size, groups=channels)",
@@ -45,8 +51,10 @@ NAMES = {
     "MaxPooling2D MaxPool2D": "cl.MaxPool2d",
     "AveragePooling1D": "cl.AvgPool1d",
     "AveragePooling2D": "cl.AvgPool2d",
-    "GlobalAveragePooling1D GlobalAveragePooling2D AdaptiveAvgPool1d AdaptiveAvgPool2d": "cl.GlobalAvgPool()",
-    "GlobalMaxPooling1D GlobalMaxPooling2D AdaptiveMaxPool1d AdaptiveMaxPool2d": "cl.GlobalMaxPool()",
+    "GlobalAveragePooling1D": "x.mean(axis=1) of a Tensor (n, length, features), in the call of a cl.Model",
+    "GlobalMaxPooling1D": "x.max(axis=1) of a Tensor (n, length, features), in the call of a cl.Model",
+    "GlobalAveragePooling2D AdaptiveAvgPool1d AdaptiveAvgPool2d": "cl.GlobalAvgPool()",
+    "GlobalMaxPooling2D AdaptiveMaxPool1d AdaptiveMaxPool2d": "cl.GlobalMaxPool()",
     "UpSampling2D": "cl.Upsample(scale)",
     "BatchNormalization BatchNorm1d BatchNorm2d BatchNorm3d": "cl.BatchNorm(features)",
     "LayerNormalization": "cl.LayerNorm(features)",
@@ -55,8 +63,13 @@ NAMES = {
     "RMSNormalization": "cl.RMSNorm(features)",
     "Dropout1d Dropout2d SpatialDropout1D SpatialDropout2D": _DROPOUT,
     "GaussianNoise": "no layer of noise: cl.augment changes batches",
-    "SeparableConv2D": "two layers in its place, cl.Conv2d(c, c, kernel_size, groups=c) and cl.Conv2d(c, channels, 1)",
-    "Conv3D": "no convolution of volumes, only cl.Conv1d and cl.Conv2d",
+    "SeparableConv2D SeparableConv2d": "two layers, cl.Conv2d(c, c, size, groups=c) and cl.Conv2d(c, channels, 1)",
+    "Conv3D Conv3d": "no convolution of volumes, only cl.Conv1d and cl.Conv2d",
+    "ConvLSTM1D ConvLSTM2D": "no such layer: cl.Conv2d on each image, and then cl.LSTM",
+    "Cropping1D Cropping2D": "slices of a Tensor, x[:, :, 1:-1, 1:-1], in the call of a cl.Model",
+    "Dot": "(x * y).sum(axis=1) of Tensors",
+    "SELU selu": "1.0507 * cl.elu(x, 1.67326), in the call of a cl.Model",
+    "GLU glu": "a * b.sigmoid() of the halves a, b = cl.split(x, 2, axis=1), in the call of a cl.Model",
     "SimpleRNN": "cl.RNN(features, hidden)",
     "RNNCell": "cl.RNN(features, hidden), which goes over a whole sequence",
     "GRUCell": "cl.GRU(features, hidden), which goes over a whole sequence",
@@ -64,15 +77,17 @@ NAMES = {
     "Bidirectional": "the option of recurrent layers, cl.GRU(features, hidden, bidirectional=True)",
     "TimeDistributed": "nothing of this name: cl.Linear takes (n, length, features) too",
     "Masking": "lengths of recurrent layers, gru(x, lengths=lengths), and masks of attention, block(x, mask)",
-    "MultiheadAttention": "cl.MultiHeadAttention",
     "TransformerEncoder": "cl.TransformerBlock, one for each layer",
     "TransformerEncoderLayer": "cl.TransformerBlock",
     "TransformerDecoderLayer": "cl.TransformerBlock(…, causal=True)",
     "TextVectorization Tokenizer": "cl.Vocabulary(texts)",
     "StringLookup": "cl.Vocabulary(texts); or cl.Columns(frame) for a table",
-    "Normalization": "cl.Columns(frame) for a table; or cl.BatchNorm(features) as the first layer",
+    "Normalization StandardScaler OneHotEncoder": "cl.Columns(frame) for a table; or cl.BatchNorm(features) at first",
     "Rescaling": "no layer for this: divide the array, x / 255",
     "RepeatVector": "cl.repeat(x[:, None], n, axis=1), in the call of a cl.Model",
+    "ReflectionPad1d ReflectionPad2d": 'cl.Pad(widths, "reflect")',
+    "ModuleList ModuleDict": "lists and dicts of layers in attributes",
+    "add_weight": "cl.Tensor(array, requires_grad=True) in an attribute",
     "Permute": "x.transpose(0, 2, 1) of a Tensor, in the call of a cl.Model",
     "Activation": "a layer for each, cl.ReLU(), cl.Tanh() …",
     "ZeroPadding1D ZeroPadding2D ZeroPad2d": "cl.Pad(widths)",
@@ -84,6 +99,10 @@ NAMES = {
     "Add": "x + y of Tensors; or cl.Residual(f), which is x + f(x)",
     "Multiply": "x * y of Tensors",
     "Concatenate cat": "cl.concatenate([a, b], axis=1)",
+    "cosine_similarity CosineSimilarity": "(a * b).sum(axis=1) of rows a / (a**2).sum(axis=1, keepdims=True).sqrt()",
+    "clip_grad_norm_": "fit(…, clip_norm=1.0) and optimizer.step(clip_norm=1.0)",
+    "pack_padded_sequence pad_packed_sequence": "lengths of recurrent layers, gru(x, lengths=lengths)",
+    "gradcheck": "cl.check_gradients(f, *inputs)",
     # Losses
     "CrossEntropyLoss NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy": _SOFTMAX_LOSS,
     "BCEWithLogitsLoss": "cl.SigmoidLoss(), of scores",
@@ -95,10 +114,15 @@ NAMES = {
     "PoissonNLLLoss Poisson": "cl.PoissonLoss()",
     "GaussianNLLLoss": "cl.GaussianLoss(), of means and log variances",
     "CategoricalFocalCrossentropy": "cl.FocalLoss(), of scores and integer labels",
+    "L1 L2 regularizers": "cl.Penalized(loss, parameters, l2=…)",
+    "TripletMarginLoss": "losses of your own: a function of outputs and targets, made of cl.maximum, sums and means",
+    "KLDivLoss KLDivergence": "cl.SoftmaxLoss(), whose targets may be probabilities: its gradient is the same",
+    "CTCLoss CTC": "no CTC",
     # Optimizers and callbacks
-    "RMSprop": "cl.RMSProp",
-    "AdaGrad": "cl.Adagrad",
-    "Nadam": "cl.NAdam",
+    "Adamax RAdam Rprop Ftrl ASGD": "no such rule, but docs/write-an-optimizer.md shows how to write one",
+    "CosineAnnealingLR CosineDecay StepLR ExponentialLR LinearLR OneCycleLR": "cl.schedules, such as cosine(0.1, 1000)",
+    "SummaryWriter": "cl.callbacks.TensorBoard(folder)",
+    "RandomFlip RandomRotation RandomZoom RandomTranslation RandomCrop RandomBrightness RandomContrast": "cl.augment",
     "LBFGS": "cl.minimize(model, x, y, loss=loss)",
     "EarlyStopping": "cl.callbacks.EarlyStopping",
     "ModelCheckpoint": "cl.callbacks.Checkpoint",
@@ -119,13 +143,35 @@ ATTRIBUTES = {
     "set_weights": "load_state_dict(state)",
     "save_weights": "save(path)",
     "load_weights": "load(path)",
-    "layers": "functions, or model[0] and so on; children() of a model that writes call",
+    "layers modules named_modules": "functions, or model[0] and so on; children() of a model that writes call",
     "count_params": "sum(p.size for p in model.parameters())",
-    "train_on_batch": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
+    "train_on_batch train_step minimize": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "add_loss": "cl.Penalized(loss, parameters, l2=…), or a loss of your own",
-    # of optimizers and histories
+    "eval": "no modes to set: predict and evaluate compute as after eval(), and `with cl.inference(): model(x)` does",
+    "train": "no modes to set: fit and model(x) compute as after train(), except in `with cl.inference():`",
+    "predict_proba": "loss.link(model.predict(x)), such as cl.SoftmaxLoss().link(scores)",
+    "score": 'evaluate(x, y, loss=loss, metrics=["accuracy"])',
+    "partial_fit": "fit again with the same optimizer, which continues the training",
+    "trainable_variables trainable_weights variables": "parameters(), and named_parameters(), a dict",
+    "apply": "initializer=… of the layers, such as cl.initializers.he_normal; or p.data = array for each parameter",
+    "cuda cpu to": "the processor only, and cl.Model(dtype=np.float64)",
+    "requires_grad_": "requires_grad = False",
+    # of optimizers
     "learning_rate": "lr: optimizer.lr = 0.01",
-    "history": "the numbers in History itself, a dict: history['loss']",
+    "param_groups": "groups",
+    # of Tensors
+    "view flatten": "x.reshape(len(x), -1)",
+    "unsqueeze": "cl.expand_dims(x, axis)",
+    "permute swapaxes": "x.transpose(0, 2, 1)",
+    "masked_fill": "cl.where(mask, value, x)",
+    "clamp": "x.clip(low, high)",
+    "norm": "(x**2).sum(axis=1).sqrt()",
+    "expand": "operators that broadcast; or cl.repeat(x, n, axis)",
+    "gather": "cl.take_along_axis(x, i, axis)",
+    "topk sort argsort": "the order of NumPy, i = np.argsort(-x.data, axis=1)[:, :k], and cl.take_along_axis(x, i, 1)",
+    "split chunk flip logsumexp maximum minimum": "functions for them: cl.split, cl.flip, cl.logsumexp, cl.maximum …",
+    "mm bmm dot": "a @ b",
+    "astype float double": "cl.Tensor(x.data, dtype=np.float64)",
 }
 
 ARGUMENTS = {
@@ -191,6 +237,16 @@ ARGUMENTS = {
 REQUIRED = {
     "loss": "loss=cl.SoftmaxLoss() for classes or loss=cl.MSELoss() for numbers",
     "optimizer": "optimizer=cl.Adam(model.parameters())",
+    "folder": 'a folder for the files, such as mnist("data/mnist", download=True)',
+}
+
+#: The losses and optimizers that other frameworks name in a string.
+STRINGS = {
+    "softmax crossentropy cross_entropy categorical_crossentropy sparse_categorical_crossentropy": "cl.SoftmaxLoss()",
+    "sigmoid bce binary_crossentropy": "cl.SigmoidLoss()",
+    "mse mean_squared_error squared_error": "cl.MSELoss()",
+    "mae l1 mean_absolute_error": "cl.MAELoss()",
+    "sgd": "cl.SGD(model.parameters(), lr=0.1)",
 }
 
 
@@ -198,14 +254,16 @@ def _split_names(hints: dict[str, str]) -> dict[str, str]:
     return {name: hint for names, hint in hints.items() for name in names.split()}
 
 
-NAMES, ARGUMENTS = _split_names(NAMES), _split_names(ARGUMENTS)
+STRINGS |= {x.lower(): f"cl.{x}(model.parameters())" for x in ("Adam", "AdamW", "RMSProp", "Adagrad", "NAdam", "Lion")}
+NAMES, ATTRIBUTES, ARGUMENTS, STRINGS = map(_split_names, (NAMES, ATTRIBUTES, ARGUMENTS, STRINGS))
 
 
 def name_hint(name: str, known: Iterable[str], prefix: str) -> str:
     """Return the end of a message about a missing name of a module, which has the `known` names; "" without a hint."""
     matches = [candidate for candidate in known if candidate.lower() == name.lower()]
     matches.sort(key=lambda candidate: candidate[0] != name[0])  # of ReLU and relu, Relu means ReLU
-    return _replacement_hint(NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else None))
+    replacement = NAMES.get(name) or (f"{prefix}.{matches[0]}" if matches else ATTRIBUTES.get(name))
+    return _replacement_hint(replacement) or did_you_mean(name, known)
 
 
 def attribute_hint(name: str) -> str:
@@ -222,6 +280,13 @@ def required_hint(names: Iterable[str]) -> str:
     """Return the end of a message about missing arguments; "" if there is no hint."""
     replacements = [REQUIRED[name] for name in names if name in REQUIRED]
     return f"; give {', and '.join(replacements)}" if replacements else ""
+
+
+def string_hint(**arguments: Any) -> str:
+    """Return the end of a message about a loss or an optimizer given as a string; "" if none is."""
+    names = {argument: value.lower() for argument, value in arguments.items() if isinstance(value, str)}
+    objects = [f"{x}={STRINGS[name]}" if name in STRINGS else REQUIRED[x] for x, name in names.items()]
+    return f"; give {', and '.join(objects)}" if objects else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ class ForeignAttribute:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.__doc__ = "A name of Keras: an AttributeError says what caffelite has instead."  # for `help`
+        self.__doc__ = "A name of other frameworks: an AttributeError says what caffelite has instead."  # for `help`
 
     def __get__(self, instance: Any, owner: type) -> NoReturn:
         raise attribute_error(owner, self.name)
@@ -42,15 +42,22 @@ class ForeignSetting(ForeignAttribute):
         raise attribute_error(type(instance), self.name)
 
 
-def foreign_attributes(*names: str) -> Callable[[Kind], Kind]:
-    """Decorate a class that does not have these attributes of other frameworks."""
+def foreign_attributes(names: str) -> Callable[[Kind], Kind]:
+    """Decorate a class that does not have these attributes of other frameworks. The names have blanks between them."""
 
     def declare(kind: Kind) -> Kind:
-        for name in names:
+        for name in names.split():
             setattr(kind, name, ForeignAttribute(name))
+        kind.__dir__ = list_own_names  # type: ignore[assignment]
         return kind
 
     return declare
+
+
+def list_own_names(instance: Any) -> list[str]:
+    """Return the attributes of an object, for `dir`. Names of other frameworks are left out."""
+    names = object.__dir__(instance)
+    return [name for name in names if not isinstance(inspect.getattr_static(instance, name, 0), ForeignAttribute)]
 
 
 def attribute_error(kind: type, name: str) -> AttributeError:
@@ -58,6 +65,23 @@ def attribute_error(kind: type, name: str) -> AttributeError:
     from caffelite._support import hints  # tables that only errors need
 
     return hints.attribute_error(f"{kind.__name__!r} object", name, hints.attribute_hint(name))
+
+
+# ---- names of modules ------------------------------------------------------------------------------------------------
+
+
+def add_name_hints(*modules: types.ModuleType) -> None:
+    """Let errors about missing names of these modules, which users find under `cl`, give hints."""
+    for module in modules:
+        module.__getattr__ = functools.partial(_raise_name_error, module)  # type: ignore[method-assign]
+
+
+def _raise_name_error(module: types.ModuleType, name: str) -> NoReturn:
+    from caffelite._support import hints
+
+    path = module.__name__.rpartition(".")[2]
+    hint = "" if name.startswith("__") else hints.name_hint(name, module.__all__, f"cl.{path}")
+    raise hints.attribute_error(f"module 'caffelite.{path}'", name, hint)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -70,19 +94,21 @@ def add_argument_hints(*targets: types.ModuleType | type, methods: Iterable[str]
         for kind in kinds:
             if isinstance(kind, type) and (kind is target or kind.__module__.startswith(target.__name__)):
                 for name in vars(kind).keys() & set(methods):
-                    setattr(kind, name, _add_hints(vars(kind)[name]))
+                    setattr(kind, name, hint_arguments(vars(kind)[name]))
 
 
-def _add_hints(method: Any) -> Any:
+def hint_arguments(method: Any) -> Any:
+    """Decorate a function or a method, whose errors about unknown or missing arguments then give hints."""
+
     @functools.wraps(method)
-    def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
+    def wrapper(*arguments: Any, **options: Any) -> Any:
         try:
-            return method(self, *arguments, **options)
+            return method(*arguments, **options)
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:  # it is from inside
                 raise
             message = message_with_hint(error, method)
-            for cls in type(self).__mro__:
+            for cls in type(arguments[0]).__mro__ if arguments else ():
                 if getattr(cls, method.__name__, None) is wrapper:
                     message = message.replace(method.__qualname__, f"{cls.__name__}.{method.__name__}")
                     break

@@ -35,6 +35,8 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         got = _describe_objects(array) if array.dtype.hasobject else str(array.dtype)
+        if array.dtype.kind in "US":
+            got += _describe_word(array)
         if array.dtype.names:
             got = "a structured array; {name: x[name] for name in x.dtype.names} makes a frame from it"
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
@@ -46,6 +48,17 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     if array.ndim == 0 and isinstance(data, NUMBERS) and kernels.recorder() is not None:
         return kernels.full((), array.astype(dtype).item(), dtype)  # a replay does not make NumPy's array again
     return array if array.dtype == dtype else kernels.convert(array, dtype)
+
+
+def _describe_word(texts: np.ndarray) -> str:
+    """Return the part of a message about an array of texts: the first one that is not a number, and its place."""
+    for position, x in np.ndenumerate(texts):
+        try:
+            float(x)
+        except ValueError:  # noqa: PERF203 (only for errors)
+            hint = "; pandas.DataFrame(…) makes a frame of such rows, and a model for it begins with cl.Columns(frame)"
+            return f": {x.item()!r} at {list(position)}{hint if texts.ndim == 2 else ''}"
+    return ", all of them numbers as texts; np.array(…, np.float32) converts them"
 
 
 def _describe_objects(array: np.ndarray) -> str:

@@ -7,13 +7,13 @@ import functools
 import inspect
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.migration_hints import ForeignAttribute, ForeignSetting, message_with_hint
+from caffelite._support.migration_hints import ForeignSetting, foreign_attributes, message_with_hint
 from caffelite._support.reprs import init_arguments
 from caffelite._support.terminal import make_writable
 from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_foreign_array
@@ -36,6 +36,10 @@ from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
 
 
+@foreign_attributes(
+    "apply count_params cpu cuda eval get_weights modules named_modules requires_grad_ set_weights to "
+    "train trainable_variables trainable_weights variables"
+)
 class Function(ABC):
     """An operator: `forward` computes y from x, `backward` computes dx from dy. All of them are arrays.
 
@@ -201,7 +205,7 @@ class Function(ABC):
             p.requires_grad = value
 
     def named_parameters(self) -> dict[str, Tensor]:
-        """Return the parameters by name, in order: its own, `weight`, and its children's, `blocks.2.bias`.
+        """Return a dict of the parameters by name, in order: its own, `weight`, and its children's, `blocks.2.bias`.
 
         A parameter without a name takes the name of its attribute. Raise ValueError if two parameters have the same
         name.
@@ -369,10 +373,6 @@ class Function(ABC):
         vars(self).clear()
         vars(self).update(vars(original.copy()))
         self._applied_inputs = inputs
-
-    def __dir__(self) -> Iterable[str]:
-        names = super().__dir__()
-        return [name for name in names if not isinstance(inspect.getattr_static(self, name, 0), ForeignAttribute)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

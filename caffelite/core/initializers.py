@@ -19,6 +19,8 @@ import numpy as np
 
 from caffelite.core.arrays import check_nonnegative
 
+__all__ = ["he_normal", "he_uniform", "normal", "orthogonal", "uniform", "xavier_normal", "xavier_uniform", "zeros"]
+
 Shape = tuple[int, ...]
 Initializer = Callable[[Shape, np.random.Generator], np.ndarray]
 

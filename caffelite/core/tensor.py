@@ -18,6 +18,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._kernels import SparseMatrix
+from caffelite._support.migration_hints import foreign_attributes
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import Node, propagate, set_tensor_class
 from caffelite.core.modes import init_dtype, initializing, meta_init, mode
@@ -31,6 +32,10 @@ CAFFELITES_FUNCTIONS = "caffelite's functions, such as cl.concatenate, cl.where 
 SHAPE_FUNCTIONS = (np.shape, np.ndim, np.size)  # NumPy's functions that look at no values
 
 
+@foreign_attributes(
+    "argsort astype bmm chunk clamp cpu cuda dot double expand flatten flip float gather logsumexp masked_fill maximum "
+    "minimum mm norm permute requires_grad_ sort split swapaxes to topk unsqueeze view"
+)
 class Tensor(TensorMethods):
     """An array with a gradient.
 

@@ -22,6 +22,7 @@ from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import BaseModel
 from caffelite.model import shapes
+from caffelite.model.misfit import describe_misfit
 from caffelite.model.state import ModelState
 
 FLOAT64 = np.dtype(np.float64)
@@ -188,7 +189,12 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
         A copy of a model that writes `call` is called on zeros. Then ValueError unless all lengths but the first are
         known.
         """
-        return shapes.output_shape(self, input_shapes)
+        try:
+            return shapes.output_shape(self, input_shapes)
+        except ValueError as error:
+            if type(error) is not ValueError or not self.is_sequence() or len(input_shapes) != 1:
+                raise
+            raise ValueError(f"{error}{describe_misfit(self.functions, *input_shapes)}") from None
 
     def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
         return shapes.shape_for(self, inputs, n)

@@ -25,6 +25,7 @@ from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
 from caffelite.model.container import Container
 from caffelite.model.execution import GraphExecution, SequentialExecution, as_input, check_outputs
+from caffelite.model.misfit import check_sequence
 from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
 from caffelite.training.epochs.evaluation import Evaluation
@@ -40,15 +41,7 @@ from caffelite.training.step import EvaluationStep
 
 @structure.register
 @foreign_attributes(
-    "add_loss",
-    "compile",
-    "count_params",
-    "get_weights",
-    "layers",
-    "load_weights",
-    "save_weights",
-    "set_weights",
-    "train_on_batch",
+    "add_loss compile layers load_weights partial_fit predict_proba save_weights score train_on_batch train_step"
 )
 class Model(Container, recordable=True):
     """Functions in sequence, or any graph of them if you write `call`. A Model is a Function, so Models nest.
@@ -121,7 +114,7 @@ class Model(Container, recordable=True):
             if self.is_sequence() and not shapes.accepts_inputs(type(function).forward, inputs=1):
                 raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}")
         if new and self.is_sequence():
-            shapes.check_sequence([*self.functions, *new])
+            check_sequence([*self.functions, *new])
         self.functions.extend(new)
         if new:
             self.all_functions()
@@ -208,7 +201,7 @@ class Model(Container, recordable=True):
         resume: str | os.PathLike[str] | None = None,
         precision: str | None = None,
     ) -> History:
-        """Train the model, starting from its present parameters.
+        """Train the model, starting from its present parameters. A further `fit` continues the training.
 
         Parameters
         ----------

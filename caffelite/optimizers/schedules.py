@@ -17,6 +17,8 @@ from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
 from caffelite.core.arrays import as_real, check_nonnegative, check_positive_integer
 
+__all__ = ["cosine", "exponential", "linear", "one_cycle", "steps"]
+
 
 class Schedule:
     """A schedule: a call with a step, from 0 on, returns that step's rate. ValueError unless all are finite."""

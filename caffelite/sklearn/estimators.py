@@ -17,6 +17,7 @@ from caffelite.model.model import Model
 from caffelite.sklearn.base import Estimator
 from caffelite.sklearn.net_estimator import NetEstimator, accept_build_arguments
 from caffelite.sklearn.target_encoding import Classification, Regression
+from caffelite.training.callbacks.advice import accept_merged_layers
 
 ACTIVATIONS: dict[str, type[Function] | None] = {"identity": None, "logistic": Sigmoid, "tanh": Tanh, "relu": ReLU}
 
@@ -47,6 +48,8 @@ class Perceptron(Estimator):
             if self.dropout > 0:
                 model.add(Dropout(self.dropout))
         model.add(Linear(sizes[-2], sizes[-1]))
+        if activation is None:
+            accept_merged_layers(model)
         self.n_layers_ = len(sizes)
         for layer in self._linear_layers(model):
             limit = np.sqrt((2 if self.activation == "logistic" else 6) / (layer.in_features + layer.out_features))

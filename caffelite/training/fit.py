@@ -20,6 +20,7 @@ from caffelite.data.generator import is_replayed
 from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
+from caffelite.training.callbacks.advice import ScaleWarning, find_merged_layers
 from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
@@ -99,6 +100,8 @@ class TrainingRun:
         if self.needs_checkpoints:
             checkpoints, position = self._open_checkpoints(batches, validation)
         hooks = self._make_hooks(batches, validation, checkpoints, position)
+        for finding in find_merged_layers(self.model) if processes.is_main else ():
+            self.step.objective.warn_once(finding)
         inputs.remember_columns(self.model, column_names)
 
         def make_epochs() -> Epochs:
@@ -158,6 +161,8 @@ class TrainingRun:
             evaluation = self.processes.make_evaluation(self.model, self._make_objective(), validation, options.epochs)
             hooks.append(evaluation)
         hooks.append(GradientWarning(self.model, options.optimizer, self.processes.is_main))
+        if self.processes is SINGLE_PROCESS:
+            hooks.append(ScaleWarning(self.model, batches))
         num_steps = self._count_steps(batches)
         hooks += self._make_reports(num_steps, position) if self.processes.is_main else []
         if checkpoints is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from caffelite._support.migration_hints import ForeignAttribute
+from caffelite._support.terminal import make_writable
 from caffelite._support.text_table import FIT_STYLE, TextTable, escape_tex, text_table
 
 # Each run has its own line style. So a reader can distinguish them without colour.
@@ -28,13 +28,24 @@ class History(dict[str, list[float]]):
     the epoch, have `val_` before their names. A notebook shows the curves, or a table without matplotlib.
     """
 
-    history = ForeignAttribute("history")
-
     @classmethod
     def empty(cls, names: Iterable[str], has_validation: bool) -> History:
         """Return an empty History of quantities with these names, also on validation data if `has_validation`."""
         prefixes = ("", "val_") if has_validation else ("",)
         return cls({f"{prefix}{name}": [] for prefix in prefixes for name in names})
+
+    def __getattr__(self, name: str) -> NoReturn:
+        from caffelite._support.hints import attribute_error, did_you_mean  # only for errors
+
+        key = name if name in self else "loss" if name == "history" else None
+        hint = did_you_mean(name, self) if key is None else f"; a History is a dict of the numbers: history[{key!r}]"
+        raise attribute_error("'History' object", name, hint)
+
+    def __str__(self) -> str:
+        """Return a line with the first and the last number of each quantity. `repr` has all numbers."""
+        ends = [f"{name} {' → '.join([f'{x:.4g}' for x in (*x[:1], *x[1:][-1:])])}" for name, x in self.items() if x]
+        epochs = max(map(len, self.values()), default=0)
+        return make_writable(", ".join([f"{epochs} epoch{'s' * (epochs != 1)}", *ends]))
 
     def __missing__(self, name: str) -> Any:
         raise KeyError(f"{name!r} was not measured, only {', '.join(self)}; fit takes metrics and validation_data")

@@ -230,7 +230,12 @@ def prepare_data(
     """Return all rows as arrays, or Sources, that the model and the loss take, and the names of `model_inputs`."""
     inputs, column_names = model_inputs(model, name, x, expected)
     targets = {target_name: read_array(a, target_name) for target_name, a in loss_targets(loss, y)}
-    shape, rows = check_rows(model, name, inputs), len(inputs[0])
+    try:
+        shape, rows = check_rows(model, name, inputs), len(inputs[0])
+    except ValueError as error:
+        if not isinstance(x, Mapping):
+            raise
+        raise ValueError(f"{error}; {name} is a dict, whose values are columns: {', '.join(map(repr, x))}") from None
     check_indices(model, name, inputs)
     for target_name, a in targets.items():
         if a.shape[:1] != (rows,):

@@ -36,6 +36,11 @@ class FitOptions:
 
     def check(self) -> None:
         """Check the options that need neither the model nor its data. Raise ValueError or TypeError."""
+        if isinstance(self.loss, str) or isinstance(self.optimizer, str):
+            from caffelite._support.hints import string_hint  # only for errors
+
+            got, hint = (self.loss, self.optimizer), string_hint(loss=self.loss, optimizer=self.optimizer)
+            raise TypeError(f"fit takes a loss and an optimizer as objects, got {got}{hint}")
         self.epochs = check_positive_integer("epochs", self.epochs, math.inf)
         self.metrics = resolve_metrics(self.metrics)
         if self.clip_norm is not None:

@@ -31,9 +31,10 @@ from caffelite.core.sparse import is_sparse, to_row_array
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
-from caffelite.functions import Conv1d, Conv2d, Linear, Sigmoid, Tanh
+from caffelite.functions import Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
+from caffelite.training.callbacks.advice import describe_merged
 from caffelite.training.inputs import as_losses, prepare_data
 from caffelite.visualize.graph import observe_graph
 from caffelite.visualize.plots import PALETTE
@@ -331,39 +332,7 @@ def _design_findings(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str
             continue
         if applied[before.name] > 1 or applied[step.name] > 1:
             continue
-        if one := _describe_merged(step.kind, before.function, step.function):
-            kind = step.kind.__name__
-            yield (
-                f"Layers {before.name} and {step.name} are {kind}, with nothing between them: together they are {one}. "
-                "Put ReLU() between them."
-            )
-
-
-def _describe_merged(kind: type, first: Any, second: Any) -> str:
-    """Return the layer that two layers of a kind are together; "" if there is none, or if a reason for the two is
-    likely.
-
-    Likely reasons are a frozen layer, groups, and a window that is a row or a column. Few numbers between the two
-    layers are a factorization: not every such layer is a product of two.
-    """
-    is_trained = all(p.requires_grad for p in (*first.parameters(), *second.parameters()))
-    if kind not in (Linear, Conv1d, Conv2d) or not is_trained:
-        return ""
-    if kind is Linear:
-        return "one Linear" if first.out_features >= min(first.in_features, second.out_features) else ""
-    if first.groups > 1 or second.groups > 1:
-        return ""
-    width, before, after = first.out_channels, first.in_channels, second.out_channels
-    if _window_size(second) == 1 and second.padding == (0,) * second.axes:
-        return f"one {kind.__name__}" if width >= min(before * _window_size(first), after) else ""
-    if min(first.kernel_size + second.kernel_size) > 1 and width >= min(before, after):
-        return f"one {kind.__name__} with a larger window, except at the borders"
-    return ""
-
-
-def _window_size(convolution: Any) -> int:
-    """How many places a convolution's window has."""
-    return math.prod(convolution.kernel_size)
+        yield from describe_merged(step.kind, before.name, before.function, step.name, step.function)
 
 
 def _value_findings(inspection: Inspection) -> Iterator[str]:

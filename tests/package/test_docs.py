@@ -1,6 +1,7 @@
 """The pages of docs/ are programs: they run as the site's build runs them, and what they name is there."""
 
 import importlib
+import inspect
 import operator
 import os
 import re
@@ -141,6 +142,24 @@ def test_the_names_in_the_text_are_caffelites():
     assert len(names) >= 60
     for name in names:
         assert operator.attrgetter(name)(cl), name
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("reference/*.md")), ids=lambda page: page.stem)
+def test_the_reference_has_the_signatures_that_the_code_has(page, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    signatures = importlib.import_module("signatures")
+    assert signatures.write_signatures(page.read_text()) == page.read_text(), "run docs/_extensions/signatures.py"
+
+
+def test_the_reference_leaves_out_names_of_other_frameworks(monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    leave_out = importlib.import_module("reference").leave_out
+    names = [(cl.Model, name) for name in ("compile", "trainable", "fit", "all_functions")]
+    names += [(cl.Tensor, name) for name in ("view", "reshape")]
+    members = {name: inspect.getattr_static(cls, name) for cls, name in names}
+    hidden = {name for name, value in members.items() if leave_out(None, "class", name, value, False, None)}
+    assert hidden == {"compile", "trainable", "all_functions", "view"}
 
 
 @pytest.mark.sources

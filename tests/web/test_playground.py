@@ -168,6 +168,7 @@ def frames():
         assert not one.engine._thread.is_alive()
 
 
+@pytest.mark.filterwarnings("ignore:Layers .* with nothing between them:caffelite.TrainingWarning")
 @pytest.mark.parametrize("seed", range(50))
 def test_the_program_gives_the_bits_that_the_page_shows(seed, frames):
     setting, epochs = draw_setting(seed), 3

@@ -17,6 +17,8 @@ from typing import IO
 
 import numpy as np
 
+from caffelite._support.migration_hints import hint_arguments
+
 TrainTestSplit = tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 IDX = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
@@ -28,6 +30,7 @@ MAX_RATIO = 1032  # gzip packs 258 bytes into two bits at best
 CHUNK_BYTES = 256 * CIFAR_ROW  # bytes to read at a time: whole rows
 
 
+@hint_arguments
 def mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
     """Return 70,000 handwritten digits of 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
@@ -47,6 +50,7 @@ def mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSp
     return _images_and_labels("mnist", Path(folder), download)
 
 
+@hint_arguments
 def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
     """Return 70,000 pictures of clothes, 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
@@ -60,6 +64,7 @@ def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> Tra
     return _images_and_labels("fashion_mnist", Path(folder), download)
 
 
+@hint_arguments
 def cifar10(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
     """Return 60,000 photographs of 32 × 32 pixels: (x_train, y_train), (x_test, y_test).
 

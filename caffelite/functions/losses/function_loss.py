@@ -67,7 +67,10 @@ def as_loss(loss: Any) -> Function:
     if isinstance(loss, Function):
         return loss
     if not callable(loss) or isinstance(loss, type):
-        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {loss!r}")
+        from caffelite._support.hints import string_hint  # only for errors
+
+        got = f"{loss!r}{string_hint(loss=loss)}"
+        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {got}")
     return FunctionLoss.from_function(loss)
 
 

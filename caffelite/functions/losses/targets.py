@@ -86,6 +86,8 @@ def _label_type_error(loss: str, targets: Any, labels: np.ndarray, classes: int 
         hint = "; classes, y = np.unique(y, return_inverse=True) numbers them"
     elif labels.dtype.kind in "fb" and (labels == np.trunc(labels)).all():
         hint = "; y.astype(int) makes integers of them"
+    elif labels.dtype.kind == "f":
+        hint = "; for numbers use cl.MSELoss()"
     return TypeError(f"{loss} takes {allowed}, got {labels.dtype}{where}{hint}")
 
 
@@ -173,9 +175,11 @@ def check_numbers_shape(loss: str, targets_shape: Shape, scores_shape: Shape, ex
     is_column = len(shape) > 1 and shape[-1] in (1, None)
     if not matches_shape(targets_shape, shape) and not (is_column and matches_shape(targets_shape, shape[:-1])):
         without_last = f"{format_shape(shape[:-1])} or " if shape[-1:] == (1,) and len(shape) > 1 else ""
+        is_vector = expected is None and targets_shape == scores_shape[:1]
+        hint = "; for labels of classes use cl.SoftmaxLoss(), for one number a row a model with one output" * is_vector
         raise ValueError(
             f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected "
-            f"{'the same shape' if expected is None else without_last + format_shape(shape)}"
+            f"{'the same shape' if expected is None else without_last + format_shape(shape)}{hint}"
         )
 
 

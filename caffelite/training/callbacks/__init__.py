@@ -22,8 +22,6 @@ have any of these methods:
 A training that continues from a checkpoint begins with its old history. Callbacks do not make a step slower.
 """
 
-from typing import Any
-
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.callbacks.base import Training
 from caffelite.training.callbacks.checkpoint import Checkpoint
@@ -43,10 +41,3 @@ __all__ = [
     "TensorBoard",
     "Training",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Raise AttributeError for a missing name, with caffelite's name if it is one of Keras."""
-    from caffelite._support import hints
-
-    raise hints.attribute_error("module 'caffelite.callbacks'", name, hints.name_hint(name, __all__, "cl.callbacks"))

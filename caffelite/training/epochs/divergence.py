@@ -62,7 +62,12 @@ def describe_nonfinite(data: Batch) -> str:
     y_names = ["y"] if len(data.targets) == 1 else [f"y[{i}]" for i in range(len(data.targets))]
     named_arrays = [*[("x", x) for x in data.inputs], *zip(y_names, data.targets, strict=True)]
     bad = [(name, ~finite_rows(a)) for name, a in named_arrays if a.dtype.kind == "f"]
-    return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
+    return "".join([_count_rows(name, rows) for name, rows in bad if rows.any()])
+
+
+def _count_rows(name: str, is_bad: np.ndarray) -> str:
+    count, first = is_bad.sum(), "first " if is_bad.sum() > 1 else ""
+    return f"; {name} is not finite in {count} of {len(is_bad)} rows, {first}in row {is_bad.argmax()} of these"
 
 
 def describe_nonfinite_parameter(model: BaseModel) -> str:

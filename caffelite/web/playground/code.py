@@ -6,6 +6,7 @@ import inspect
 import io
 from typing import Any
 
+from caffelite.training.callbacks.advice import accept_merged_layers
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.data import DATA, numbers, table
 
@@ -93,4 +94,6 @@ def build_objects(setting: Setting) -> dict[str, Any]:
     if setting.table is not None:  # its file is not on this machine, or elsewhere
         objects["open"] = lambda *_, **__: io.StringIO(setting.table.text)
     exec(setup_code(setting), objects)
+    if setting.activation == "none":
+        accept_merged_layers(objects["model"])
     return objects
