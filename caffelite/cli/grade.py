@@ -26,8 +26,9 @@ from caffelite.exercises.answers import PROBLEM
 
 TEXT = """\
 Count the exercises that students have solved, and print a table in CSV: a row for each program (.py) and each notebook
-(.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so no answer can end or hang the run.
-It can still delete your files: use an account or a container where it can do no harm."""
+(.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so an answer that ends, hangs or writes
+without end does not end or hang the run. An answer that is meant to do harm can still delete your files and end your
+programs: use an account or a container where it can do no harm."""
 SUFFIXES = (".py", ".ipynb")
 THREAD_VARIABLES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 POLL_INTERVAL = 0.02  # seconds between two looks at the time

@@ -151,7 +151,7 @@ def test_the_problem_of_a_file_is_reported_and_what_came_before_it_counts(progra
         "import os\nos.fork()\n",
     ],
 )
-def test_what_a_file_does_to_files_and_processes_changes_no_result(program, grades):
+def test_files_and_processes_that_an_answer_makes_or_removes_change_no_result(program, grades):
     rows = grades(anna_py=program + RELU, ben_py=RELU)
     assert rows == {"anna.py": ("1", "relu", ""), "ben.py": ("1", "relu", "")}
 
