@@ -164,7 +164,7 @@ def test_a_file_that_writes_on_and_on_ends(write, grades):
 
 
 def test_an_answer_that_knows_where_the_results_go_cannot_write_one(grades):
-    program = "import os, sys\nos.write(int(sys.argv[2]), b'problem \\nrelu right\\n')\n"
+    program = "import os, sys\nos.write(int(sys.argv[2]), b'x problem \\nx relu right\\n')\n"
     assert grades(anna_py=program, ben_py=RELU) == {
         "anna.py": ("0", "", "the file wrote into the results"),
         "ben.py": ("1", "relu", ""),
