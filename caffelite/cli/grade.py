@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,18 @@ from caffelite.cli import argtypes
 from caffelite.cli.options import add_command
 from caffelite.cli.output import UsageError, as_csv
 from caffelite.exercises import EXERCISES
+from caffelite.exercises.answers import PROBLEM
 
 TEXT = """\
 Count the exercises that students have solved, and print a table in CSV: a row for each program (.py) and each notebook
-(.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so no answer can end or hang the run.
-It can still delete your files: use an account or a container where it can do no harm."""
+(.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so an answer that ends, hangs or writes
+without end does not end or hang the run. An answer that is meant to do harm can still delete your files and end your
+programs: use an account or a container where it can do no harm."""
 SUFFIXES = (".py", ".ipynb")
 THREAD_VARIABLES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-POLL_INTERVAL = 0.02  # seconds between two looks at a process
+POLL_INTERVAL = 0.02  # seconds between two looks at the time
+MAX_LINE = 2**12  # bytes of a result
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def add(commands: Any) -> None:
@@ -64,45 +71,96 @@ def grade_file(path: Path, seconds: int) -> tuple[list[str], list[str]]:
     problems: list[str] = []
     remaining = list(EXERCISES)
     while remaining:
-        lines, reason = run_answers(path, remaining, seconds)
-        if not lines:
+        results, reason = run_answers(path, remaining, seconds)
+        if PROBLEM not in results:
             return solved, [*problems, f"the file {reason}"]
-        problem, *verdicts = lines
-        if problem and problem not in problems:
-            problems.append(problem)
-        solved += [name for name, verdict in zip(remaining, verdicts, strict=False) if verdict == "right"]
-        remaining = remaining[len(verdicts) :]
+        if results[PROBLEM] and results[PROBLEM] not in problems:
+            problems.append(results[PROBLEM])
+        solved += [name for name in remaining if results.get(name) == "right"]
+        remaining = [name for name in remaining if name not in results]
         if remaining:
             problems.append(f"{remaining.pop(0)} {reason}")
     return solved, problems
 
 
-def run_answers(path: Path, names: list[str], seconds: int) -> tuple[list[str], str]:
-    """Run `caffelite.exercises.answers` for a file. Returns the lines of its results, and why there are no more."""
+def run_answers(path: Path, names: list[str], seconds: int) -> tuple[dict[str, str], str]:
+    """Run `caffelite.exercises.answers` for a file. Returns its results, and why there are no more.
+
+    The results come through a socket, and each begins with a token that only that program knows. So no file that an
+    answer writes or removes, and nothing that it writes to the socket, is taken for a result.
+    """
     environment = os.environ | {"MPLBACKEND": "agg"} | dict.fromkeys(THREAD_VARIABLES, "1")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        results = Path(folder, ".results")
-        results.touch()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "caffelite.exercises.answers", path, results, *names],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        size, end, reason = 0, time.monotonic() + seconds, "ended Python"
+    token = secrets.token_hex()
+    ours, theirs = socket.socketpair()
+    ours.sendall(token.encode())
+    with defer_signals() as signals, ours:
+        folder = tempfile.mkdtemp()
         try:
-            while process.poll() is None:
-                if results.stat().st_size > size:
-                    size, end = results.stat().st_size, time.monotonic() + seconds
-                if time.monotonic() > end:
-                    reason = f"took more than {plural(seconds, 'second')}"
-                    break
-                time.sleep(POLL_INTERVAL)
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "caffelite.exercises.answers", path, str(theirs.fileno()), *names],
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                )
+            try:
+                return read_results(ours, token, [PROBLEM, *names], seconds, signals)
+            finally:
+                with suppress(ProcessLookupError, PermissionError):  # it has ended
+                    os.killpg(process.pid, signal.SIGKILL)  # with all processes that it has started
+                process.wait()
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
-                os.killpg(process.pid, signal.SIGKILL)  # with all processes that it has started
-            process.wait()
-        return results.read_text(encoding="utf-8", errors="replace").splitlines(), reason
+            with suppress(subprocess.TimeoutExpired):  # it may have a hundred thousand folders, each in another
+                subprocess.run(["rm", "-rf", folder], stderr=subprocess.DEVNULL, timeout=seconds)
+
+
+def read_results(
+    channel: socket.socket, token: str, names: list[str], seconds: int, signals: list[int]
+) -> tuple[dict[str, str], str]:
+    """Read lines of a token, a name and a result, until there is one for each name, or a signal has come.
+
+    Returns the results by name, and why there are no more.
+    """
+    results: dict[str, str] = {}
+    rest, end = b"", time.monotonic() + seconds
+    channel.settimeout(POLL_INTERVAL)
+    while len(results) < len(names) and not signals:
+        if time.monotonic() > end:
+            return results, f"took more than {plural(seconds, 'second')}"
+        try:
+            content = channel.recv(MAX_LINE)
+        except TimeoutError:
+            continue
+        except ConnectionResetError:
+            content = b""
+        if not content:
+            break
+        *lines, rest = (rest + content).split(b"\n")
+        for line in lines:
+            mark, name, result = [*line.decode(errors="replace").split(" ", 2), "", ""][:3]
+            if mark != token or name not in names:
+                return results, "wrote into the results"
+            if name not in results:  # a copy of the process, by os.fork, may judge it, too
+                results[name], end = result, time.monotonic() + seconds
+        if len(rest) > MAX_LINE:
+            return results, "wrote into the results"
+    return results, "ended Python"
+
+
+@contextmanager
+def defer_signals() -> Iterator[list[int]]:
+    """Inside, signals that end a program are put into a list. The first of them takes effect at the end."""
+    signals: list[int] = []
+    numbers = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    handlers = {number: signal.signal(number, lambda number, frame: signals.append(number)) for number in numbers}
+    try:
+        yield signals
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if signals:
+            signal.raise_signal(signals[0])

@@ -35,7 +35,7 @@ def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
             if old_status is not None:
                 _keep_owner_and_mode(file.fileno(), old_status)
             for part in parts:
-                _write_all(file, as_bytes(part))
+                write_all(file, as_bytes(part))
             os.fsync(file.fileno())
             os.replace(temporary, target)
     except OSError as error:
@@ -141,6 +141,7 @@ def as_bytes(content: Any) -> Any:
     return np.frombuffer(content, np.uint8).data if memoryview(content).nbytes else b""
 
 
-def _write_all(file: Any, content: Any) -> None:
+def write_all(file: Any, content: Any) -> None:
+    """Write bytes to a file without a buffer. On a disk that fills, some of them are written before the OSError."""
     while content:
         content = content[file.write(content) :]

@@ -122,8 +122,7 @@ class Live:
             if self._training.is_main:
                 self._status.state, self._status.why = self._describe_end(None if error is self._outer_error else error)
                 self._updates.make(time.monotonic(), SECONDS_AT_END, is_over=True)
-                with suppress(OSError):
-                    self._updates.save()
+                self._updates.save()
                 self._flush_pages()
         finally:
             if self.server is not None:
@@ -186,7 +185,8 @@ def live(port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str
         Whether to open the page.
     folder : path, optional
         Keep each run in a file of this folder, which is made if it does not exist. The page shows all runs of the
-        folder side by side. Without it, the page shows the runs of this callback.
+        folder side by side. Without it, the page shows the runs of this callback. If the file cannot be written later,
+        for example on a full disk, caffelite gives a RuntimeWarning, and the training goes on.
 
     The training computes the same bits as without it, unless a page changes the rate or ends the training. It takes
     less than 2 % of the time. The server ends with the training; a page that is open keeps what it shows.

@@ -10,8 +10,8 @@ These rules keep others out:
 - The socket needs an Origin that is the server's own. Browsers send the true one.
 - The page may load scripts and styles from this server only, and none are inline.
 
-The length of a message, the number of pages, and the messages that wait to be sent have limits. If a page reads slowly,
-it misses messages: a newer message replaces an older one of its kind.
+The length of a message, the number of pages, the messages that wait to be sent, and other connections have limits. If a
+page reads slowly, it misses messages: a newer message replaces an older one of its kind.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import os
 import secrets
 import socket
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -35,6 +37,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from caffelite.web.connection import BATCH, Connection, QuietServer
 from caffelite.web.messages import encode
 
 STATIC = Path(__file__).with_name("static")
@@ -53,6 +56,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Connection": "close",  # or it would stay for the next request
 }
 CLOSE_FULL, CLOSE_FORBIDDEN = 4001, 4003  # codes with which a socket is closed
 
@@ -144,11 +148,11 @@ class Server:
             WebSocketRoute("/socket", self._serve_socket),
         ]
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
-        options |= {"log_level": "critical"}  # an attacker cannot write on the user's terminal
+        options |= {"log_level": "critical", "http": partial(Connection, {}), "backlog": BATCH}
         options |= {"ws_max_size": max_message, "ws_max_queue": 4, "ws_per_message_deflate": False}
-        options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
+        options |= {"timeout_graceful_shutdown": 1}
         config = uvicorn.Config(LocalHostOnly(Starlette(routes=routes), self.hosts), **options)
-        self._server = AbortingServer(config)
+        self._server = QuietServer(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), daemon=True, name="caffelite.web"
         )
@@ -183,7 +187,7 @@ class Server:
 
     async def _serve_file(self, request: Request) -> Response:
         path = STATIC / request.path_params["name"]
-        if path.suffix not in MEDIA_TYPES or path.suffix == ".html" or path.parent != STATIC or not path.is_file():
+        if path.suffix not in MEDIA_TYPES or path.suffix == ".html" or path.name not in os.listdir(STATIC):
             return PlainTextResponse("There is no such file.", 404, HEADERS)
         return FileResponse(path, headers=HEADERS, media_type=MEDIA_TYPES[path.suffix])
 
@@ -197,6 +201,7 @@ class Server:
             await websocket.close(CLOSE_FULL, f"{MAX_PAGES} pages are open already: close one")
             return
         self.pages += 1
+        websocket.state.connection.keep()
         channel = Channel(asyncio.get_running_loop())
         tasks = [
             asyncio.create_task(task)
@@ -234,15 +239,6 @@ class Server:
                 for content in await channel._take_waiting():
                     await asyncio.wait_for(websocket.send_bytes(content), SEND_TIMEOUT)
                 channel._mark_sent()
-
-
-class AbortingServer(uvicorn.Server):
-    """Also closes the connections of pages that do not answer. Then these pages notice that the server has gone."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        for connection in [*self.server_state.connections]:
-            connection.transport.abort()
 
 
 class LocalHostOnly:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from caffelite._support.warnings import warn
 from caffelite.web import snapshots
 from caffelite.web.runs import STALE_AFTER, Runs
 from caffelite.web.server import Channel, encode_message
@@ -61,6 +62,7 @@ class Updates:
         self.training, self.status, self.runs = training, status, runs
         self.view = snapshots.TrainingView(training)
         self.had_page = False  # whether a page has ever been open
+        self.has_warned = False  # that the run is not kept
         self.wake_event = threading.Event()  # set when a page joins or asks for something
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
@@ -168,8 +170,8 @@ class Updates:
             return PARTS[name](self.view)
 
     def _save_file(self) -> dict[str, Any]:
-        self.save()
-        return {"path": str(self.runs.path(self.status.name))}
+        error = self.save()
+        return {"path": str(self.runs.path(self.status.name))} if error is None else {"error": str(error)}
 
     def publish(self, kind: str, message: dict[str, Any]) -> None:
         """Keep a message for new pages and for the file. `send` sends it."""
@@ -186,6 +188,13 @@ class Updates:
                 channel.send(kind, content)
         self._unsent.clear()
 
-    def save(self) -> None:
-        """Keep the run as it is now. Raise OSError if it cannot be written."""
-        self.runs.save(self.status.name, self._messages)
+    def save(self) -> OSError | None:
+        """Keep the run as it is now. If it cannot be written, return the error, and warn of the first one."""
+        try:
+            self.runs.save(self.status.name, self._messages)
+        except OSError as error:
+            if not self.has_warned:
+                self.has_warned = True
+                warn(f"cl.live: the run is not kept: {error}", RuntimeWarning)
+            return error
+        return None

@@ -3,11 +3,16 @@
 import csv
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from caffelite import cli
+from caffelite.exercises.answers import forbid_signals
 
 RELU = """
 import numpy as np
@@ -16,6 +21,7 @@ import caffelite as cl
 def relu(x):
     return np.maximum(x, 0)
 """
+WROTE = "mse wrote into the results"
 SLOPE = """
 def slope(f, w):
     return (f(w + 1e-5) - f(w - 1e-5)) / 2e-5
@@ -35,7 +41,7 @@ def cell(source, kind="code"):
 def grades(tmp_path, capsys):
     """Write files, and run the command. Returns the row of each file."""
 
-    def grade(seconds=5, **files):
+    def grade(seconds=20, **files):
         for name, content in files.items():
             name, _, suffix = name.rpartition("_")
             path = tmp_path / f"{name}.{suffix}"
@@ -91,8 +97,12 @@ def test_folders_of_students_are_read_and_hidden_ones_are_not(grades, tmp_path):
     [
         ("import os\n    os._exit(0)", "mse ended Python"),
         ("import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)", "mse ended Python"),
-        ("while True:\n        pass", "mse took more than 2 seconds"),
-        ("while True:\n        try: 1 / 0\n        except BaseException: pass", "mse took more than 2 seconds"),
+        ("while True:\n        pass", "mse took more than 4 seconds"),
+        ("while True:\n        try: 1 / 0\n        except BaseException: pass", "mse took more than 4 seconds"),
+        ("import os\n    os.closerange(3, 100)", "mse ended Python"),
+        ("import os, sys\n    os.write(int(sys.argv[2]), b'right\\n')", WROTE),
+        ("import os, sys\n    os.write(int(sys.argv[2]), b'x' * 10**6)", WROTE),
+        ("raise ValueError('\\ud83d')", ""),
         ("import sys\n    sys.exit()", ""),
         ("raise KeyboardInterrupt", "mse ended Python"),
         ("while True:\n        f = lambda: f()\n        f()", ""),
@@ -102,9 +112,9 @@ def test_folders_of_students_are_read_and_hidden_ones_are_not(grades, tmp_path):
     ],
 )
 def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(ending, problem, grades):
-    program = RELU + f"def mse(p, y):\n    {ending}\n" + "def descend(slope, w, lr, steps):\n"
+    program = RELU + f"def mse(p, y):\n    {ending}\ndef descend(slope, w, lr, steps):\n"
     program += "    for _ in range(steps):\n        w = w - lr * slope(w)\n    return w\n"
-    rows = grades(seconds=2, anna_py=program, ben_py=RELU)
+    rows = grades(4 if "took" in problem else 20, anna_py=program, ben_py=RELU)
     assert rows == {"anna.py": ("2", "relu descend", problem), "ben.py": ("1", "relu", "")}
 
 
@@ -113,7 +123,9 @@ def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(endin
     [
         ("def relu(x:\n", "0", "line 1: SyntaxError: '(' was never closed"),
         (RELU + "print(rleu(3))\n" + SLOPE, "1", "line 7: NameError: name 'rleu' is not defined"),
-        (RELU + "while True:\n    pass", "0", "the file took more than 2 seconds"),
+        (RELU + "while True:\n    pass", "0", "the file took more than 4 seconds"),
+        (RELU + "raise ValueError('\\ud83d')", "1", "line 7: ValueError: \\ud83d"),
+        (RELU + "raise ValueError('x' * 10**7)", "1", "line 7: ValueError: xxx"),
         (RELU + "import os\nos._exit(1)", "0", "the file ended Python"),
         (RELU + "import sys\nsys.exit('bye')", "1", "line 8: SystemExit: bye"),
         ("", "0", ""),
@@ -121,10 +133,79 @@ def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(endin
     ],
 )
 def test_the_problem_of_a_file_is_reported_and_what_came_before_it_counts(program, right, problem, grades):
-    row = grades(seconds=2, anna_py=program)["anna.py"]
+    row = grades(4 if "took" in problem else 20, anna_py=program)["anna.py"]
     assert row[0] == right
     assert row[2].startswith(problem)
     assert problem or not row[2]
+    assert len(row[2]) <= 500
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import os\nfor f in os.listdir('.'): os.remove(f)\n",
+        "import os, shutil\nshutil.rmtree(os.getcwd())\n",
+        "import os, sys\nif os.path.exists(sys.argv[2]): os.remove(sys.argv[2])\nos.mkfifo(sys.argv[2])\n",
+        "import os, sys\nif os.path.exists(sys.argv[2]): os.remove(sys.argv[2])\nos.mkdir(sys.argv[2])\n",
+        "import os\nfor _ in range(3000): os.mkdir('a'); os.chdir('a')\n",
+        "import os\nos.fork()\n",
+    ],
+)
+def test_files_and_processes_that_an_answer_makes_or_removes_change_no_result(program, grades):
+    rows = grades(anna_py=program + RELU, ben_py=RELU)
+    assert rows == {"anna.py": ("1", "relu", ""), "ben.py": ("1", "relu", "")}
+
+
+@pytest.mark.parametrize("write", ["open(sys.argv[2], 'a').write('x\\n')", "print('x')"])
+def test_a_file_that_writes_on_and_on_ends(write, grades):
+    program = f"import sys, time\nwhile True:\n    {write}\n    time.sleep(0.3)\n"
+    rows = grades(4, anna_py=RELU + program, ben_py=RELU)
+    assert rows == {"anna.py": ("0", "", "the file took more than 4 seconds"), "ben.py": ("1", "relu", "")}
+
+
+def test_an_answer_that_knows_where_the_results_go_cannot_write_one(grades):
+    program = "import os, sys\nos.write(int(sys.argv[2]), b'x problem \\nx relu right\\n')\n"
+    assert grades(anna_py=program, ben_py=RELU) == {
+        "anna.py": ("0", "", "the file wrote into the results"),
+        "ben.py": ("1", "relu", ""),
+    }
+
+
+def test_an_answer_cannot_send_a_signal_to_the_process_that_grades(grades):
+    program = """
+import os, signal
+import numpy as np
+
+def relu(x):
+    for send, process in ((os.kill, os.getppid()), (os.killpg, os.getpgid(os.getppid()))):
+        try:
+            send(process, signal.SIGCONT)
+            return
+        except PermissionError:
+            pass
+    os.kill(os.getpid(), signal.SIGCONT)
+    return np.maximum(x, 0)
+"""
+    assert grades(anna_py=program)["anna.py"] == ("1", "relu", "")
+    with pytest.raises(PermissionError):
+        forbid_signals("os.kill", (-1, signal.SIGKILL))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_ends_it_ends_the_process_of_the_answer(number, tmp_path):
+    pid = tmp_path / "pid"
+    source = f"import os, time\nopen({str(pid)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(60)"
+    (tmp_path / "anna.py").write_text(source)
+    command = [sys.executable, "-m", "caffelite", "grade", tmp_path, "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 60
+        while not (pid.exists() and pid.read_text().endswith(".")):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(30) == (130 if number == signal.SIGINT else -number)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()[:-1]), 0)
 
 
 def test_a_broken_notebook_and_a_binary_file_are_reported(grades, tmp_path):

@@ -58,16 +58,39 @@ def test_a_log_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path
     assert bits(model) == before
 
 
-def test_a_log_that_may_not_grow_raises_and_names_the_file(tmp_path):
-    model, path = classifier(2, 3), tmp_path / "log.csv"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len("epoch,loss\n"), limits[1]))
-    try:
-        with pytest.raises(OSError, match=f"File too large: '{path}'"):
-            train(model, X, Y, callbacks=[CSVLog(path)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    train(model, X, Y)
+class FullDisk:
+    """A callback: during these epochs, counted from 1, no file may grow over `size` bytes."""
+
+    def __init__(self, size, epochs):
+        self.size, self.epochs = size, epochs
+        self.limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def __call__(self, epoch, history):
+        size = self.size if epoch + 1 in self.epochs else self.limits[0]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, self.limits[1]))
+
+    def end(self):
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.limits)
+
+
+def test_a_log_on_a_full_disk_is_a_warning_and_later_has_the_rows_that_it_lacked(tmp_path):
+    path, contents = tmp_path / "log.csv", []
+    size = len("epoch,loss\n1,1.")  # so a part of a row is written
+    callbacks = [FullDisk(size, [1, 2]), CSVLog(path), lambda *_: contents.append(path.read_text())]
+    with pytest.warns(RuntimeWarning, match=f"not written: .*File too large: '{path}'; the training continues") as all:
+        history = train(classifier(2, 3), X, Y, epochs=4, callbacks=callbacks)
+    assert [warning.filename for warning in all] == [train.__code__.co_filename] * 2
+    assert contents[:2] == ["epoch,loss\n"] * 2
+    _, *rows = read_rows(path)
+    assert [[int(epoch), float(loss)] for epoch, loss in rows] == [[i, x] for i, x in enumerate(history["loss"], 1)]
+    assert history.epochs == len(rows) == 4
+
+
+def test_tensorboard_on_a_full_disk_is_a_warning_and_the_training_continues(tmp_path):
+    pytest.importorskip("tensorboardX")
+    callbacks = [FullDisk(100, [1, 2, 3]), cl.callbacks.TensorBoard(tmp_path)]
+    with pytest.warns(RuntimeWarning, match="TensorBoard was not written: .*File too large"):
+        assert train(classifier(2, 3), X, Y, epochs=3, callbacks=callbacks).epochs == 3
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])

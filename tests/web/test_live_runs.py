@@ -1,6 +1,7 @@
 """The runs in a folder, and the command that shows them."""
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from websockets.sync.client import connect
 
 import caffelite as cl
 from caffelite import cli
+from caffelite.web import updates
 from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
 from caffelite.web.server import encode_message
@@ -83,6 +85,42 @@ def test_a_folder_that_cannot_be_written_ends_fit_before_its_first_step(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError, match="file"):
         fit([cl.live(open_browser=False, folder=tmp_path / "file")], 1)
+
+
+def test_a_run_that_a_full_disk_does_not_keep_is_a_warning(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_disk(epoch, history):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+
+    try:
+        with pytest.warns(RuntimeWarning, match="the run is not kept: .*File too large: '.*run'") as all:
+            _, history = fit([cl.live(open_browser=False, folder=tmp_path), fill_disk], 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert history.epochs == 2000
+    assert len(all) == 1
+
+
+def test_a_run_is_kept_once_a_full_disk_has_room_again(tmp_path, monkeypatch):
+    calls, save = [], Runs.save
+
+    def fail_once(*arguments):
+        calls.append(None)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        save(*arguments)
+
+    def stop(epoch, history):
+        time.sleep(0.01)
+        return bool([path for path in tmp_path.iterdir() if path.stat().st_size])
+
+    monkeypatch.setattr(Runs, "save", fail_once)
+    for name in ("SLOW_INTERVAL", "TIME_SHARE"):
+        monkeypatch.setattr(updates, name, 1.0)
+    with pytest.warns(RuntimeWarning, match="the run is not kept: .*No space left"):
+        _, history = fit([cl.live(open_browser=False, folder=tmp_path), stop], 2000)
+    assert history.epochs < 2000
 
 
 def test_a_run_that_was_broken_off_is_reported_to_be(tmp_path):

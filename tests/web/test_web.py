@@ -4,6 +4,8 @@ import contextlib
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -19,6 +21,7 @@ pytest.importorskip("websockets")
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from caffelite.web import connection
 from caffelite.web import server as web
 from caffelite.web.messages import encode
 
@@ -172,6 +175,7 @@ def test_the_page_needs_the_token_and_has_a_strict_policy(server):
         "%2e%2e%2foutside.js",
         "",
         "no.js",
+        "a" * 5000 + ".js",
     ],
 )
 def test_it_serves_its_own_scripts_and_nothing_else(server, name):
@@ -311,6 +315,77 @@ def test_messages_come_from_any_thread_and_the_newest_comes_last(server):
             thread.join()
         channel.wait_until_sent(5)
         assert channel._sent.is_set()
+
+
+# ---- connections without the token -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"GET / HTTP/1.1\r\nHost:"])
+def test_connections_that_send_no_request_do_not_lock_the_user_out(content, server):
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", server.port)
+        connections = [stack.enter_context(socket.create_connection(address)) for _ in range(150)]
+        with contextlib.suppress(OSError):  # the server has closed some
+            for each in connections:
+                each.sendall(content)
+        assert get(server, f"/?token={server.token}")[0] == 200
+        with page(server) as one:
+            assert decode_in_javascript(one.recv(10))["kind"] == "hello"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"GET / HTTP/1.1\r\nHost:", b"GET /socket HTTP/1.1\r\nUpgrade: websocket\r\n"]
+)
+def test_a_connection_that_sends_no_request_is_closed_and_a_page_stays(content, server, monkeypatch):
+    monkeypatch.setattr(connection, "MAX_SECONDS", 0.3)
+    with page(server) as one, socket.create_connection(("127.0.0.1", server.port), timeout=10) as silent:
+        one.recv(10)
+        silent.sendall(content)
+        assert silent.recv(1) == b""
+        one.send('{"kind": "still here"}')
+        assert decode_in_javascript(one.recv(10))["of"] == {"kind": "still here"}
+
+
+TRAINING = """
+import resource, sys, time
+from pathlib import Path
+import caffelite as cl
+from caffelite.web.playground.page import Playground
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (180, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+page = Playground(0)
+print(page.server.port, flush=True)
+sys.stdin.readline()
+cl.MLP(2, [2], seed=0).save(sys.argv[1])
+files = []
+try:
+    while True:
+        files.append(open(sys.argv[1]))
+except OSError:  # this program has used all of its files
+    print("no more", flush=True)
+sys.stdin.readline()
+del files
+page.stop()
+"""
+
+
+def test_connections_leave_files_for_the_training_and_print_nothing(tmp_path):
+    command = [sys.executable, "-c", TRAINING, tmp_path / "m.safetensors"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen(command, text=True, **pipes))
+        stack.callback(process.kill)
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        connections = [stack.enter_context(socket.create_connection(address)) for _ in range(220)]
+        print(file=process.stdin, flush=True)
+        assert process.stdout.readline() == "no more\n"
+        for each in connections:
+            each.close()
+        stack.enter_context(socket.create_connection(address))
+        time.sleep(0.5)
+        _, said = process.communicate("\n")
+    assert said == ""
+    assert process.returncode == 0
 
 
 # ---- its life -------------------------------------------------------------------------------------------------------

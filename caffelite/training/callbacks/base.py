@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from caffelite._kernels import EpochHook
+from caffelite._support.warnings import warn
 from caffelite.core.function import Function
+from caffelite.files.safetensors import HeaderSizeError
 from caffelite.files.state import BaseModel
 from caffelite.training.history import History
 from caffelite.training.metrics.base import Metric, OutputMetric
+
+
+@contextmanager
+def warn_on_write_error(what: str) -> Iterator[None]:
+    """Inside, a file that cannot be written is a RuntimeWarning: a full disk does not end a training."""
+    try:
+        yield
+    except (OSError, HeaderSizeError) as error:
+        warn(f"{what}: {error}; the training continues", RuntimeWarning)
 
 
 class LoopHook:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 from caffelite.core.arrays import check_nonnegative, check_positive_integer
 from caffelite.files.atomic import check_writable
-from caffelite.files.safetensors import HeaderSizeError, encode_arrays
+from caffelite.files.safetensors import encode_arrays
 from caffelite.files.state import make_texts, state_arrays
-from caffelite.training.callbacks.base import Training
+from caffelite.training.callbacks.base import Training, warn_on_write_error
 from caffelite.training.callbacks.early_stopping import Monitor
 from caffelite.training.history import History
 
@@ -88,10 +87,8 @@ class Checkpoint:
             self._write_now()
 
     def _write_now(self) -> None:
-        try:
+        with warn_on_write_error("no checkpoint was saved"):
             self._write(self.path)
-        except (OSError, HeaderSizeError) as error:
-            warnings.warn(f"no checkpoint was saved: {error}; the training continues", RuntimeWarning, stacklevel=2)
         self._last_write = time.monotonic()
 
     def end(self) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from caffelite._support.extras import install_command
-from caffelite.files.atomic import open_file
+from caffelite.files.atomic import open_file, write_all
+from caffelite.training.callbacks.base import warn_on_write_error
 from caffelite.training.history import History
 
 
@@ -19,8 +20,11 @@ class CSVLog:
 
     The first row has the names: `epoch`, counted from 1, `loss` and so on. The file replaces an older one when the
     training begins. If the training continues from a checkpoint, the file also has the epochs before it. Numbers are
-    written with all their digits. Raise OSError with the file's name if the file cannot be written: before the first
-    step if it cannot be created. A FIFO or a device raises OSError and is never opened.
+    written with all their digits.
+
+    Raise OSError with the file's name before the first step if the file cannot be written. A FIFO or a device raises
+    OSError and is never opened. If a later write fails, for example on a full disk, caffelite gives a RuntimeWarning,
+    and the training goes on. The file keeps its rows, and the next write adds those that it lacks.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -28,21 +32,34 @@ class CSVLog:
 
     def begin(self, training: Any) -> None:
         history, self._is_main = training.history, training.is_main
-        self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
+        self._rows = 0  # of the file
+        self._write("wb", history, history.epochs)
 
     def __call__(self, epoch: int, history: History) -> None:
-        self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
+        with warn_on_write_error("the log was not written"):
+            self._write("ab", history, epoch + 1)
 
-    def _write(self, mode: str, rows: list[tuple[Any, ...]]) -> None:
+    def _write(self, mode: str, history: History, epochs: int) -> None:
+        """Write the names, if the file is new, and the epochs that the file lacks."""
         if not self._is_main:
             return
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
+        writer = csv.writer(text, lineterminator="\n")
+        if mode == "wb":
+            writer.writerow(("epoch", *history))
+        columns = [values[self._rows - epochs :] for values in history.values()]
+        writer.writerows(zip(range(self._rows + 1, epochs + 1), *columns, strict=True))
         try:
-            with open(self.path, mode, opener=open_file) as file:
-                file.write(text.getvalue().encode())
+            with open(self.path, mode, buffering=0, opener=open_file) as file:
+                size = file.tell()
+                try:
+                    write_all(file, text.getvalue().encode())
+                except OSError:
+                    file.truncate(size)  # or the next row would follow a part of one
+                    raise
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self._rows = epochs
 
 
 class TensorBoard:
@@ -54,7 +71,8 @@ class TensorBoard:
     from a checkpoint, TensorBoard shows the later epochs that an older file in the folder has no longer.
 
     Needs tensorboardX: `pip install tensorboardX`. Without it, raises ImportError. Raise OSError before the first
-    step if the folder cannot be made or written.
+    step if the folder cannot be made or written. If a later write fails, caffelite gives a RuntimeWarning, and the
+    training goes on.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -76,7 +94,8 @@ class TensorBoard:
             summary = _tensorboardx().proto.summary_pb2.Summary()
             for name, values in history.items():
                 summary.value.add(tag=name, simple_value=values[-1])
-            self._write(epoch + 1, summary=summary)
+            with warn_on_write_error("the log for TensorBoard was not written"):
+                self._write(epoch + 1, summary=summary)
 
     def _write(self, step: int, **content: Any) -> None:
         event = _tensorboardx().proto.event_pb2.Event(wall_time=time.time(), step=step, **content)
@@ -86,7 +105,8 @@ class TensorBoard:
     def end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            file.close()
+            with warn_on_write_error("the log for TensorBoard is not complete"):
+                file.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_file": None}
