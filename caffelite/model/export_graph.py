@@ -23,12 +23,13 @@ from caffelite import functions
 from caffelite._support.text_table import shorten
 from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function
+from caffelite.core.modes import inference, precision
 from caffelite.core.python_callback import PythonCallback
 from caffelite.files.state import state_arrays
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.recurrent import Recurrent
 from caffelite.model.model import Model
-from caffelite.model.shapes import dry_run, input_dtypes, zeros
+from caffelite.model.shapes import dry_run, input_dtypes, restore_user_state, zeros
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.program.ir import get_owner
 
@@ -429,6 +430,13 @@ def random_rows(graph: ExportGraph, n: int, rng: np.random.Generator) -> list[np
             upper[upper == np.iinfo(np.int64).max] = 2  # a number
             inputs.append(rng.integers(lower, upper, (n, *row)))
     return inputs
+
+
+def apply_to_rows(model: Model, rows: list[np.ndarray], finish: Callable[[Any], Any] = lambda y: y) -> list[np.ndarray]:
+    """Apply a model to random rows without any effect that lasts, and `finish` to its outputs. Round no products."""
+    exact, quiet = precision("float32"), np.errstate(all="ignore")
+    with inference(), exact, quiet, kernels.pause_recording(), restore_user_state(model):
+        return [y.numpy() for y in to_list(finish(model(*rows)))]
 
 
 def _moments(graph: ExportGraph, place: int) -> tuple[Any, Any]:

@@ -161,12 +161,12 @@ def dry_run(model: BaseModel) -> Iterator[None]:
         shape_inference(),
         kernels.pause_recording(),
         np.errstate(all="ignore"),
-        _restore_user_state(model),
+        restore_user_state(model),
     ):
         yield
 
 
-def _restore_user_state(model: BaseModel) -> AbstractContextManager[None]:
+def restore_user_state(model: BaseModel) -> AbstractContextManager[None]:
     """Reset at the end the counters and random streams of the user's Functions in the model."""
     users = [f for f in (model, *model._model_state.functions) if not is_internal(f.python_code())]
     if not users:
