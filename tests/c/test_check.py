@@ -172,7 +172,7 @@ def test_functions_that_read_an_array_in_two_orders_are_hidden_and_no_other_is_c
         assert "\nNOIPA\nvoid PREDICT(" in text
     assert attributes(texts["MLP"]) == {"linear": "NOCLONE", "relu": "NOCLONE"}
     assert attributes(texts["transposes"]) == {"linear": "NOCLONE", "transpose": "NOCLONE"}
-    assert attributes(texts["LeNet"])["conv2d"] == "NOCLONE"
+    assert "\nNOCLONE\nstatic void conv2d_0(" in texts["LeNet"]
     assert attributes(texts["recurrent"])["lstm"] == "NOIPA"
     for call, attribute in [
         (lambda model, x: (h := model.f(x)) @ h.tanh(), "NOCLONE"),
