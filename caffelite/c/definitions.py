@@ -14,6 +14,7 @@ from caffelite.c.emit import (
     as_pointer,
     brackets,
     define_array,
+    has_two_orders,
     indent,
     parameter,
     to_double,
@@ -87,8 +88,9 @@ class Definitions:
         self.texts.append(f"/* {as_comment(what)}: {sizes}{in_place} */")
         if first == suffix:
             self.texts += [self._define_constant(f"{name}{first}", a) for name, a in layer.constants.items()]
+        attribute = "NOIPA" if pointers or has_two_orders(body) else "NOCLONE"
         signature = wrap_items(f"static void {function_name}(", [*inputs, parameter("y", layer.y)], ")")
-        self.texts.append(self.convert_code(f"{signature}\n{{\n{indent(body)}\n}}\n"))
+        self.texts.append(self.convert_code(f"{attribute}\n{signature}\n{{\n{indent(body)}\n}}\n"))
         tables = [line for line in layer.body if line.startswith("static const int ")]
         self.constant_bytes += 4 * sum([int(n) for line in tables for n in re.findall(r"\[(\d+)\] = ", line)])
         return function_name

@@ -143,7 +143,7 @@ def literal(value: Any) -> str:
     return str(value) if isinstance(value, np.float64) else f"{value!s}f"
 
 
-def define_array(head: str, array: np.ndarray) -> str:
+def define_array(head: str, array: np.ndarray, width: int = WIDTH) -> str:
     """Return the definition of an array in C, in lines; `head` is what comes before the numbers."""
     texts = list(map(literal, array.reshape(-1)))
     inner = 1
@@ -153,12 +153,19 @@ def define_array(head: str, array: np.ndarray) -> str:
         texts[inner - 1 :: inner] = [f"{text}}}" for text in texts[inner - 1 :: inner]]
     lines, line = [], ""
     for text in texts:
-        if len(line) + len(text) > WIDTH - 7:  # 4 of indentation, and 3 of commas and a blank
+        if len(line) + len(text) > width - 7:  # 4 of indentation, and 3 of commas and a blank
             lines.append(f"{line},")
             line = ""
         line = f"{line}, {text}" if line else text
-    fits = not lines and len(head) + len(line) + 2 <= WIDTH
+    fits = not lines and len(head) + len(line) + 2 <= width
     return f"{head} {line};" if fits else "\n    ".join([head, *lines, f"{line};"])
+
+
+def has_two_orders(body: str) -> bool:
+    """Return True unless each array in the statements has one subscript, without another array's element in it."""
+    body = re.sub(r"static const .*", "", body)
+    subscripts = dict(found := re.findall(r"(\w+)((?:\[[^][]*\])+)", body))
+    return "[" in re.sub(r"\[[^][]*\]", "", body) or any(subscripts[name] != subscript for name, subscript in found)
 
 
 def as_comment(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.text_table import format_bytes
+from caffelite.c.check import check_program
 from caffelite.c.emit import as_comment, brackets, wrap_items
 from caffelite.c.int8 import RANDOM_ROWS, Rounding
 from caffelite.c.net import CModel
@@ -20,7 +21,9 @@ from caffelite.model.shapes import row_shapes
 from caffelite.tables import Columns
 
 
-def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> Rounding | None:
+def export(
+    model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False, check: bool = True
+) -> Rounding | None:
     """Write a model as one file of C99: its weights, and a function that predicts a row:
 
         void predict(const float *x, float *y);
@@ -40,6 +43,10 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     output. The numbers between layers stay floats. `export` measures the change in the outputs of random rows. It
     returns the largest difference, the mean difference and the largest output. The comment has them too.
 
+    With `check`, the file has a random row and the model's outputs y. Compiled with -DCHECK, it is a program that
+    compares what C computes with them. It returns 1 if an output differs by more than 1e-4 (1 + |y|), otherwise 0. (If
+    the standard deviation of the outputs is over 100, a hundredth of it takes the place of 1.)
+
     The model may consist of Linear, Embedding, convolutions, pools, Upsample and all norms. (BatchNorm uses its running
     mean and variance.) It may have RNN, GRU, LSTM, MultiHeadAttention, TransformerBlock and PositionalEncoding. It may
     also have the activations, Softmax and LogSoftmax, Flatten, Reshape and Pad, Dropout and DropConnect (which drop
@@ -53,7 +60,7 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     Before anything is written, raises TypeError naming a Function of another kind, and ValueError for shapes that do
     not fit. Raise OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
-    text, rounding = render(model, path, input_shape, quantize)
+    text, rounding = render(model, path, input_shape, quantize, check)
     replace_file(path, [text.encode()])
     return rounding
 
@@ -71,7 +78,7 @@ HEAD = """\
  *     cc -std=c99 -O3 -c {name}
  *
  * and -lm to link. -DPREDICT=other names the function otherwise, where a program has several nets.{storage}
- *
+ *{check}
  * {summary}
  */
 
@@ -81,12 +88,14 @@ HEAD = """\
 #define PREDICT predict
 #endif
 {definition}
+{attributes}
 {sizes}
 
 #ifdef __cplusplus
 #define restrict __restrict
 extern "C"
 #endif
+NOIPA
 {declaration};
 """
 
@@ -100,34 +109,65 @@ DEFINITION = """
 #endif
 """
 
+CHECK = """
+ * With -DCHECK, the file is a program that compares the outputs of one row with the model's, to
+ * 1e-4 (1 + |y|). It returns 1 if one differs:
+ *
+ *     cc -std=c99 -O3 -DCHECK {name} -lm && ./a.out
+ *"""
+
+#: gcc 12 may take a function for one that does nothing, and drop its calls. It does so if the function copies inside an
+#: array in another order, or reads an array in two orders. Such functions are NOIPA, and so is PREDICT, because others
+#: are inlined there. All others are NOCLONE: a clone would know that x and y are parts of one array, `memory`. (If all
+#: were NOIPA, a net of small layers would take up to three times as long with -O3.)
+ATTRIBUTES = """\
+/* gcc 12 drops calls of functions that it wrongly takes for ones that do nothing. This prevents it. */
+#ifdef __has_attribute
+#if __has_attribute(noipa)
+#define NOIPA __attribute__((noipa))
+#define NOCLONE __attribute__((noclone))
+#endif
+#endif
+#ifndef NOIPA
+#define NOIPA
+#define NOCLONE
+#endif
+"""
+
 #: The name of an array's element, and of several, by its type in C.
 ELEMENT_NAMES = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
 
-def render(model: Model, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
+def render(model: Model, path: Any, input_shape: Any, quantize: bool, check: bool) -> tuple[str, Rounding | None]:
     """Return the text of a file at this path, and how far int8 weights move the outputs; see `export`."""
     if not isinstance(model, Model):
         hint = ": an estimator's is its `model_`" if hasattr(model, "get_params") else ""
         raise TypeError(f"export takes a Model, got {model!r}{hint}")
+    has_check = check_bool("export: check", check)
     shapes = row_shapes(model, input_shape)
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
         net = CModel(model, shapes, check_bool("export: quantize", quantize))
+        program = [check_program(net)] if has_check else []
+    name = as_comment(Path(path).name)
     arrays, definitions = _arrays(net), net.definitions
     integers = any("_t " in text for text in (*arrays, *definitions.texts))
     head = HEAD.format(
-        name=as_comment(Path(path).name),
+        name=name,
         signature=wrap_items(" *     void predict(", arrays, ")", " *         "),
         x_name=" x" if net.is_single else "",
         facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
+        check=CHECK.format(name=name) if has_check else "",
         notes="".join([f"\n * {as_comment(text)}\n *" for text in _notes(net)]),
         summary=as_comment(str(model.summary(shapes[0] if len(shapes) == 1 else tuple(shapes)))),
         includes="#include <math.h>" + "\n#include <stdint.h>" * integers,
         definition=DEFINITION if net.memory else "",
+        attributes=ATTRIBUTES,
         sizes=wrap_items("enum { ", [f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)], " };"),
         declaration=_signature(net),
     )
-    return "\n".join([head, *definitions.helpers(), *definitions.texts, _predict_function(net), ""]), net.rounding
+    functions = [*definitions.helpers(), *definitions.texts, _predict_function(net), *program]
+    return "\n".join([head, *functions, ""]), net.rounding
 
 
 def _arrays(net: CModel) -> list[str]:

@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite import _kernels as kernels
 from caffelite import functions
-from caffelite.core.modes import inference
-from caffelite.model.export_graph import ExportGraph, random_rows
-from caffelite.model.tracing import to_list
+from caffelite.model.export_graph import ExportGraph, apply_to_rows, random_rows
 
 RANDOM_ROWS = 256  # on which the error is measured
 
@@ -53,14 +50,21 @@ class Rounding(NamedTuple):
     output: float
 
 
-def measure_rounding(graph: ExportGraph) -> Rounding:
-    """Apply the model with its own weights and with rounded ones to the same random rows."""
-    rows = random_rows(graph, RANDOM_ROWS, np.random.default_rng(0))
-    rounded: Any = copy.deepcopy(graph.model)
+def round_weights(model: Any) -> Any:
+    """Return a copy of a model whose layers compute with rounded weights."""
+    rounded = copy.deepcopy(model)
     for f in rounded.all_functions():
         if type(f) in QUANTIZED_CLASSES:
             f.__class__ = _rounding_class(type(f))
-    exact, approximate = (_outputs(model, rows) for model in (graph.model, rounded))
+    return rounded
+
+
+def measure_rounding(graph: ExportGraph, rounded: Any) -> Rounding:
+    """Apply the model with its own weights and with rounded ones to the same random rows."""
+    rows = random_rows(graph, RANDOM_ROWS, np.random.default_rng(0))
+    exact, approximate = (
+        np.concatenate([y.reshape(-1) for y in apply_to_rows(model, rows)]) for model in (graph.model, rounded)
+    )
     with np.errstate(invalid="ignore"):
         is_same = (exact == approximate) | (np.isnan(exact) & np.isnan(approximate))
         differences = np.where(is_same, 0, abs(exact - approximate))
@@ -81,8 +85,3 @@ def _rounding_class(kind: Any) -> type:
             self.weight.data = exact
 
     return type(kind)(kind.__name__, (kind,), {"forward": forward}, recordable=True)
-
-
-def _outputs(model: Any, rows: list[np.ndarray]) -> np.ndarray:
-    with inference(), kernels.pause_recording(), np.errstate(all="ignore"):
-        return np.concatenate([y.numpy().reshape(-1) for y in to_list(model(*rows))])

@@ -18,7 +18,7 @@ from caffelite import functions
 from caffelite.c import layers, layers_sequence, operators
 from caffelite.c.definitions import Definitions
 from caffelite.c.emit import Shape
-from caffelite.c.int8 import Rounding, measure_rounding
+from caffelite.c.int8 import Rounding, measure_rounding, round_weights
 from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Operand, elementwise
 from caffelite.core.function import Function
 from caffelite.files.state import state_arrays
@@ -102,7 +102,8 @@ class CModel:
             self.outputs[-1][0].pointer = "y" if self.is_single else f"out_{i + 1}"
         output_values = [value for value, _ in self.outputs]
         self.memory = _assign_offsets([value for value in self.values if value not in output_values])
-        self.rounding: Rounding | None = measure_rounding(self.graph) if quantize else None
+        self.reference = round_weights(model) if quantize else model  # the model whose outputs C computes
+        self.rounding: Rounding | None = measure_rounding(self.graph, self.reference) if quantize else None
 
     def make_output(self, source: Any, model: Model, number: int) -> Operand:
         """Return the value from this source, in an array of its own."""

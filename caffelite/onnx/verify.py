@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from caffelite import _kernels as kernels
-from caffelite.core.modes import inference
-from caffelite.model.export_graph import ExportGraph, random_rows
+from caffelite.model.export_graph import ExportGraph, apply_to_rows, random_rows
 
 TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-7}  # of the largest number
 
@@ -36,9 +34,7 @@ def _compare(proto: onnx.ModelProto, graph: ExportGraph, finish: Callable[[Any],
     rng, run = np.random.default_rng(0), make_runner(proto)
     for n in (1, 4):
         inputs = random_rows(graph, n, rng)
-        with inference(), kernels.pause_recording(), np.errstate(all="ignore"):
-            outputs = finish(graph.model(*inputs))
-        expected = [y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
+        expected = apply_to_rows(graph.model, inputs, finish)
         results = run(*inputs)[-len(expected) :]
         for output, y, result in zip(list(proto.graph.output)[-len(expected) :], expected, results, strict=True):
             if (why := describe_difference(y, result)) is not None:

@@ -140,7 +140,8 @@ def test_recurrent_layers_of_any_depth_and_direction_compute_what_predict_does(k
 
 
 def test_a_recurrent_layer_is_a_loop_over_the_steps():
-    short, long = (source(cl.Model([cl.GRU(3, 4)], seed=0), "net.c", (length, 3)) for length in (5, 50))
+    model = cl.Model([cl.GRU(3, 4)], seed=0)
+    short, long = (source(model, "net.c", (length, 3), check=False) for length in (5, 50))
     assert "for (int t = 0; t < 50; t++)" in long
     assert long.count("\n") == short.count("\n")
 

@@ -202,6 +202,8 @@ def test_the_net_in_c_takes_the_memory_that_is_reported_and_is_called_as_shown(t
     numbers = ", ".join(map(str, image.ravel()))
     main = f"int main(void) {{ const float image[64] = {{{numbers}}}; return read_digit(image); }}"
     (tmp_path / "program.c").write_text("\n".join([*blocks("export-c.md", "c"), main]))
+    (command,) = [text for text in blocks("export-c.md", "console") if "-DCHECK" in text]
+    assert run("sh", "-c", command.strip().removeprefix("$ "), cwd=tmp_path) == "right\n"
     run("cc", "-std=c99", "-O3", "program.c", "digits.c", "-lm", cwd=tmp_path)
     assert subprocess.run([tmp_path / "a.out"], check=False).returncode == net.predict(image).argmax()
 

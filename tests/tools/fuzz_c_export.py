@@ -31,9 +31,9 @@ TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-13}  # of the 
 LARGEST = 1500  # numbers of a row between layers
 
 
-def source(model, path, input_shape=None, quantize=False):
+def source(model, path, input_shape=None, quantize=False, check=True):
     """Return the text that `export` writes to this path."""
-    return render(model, path, input_shape, quantize)[0]
+    return render(model, path, input_shape, quantize, check)[0]
 
 
 MAIN = """\
