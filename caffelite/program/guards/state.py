@@ -113,12 +113,7 @@ class StateGuards:
     def visit(self, value: Any, name: str) -> None:
         """Look at a value with this name, and at everything that the names in the code reach from it."""
         if isinstance(value, np.ndarray) and self.is_first_visit(value, ""):
-            array = value.view(np.ndarray)  # while a step is recorded, only this one can be read
-            self.arrays[id(array)] = name
-            if array.nbytes <= _MAX_NBYTES:
-                self.table.add_array(array)
-            else:
-                self.large_arrays.add(id(get_owner(array)))
+            self.watch_array(value, name)
         if isinstance(value, _PLAIN) or id(value) in self.seen:
             return
         if len(self.seen) >= _MAX_OBJECTS:
@@ -138,24 +133,15 @@ class StateGuards:
         elif isinstance(value, type):
             self.visit_class(value)
         elif isinstance(value, types.ModuleType):
-            if is_user_code(value.__name__, getattr(value, "__file__", None)):
-                self.visit_names(None, vars(value), ())
-            else:
-                self.visit_library(value.__name__, name)
-                self.watch_items(vars(value), self.names)
+            self.visit_module(value, name)
         elif isinstance(value, STREAMS):
             self.add_stream(name, value)
         elif isinstance(value, _WRAPPERS):
-            self.visit(value.data, name)
+            self.visit(getattr(value, "data", None), name)
         elif isinstance(value, collections.ChainMap):
             self.visit(value.maps, name)
         elif isinstance(value, _CONTAINERS):
-            if self.is_first_visit(value, ""):
-                self.table.add_contents(value, name)
-            for item in value.values() if isinstance(value, dict) else value:
-                self.visit(item, name)
-            if type(value) not in _CONTAINERS:  # a user's subclass may have attributes
-                self.visit_object(value, name)
+            self.visit_container(value, name)
         elif isinstance(value, _BUFFERS):
             if self.is_first_visit(value, ""):
                 self.table.add_buffer(value, name)
@@ -165,6 +151,29 @@ class StateGuards:
             self.visit(value(), name)
         elif not isinstance(value, _CODE):
             self.visit_object(value, name)
+
+    def watch_array(self, value: np.ndarray, name: str) -> None:
+        array = value.view(np.ndarray)  # while a step is recorded, only this one can be read
+        self.arrays[id(array)] = name
+        if array.nbytes <= _MAX_NBYTES:
+            self.table.add_array(array)
+        else:
+            self.large_arrays.add(id(get_owner(array)))
+
+    def visit_container(self, value: Any, name: str) -> None:
+        if self.is_first_visit(value, ""):
+            self.table.add_contents(value, name)
+        for item in value.values() if isinstance(value, dict) else value:
+            self.visit(item, name)
+        if type(value) not in _CONTAINERS:  # a user's subclass may have attributes
+            self.visit_object(value, name)
+
+    def visit_module(self, module: types.ModuleType, name: str) -> None:
+        if is_user_code(module.__name__, getattr(module, "__file__", None)):
+            self.visit_names(None, vars(module), ())
+        else:
+            self.visit_library(module.__name__, name)
+            self.watch_items(vars(module), self.names)
 
     def add_names(self, code: types.CodeType) -> None:
         if code not in self.codes:
