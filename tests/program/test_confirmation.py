@@ -1,7 +1,6 @@
 """Where a user's Python decides what a step does, two steps in a row do the same before the third is a replay."""
 
 import os
-import warnings
 from contextvars import ContextVar
 
 import numpy as np
