@@ -887,6 +887,29 @@ def test_float16_is_read_exactly(dtype, path):
         np.testing.assert_array_equal(state[name], values.astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("half", ["F16", "BF16"])
+def test_halves_in_a_file_with_a_structure_become_the_models_dtype(half, dtype, path):
+    model = cl.Model([cl.Linear(2, 3), cl.BatchNorm(3)], dtype=dtype, seed=0)
+    model.functions[0].weight.data = expected = np.arange(6).reshape(2, 3) / 4 - 1
+    model.save(path)
+    with File(path) as file:
+        arrays, texts = file.arrays(file.specs), file.texts
+    assert {x.dtype for x in arrays.values()} == {np.dtype(dtype)}
+    header, contents = {"__metadata__": texts}, b""
+    for name, array in arrays.items():
+        upper_halves = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        encoded = array.astype(np.float16).tobytes() if half == "F16" else upper_halves.tobytes()
+        places = [len(contents), len(contents) + len(encoded)]
+        header[name] = {"dtype": half, "shape": array.shape, "data_offsets": places}
+        contents += encoded
+    path.write_bytes(fuzz_files.join_file(header, contents))
+    loaded = cl.load(path)
+    assert loaded.dtype == dtype
+    np.testing.assert_array_equal(loaded.functions[0].weight.data, expected)
+    assert {name: x.dtype for name, x in loaded.state_dict().items()} == {name: x.dtype for name, x in arrays.items()}
+
+
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "C64"])
 def test_a_dtype_that_numpy_has_not_is_named(dtype, path):
     size = {"F8_E4M3": 1, "C64": 8}[dtype]
