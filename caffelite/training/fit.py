@@ -94,6 +94,7 @@ class TrainingRun:
         if average is not None:
             self.step = AveragingStep(self.step, average)
         self.history = History.empty(self.step.objective.names, validation is not None)
+        self.model._model_state.programs.begin_training()
         checkpoints = position = None
         if self.needs_checkpoints:
             checkpoints, position = self._open_checkpoints(batches, validation)
