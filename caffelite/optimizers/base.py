@@ -205,10 +205,10 @@ class Optimizer(ABC):
         self._schedule_state.scale(factor)
 
     def warn_of_rates(self, steps: int | None) -> None:
-        """Warn if all rates are 0, or if a schedule ends within the next `steps` steps; None: their number is unknown."""
+        """Warn if all rates are 0, or if a schedule ends within the next `steps` steps; None: it is unknown."""
         follows_rate = type(self).step.__module__.startswith("caffelite.")  # a user's rule may have no learning rate
         schedules = [self._schedule_state[group] for group in range(len(self.hyper))]
-        rates = [lr if schedule is None else schedule[0] for lr, schedule in zip(self.hyper[:, 0], schedules, strict=True)]
+        rates = [self.hyper[i, 0] if schedule is None else schedule[0] for i, schedule in enumerate(schedules)]
         if steps != 0 and follows_rate and not any(map(np.any, rates)):
             warn(
                 "the learning rate is 0, so no step changes a parameter. Set optimizer.lr, or freeze the parameters: "

@@ -391,7 +391,7 @@ def test_a_rate_of_0_comes_before_the_first_step_also_in_fit_many():
     assert [bits(model) for model in models] == before
 
 
-def test_a_group_with_a_rate_of_0_and_a_rule_without_a_rate_are_not_warned_of():
+def test_a_group_with_a_rate_of_0_and_a_rule_without_a_rate_give_no_warning():
     x, y = cl.datasets.spiral(points_per_class=4, seed=0)
     model = classifier(2, 3, 3)
     first, second = model.functions[0].parameters(), model.functions[2].parameters()

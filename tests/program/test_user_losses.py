@@ -107,7 +107,7 @@ def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
     assert loss.log_variance.item() != 0
 
 
-class OwnGraph(cl.Function):
+class GraphFunction(cl.Function):
     """y = x², with a graph of its own over a Tensor that `forward` keeps for `backward`."""
 
     def forward(self, x):
@@ -120,7 +120,7 @@ class OwnGraph(cl.Function):
         return self.leaf.grad
 
 
-class OwnBias(cl.Model):
+class BiasModel(cl.Model):
     """A model that makes a Tensor to differentiate by in each step."""
 
     def __init__(self):
@@ -136,7 +136,9 @@ class OwnBias(cl.Model):
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("loss", [cl.SoftmaxLoss(), random_loss])
 @pytest.mark.parametrize(
-    "make", [lambda: cl.Model([cl.Linear(6, 4), OwnGraph(), cl.Linear(4, 3)], seed=0), OwnBias], ids=["forward", "call"]
+    "make",
+    [lambda: cl.Model([cl.Linear(6, 4), GraphFunction(), cl.Linear(4, 3)], seed=0), BiasModel],
+    ids=["forward", "call"],
 )
 def test_a_tensor_that_a_step_makes_needs_no_optimizer(make, loss, accumulate):
     model = make()
@@ -144,6 +146,8 @@ def test_a_tensor_that_a_step_makes_needs_no_optimizer(make, loss, accumulate):
     with warnings.catch_warnings():
         warnings.simplefilter("error", cl.TrainingWarning)
         model.fit(X, LABELS, loss=loss, optimizer=optimizer, epochs=3, accumulate=accumulate, verbose=0)
+    before, after = (net.evaluate(X, LABELS, loss=cl.SoftmaxLoss())["loss"] for net in (make(), model))
+    assert after < before
 
 
 @pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
