@@ -37,7 +37,7 @@ def export(
     lists the categories of Columns by number.
 
     `input_shape` is the shape of a row, or a tuple of shapes for several inputs. It is needed if the first Function
-    takes rows of any shape.
+    takes rows of any shape, as Embedding does: (5,) for five indices, () for one.
 
     With `quantize`, the weights of Linear and convolutions are of int8, a quarter of float32, and have a scale for each
     output. The numbers between layers stay floats. `export` measures the change in the outputs of random rows. It

@@ -18,5 +18,6 @@ cdef class Node:
     cdef public object _versions          # the versions of the inputs and parameters of `function` …
     cdef public Py_ssize_t _version_made  # … and the version of its result
     cdef public Py_ssize_t _serial_number  # counts applied Functions: their results have their number; otherwise 0
+    cdef public Py_ssize_t _leaf_number   # counts the leaves that ever required a gradient; otherwise 0
     cdef public object _place             # (index, count) among its Function's outputs; None for a single one
     cdef Py_ssize_t walk                  # the number of the last walk of `topological_order` that met it

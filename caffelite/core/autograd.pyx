@@ -110,12 +110,17 @@ cdef bint is_training() noexcept nogil:
 
 # ---- Tensors -------------------------------------------------------------------------------------------------------
 
-cdef Py_ssize_t parameters_made = 0
+cdef Py_ssize_t parameters_made = 0, leaves_made = 0
 
 
 def parameter_count():
     """Return how many Tensors became parameters by `requires_grad`. If it grows, a model looks for new ones."""
     return parameters_made
+
+
+def leaf_count():
+    """Return how many leaves have required a gradient so far. A larger `_leaf_number` is of a later one."""
+    return leaves_made
 
 
 @cython.auto_pickle(False)
@@ -132,10 +137,13 @@ cdef class Node:
 
     @requires_grad.setter
     def requires_grad(self, bint value):
-        global parameters_made
+        global parameters_made, leaves_made
         if value and self.function is None and not self._owns_data:
             self._data, self._version, self._owns_data = kernels.copy(self._data), [0], True
             parameters_made += 1
+        if value and self.function is None and not self._leaf_number:
+            leaves_made += 1
+            self._leaf_number = leaves_made
         self._requires_grad = value
         self._has_gradient = self._has_gradient and value
 

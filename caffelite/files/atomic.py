@@ -46,18 +46,21 @@ def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Raise OSError with the path if no file can be written there.
+    """Raise OSError with the path if no file can be written there. To find out, make a new file there and remove it.
 
     The reason may be that the folder does not exist, that it or the older file is read-only, or that the path is a
     folder, a FIFO or a device. These are never opened.
     """
     try:
         _stat_target(path)
-        folder = os.path.dirname(os.path.realpath(path))
+        target = os.path.realpath(path)
+        folder = os.path.dirname(target)
         if not os.access(folder, os.W_OK):
             is_there = os.path.isdir(folder)
             what = "the folder is read-only" if is_there else "there is no such folder"
             raise OSError(errno.EACCES if is_there else errno.ENOENT, what)
+        with _create_temporary(target, 0o600) as file:
+            os.remove(file.name)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 

@@ -189,8 +189,11 @@ class File:
             raise self.error(f"{name} is of dtype {dtype}; expected one of {', '.join(DTYPES)}")
         return DTYPES[dtype]
 
-    def check(self, expected: Mapping[str, TensorSpec], specs: Mapping[str, TensorSpec], exactly: bool) -> None:
-        """Raise ValueError unless names, shapes and dtypes are the expected ones; kinds suffice if not `exactly`."""
+    def check(self, expected: Mapping[str, TensorSpec], specs: Mapping[str, TensorSpec], lossless: bool) -> None:
+        """Raise ValueError unless names, shapes and kinds of numbers are the expected ones.
+
+        If `lossless`, the expected dtypes must hold all values of the file's, as float32 holds all values of float16.
+        """
         if missing := [name for name in expected if name not in specs]:
             raise self.error(f"has no {', '.join(missing[:10])}, which the model has")
         if unknown := [name for name in specs if name not in expected]:
@@ -199,7 +202,7 @@ class File:
             if specs[name].shape != shape:
                 raise self.error(f"{name} has shape {specs[name].shape}; the model's has {shape}")
             other = specs[name].dtype
-            if (other != dtype) if exactly else (other.kind != dtype.kind):
+            if other.kind != dtype.kind or (lossless and not np.can_cast(other, dtype)):
                 raise self.error(f"{name} is {other}; the model's is {dtype}")
 
     def read(self, into: Mapping[str, np.ndarray]) -> None:

@@ -91,7 +91,7 @@ class BaseModel(Function, recordable=True):
         kinds of numbers. After a ValueError, nothing has changed.
         """
         with File(path) as file:
-            self.load_state_dict(file.arrays(match_specs(file, state_specs(self), exactly=False)))
+            self.load_state_dict(file.arrays(match_specs(file, state_specs(self), lossless=False)))
         return self
 
 
@@ -137,18 +137,14 @@ def load_state_dict(model: Function, state: dict[str, Any]) -> None:
 
 def fill(model: BaseModel, file: File) -> None:
     """Set all values from a file, in a model that was made inside `meta_init()`."""
-    parameters, buffers = named_state(model)
-    expected, exact = state_specs(model), float64_buffers(model._descendants())
-    exact_names = {name for name, x in buffers.items() if id(x) in exact}
-    older = {name for name in exact_names if name in file.specs and file.specs[name].dtype == model.dtype}
-    expected.update({name: expected[name]._replace(dtype=model.dtype) for name in older})
-    match_specs(file, expected, exactly=True)
+    parameters = model.named_parameters()
+    specs = match_specs(file, state_specs(model), lossless=True)
     model._model_state.allocate(model, model._descendants())
-    now = {name: p._data for name, p in parameters.items()} | model.buffers()
-    rounded = {name: np.empty_like(now[name], model.dtype) for name in older}
-    file.read(now | rounded)
-    for name, values in rounded.items():
-        now[name][...] = values
+    arrays = {name: p._data for name, p in parameters.items()} | model.buffers()
+    file.read({name: array for name, array in arrays.items() if specs[name].dtype == array.dtype})
+    for name, array in arrays.items():
+        if specs[name].dtype != array.dtype:
+            array[...] = file.arrays([name])[name]
     for p in parameters.values():
         p._bump_version()
 
@@ -169,11 +165,11 @@ def state_specs(model: BaseModel) -> dict[str, TensorSpec]:
     }
 
 
-def match_specs(file: File, expected: dict[str, TensorSpec], exactly: bool) -> dict[str, TensorSpec]:
+def match_specs(file: File, expected: dict[str, TensorSpec], lossless: bool) -> dict[str, TensorSpec]:
     """Return the names and specs of the model's arrays in a file. ValueError unless the file has all of the model's."""
     file.check_not_pytorch()
     specs_in_file = {name: spec for name, spec in file.specs.items() if not name.startswith(TRAINING_PREFIX)}
-    file.check(expected, specs_in_file, exactly)
+    file.check(expected, specs_in_file, lossless)
     return specs_in_file
 
 

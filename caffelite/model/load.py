@@ -17,10 +17,11 @@ from caffelite.training import inputs
 def load(path: str | os.PathLike[str], custom: Mapping[str, Any] | None = None) -> Model:
     """Return the Model in a file that `Model.save` or a checkpoint has written.
 
-    It has the file's parameters and buffers, and the vocabularies in its attributes. `custom` gives, by name, the
-    classes of its Functions that are not caffelite's, and functions that are their initializers:
-    `load("net.safetensors", custom={"Swish": Swish})`. `load` calls them with what their `arguments()` returned. It
-    calls nothing else that is named in a file, and imports nothing.
+    It has the file's parameters and buffers, and the vocabularies in its attributes. Arrays of float16 and of bfloat16
+    become the model's dtype, which holds all their values. `custom` gives, by name, the classes of its Functions that
+    are not caffelite's, and functions that are their initializers: `load("net.safetensors", custom={"Swish": Swish})`.
+    `load` calls them with what their `arguments()` returned. It calls nothing else that is named in a file, and imports
+    nothing.
 
     Raise OSError if the path can't be read. Raise ValueError with the reason if the file is not valid, before it
     allocates memory for the contents. A file with weights only is for `Model.load`.

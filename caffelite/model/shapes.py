@@ -197,8 +197,8 @@ def row_shapes(model: BaseModel, input_shape: Any) -> list[tuple[int, ...]]:
         required: Any = model.required_input_shape
         shapes = required if required and isinstance(required[0], tuple) else (required,)
         candidates = [fill_ellipsis(shape, extra_axes or 0) for shape in shapes]
-        for shape in candidates:
-            if shape is None:
+        for axes, shape in zip(shapes, candidates, strict=True):
+            if shape is None or (axes[1:] == (...,) and shape[1:] == ()):  # an Embedding takes any number of indices
                 for_two = "" if model.is_sequence() else ", or ((64,), (3,)) for two inputs"
                 raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){for_two}")
             if None in shape[1:]:

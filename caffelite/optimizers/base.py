@@ -20,6 +20,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.migration_hints import ForeignSetting, attribute_error
 from caffelite._support.moved_modules import rename_attributes
+from caffelite._support.warnings import warn
 from caffelite.core.arrays import FLOATS, as_real, check_nonnegative, check_positive
 from caffelite.core.python_callback import replay_in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
@@ -202,6 +203,19 @@ class Optimizer(ABC):
         factor = check_nonnegative("factor", factor)
         self.hyper[:, 0] *= factor
         self._schedule_state.scale(factor)
+
+    def warn_of_rates(self, steps: int | None) -> None:
+        """Warn if all rates are 0, or if a schedule ends within the next `steps` steps; None: it is unknown."""
+        follows_rate = type(self).step.__module__.startswith("caffelite.")  # a user's rule may have no learning rate
+        schedules = [self._schedule_state[group] for group in range(len(self.hyper))]
+        rates = [self.hyper[i, 0] if schedule is None else schedule[0] for i, schedule in enumerate(schedules)]
+        if steps != 0 and follows_rate and not any(map(np.any, rates)):
+            warn(
+                "the learning rate is 0, so no step changes a parameter. Set optimizer.lr, or freeze the parameters: "
+                "requires_grad = False"
+            )
+        else:
+            self._schedule_state.warn_if_short(steps)
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         """Return the hyper-parameters of a group by name, in the order that the rule's kernel needs."""

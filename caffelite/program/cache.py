@@ -3,6 +3,9 @@
 A recording takes as long as ten steps in Python. So a Program is not dropped as soon as another shape comes: if shapes
 alternated, each would be recorded again and again. If the budget is full, steps of a new shape run in Python. Only a
 Program that was not used for a long time makes room.
+
+A training with another batch size makes new Programs. They replace all Programs that neither this training nor the one
+before has used. So the Programs of trainings take at most twice the memory of the largest training.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ MEMORY_BUDGET = 64 << 20  # bytes for all Programs of a model
 # short batch, for training and for evaluation. `predict` has its own numbers.
 MIN_PROGRAMS, MAX_PROGRAMS = 4, 1024
 PREDICT_LIMITS = (2, 16)
+SMALL_MEMORY = 1 << 20  # bytes; Programs that take no more together are all kept
 STALE_REQUESTS = 1000  # requests; a Program that none of the last ones used may be dropped
 
 
@@ -48,7 +52,7 @@ class ProgramCache:
 
     def __init__(self) -> None:
         self._programs: dict[Any, Program | RowBuckets] = {}
-        self._requests = 0
+        self._requests = self._training = self._last_training = 0  # requests when the last two trainings began
         self._after_fork()
         reset_after_fork(self)
         self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
@@ -90,6 +94,7 @@ class ProgramCache:
             if program is None:
                 program = cls()
                 program.warned_reasons = self.warned_reasons
+                self._drop_idle()
                 if not self._has_room(key[0]):
                     program.runs_eagerly = True
                     return program
@@ -98,6 +103,12 @@ class ProgramCache:
             program.last_request = self._requests
             self._last[key[0]] = Request(dependencies, key, precision, program)
             return program
+
+    def begin_training(self) -> None:
+        """Begin a training. If it needs new Programs, older ones make room."""
+        with self._lock:
+            self._requests += 1
+            self._last_training, self._training = self._training, self._requests
 
     def mark_used(self, programs: Iterable[Program]) -> None:
         """Mark that these Programs, which `find` returned, are used again."""
@@ -115,11 +126,23 @@ class ProgramCache:
         min_count, max_count = PREDICT_LIMITS if name == "outputs" else (MIN_PROGRAMS, MAX_PROGRAMS)
         while True:
             count = sum(key[0] == name for key in self._programs)
-            memory = sum(program.nbytes for program in self._programs.values())
-            if count < min_count or (count < max_count and memory < MEMORY_BUDGET):
+            if count < min_count or (count < max_count and self._nbytes() < MEMORY_BUDGET):
                 return True
             oldest = min(self._programs, key=lambda key: self._programs[key].last_request)
             if self._requests - self._programs[oldest].last_request < STALE_REQUESTS:
                 return False
-            del self._programs[oldest]
-            self._last.pop(oldest[0], None)
+            self._drop(oldest)
+
+    def _drop_idle(self) -> None:
+        """Drop the Programs that no step has used since the training before this one began."""
+        if self._nbytes() > SMALL_MEMORY:
+            for key, program in list(self._programs.items()):
+                if program.last_request < self._last_training:
+                    self._drop(key)
+
+    def _drop(self, key: Any) -> None:
+        del self._programs[key]
+        self._last.pop(key[0], None)
+
+    def _nbytes(self) -> int:
+        return sum(program.nbytes for program in self._programs.values())

@@ -32,7 +32,7 @@ from caffelite.model.lbfgs import minimize
 from caffelite.model.model import Model
 from caffelite.model.shapes import UnknownLengthError
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
-from caffelite.sklearn.callback_tasks import CallbackTasks, FitMonitor, ValidationSet
+from caffelite.sklearn.callback_tasks import CallbackTasks, FitMonitor, ValidationSet, change_rate
 from caffelite.sklearn.frame_rows import (
     FrameRows,
     check_frame_targets,
@@ -277,6 +277,9 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             vectors, previous_vectors = new.vectors(), previous.vectors()
             if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in previous_vectors.items()}:
                 new.load_state_dict(new.state_dict() | previous_vectors)
+                if isinstance(new, SGD):
+                    new.lr = previous.lr
+                    change_rate(new, self.learning_rate_init)
 
     def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
         """Make the optimizer of the solver; None for L-BFGS."""

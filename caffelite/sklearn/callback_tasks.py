@@ -132,14 +132,26 @@ class FitMonitor:
 
     def _update_rate(self) -> None:
         if self._has_inverse_scaling():
-            self.optimizer.lr = self.estimator.learning_rate_init / (self.estimator.t_ + 1) ** self.estimator.power_t
+            rate = self.estimator.learning_rate_init / (self.estimator.t_ + 1) ** self.estimator.power_t
+            change_rate(self.optimizer, rate)
 
     def _stop_or_reduce_rate(self) -> None:
         adapts = self.estimator.solver == "sgd" and self.estimator.learning_rate == "adaptive"
         self.has_ended = not adapts or self.optimizer.lr <= MIN_RATE
         if not self.has_ended:
-            self.optimizer.lr /= 5
+            change_rate(self.optimizer, self.optimizer.lr / 5)
             self.estimator._no_improvement_count = 0
+
+
+def change_rate(optimizer: Any, rate: float) -> None:
+    """Set the learning rate of SGD, and keep what its velocity v adds to the next step, μ lr v.
+
+    scikit-learn's velocity has the rate in it, and is −lr v. A new rate does not change it.
+    """
+    old, optimizer.lr = optimizer.lr, rate
+    if rate > 0:
+        for velocity in optimizer.vectors().values():
+            velocity *= old / rate
 
 
 class CallbackTasks:

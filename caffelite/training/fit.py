@@ -96,6 +96,7 @@ class TrainingRun:
         if average is not None:
             self.step = AveragingStep(self.step, average)
         self.history = History.empty(self.step.objective.names, validation is not None)
+        self.model._model_state.programs.begin_training()
         checkpoints = position = None
         if self.needs_checkpoints:
             checkpoints, position = self._open_checkpoints(batches, validation)
@@ -194,14 +195,14 @@ class TrainingRun:
             return None
 
     def _make_reports(self, num_steps: int | None, position: EpochState | None) -> list[LoopHook]:
-        """Return what shows the progress and warns of a schedule that ends early. Warn now if that is known now."""
-        options, schedules, reports = self.options, self.options.optimizer._schedule_state, list[LoopHook]()
+        """Return what shows the progress and warns of a schedule that ends early. Warn now of what is known now."""
+        options, optimizer, reports = self.options, self.options.optimizer, list[LoopHook]()
         epoch, first_step = (0, 0) if position is None else (position.epoch, self.step.count_steps(position.batch))
-        schedules.warn_if_short(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
+        optimizer.warn_of_rates(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
         if options.verbose != 0:
             self.progress = Progress(options.verbose, options.epochs, num_steps, epoch, first_step)
             reports.append(self.progress)
-        if num_steps is None and (warn_at_end := schedules.make_end_warning()) is not None:
+        if num_steps is None and (warn_at_end := optimizer._schedule_state.make_end_warning()) is not None:
             reports.append(ScheduleWarning(warn_at_end))
         return reports
 

@@ -168,6 +168,8 @@ def stateful(model, x, n):
         (cl.Model([cl.ReLU()]), ((3,), (4,)), ValueError, "a sequence of Functions, which takes one input, got 2"),
         (cl.Model([cl.Columns({"a": [1.0, 2], "b": ["x", "y"]})]), (1,), ValueError, r"expected numbers \(n, 1\) and"),
         (cl.Model([cl.Embedding(5, 3), cl.GRU(3, 2)]), None, ValueError, r"knows only .*input_shape, such as \(28,\)"),
+        (cl.Model([cl.Embedding(5, 3)]), None, ValueError, r"shape of a row: give input_shape, such as \(64,\)$"),
+        (cl.Model([cl.Embedding(5, 3), cl.Linear(3, 2)]), None, ValueError, "shape of a row: give input_shape"),
         (
             Sequences(lambda model, x, n: model.one(x, lengths=n)),
             SHAPES,

@@ -866,27 +866,6 @@ def test_a_path_that_cannot_be_read_is_an_oserror(tmp_path):
             cl.load("/dev/zero")
 
 
-def test_bfloat16_is_read_as_float32(path):
-    model = classifier(2, 3)
-    halves = {"0.weight": np.arange(6, dtype=np.uint16).reshape(2, 3) + 0x3F80, "0.bias": np.full(3, 0xC049, np.uint16)}
-    shapes = {"0.weight": ([2, 3], [0, 12]), "0.bias": ([3], [12, 18])}
-    header = {name: {"dtype": "BF16", "shape": s, "data_offsets": place} for name, (s, place) in shapes.items()}
-    path.write_bytes(fuzz_files.join_file(header, b"".join(x.tobytes() for x in halves.values())))
-    state = model.load(path).state_dict()
-    np.testing.assert_array_equal(state["0.weight"], 1 + np.arange(6).reshape(2, 3) / 128)
-    np.testing.assert_array_equal(state["0.bias"], [-3.140625] * 3)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_float16_is_read_exactly(dtype, path):
-    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    halves = {"0.weight": every[np.isfinite(every)].reshape(2, -1), "0.bias": np.full(31744, 0.1, np.float16)}
-    safetensors.numpy.save_file(halves, path)
-    state = cl.Model([cl.Linear(2, 31744)], dtype=dtype).load(path).state_dict()
-    for name, values in halves.items():
-        np.testing.assert_array_equal(state[name], values.astype(dtype))
-
-
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "C64"])
 def test_a_dtype_that_numpy_has_not_is_named(dtype, path):
     size = {"F8_E4M3": 1, "C64": 8}[dtype]

@@ -372,6 +372,45 @@ def test_a_rate_of_0_in_a_training_of_unknown_length_is_one_warning_at_once():
         train(model, Endless(1), optimizer=optimizer)
 
 
+@pytest.mark.parametrize("length", ["known", "unknown"])
+@pytest.mark.parametrize("rate", [0, schedules.steps(0.0, 100, every=3, factor=0.5), schedules.cosine(0.0, 7)], ids=str)
+def test_a_rate_that_is_always_0_is_one_warning_at_once(rate, length):
+    (message,) = fit_warnings(rate, None if length == "known" else Endless(4))
+    assert message.startswith("the learning rate is 0, so no step changes a parameter. Set optimizer.lr")
+
+
+def test_a_rate_of_0_comes_before_the_first_step_also_in_fit_many():
+    x, y = cl.datasets.spiral(points_per_class=4, seed=0)
+    models = [classifier(2, 3), classifier(2, 3)]
+    before = [bits(model) for model in models]
+    optimizers = [cl.SGD(model.parameters(), lr=0) for model in models]
+    with pytest.raises(cl.TrainingWarning, match="the learning rate is 0"):
+        train(models[0], x, y, optimizer=optimizers[0])
+    with pytest.warns(cl.TrainingWarning, match="the learning rate is 0"):
+        cl.fit_many(models, x, y, loss=cl.SoftmaxLoss(), optimizers=optimizers, epochs=1)
+    assert [bits(model) for model in models] == before
+
+
+def test_a_group_with_a_rate_of_0_and_a_rule_without_a_rate_give_no_warning():
+    x, y = cl.datasets.spiral(points_per_class=4, seed=0)
+    model = classifier(2, 3, 3)
+    first, second = model.functions[0].parameters(), model.functions[2].parameters()
+    groups = [{"parameters": first, "lr": 0}, {"parameters": second}]
+    train(model, x, y, optimizer=cl.SGD(groups, lr=0.1))
+
+    class SignStep(cl.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters)
+
+        def step(self):
+            for p in self.parameters:
+                p.data = p.data - 0.01 * np.sign(p.grad)
+
+    before = bits(model)
+    train(model, x, y, optimizer=SignStep(model.parameters()))
+    assert bits(model) != before
+
+
 def test_a_schedule_in_a_recorded_step_calls_no_python():
     model = classifier(2, 3)
     x, y = cl.datasets.spiral(points_per_class=4, seed=0)

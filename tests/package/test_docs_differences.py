@@ -161,6 +161,6 @@ def test_a_validation_split_is_drawn_from_the_seed_and_not_the_last_rows():
             return dy
 
     model = cl.Model([RowRecorder(), cl.Linear(1, 1)], seed=0)
-    train(model, x, x, loss=cl.MSELoss(), lr=0.0, epochs=1, validation_split=0.25, batch_size=10)
+    train(model, x, x, loss=cl.MSELoss(), lr=1e-300, epochs=1, validation_split=0.25, batch_size=10)
     validated = {float(v) for v in seen[-1].ravel()}
     assert validated != set(range(30, 40))

@@ -107,6 +107,66 @@ def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
     assert loss.log_variance.item() != 0
 
 
+class GraphFunction(cl.Function):
+    """y = x², with a graph of its own over a Tensor that `forward` keeps for `backward`."""
+
+    def forward(self, x):
+        self.leaf = cl.Tensor(x, requires_grad=True)
+        self.square = self.leaf * self.leaf
+        return self.square.data
+
+    def backward(self, dy):
+        self.square.backward(dy)
+        return self.leaf.grad
+
+
+class BiasModel(cl.Model):
+    """A model that makes a Tensor to differentiate by in each step."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.f = cl.Linear(6, 3)
+
+    def call(self, x):
+        self.bias = cl.Tensor([0, 0, 0], requires_grad=True)
+        return self.f(x) + self.bias
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("loss", [cl.SoftmaxLoss(), random_loss])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: cl.Model([cl.Linear(6, 4), GraphFunction(), cl.Linear(4, 3)], seed=0), BiasModel],
+    ids=["forward", "call"],
+)
+def test_a_tensor_that_a_step_makes_needs_no_optimizer(make, loss, accumulate):
+    model = make()
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cl.TrainingWarning)
+        model.fit(X, LABELS, loss=loss, optimizer=optimizer, epochs=3, accumulate=accumulate, verbose=0)
+    before, after = (net.evaluate(X, LABELS, loss=cl.SoftmaxLoss())["loss"] for net in (make(), model))
+    assert after < before
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
+def test_a_tensor_without_a_name_whose_values_change_is_named_once():
+    model, offset = net(), cl.Tensor([0, 0, 0], requires_grad=True)
+
+    def loss(scores, labels):
+        return cl.SoftmaxLoss()(scores + offset, labels)
+
+    def change(epoch, history):
+        offset.data = offset.data + 1
+
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(cl.TrainingWarning) as given:
+        model.fit(X, LABELS, loss=loss, optimizer=optimizer, epochs=4, callbacks=[change], verbose=0)
+    (message,) = [str(warning.message) for warning in given]
+    assert message.startswith("not trained: Tensor (3,). A gradient is computed")
+
+
 # ---- the shapes of targets ----
 
 

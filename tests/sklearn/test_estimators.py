@@ -166,6 +166,17 @@ def test_the_falling_rate_goes_on_in_a_warm_start():
     assert estimator._optimizer.lr == pytest.approx(0.1 / (4 * len(x) + 1) ** 0.25)
 
 
+def test_a_new_rate_keeps_the_way_of_the_velocity_in_a_warm_start():
+    x, y = diabetes()
+    options = {"solver": "sgd", "warm_start": True, "max_iter": 2, "random_state": 0}
+    estimator = ours.MLPRegressor(5, learning_rate_init=1e-3, **options).fit(x, y)
+    (velocity,) = estimator._optimizer.vectors().values()
+    estimator.set_params(learning_rate_init=1e-2)._prepare(is_partial=True)
+    (scaled,) = estimator._optimizer.vectors().values()
+    assert velocity.any()
+    np.testing.assert_allclose(scaled, velocity / 10, rtol=1e-12)
+
+
 def test_early_stopping_holds_out_the_same_rows_in_a_warm_start():
     x, y = wine()
     options = {"random_state": 0, "early_stopping": True, "warm_start": True, "max_iter": 5}

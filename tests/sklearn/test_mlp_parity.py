@@ -51,6 +51,8 @@ SOLVERS = [
     {"solver": "sgd", "learning_rate_init": 0.05},
     {"solver": "sgd", "nesterovs_momentum": False, "alpha": 1.0},
     {"solver": "sgd", "learning_rate": "invscaling", "learning_rate_init": 0.5, "momentum": 0},
+    {"solver": "sgd", "learning_rate": "invscaling", "learning_rate_init": 0.1, "nesterovs_momentum": False},
+    {"solver": "sgd", "learning_rate": "adaptive", "learning_rate_init": 0.01, "tol": 1, "n_iter_no_change": 2},
     {"solver": "adam", "batch_size": 32, "alpha": 0.1, "beta_1": 0.8, "beta_2": 0.99},
 ]
 

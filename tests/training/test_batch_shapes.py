@@ -51,6 +51,45 @@ def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded_ca
     assert len(model._model_state.programs._programs) <= cache.MIN_PROGRAMS + cache.PREDICT_LIMITS[0]
 
 
+def fit_batch_sizes(sizes, hidden, **options):
+    """Train a net for an epoch with each of these batch sizes. Return it, and the bytes of its Programs after each."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((300, 8)), rng.integers(0, 3, 300)
+    model, loss, nbytes = classifier(8, hidden, 3), cl.SoftmaxLoss(), []
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    for size in sizes:
+        model.fit(x, y, loss=loss, optimizer=optimizer, batch_size=size, verbose=0, **options)
+        nbytes.append(sum(program.nbytes for program in model._model_state.programs._programs.values()))
+    return model, nbytes
+
+
+def test_trainings_with_many_batch_sizes_take_at_most_twice_the_memory_of_the_largest():
+    sizes = [*range(20, 301, 20), 130, 110]
+    _, (largest,) = fit_batch_sizes([300], 1500, validation_split=0.1)
+    model, nbytes = fit_batch_sizes(sizes, 1500, validation_split=0.1)
+    assert largest > cache.SMALL_MEMORY
+    assert max(nbytes) <= 2 * largest
+    assert len(model._model_state.programs._programs) == 5  # two full, two short, a validation batch
+
+
+def test_two_batch_sizes_in_turn_are_recorded_once_each(recorded_calls):
+    model, _ = fit_batch_sizes([150, 130] * 4, 1500)
+    assert len(recorded_calls) == 3  # 150, and 130 with 40 that are left
+    assert len(model._model_state.programs._programs) == 3
+
+
+def test_many_batch_sizes_of_a_small_net_in_turn_are_recorded_once_each(recorded_calls):
+    fit_batch_sizes([10, 20, 30, 50, 60] * 3, 5)
+    assert len(recorded_calls) == 5
+
+
+def test_a_training_is_recorded_although_earlier_ones_have_filled_the_budget(recorded_calls, monkeypatch):
+    monkeypatch.setattr(cache, "MEMORY_BUDGET", 2 << 20)
+    model, _ = fit_batch_sizes(range(130, 150), 1500)
+    assert len(recorded_calls) == 40
+    assert not any(program.runs_eagerly for program in model._model_state.programs._programs.values())
+
+
 class CallNet(cl.Model):
     """A model that writes `call`: its rows may depend on each other."""
 

@@ -22,7 +22,7 @@ def test_a_metric_of_an_epoch_is_computed_over_all_its_rows_at_once(dtype, batch
     assert len(set(expected.values())) > 4
     data = [(X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, 60, batch_size)]
     for given in ({"x": X, "y": Y, "batch_size": batch_size}, {"x": data}):
-        history = train(model, lr=0, metrics=names, epochs=3, **given)
+        history = train(model, lr=1e-300, metrics=names, epochs=3, **given)
         measured = model.evaluate(loss=loss, metrics=names, **given)
         assert list(history) == list(measured) == ["loss", *names]
         for name, value in expected.items():

@@ -122,7 +122,16 @@ def test_the_order_of_the_rows_changes_from_epoch_to_epoch():
         return 0
 
     rows = np.arange(20.0)[:, None]
-    train(cl.Model([cl.Linear(1, 1)]), rows, rows, lr=0, loss=SquaredError(), metrics=[order], epochs=3, batch_size=20)
+    train(
+        cl.Model([cl.Linear(1, 1)]),
+        rows,
+        rows,
+        lr=1e-300,
+        loss=SquaredError(),
+        metrics=[order],
+        epochs=3,
+        batch_size=20,
+    )
     assert all(sorted(each) == list(range(20)) for each in orders)
     assert len({tuple(each) for each in [*orders, range(20)]}) == 4
 

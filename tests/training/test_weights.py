@@ -59,7 +59,7 @@ def test_the_loss_of_an_epoch_weighs_its_rows_and_metrics_do_not(how):
         return len(targets)
 
     model, weights = classifier(2, 3), RNG.uniform(0.1, 2, size=30)
-    history = train(model, loss=SquaredError(), lr=0, metrics=[rows, "mae"], **weighted_data(how, weights))
+    history = train(model, loss=SquaredError(), lr=1e-300, metrics=[rows, "mae"], **weighted_data(how, weights))
     errors = ((model.predict(A) - TARGETS) ** 2).sum(axis=1)
     assert history["loss"][0] == pytest.approx((weights * errors).sum() / weights.sum(), rel=1e-5)
     assert history["rows"] == [30]
@@ -111,12 +111,12 @@ def test_weights_are_in_validation_data_and_evaluate_and_are_split_with_their_ro
     assert model.evaluate(generator, loss=loss)["loss"] == expected
     assert model.evaluate(list(generator), loss=loss)["loss"] == expected
     for data in ((A, TARGETS, weights), generator):
-        assert train(model, A, TARGETS, loss=loss, lr=0, validation_data=data)["val_loss"] == [expected]
-    history = train(model, A, TARGETS, loss=loss, lr=0, sample_weight=weights, validation_split=0.4)
+        assert train(model, A, TARGETS, loss=loss, lr=1e-300, validation_data=data)["val_loss"] == [expected]
+    history = train(model, A, TARGETS, loss=loss, lr=1e-300, sample_weight=weights, validation_split=0.4)
     trained, held_out = history["loss"][0], history["val_loss"][0]
     assert trained != held_out
     split = np.random.default_rng(5).permutation(30)[:12]
-    history = train(model, A, TARGETS, loss=loss, lr=0, sample_weight=weights, validation_split=0.4, seed=5)
+    history = train(model, A, TARGETS, loss=loss, lr=1e-300, sample_weight=weights, validation_split=0.4, seed=5)
     of_split = (weights[split] * errors[split]).sum() / weights[split].sum()
     assert history["val_loss"][0] == pytest.approx(of_split, rel=1e-5)
 
@@ -240,7 +240,7 @@ def test_balanced_weights_are_scikit_learns():
 def test_weighted_losses_are_pytorchs():
     torch = pytest.importorskip("torch")
     weights = [2.0, 1.0, 3.0]
-    model, history = fit_full_batches(POINTS, ARMS, np.float64, class_weight=OF_CLASS, lr=0.0, epochs=1)
+    model, history = fit_full_batches(POINTS, ARMS, np.float64, class_weight=OF_CLASS, lr=1e-300, epochs=1)
     scores, labels = torch.tensor(model.predict(POINTS)), torch.tensor(ARMS)
     expected = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float64))(scores, labels)
     assert history["loss"][0] == pytest.approx(expected.item(), rel=1e-12)
@@ -275,11 +275,11 @@ def test_class_weights_go_with_one_score_a_row(dtype, columns):
 
 
 def test_class_weights_have_no_part_in_validation():
-    history = fit_full_batches(POINTS, ARMS, class_weight=OF_CLASS, validation_data=(POINTS, ARMS), lr=0.0)[1]
-    plain = fit_full_batches(POINTS, ARMS, validation_data=(POINTS, ARMS), lr=0.0)[1]
+    history = fit_full_batches(POINTS, ARMS, class_weight=OF_CLASS, validation_data=(POINTS, ARMS), lr=1e-300)[1]
+    plain = fit_full_batches(POINTS, ARMS, validation_data=(POINTS, ARMS), lr=1e-300)[1]
     assert history["val_loss"] == plain["val_loss"] == [pytest.approx(plain["loss"][0])] * 5
     assert history["loss"] != plain["loss"]
-    split = {"validation_split": 0.3, "seed": 1, "lr": 0.0}
+    split = {"validation_split": 0.3, "seed": 1, "lr": 1e-300}
     assert (
         fit_full_batches(POINTS, ARMS, class_weight=OF_CLASS, **split)[1]["val_loss"]
         == (fit_full_batches(POINTS, ARMS, **split)[1]["val_loss"])
@@ -332,7 +332,7 @@ def test_the_historys_loss_is_without_the_penalty_and_of_the_labels_that_count()
     parts = [slice(0, 25), slice(25, 50), slice(50, 60)]
     plain = cl.SoftmaxLoss(ignore=-1)
     penalized = cl.Penalized(plain, model.parameters(), l1=0.3, l2=0.7)
-    options = {"epochs": 2, "batch_size": 25, "lr": 0.0, "shuffle": False}
+    options = {"epochs": 2, "batch_size": 25, "lr": 1e-300, "shuffle": False}
     total = count = 0
     for part in parts:
         counting = int((labels[part] >= 0).sum())
@@ -343,7 +343,7 @@ def test_the_historys_loss_is_without_the_penalty_and_of_the_labels_that_count()
         measured = model.evaluate(X, labels, loss=loss, batch_size=25)
         assert measured["loss"] == pytest.approx(total / count, rel=1e-6)
         batches = [(X[part], labels[part]) for part in parts]
-        assert train(model, batches, loss=loss, epochs=2, lr=0.0)["loss"] == pytest.approx(
+        assert train(model, batches, loss=loss, epochs=2, lr=1e-300)["loss"] == pytest.approx(
             [total / count] * 2, rel=1e-6
         )
 

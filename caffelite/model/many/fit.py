@@ -229,7 +229,7 @@ class Fit:
         self.signature = Signature(Parts(model, optimizer, loss))
 
     def prepare(self) -> None:
-        """Check the metrics and the split. Warn of a schedule that ends before the training."""
+        """Check the metrics and the split. Warn of a rate of 0 and of a schedule that ends early."""
         split = self.plan.split
         if split != 0:
             self.held_out = num_held_out(len(self.rows), split)
@@ -237,7 +237,7 @@ class Fit:
         self.history = History.empty(names, split != 0 or self.validation is not None)
         full, last = divmod(len(self.rows) - self.held_out, self.batch_size)
         merges_last = last == 1 and full > 0 and trains_batch_norm(self.model)
-        self.optimizer._schedule_state.warn_if_short(self.plan.epochs * (full + (last > 0) - merges_last))
+        self.optimizer.warn_of_rates(self.plan.epochs * (full + (last > 0) - merges_last))
 
     def check_weights(self, what: str, rows: np.ndarray) -> None:
         """Raise ValueError if there are weights, and all of these rows weigh 0."""

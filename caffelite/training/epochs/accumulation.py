@@ -19,6 +19,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import reshape_array
+from caffelite.core.autograd import leaf_count
 from caffelite.core.modes import no_grad
 from caffelite.core.sparse import to_row_array
 from caffelite.data.generator import Batch, Layout, is_replayed, start_epoch
@@ -154,7 +155,7 @@ class AccumulationEpochs(IterableEpochs):
 
     def take_joint_step(self, specs: tuple[tuple[Layout, int], ...], *columns: np.ndarray) -> Any:
         """Take a step on the columns of several batches. Return their outputs if the epoch needs them."""
-        rest = iter(columns)
+        rest, leaves = iter(columns), leaf_count()
         outputs = self.step(*[layout.batch([*itertools.islice(rest, sum(layout))]) for layout, _ in specs])
-        warn_of_untrained(self.step)
+        warn_of_untrained(self.step, leaves)
         return outputs if self.objective.epoch_metrics else None

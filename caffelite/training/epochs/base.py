@@ -13,6 +13,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import Interrupts, NullInterrupts
+from caffelite.core.autograd import leaf_count
 from caffelite.core.shard import WHOLE_BATCH, PartialShard, use_shard
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import DataGenerator, Layout, is_replayed
@@ -95,13 +96,13 @@ class Epochs(ABC):
 
     def take_step(self, layout: Layout, shard: PartialShard | None, *columns: np.ndarray) -> Any:
         """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
-        batch = layout.batch(columns)
+        batch, leaves = layout.batch(columns), leaf_count()
         if self.objective.first_batch is not None:
             self.objective.first_batch.watch()
         with use_shard(shard or WHOLE_BATCH):
             outputs = self.step(batch)
             if self.step.is_training:
-                warn_of_untrained(self.step)
+                warn_of_untrained(self.step, leaves)
             self.step.measure(self.cursor, outputs, batch)
         return outputs if self.objective.epoch_metrics else None
 
@@ -249,10 +250,12 @@ def _rows_text(shapes: list[tuple[Any, ...]]) -> str:
     return " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
 
 
-def warn_of_untrained(step: Step) -> None:
+def warn_of_untrained(step: Step, leaves: int) -> None:
     """Warn of parameters that get a gradient but are not in the optimizer.
 
-    While a step is recorded, it checks all parameters in the step, and otherwise the model's parameters.
+    While a step is recorded, it checks all parameters in the step, and otherwise the model's parameters. `leaves` is
+    the `leaf_count()` before the step: a Tensor that the step made, such as one that a Function's `forward` keeps for
+    `backward`, is not a parameter to be trained.
     """
     recording, trained = kernels.recorder(), step.optimizer.parameters
     if isinstance(recording, Recording):
@@ -260,6 +263,7 @@ def warn_of_untrained(step: Step) -> None:
     else:
         known = set(trained)
         untrained = [p for p in step.model.parameters() if p.requires_grad and p.grad is not None and p not in known]
+    untrained = [p for p in untrained if p._leaf_number <= leaves]
     if untrained:
         names_text = ", ".join(name_parameters(step.model, untrained))
         step.objective.warn_once(
@@ -273,4 +277,4 @@ def name_parameters(model: BaseModel, parameters: Iterable[Tensor]) -> list[str]
     names: dict[Tensor, str] = {}
     with contextlib.suppress(ValueError):
         names = {p: name for name, p in model.named_parameters().items()}
-    return [names.get(p, p.name or repr(p)) for p in parameters]
+    return [names.get(p, p.name or p._description()) for p in parameters]
