@@ -13,11 +13,9 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.data.generator import Batch
-from caffelite.model.shapes import largest_indices
-from caffelite.model.tracing import to_list
 from caffelite.program.ir import get_owner
 from caffelite.program.recording import Recording
-from caffelite.training.inputs import check_counts, check_index_limits, check_targets
+from caffelite.training.inputs import check_counts, check_index_limits, check_targets, largest_indices
 
 
 class FirstBatch:
@@ -49,7 +47,7 @@ class FirstBatch:
             recording.observer = None
         if self.lookups:
             self._check_indices(batch.inputs)
-        shapes = [y.shape for y in to_list(outputs)]
+        shapes = [y.shape for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
         check_counts(self.loss, len(shapes), len(batch.targets))
         if any(shape[:1] != (batch.rows,) or batch.rows in shape[1:] for shape in shapes):
             return
