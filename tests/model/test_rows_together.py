@@ -175,6 +175,35 @@ def test_labels_are_checked_against_the_first_batch_before_any_step():
         model.evaluate(X, y, loss=cl.SoftmaxLoss(), batch_size=32)
 
 
+def test_labels_and_indices_of_a_second_fit_are_checked_before_a_step_is_replayed():
+    class WordNet(cl.Model):
+        takes_indices = True
+
+        def __init__(self):
+            super().__init__(seed=0)
+            self.words, self.last = cl.Embedding(10, 4), cl.Linear(4, 2)
+
+        def call(self, x):
+            return self.last(self.words(x).mean(axis=1))
+
+    x, y = RNG.integers(0, 10, (320, 5)), np.zeros(320, int)
+    bad_x, bad_y = x.copy(), y.copy()
+    bad_x[300, 3] = 12
+    bad_y[310] = 2
+    model = WordNet()
+    options = fit_options(model, shuffle=False, loss=cl.SoftmaxLoss())
+    model.fit(x, y, **options)
+    before = [p.data.copy() for p in model.parameters()]
+    with pytest.raises(IndexError, match=r"index 12 in row 300, at \(300, 3\), is not in 0 … 9"):
+        model.fit(bad_x, y, **options)
+    with pytest.raises(ValueError, match="label 2 in row 310 is not one of the classes 0 … 1"):
+        model.fit(x, bad_y, **options)
+    assert_same(model, before)
+    model.evaluate(x, y, loss=cl.SoftmaxLoss(), batch_size=32)
+    with pytest.raises(ValueError, match="label 2 in row 310"):
+        model.evaluate(x, bad_y, loss=cl.SoftmaxLoss(), batch_size=32)
+
+
 def test_a_replay_checks_no_labels_but_its_own():
     model = Net()
     model.fit(X, np.zeros(320, int), loss=cl.SoftmaxLoss(), **fit_options(model))
