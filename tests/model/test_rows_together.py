@@ -106,6 +106,19 @@ def test_pairs_within_a_batch_train_as_by_hand(in_memory, dtype):
     assert results["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+def test_pairs_of_the_validation_may_be_more_than_in_a_batch_of_the_training():
+    model = Pairs()
+    history = model.fit(
+        (X, X),
+        np.tile(np.arange(10), 32),
+        loss=cl.SoftmaxLoss(),
+        validation_data=((X[:20], X[:20]), np.arange(20)),
+        **fit_options(model, batch_size=10, shuffle=False),
+    )
+    outputs = model(X[:20], X[:20])
+    assert history["val_loss"][-1] == pytest.approx(cl.SoftmaxLoss()(outputs, np.arange(20)).item(), rel=1e-5)
+
+
 def test_a_graph_with_its_adjacency_trains_and_predicts_all_nodes_whatever_the_batch_size():
     n = 1100  # more than the batch size of `predict`
     x, adjacency = RNG.normal(size=(n, 8)).astype(np.float32), (RNG.random((n, n)) < 0.01).astype(np.float32)
