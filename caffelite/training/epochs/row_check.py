@@ -20,7 +20,7 @@ from caffelite.training.inputs import check_counts, check_index_limits, check_ta
 
 
 class Limits(NamedTuple):
-    """What a step shows about rows: the largest index at each place of each input, and the shape of the outputs.
+    """Limits of rows that a step shows: the largest index at each place of each input, and the shape of the outputs.
 
     The shape is None if the outputs do not have a row for each row of the batch, or have its length elsewhere. Then
     another batch may have other outputs, and each step checks its own labels.
