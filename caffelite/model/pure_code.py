@@ -66,8 +66,8 @@ class UserCode:
             return True
         self.seen.add(id(function))
         codes = list(_nested_codes(function.__code__))
-        names = {name for code in codes for name in code.co_names}
-        self.works_in_place |= not names.isdisjoint(FILLING) or any(map(_has_augmented_assignment, codes))
+        names = sorted({name for code in codes for name in code.co_names})
+        self.works_in_place |= any(name in FILLING for name in names) or any(map(_has_augmented_assignment, codes))
         try:
             values = [cell.cell_contents for cell in function.__closure__ or ()]
         except ValueError:  # a variable without a value

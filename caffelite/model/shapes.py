@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import positions_in
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import inference, real_batches_only, shape_inference
 from caffelite.core.sparse import from_row_array, is_sparse, to_row_array
 from caffelite.files.state import BaseModel
-from caffelite.model.tracing import Trace, to_list, unwrap_tensor
-from caffelite.program.ir import get_owner
+from caffelite.model.tracing import Trace, to_list
 from caffelite.program.recording import is_internal
+from caffelite.training.inputs import largest_indices
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
-UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others
 
 
 class UnknownLengthError(ValueError):
@@ -241,18 +239,3 @@ def index_limits(model: BaseModel, inputs: Sequence[np.ndarray]) -> list[np.ndar
 
     limits: list[np.ndarray | None] = infer_once(model, key, find)
     return limits
-
-
-def largest_indices(lookups: Iterable[tuple[Function, Sequence[Any]]], array: np.ndarray) -> np.ndarray | None:
-    """Return the largest index at each place of a row of an input, uint64; None if there is no limit.
-
-    `lookups` are Functions with their inputs. Those that got the input, or views of it, give the limits.
-    """
-    limits = np.full(array[0].size, UNLIMITED)
-    for function, function_inputs in lookups:
-        count = function.index_count
-        x = None if count is None else unwrap_tensor(function_inputs[0])
-        if isinstance(x, np.ndarray) and get_owner(x) is array and array.size:
-            places = positions_in(array, x) % limits.size
-            limits[places] = np.minimum(limits[places], np.uint64(count - 1))  # type: ignore[operator]
-    return limits.reshape(array.shape[1:]) if (limits < UNLIMITED).any() else None

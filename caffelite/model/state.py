@@ -77,6 +77,7 @@ class ModelState:
         self.has_user_code: bool | None = None
         self.rows_belong_together = False  # whether a block of `predict` has shown, or not ruled out, that they do
         self.row_traces: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()  # of Programs for blocks of `predict`
+        self.row_limits: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()  # of Programs for batches in memory
         self.guards: list[kernels.AttributeGuard] = []  # the attributes in which the Functions were found
         self.is_registering = False
         self.registered: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all that ever were, by id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 
 from caffelite._support.fork import reset_after_fork
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import as_indices, raise_bad_index
+from caffelite.core.arrays import as_indices, positions_in, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
+from caffelite.core.tensor import Tensor
 from caffelite.data.conversion import (
     ClassWeights,
     as_inputs,
@@ -35,11 +36,13 @@ from caffelite.functions import Losses
 from caffelite.functions.losses.base import Loss, unwrap_penalized
 from caffelite.functions.losses.function_loss import as_loss
 from caffelite.optimizers import Optimizer
+from caffelite.program.ir import get_owner
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.options import FitOptions
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
+UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
@@ -348,6 +351,22 @@ def check_index_limits(name: str, inputs: tuple[np.ndarray, ...], limits: list[n
             indices = as_indices(x, input_name)
             if (indices.view(np.uint64) > max_index).any():
                 raise_bad_index(input_name, max_index, x.shape, x.dtype, indices)
+
+
+def largest_indices(lookups: Iterable[tuple[Function, Sequence[Any]]], array: np.ndarray) -> np.ndarray | None:
+    """Return the largest index at each place of a row of an input, uint64; None if there is no limit.
+
+    `lookups` are Functions with their inputs. Those that got the input, or views of it, give the limits.
+    """
+    limits = np.full(array[0].size, UNLIMITED)
+    for function, function_inputs in lookups:
+        count = function.index_count
+        x = None if count is None else function_inputs[0]
+        x = x._data if isinstance(x, Tensor) else x
+        if isinstance(x, np.ndarray) and get_owner(x) is array and array.size:
+            places = positions_in(array, x) % limits.size
+            limits[places] = np.minimum(limits[places], np.uint64(count - 1))  # type: ignore[operator]
+    return limits.reshape(array.shape[1:]) if (limits < UNLIMITED).any() else None
 
 
 def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) -> None:

@@ -56,7 +56,7 @@ class Objective:
 
     def __init__(self, loss: Any, metrics: dict[str, Any], warned_reasons: set[str]) -> None:
         self.loss, self.metrics, self.warned_reasons = loss, metrics, warned_reasons
-        self.first_batch: Any = None  # a FirstBatch checks all rows once, with the outputs of a batch
+        self.row_check: Any = None  # a RowCheck, which checks rows in memory when a batch shows the outputs
         self.parts = loss.losses if isinstance(loss, Losses) else ()
         self.terms = [Term(part, self.warn_once) for part in self.parts or (loss,)]
         self.metric_groups = groups = _group_metrics(
@@ -83,9 +83,8 @@ class Objective:
 
     def compute_loss(self, outputs: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, finite or not."""
-        if self.first_batch is not None:
-            first_batch, self.first_batch = self.first_batch, None
-            first_batch.check(outputs, batch)
+        if self.row_check is not None:
+            self.row_check.check_batch(outputs, batch)
         for group in self.metric_groups:
             group.check(outputs, batch)
         weights, targets = () if batch.weights is None else (batch.weights,), unpack_single(batch.targets)

@@ -20,7 +20,7 @@ from caffelite.data.generator import DataGenerator, Layout, is_replayed
 from caffelite.files.state import BaseModel
 from caffelite.program import Program
 from caffelite.program.recording import Recording
-from caffelite.training.epochs.first_batch import FirstBatch
+from caffelite.training.epochs.row_check import RowCheck
 from caffelite.training.objective import Objective
 from caffelite.training.step import Step
 
@@ -43,8 +43,8 @@ class Epochs(ABC):
         self.programs = self.model._model_state.programs
         self.programs.disturb()
         self.cursor = self.programs.cursor
-        if self.objective.first_batch is None and self.model._model_state.runs_user_code(self.model):
-            self.objective.first_batch = FirstBatch(self.objective.loss)
+        if self.objective.row_check is None and self.model._model_state.runs_user_code(self.model):
+            self.objective.row_check = RowCheck(self.objective.loss)
 
     @abstractmethod
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
@@ -97,8 +97,8 @@ class Epochs(ABC):
     def take_step(self, layout: Layout, shard: PartialShard | None, *columns: np.ndarray) -> Any:
         """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
         batch, leaves = layout.batch(columns), leaf_count()
-        if self.objective.first_batch is not None:
-            self.objective.first_batch.watch()
+        if self.objective.row_check is not None:
+            self.objective.row_check.watch()
         with use_shard(shard or WHOLE_BATCH):
             outputs = self.step(batch)
             if self.step.is_training:

@@ -39,10 +39,11 @@ class InMemoryEpochs(Epochs):
         super().__init__(step, interrupts)
         self.generator = data
         self.data = convert_generator(self.model, data)
-        if self.objective.first_batch is not None:
-            self.objective.first_batch.data.append(("x", self.data))
+        if self.objective.row_check is not None:
+            self.objective.row_check.pending.append(("x", self.data))
         weights = self.data.weights
         counted_rows = None if weights is None else weights != 0
+        self.row_limits = self.model._model_state.row_limits
         self.columns = [*map(to_row_array, self.data.columns())]
         # The Functions and the precision with which Programs were found, and these Programs.
         self.program_cache: tuple[Any, str, list[Program]] | None = None
@@ -122,6 +123,8 @@ class InMemoryEpochs(Epochs):
                 self.replay.run_in_python(functools.partial(self._record, next_program))
                 self.counted_steps = self.steps
                 return
+            if self.objective.row_check is not None and next_program in self.row_limits:
+                self.objective.row_check.check_pending(self.row_limits[next_program])
             if self.objective.epoch_metrics:
                 for program in current:
                     self._allocate_rows(self.programs.output_specs[program])
@@ -196,6 +199,8 @@ class InMemoryEpochs(Epochs):
             fetch_and_step(*buffers)
         else:
             program.record(fetch_and_step, *buffers)
+        if self.objective.row_check is not None:
+            self.row_limits[program] = self.objective.row_check.limits
 
     def _allocate_rows(self, output_specs: list[tuple[Any, ...]]) -> None:
         """Allocate arrays for the epoch's outputs and targets. Raise ValueError if the batches' rows differ."""
