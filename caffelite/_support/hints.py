@@ -157,6 +157,7 @@ ARGUMENTS = {
     "rate": "p=…",
     "use_bias": "bias=…",
     "kernel_initializer weight_initializer": "initializer=…, such as cl.initializers.he_normal",
+    "embeddings_initializer recurrent_initializer": "initializer=…, such as cl.initializers.uniform(0.05)",
     "activation": "layers for activations, such as cl.ReLU(), one after the other",
     "input_shape": "the sizes in the layers, cl.Linear(64, 10)",
     "name": "the names of attributes",

@@ -35,6 +35,12 @@ NAMES: dict[str, Any] = {
     **{name: getattr(initializers, name) for name in ("normal", "uniform", "orthogonal", "zeros")},
 }
 
+#: Arguments that older files do not have, with their defaults. A file has them only if they have another value.
+LATER_ARGUMENTS: dict[str, dict[str, Any]] = {
+    name: {"initializer": None}
+    for name in ("Embedding", "RNN", "GRU", "LSTM", "MultiHeadAttention", "TransformerBlock")
+}
+
 MAX_FUNCTIONS = 10_000  # a Function in two places counts twice
 MAX_DEPTH = 50  # levels of Functions in Functions
 
@@ -82,6 +88,8 @@ def _entries(root: Function) -> list[dict[str, Any]]:
             arguments = x.arguments() if hasattr(x, "arguments") else init_arguments(x)
         except TypeError as error:
             raise UnwritableError(str(error)) from None
+        later = LATER_ARGUMENTS.get(kind.__name__, {}) if "name" in name else {}
+        arguments = {key: x for key, x in arguments.items() if key not in later or x != later[key]}
         values = {key: value(argument, f"{kind.__name__}'s {key}") for key, argument in arguments.items()}
         return {**name, "arguments": values}
 

@@ -11,6 +11,7 @@ from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
 from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Function, Shape, format_shape
+from caffelite.core.initializers import Initializer, check_initializer
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import init_rng, is_training, register_initialized, shape_inference
 from caffelite.core.shard import current_shard
@@ -28,9 +29,9 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
 
             q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
 
-    x and y are (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias). In training, p is
-    dropped as by Dropout(dropout). The buffer `random` is the seed and the number of masks. The layer never stores a
-    matrix of length × keys.
+    x and y are (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias, initializer=…). In
+    training, p is dropped as by Dropout(dropout). The buffer `random` is the seed and the number of masks. The layer
+    never stores a matrix of length × keys.
 
         y = attention(x)                        # keys and values of x itself
         y = attention(x, context)               # of another sequence (n, keys, size)
@@ -68,7 +69,15 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     axis_names = ("n", "length")
 
     def __init__(
-        self, size: int, heads: int, causal: bool = False, dropout: float = 0.0, bias: bool = True, rotary: bool = False
+        self,
+        size: int,
+        heads: int,
+        causal: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        rotary: bool = False,
+        *,
+        initializer: Initializer | None = None,
     ) -> None:
         self.size, self.heads = (
             check_positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
@@ -82,10 +91,10 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
                 f"{self.size // self.heads} numbers"
             )
         self.dropout = check_nonnegative("MultiHeadAttention: dropout", dropout, 1.0)
-        self.query = Linear(self.size, self.size, self.bias)
-        self.key = Linear(self.size, self.size, self.bias)
-        self.value = Linear(self.size, self.size, self.bias)
-        self.output = Linear(self.size, self.size, self.bias)
+        self.initializer = check_initializer("MultiHeadAttention", initializer)
+        self.query, self.key, self.value, self.output = (
+            Linear(self.size, self.size, self.bias, initializer=initializer) for _ in range(4)
+        )
         self.random = np.array([draw_seed(init_rng()), 0])  # the Linears are drawn already
         register_initialized(self)
 
@@ -205,9 +214,9 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
 
     x and y are (n, length, size). A LayerNorm comes before each branch. `hidden`, 4 size by default, is the number of
-    units between `widen` and `narrow`. In training, dropout drops attention's probabilities and the results of both
-    branches. Masks, rotary positions, caches and errors are the same as in MultiHeadAttention: `block(x)`, `block(x,
-    mask)`, `block(x, None, cache)`.
+    units between `widen` and `narrow`. An `initializer` draws the weights of all Linears. In training, dropout drops
+    attention's probabilities and the results of both branches. Masks, rotary positions, caches and errors are the same
+    as in MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
 
     R. Xiong et al., "On layer normalization in the transformer architecture", ICML 2020.
     """
@@ -221,17 +230,20 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
         dropout: float = 0.0,
         bias: bool = True,
         rotary: bool = False,
+        *,
+        initializer: Initializer | None = None,
     ) -> None:
         self.attention_norm = LayerNorm(size, bias=bias)
-        self.attention = MultiHeadAttention(size, heads, causal, dropout, bias, rotary)
+        self.attention = MultiHeadAttention(size, heads, causal, dropout, bias, rotary, initializer=initializer)
         self.attention_dropout = Dropout(dropout)
         self.size, self.heads, self.causal = self.attention.size, self.attention.heads, self.attention.causal
         self.dropout, self.bias, self.rotary = self.attention.dropout, self.attention.bias, self.attention.rotary
         self.hidden = 4 * self.size if hidden is None else check_positive_integer("TransformerBlock: hidden", hidden)
         self.mlp_norm = LayerNorm(size, bias=bias)
-        self.widen = Linear(self.size, self.hidden, bias)
+        self.initializer = self.attention.initializer
+        self.widen = Linear(self.size, self.hidden, bias, initializer=initializer)
         self.gelu = GELU()
-        self.narrow = Linear(self.hidden, self.size, bias)
+        self.narrow = Linear(self.hidden, self.size, bias, initializer=initializer)
         self.mlp_dropout = Dropout(dropout)
 
     def cache(self, rows: int, max_length: int) -> KVCache:
@@ -265,8 +277,8 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
 
     def __repr__(self) -> str:
         hidden = None if self.hidden == 4 * self.size else self.hidden
-        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias, "rotary": self.rotary}
-        return as_code(self, self.size, self.heads, hidden=hidden, **options)
+        names = ("causal", "dropout", "bias", "rotary", "initializer")
+        return as_code(self, self.size, self.heads, hidden=hidden, **{name: getattr(self, name) for name in names})
 
 
 class KVCache:
