@@ -29,6 +29,7 @@ cdef class Rule:
 
 Rule("sgd", hyper=4, least_state=0, most_state=1, takes_used=True, can_skip=True)
 Rule("adagrad", hyper=3, least_state=1, most_state=1, takes_used=True, can_skip=True)
+Rule("adadelta", hyper=4, least_state=2, most_state=2)
 Rule("rmsprop", hyper=5, least_state=1, most_state=2)
 Rule("lion", hyper=4, least_state=1, most_state=1)
 Rule("adam", hyper=5, least_state=2, most_state=2, steps=2, takes_used=True)
