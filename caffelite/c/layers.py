@@ -234,19 +234,6 @@ def average_pool(f: Any, x: Shape, y: Shape) -> CLayer:
     return CLayer({"x": x}, y, [*windows.tables, *loops({"c": x[0]}, *windows.loop_positions(f"{to} = 0;"), *taps)])
 
 
-def global_average_pool(f: functions.GlobalAvgPool, x: Shape, y: Shape) -> CLayer:
-    counts = {"c": x[0], "i": math.prod(x[1:])}
-    mean = f"y[c] = (float)(sum / {counts['i']});"
-    body = loops({"c": x[0]}, "double sum = 0;", loop("i", counts["i"], "sum += (double)x[c][i];"), mean)
-    return CLayer({"x": dims(counts)}, y, body)
-
-
-def global_max_pool(f: functions.GlobalMaxPool, x: Shape, y: Shape) -> CLayer:
-    counts = {"c": x[0], "i": math.prod(x[1:])}
-    body = loops({"c": x[0]}, "y[c] = x[c][0];", loop("i", counts["i"], "y[c] = larger(y[c], x[c][i]);"))
-    return CLayer({"x": dims(counts)}, y, body)
-
-
 def upsample(f: functions.Upsample, x: Shape, y: Shape) -> CLayer:
     place = "".join(f"[{i} / {scale}]" for i, scale in zip("ij", f.scale[-len(x[1:]) :], strict=False))
     counts = dict(zip("cij", y, strict=False))
@@ -332,8 +319,6 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
     **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), transposed_convolution),
     **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), max_pool),
     **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), average_pool),
-    functions.GlobalAvgPool: global_average_pool,
-    functions.GlobalMaxPool: global_max_pool,
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
     functions.LayerNorm: lambda f, x, y: normalization(

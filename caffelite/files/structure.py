@@ -35,10 +35,10 @@ NAMES: dict[str, Any] = {
     **{name: getattr(initializers, name) for name in ("normal", "uniform", "orthogonal", "zeros")},
 }
 
-#: Arguments that older files do not have, with their defaults. A file has them only if they have another value.
-LATER_ARGUMENTS: dict[str, dict[str, Any]] = {
-    name: {"initializer": None}
-    for name in ("Embedding", "RNN", "GRU", "LSTM", "MultiHeadAttention", "TransformerBlock")
+#: Arguments that older files do not have, and the classes that take them. A file has them only if they are not None.
+LATER_ARGUMENTS = {
+    "initializer": {"Embedding", "RNN", "GRU", "LSTM", "MultiHeadAttention", "TransformerBlock"},
+    "axis": {"GlobalAvgPool", "GlobalMaxPool"},
 }
 
 MAX_FUNCTIONS = 10_000  # a Function in two places counts twice
@@ -88,9 +88,11 @@ def _entries(root: Function) -> list[dict[str, Any]]:
             arguments = x.arguments() if hasattr(x, "arguments") else init_arguments(x)
         except TypeError as error:
             raise UnwritableError(str(error)) from None
-        later = LATER_ARGUMENTS.get(kind.__name__, {}) if "name" in name else {}
-        arguments = {key: x for key, x in arguments.items() if key not in later or x != later[key]}
-        values = {key: value(argument, f"{kind.__name__}'s {key}") for key, argument in arguments.items()}
+        values = {
+            key: value(argument, f"{kind.__name__}'s {key}")
+            for key, argument in arguments.items()
+            if argument is not None or name.get("name") not in LATER_ARGUMENTS.get(key, ())
+        }
         return {**name, "arguments": values}
 
     def value(x: Any, where: str) -> Any:

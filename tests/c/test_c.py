@@ -108,6 +108,8 @@ def layer_models():
                 *[cl.TransformerBlock(6, 3, causal=True, rotary=True), cl.TransformerBlock(6, 1), cl.GlobalAvgPool()],
             ],
         ),
+        ((7, 4), [cl.Tanh(), cl.GlobalAvgPool(axis=1), cl.Linear(4, 2)]),
+        ((3, 4, 5), [cl.GlobalMaxPool(axis=(3, 1)), cl.Linear(4, 2)]),
         ((1,), [cl.Linear(1, 1), cl.Residual(cl.Linear(1, 1, bias=False))]),
     ]
     return [(shape, cl.Model(layers, seed=1)) for shape, layers in models]

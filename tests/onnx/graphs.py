@@ -57,6 +57,8 @@ SEQUENCES = [
         ),
         (6,),
     ),
+    (cl.Model([cl.Embedding(7, 8), cl.GlobalAvgPool(axis=1), cl.Linear(8, 2)]), (6,)),
+    (cl.Model([cl.Tanh(), cl.GlobalAvgPool(axis=(1, 3)), cl.Linear(4, 2)], dtype=np.float64), (3, 4, 5)),
 ]
 OF_ESTIMATORS = {"ArrayFeatureExtractor", "LinearClassifier", "LinearRegressor", "Normalizer", "Scaler", "ZipMap"}
 FLOAT, DOUBLE, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64

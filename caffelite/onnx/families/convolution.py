@@ -13,6 +13,7 @@ from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.onnx.families.indexing import take
+from caffelite.onnx.families.reduction import reduction_rule
 from caffelite.onnx.families.shape import pad_axis
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, constant_integers
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -96,6 +97,12 @@ def pool_rule(operator: str, **attributes: int) -> Rule:
     return rule
 
 
+def global_pool_rule(operator: str, along_axes: str) -> Rule:
+    """Make a rule for a global pool: an `operator` that pools all axes after the channels, or one along its axes."""
+    along = reduction_rule(along_axes)
+    return lambda g, f, x: g.node("Flatten", g.node(operator, x)) if f.axis is None else along(g, f, x)
+
+
 def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
     """Return the attributes of a pool with `ceil`.
 
@@ -112,8 +119,8 @@ RULES: dict[type, Rule] = {
     **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), write_transposed_convolution),
     **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), pool_rule("MaxPool")),
     **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), pool_rule("AveragePool", count_include_pad=1)),
-    functions.GlobalAvgPool: lambda g, f, x: g.node("Flatten", g.node("GlobalAveragePool", x)),
-    functions.GlobalMaxPool: lambda g, f, x: g.node("Flatten", g.node("GlobalMaxPool", x)),
+    functions.GlobalAvgPool: global_pool_rule("GlobalAveragePool", "ReduceMean"),
+    functions.GlobalMaxPool: global_pool_rule("GlobalMaxPool", "ReduceMax"),
 }
 
 
@@ -217,6 +224,15 @@ def find_global_pool(g: NodeGraph, node: Node) -> Node | None:
     return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops_axes else None
 
 
+def find_mean_along_axes(g: NodeGraph, node: Node) -> Node | None:
+    """Return the mean along axes, without the axes. (ReduceMax may take integers, and stays an operator.)"""
+    axes = constant_integers(g, node, "axes")
+    if not axes or min(axes) < 1 or node.get("keepdims", 1):
+        return None
+    axis = axes[0] if len(axes) == 1 else tuple(axes)
+    return g.layer(node, lambda: functions.GlobalAvgPool(axis), node.inputs[:1])
+
+
 GROUPS: dict[str, list[Finder]] = {operator: [find_global_pool] for operator in ("Flatten", "Reshape", "Squeeze")}
 
 SINGLE_NODES: dict[str, list[Finder]] = {
@@ -224,6 +240,7 @@ SINGLE_NODES: dict[str, list[Finder]] = {
     "ConvTranspose": [find_transposed_convolution],
     "MaxPool": [pool_finder(functions.MaxPool1d, functions.MaxPool2d)],
     "AveragePool": [pool_finder(functions.AvgPool1d, functions.AvgPool2d)],
+    "ReduceMean": [find_mean_along_axes],
 }
 
 
