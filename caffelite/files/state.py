@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,16 @@ class BaseModel(Function, recordable=True):
     @abstractmethod
     def is_sequence(self) -> bool:
         """Return whether it applies `functions` one after the other."""
+
+    def min_inputs(self) -> int:
+        """Return the smallest number of inputs that the model takes; of a sequence, its first Function decides."""
+        function: Any = self
+        while isinstance(function, BaseModel) and function.is_sequence():
+            if not function.functions:
+                return 1
+            function = function.functions[0]
+        inputs = inspect.signature(function.python_code()).parameters.values()
+        return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
 
     @abstractmethod
     def all_functions(self) -> tuple[Function, ...]:

@@ -289,20 +289,12 @@ def model_inputs(
     Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raise
     ValueError for rows without names if the `frame_reader` has numbers and categories.
     """
-    if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
+    if isinstance(x, list) and (min_inputs := model.min_inputs()) > 1:
         raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
     takes_indices, reader, known = model.takes_indices, None, None
     if takes_indices or type(x) is not np.ndarray:  # in the usual case there are no names to look up
         reader, known = model.frame_reader, known_columns(model, expected)
     return as_inputs(x, model.input_dtype, takes_indices, name, reader, known)
-
-
-def _min_inputs(model: BaseModel) -> int:
-    """Return the smallest number of inputs that the model takes."""
-    if model.is_sequence():
-        return 1
-    inputs = inspect.signature(model.python_code()).parameters.values()
-    return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
 
 
 def check_rows(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
