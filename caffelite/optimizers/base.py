@@ -23,7 +23,7 @@ from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import FLOATS, as_real, check_nonnegative, check_positive
 from caffelite.core.python_callback import replay_in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
-from caffelite.optimizers.schedules import ScheduleState, tabulate, to_writeable
+from caffelite.optimizers.schedules import ScheduleState, find_rate, tabulate, to_writeable
 from caffelite.optimizers.segments import Segment, find_segments
 
 INF = float("inf")
@@ -97,7 +97,7 @@ class Optimizer(ABC):
             if callable(group["lr"]):
                 rates = tabulate(group["lr"])
                 self._schedule_state.begin(i, rates)
-                group["lr"] = float(rates[0])
+                group["lr"] = find_rate(rates, 0)
             rows.append(self._check_hyper(self._numbers(group), i))
         self.hyper_names = tuple(rows[0])
         self._hyper = np.array([list(row.values()) for row in rows])
@@ -247,7 +247,7 @@ class Optimizer(ABC):
         if name not in self.hyper_names:
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
         rates = tabulate(value) if name == "lr" and callable(value) else None
-        number = value if rates is None else float(rates[0])
+        number = value if rates is None else find_rate(rates, 0)
         number = check_nonnegative(name, number, self.limits.get(name, INF))
         if name != "lr":
             self._check_combination({**self._hyper_values(group), name: number}, group)

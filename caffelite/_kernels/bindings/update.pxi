@@ -89,6 +89,8 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
 def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t not None):
     """Set the learning rate after step t: t ← t + 1, hyper[0] ← rates[t]. After the last rate, it stays.
 
+    If rates[0] is below 0, the other rates are for −rates[0] steps each.
+
     hyper and rates (n,) are float64, t (1,) is int64. If t is below 0, nothing happens.
     """
     cdef Call call

@@ -283,16 +283,21 @@ cdef inline bint visits_used_rows(const Call* call, bint skips) noexcept nogil:
 
 
 # The learning rate of a schedule after step t:  t ← t + 1,  lr ← rates[t]. After the last rate, lr keeps that one. If
-# t < 0, the schedule has ended, and nothing changes.
+# t < 0, the schedule has ended, and nothing changes. If rates[0] < 0, the others are for −rates[0] steps each.
 #   size     0 rates
 #   operand  0 hyper-parameters, lr first, 1 rates, 2 t in int64
 #   parts    1
 cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const double* rates = <const double*> call.operand[1].data
     cdef int64_t* t = <int64_t*> call.operand[2].data
+    cdef Py_ssize_t i
     if t[0] >= 0:
         t[0] += 1
-        (<double*> out)[0] = rates[min(t[0], call.size[0] - 1)]
+        if rates[0] < 0:
+            i = 1 + <Py_ssize_t> min(t[0] / -rates[0], <double> (call.size[0] - 2))
+        else:
+            i = min(t[0], call.size[0] - 1)
+        (<double*> out)[0] = rates[i]
     return CONTINUE
 
 
