@@ -196,7 +196,7 @@ def convolution(f: functions.Conv2d, x: Shape, y: Shape, is_int8: bool = False) 
 def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape, is_int8: bool = False) -> CLayer:
     """Write to the places that a convolution from y to x reads."""
     weights = Weights(f, is_int8)
-    windows = WindowLoops(f, y[1:], x[1:], f.dilation, f.padding)
+    windows = WindowLoops(f, y[1:], x[1:], f.dilation, f.pads_before(y[1:]))
     counts = dict(zip("ij"[-len(y[1:]) :], y[1:], strict=True))
     c, o = _channel_of_group(f), "o" if f.groups == 1 else f"o % {f.out_channels // f.groups}"
     taps = windows.loop_taps(f"y[o]{windows.place} += weight[{c}][{o}]{windows.tap} * x[{c}]{windows.position};")

@@ -43,7 +43,8 @@ SEQUENCES = [
             [
                 *[cl.Conv1d(2, 4, 3, stride=2, padding="same"), cl.InstanceNorm(4, 0.1), cl.PReLU()],
                 *[cl.Conv1d(4, 4, 3, stride=2, padding="causal", dilation=2), cl.MaxPool1d(3, 2, ceil=True)],
-                *[cl.ConvTranspose1d(4, 3, 3, 2, 1, output_padding=1), cl.GlobalMaxPool(), cl.Linear(3, 4)],
+                *[cl.ConvTranspose1d(4, 3, 3, 2, 1, output_padding=1), cl.ConvTranspose1d(3, 3, 3, 2, "same")],
+                *[cl.GlobalMaxPool(), cl.Linear(3, 4)],
             ],
         ),
         (2, 21),

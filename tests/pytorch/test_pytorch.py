@@ -637,3 +637,14 @@ def assert_as_close_as_float32_is(y, module, x):
     tolerance = max(1e-5 * max(1.0, abs(exact).max(initial=0)), 4 * abs(theirs - exact).max(initial=0))
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, theirs, 0, tolerance)
+
+
+@both_dtypes
+def test_a_transposed_convolution_with_same_becomes_numbers_if_pytorch_can(dtype):
+    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(dtype)
+    for kernel, stride in [(4, 2), (3, 1), (2, 3)]:
+        model = cl.Model([cl.ConvTranspose1d(3, 4, kernel, stride, "same")], seed=0, dtype=dtype)
+        module = door.to_torch(model)
+        np.testing.assert_allclose(module(torch.tensor(x)).detach().numpy(), model.predict(x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="cuts one pixel more behind than before"):
+        door.to_torch(cl.Model([cl.ConvTranspose1d(3, 4, 3, 2, "same")]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
+from caffelite.core.modes import meta_init
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.onnx.families.indexing import take
 from caffelite.onnx.families.reduction import reduction_rule
@@ -74,11 +75,9 @@ def write_convolution(g: Writer, f: Any, x: Value) -> str:
 
 
 def write_transposed_convolution(g: Writer, f: Any, x: Value) -> str:
-    after, extra = list(f.padding), list(f.output_padding)
-    for i, stride in enumerate(f.stride):
-        if extra[i] >= stride:  # which onnxruntime refuses; to cut less from the end is the same
-            after[i], extra[i] = max(0, after[i] - extra[i]), max(0, extra[i] - after[i])
-    return _convolution(g, "ConvTranspose", f, x, pads=[*f.padding, *after], output_padding=extra)
+    before, after = zip(*f.crops(), strict=True)
+    pads = [*before, *[max(0, n) for n in after]]
+    return _convolution(g, "ConvTranspose", f, x, pads=pads, output_padding=[max(0, -n) for n in after])
 
 
 def _convolution(g: Writer, operator: str, f: Any, x: Value, **attributes: Any) -> str:
@@ -177,11 +176,19 @@ def find_transposed_convolution(g: NodeGraph, node: Node) -> Node | None:
         pads = [0] * 2 * axes
     before, after = pads[:axes], pads[axes:]
     extra = [m + p - q for m, p, q in zip(extra, before, after, strict=True)]
-    if min(extra) < 0:
-        raise node.error(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
-    sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, extra, groups
     kind: Any = functions.ConvTranspose1d if axes == 1 else functions.ConvTranspose2d
-    return g.layer(node, lambda: kind(*sizes, bias="bias" in weights, dilation=dilation), node.inputs[:1], weights)
+
+    def make(padding: Any, extra: Any) -> Any:
+        sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, padding, extra, groups
+        return kind(*sizes, bias="bias" in weights, dilation=dilation)
+
+    if min(extra) >= 0:
+        return g.layer(node, lambda: make(before, extra), node.inputs[:1], weights)
+    with meta_init():
+        same = make("same", 0)
+    if same.crops() != [(p, p - m) for p, m in zip(before, extra, strict=True)]:
+        raise node.error(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
+    return g.layer(node, lambda: make("same", 0), node.inputs[:1], weights)
 
 
 def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
