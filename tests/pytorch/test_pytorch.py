@@ -648,3 +648,33 @@ def test_a_transposed_convolution_with_same_becomes_numbers_if_pytorch_can(dtype
         np.testing.assert_allclose(module(torch.tensor(x)).detach().numpy(), model.predict(x), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="cuts one pixel more behind than before"):
         door.to_torch(cl.Model([cl.ConvTranspose1d(3, 4, 3, 2, "same")]))
+
+
+@both_dtypes
+def test_a_state_dict_that_is_not_strict_leaves_out_a_buffer_of_pytorchs(dtype):
+    class Causal(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("tril", torch.tril(torch.ones(3, 3)))
+            self.first, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    class LongerNet(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0, dtype=dtype)
+            self.first, self.norm, self.last = cl.Linear(4, 3), cl.BatchNorm(3), cl.Linear(3, 2)
+
+        def call(self, x):
+            return self.last(self.norm(self.first(x)))
+
+    module, model = Causal(), LongerNet()
+    last = model.last.weight.data.copy()
+    with pytest.raises(ValueError, match=r"last.weight is missing; last.bias is missing; tril is unexpected"):
+        door.load_state_dict(model, module.state_dict())
+    keys = door.load_state_dict(model, module.state_dict(), strict=False)
+    assert keys == (["last.weight", "last.bias"], ["tril"])
+    np.testing.assert_array_equal(model.first.weight.data, module.first.weight.detach().numpy().T)
+    np.testing.assert_array_equal(model.last.weight.data, last)
+    with pytest.raises(ValueError, match=r"first\.weight has shape"):
+        door.load_state_dict(model, {"first.weight": torch.ones(2, 2)}, strict=False)
+    with pytest.raises(ValueError, match=r"the model has .* and the state .*tril"):
+        door.load_state_dict(model, {"tril": torch.ones(2, 2)}, strict=False)
