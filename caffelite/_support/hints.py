@@ -178,7 +178,7 @@ ARGUMENTS = {
     "return_dict": "a dict as the result, always",
     "restore_best_weights": "restore_best=True, the default",
     "baseline start_from_epoch": "only monitor, patience, min_delta, restore_best and mode",
-    "min_lr min_delta cooldown": "only monitor, factor, patience and mode",
+    "min_delta cooldown": "only monitor, factor, patience, mode and min_lr",
     "save_best_only": "monitor='val_loss', which keeps the best epoch",
     "filepath": "path=…",
     "log_dir": "folder=…",

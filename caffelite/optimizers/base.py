@@ -23,7 +23,7 @@ from caffelite._support.moved_modules import rename_attributes
 from caffelite.core.arrays import FLOATS, as_real, check_nonnegative, check_positive
 from caffelite.core.python_callback import replay_in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
-from caffelite.optimizers.schedules import ScheduleState, find_rate, tabulate, to_writeable
+from caffelite.optimizers.schedules import ScheduleState, find_rate, scale_rates, tabulate, to_writeable
 from caffelite.optimizers.segments import Segment, find_segments
 
 INF = float("inf")
@@ -193,15 +193,15 @@ class Optimizer(ABC):
         for group in range(len(self.hyper)):
             self._set_hyper(group, "lr", value)
 
-    def scale_lr(self, factor: float) -> None:
-        """Multiply the rates of all groups, and all rates of their schedules, by a factor.
+    def scale_lr(self, factor: float, min_lr: float = 0.0) -> None:
+        """Multiply the rates of all groups, and all rates of their schedules, by a factor, but not below `min_lr`.
 
-        Raise ValueError if the factor is negative or not finite.
+        A rate that is below `min_lr` already stays. Raise ValueError if a number is negative or not finite.
         """
         self._raise_if_recording("lr")
-        factor = check_nonnegative("factor", factor)
-        self.hyper[:, 0] *= factor
-        self._schedule_state.scale(factor)
+        factor, min_lr = check_nonnegative("factor", factor), check_nonnegative("min_lr", min_lr)
+        scale_rates(self.hyper[:, 0], factor, min_lr)
+        self._schedule_state.scale(factor, min_lr)
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         """Return the hyper-parameters of a group by name, in the order that the rule's kernel needs."""

@@ -147,6 +147,11 @@ def find_rate(rates: np.ndarray, t: int) -> float:
     return float(rates[i])
 
 
+def scale_rates(rates: np.ndarray, factor: float, min_lr: float) -> None:
+    """Multiply rates by a factor, in place, but no rate that is above `min_lr` falls below it."""
+    rates[...] = np.where(rates > 0, np.maximum(rates * factor, np.minimum(rates, min_lr)), rates)
+
+
 def tabulate(schedule: Any) -> np.ndarray:
     """Return a schedule's rates, s(0) … s(steps). TypeError if it is not a schedule, ValueError for a wrong rate."""
     if isinstance(schedule, Schedule):
@@ -225,11 +230,11 @@ class ScheduleState:
             else:
                 self.begin(group, *schedule)
 
-    def scale(self, factor: float) -> None:
+    def scale(self, factor: float, min_lr: float = 0.0) -> None:
         """Multiply the rates of all schedules. This changes arrays, so recorded steps see it too."""
         for entry in self._rates_and_t:
             if entry is not None:
-                entry[0][entry[0] > 0] *= factor
+                scale_rates(entry[0], factor, min_lr)
 
     def warn_if_short(self, steps: int | None) -> None:
         """Warn if a schedule ends within the next `steps` steps. None: warn if it has ended with rate 0."""
