@@ -142,7 +142,7 @@ ARGUMENTS = {
     "dim_feedforward hidden_size": "hidden=…",
     "d_model embed_dim embedding_dim output_dim": "size=…",
     "nhead num_heads": "heads=…",
-    "key_dim": "size, of all heads together",
+    "key_dim": "key_dim in MultiHeadAttention only",
     "num_embeddings": "count=…",
     "input_dim": "count in Embedding, in_features in Linear",
     "input_size": "in_features=…",

@@ -39,6 +39,7 @@ NAMES: dict[str, Any] = {
 LATER_ARGUMENTS = {
     "initializer": {"Embedding", "RNN", "GRU", "LSTM", "MultiHeadAttention", "TransformerBlock"},
     "axis": {"GlobalAvgPool", "GlobalMaxPool"},
+    "key_dim": {"MultiHeadAttention"},
 }
 
 MAX_FUNCTIONS = 10_000  # a Function in two places counts twice

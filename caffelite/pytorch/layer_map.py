@@ -199,6 +199,9 @@ def make_attention(m: Any) -> Function:
 
 
 def make_attention_module(f: Any) -> nn.Module:
+    if f.heads * f.head_size != f.size:
+        size = f.size / f.heads
+        raise ValueError(f"has key_dim={f.key_dim}, and PyTorch's heads have size / heads = {size:g} numbers")
     return _set_causal(f, modules.SelfAttention(f.size, f.heads, f.dropout, f.bias, batch_first=True))
 
 

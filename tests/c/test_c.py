@@ -112,6 +112,7 @@ def layer_models():
         ((4, 3, 5), [cl.ConvTranspose2d(4, 2, (3, 4), 2, "same")]),
         ((7, 4), [cl.Tanh(), cl.GlobalAvgPool(axis=1), cl.Linear(4, 2)]),
         ((3, 4, 5), [cl.GlobalMaxPool(axis=(3, 1)), cl.Linear(4, 2)]),
+        ((5, 6), [cl.MultiHeadAttention(6, 2, True, key_dim=4, rotary=True), cl.MultiHeadAttention(6, 4, key_dim=3)]),
         ((1,), [cl.Linear(1, 1), cl.Residual(cl.Linear(1, 1, bias=False))]),
     ]
     return [(shape, cl.Model(layers, seed=1)) for shape, layers in models]

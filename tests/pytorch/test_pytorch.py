@@ -413,6 +413,10 @@ def test_something_other_than_a_module_is_a_type_error():
         (cl.Conv2d(1, 1, 3, 2, "same"), "0, Conv2d: .*same"),
         (cl.Pad(2), "0, Pad: .*give a pair of widths for each"),
         (cl.MultiHeadAttention(4, 2, rotary=True), "0, MultiHeadAttention: has rotary=True"),
+        (
+            cl.MultiHeadAttention(4, 2, key_dim=4),
+            "0, MultiHeadAttention: has key_dim=4, and .* size / heads = 2",
+        ),
     ],
 )
 def test_a_function_that_pytorch_has_not_is_named(function, why):
