@@ -260,9 +260,7 @@ class ScheduleState:
     def make_end_warning(self) -> Callable[[], None] | None:
         """Return a function to call between steps, which warns once if a schedule has ended at 0. None: none can."""
         open_entries = [
-            f
-            for f in self._rates_and_t
-            if f is not None and has_end(f[0]) and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1
+            f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1
         ]
         if not open_entries:
             return None

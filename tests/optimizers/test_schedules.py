@@ -120,6 +120,35 @@ def test_replays_and_checkpoints_follow_steps_without_an_end(dtype, tmp_path):
     assert other.lr == optimizer.lr
 
 
+def test_a_resumed_training_follows_new_steps_without_an_end_from_its_step_on(tmp_path):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    schedule = cl.schedules.steps(0.5, every=3, factor=0.7)
+
+    def fit(lr, epochs, **options):
+        model = classifier(2, 3)
+        optimizer = cl.SGD(model.parameters(), lr=lr)
+        model.fit([(x, y)], loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0, **options)
+        return model
+
+    fit(0.1, 4, callbacks=[cl.callbacks.Checkpoint(tmp_path / "c")])
+    resumed, by_hand = fit(schedule, 6, resume=tmp_path / "c"), classifier(2, 3)
+    optimizer = cl.SGD(by_hand.parameters(), lr=0.1)
+    for optimizer.lr in (*[0.1] * 4, schedule(4), schedule(5)):
+        training_step(by_hand, optimizer)(x, y)
+    assert bits(resumed) == bits(by_hand)
+
+
+@pytest.mark.parametrize("factor", [0, 1])
+def test_no_training_is_too_long_for_steps_without_an_end(factor):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    for batches in ([(x, y)], ((x, y) for _ in range(3))):  # of known and of unknown length
+        model = classifier(2, 3)
+        optimizer = cl.SGD(model.parameters(), lr=cl.schedules.steps(0.5, every=2, factor=factor))
+        epochs = 3 if isinstance(batches, list) else 1
+        model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
+        assert optimizer.lr == 0.5 * factor
+
+
 def test_a_plateau_scales_steps_without_an_end():
     optimizer = cl.SGD([parameter()], lr=schedules.steps(1.0, every=2, factor=0.5))
     assert collect_rates(optimizer, 3) == [1.0, 1.0, 0.5]
